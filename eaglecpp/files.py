@@ -8,12 +8,13 @@ it imports nothing of ours.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["link", "replace_bytes", "replaced", "sync"]
+__all__ = ["fingerprint", "link", "replace_bytes", "replaced", "sync"]
 
 
 @contextlib.contextmanager
@@ -39,6 +40,17 @@ def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Writes a file in one step."""
     with replaced(path, mode=mode) as temporary:
         temporary.write_bytes(data)
+
+
+def fingerprint(path: Path) -> str:
+    """Tells files apart without reading gigabytes: the size and 65 pieces spread over the file, hashed."""
+    size = path.stat().st_size
+    digest = hashlib.sha256(str(size).encode())
+    with path.open("rb") as file:
+        for i in range(65):
+            file.seek(max(0, size - 4096) * i // 64)
+            digest.update(file.read(4096))
+    return digest.hexdigest()[:16]
 
 
 def link(file: Path, path: Path) -> None:

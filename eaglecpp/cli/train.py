@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eaglecpp.train.prepare import TrainOptions
     from eaglecpp.train.run import Result
 
-__all__ = ["train"]
+__all__ = ["Display", "check_torch", "train"]
 
 _PATH = click.Path(path_type=Path)
 _EXISTING = click.Path(exists=True, path_type=Path)
@@ -246,7 +246,7 @@ class LayerList(click.ParamType[tuple[int, ...]]):
 @option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
-    _check_torch()
+    check_torch()
     _check(options)
     from eaglecpp.train.fit.allocator import with_allocator
 
@@ -391,7 +391,7 @@ def _left_by(out: Path) -> str:
     )
 
 
-def _check_torch() -> None:
+def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException(
             "training needs PyTorch, which is not installed; to get it: pip install torch matplotlib"

@@ -20,12 +20,11 @@ from eaglecpp._extension import core
 from eaglecpp.engine.planner_cache import (
     OLD_DAYS,
     PlannerCache,
-    fingerprint,
     options_key,
     planner_file,
     target_key,
 )
-from eaglecpp.files import replace_bytes
+from eaglecpp.files import fingerprint, replace_bytes
 
 if TYPE_CHECKING:
     from eaglecpp.options import DraftOptions, ModelOptions

@@ -16,6 +16,7 @@ from eaglecpp.engine.predicted_costs import PREDICTED, predict
 from eaglecpp.engine.rehearsal import is_on_device, rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
+from eaglecpp.learning import Learning
 from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
@@ -80,6 +81,7 @@ def load(
             plan.sampling_options(),
             ChatModel(vocabulary, plan.model, lambda: native.get().chat_template()),
             count,
+            _learning(plan, drafting),
         )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
@@ -95,6 +97,15 @@ def load(
         native.close(lambda native: None)
         raise
     return Loaded(native, drafting, shared, cache)
+
+
+def _learning(plan: OpeningPlan, drafting: DraftOptions) -> Learning | None:
+    if not drafting.learn or plan.draft is None:
+        return None
+    if plan.model_options().lora:
+        _log.warning("learn: nothing is kept, because a drafter learns the model without its adapters")
+        return None
+    return Learning.of(plan.target)
 
 
 def _connect_servers(plan: OpeningPlan) -> DraftOptions:

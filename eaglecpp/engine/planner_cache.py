@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
-from eaglecpp.files import replace_bytes
+from eaglecpp.files import fingerprint, replace_bytes
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["OLD_DAYS", "PlannerCache", "fingerprint", "options_key", "planner_file", "target_key"]
+__all__ = ["OLD_DAYS", "PlannerCache", "options_key", "planner_file", "target_key"]
 
 _log = logging.getLogger("eaglecpp.planner")
 PACKAGED = Path(__file__).parents[1] / "models"
@@ -52,6 +52,7 @@ _FREE = {
     "text_drafts",
     "text_memory",
     "recall",
+    "learn",
 }
 
 
@@ -175,17 +176,6 @@ def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[st
 def target_key(native: core.Engine, target: Path) -> str:
     """The target's file, llama.cpp, machine and threads."""
     return f"target={fingerprint(target)} {_machine()} {_threads(native)}"
-
-
-def fingerprint(path: Path) -> str:
-    """Tells files apart without reading gigabytes: the size and 65 pieces spread over the file, hashed."""
-    size = path.stat().st_size
-    digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
-        for i in range(65):
-            file.seek(max(0, size - 4096) * i // 64)
-            digest.update(file.read(4096))
-    return digest.hexdigest()[:16]
 
 
 def _threads(native: core.Engine) -> str:

@@ -17,6 +17,7 @@ from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.learning import Learning
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 from eaglecpp.results import Timings
 
@@ -106,7 +107,7 @@ def engine_options(
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
     _copy(model, native, skip={"lora", "rpc", "tensor_split", "override_tensor"})
-    _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache"})
+    _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache", "learn"})
     native.lora = list(model.lora)
     native.tensor_split = list(model.tensor_split)
     native.override_tensor = list(model.override_tensor)
@@ -147,7 +148,9 @@ _FORMS = ("grammar", "json_schema", "response_format")
 
 @dataclass
 class Shared:
-    """What the conversations of an engine have in common. count: takes the counters of each generation."""
+    """What the conversations of an engine have in common. count: takes the counters of each generation;
+    learning: keeps its verified drafts.
+    """
 
     native: NativeEngine
     vocabulary: Vocabulary
@@ -155,6 +158,7 @@ class Shared:
     sampling: SamplingOptions
     chat: ChatModel
     count: Callable[[Timings], None]
+    learning: Learning | None = None
 
     def beside(self, n_sequences: int, n_ctx: int) -> Shared:
         """The same for an engine beside this one, see `NativeEngine.beside`."""

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from numpy.typing import NDArray
+
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeEngine, checks_arguments
 from eaglecpp.errors import EngineBusyError, InvalidStateError
@@ -73,6 +75,12 @@ class NativeSequence:
         with self._exclusive() as native:
             native.end(self.number, n_taken)
             return native.timings(self.number)
+
+    def verified(self, generation: int) -> dict[str, NDArray[Any]]:
+        """What was recorded of its drafts, before another one begins; see `eaglecpp.rounds`."""
+        with self._exclusive() as native:
+            self._require_current(generation)
+            return native.verified(self.number)
 
     def timings(self) -> dict[str, Any]:
         """The counters of the running generation so far."""

@@ -20,6 +20,7 @@ from eaglecpp.engine.sequence import NativeSequence, step_together
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
+from eaglecpp.rounds import N_RECORDED, Rounds
 
 __all__ = ["Stream", "next_chunks"]
 
@@ -49,7 +50,10 @@ class Stream(Iterator[Chunk]):
         self._plan_log: list[str] = []
         self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
-        self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
+        params = request.params()
+        if shared.learning is not None:
+            params.n_record = min(N_RECORDED, shared.vocabulary.size)
+        self._generation, self.reused_n = sequence.begin(request.prompt, params, request.sampler)
         self._open = True
 
     def __repr__(self) -> str:
@@ -201,6 +205,11 @@ class Stream(Iterator[Chunk]):
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
         self._shared.count(self._timings)
+        if self._shared.learning is not None:
+            text = [*self._request.prompt, *self._tokens]
+            rounds = Rounds.of(text, len(self._request.prompt), self._sequence.verified(self._generation))
+            if len(rounds.root):
+                self._shared.learning.keep(rounds)
         if self.on_end is not None:
             self.on_end(self.completion())
 

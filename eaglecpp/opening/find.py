@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Literal
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.data_dir import data_dir
 from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.learning import Learning
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
@@ -41,6 +43,7 @@ __all__ = [
     "find_target",
     "resolved",
     "template_in_use",
+    "with_learned",
     "with_own_draft",
     "with_own_head",
 ]
@@ -214,6 +217,18 @@ def with_own_draft(model: ResolvedModel) -> Found:
     """A model with the drafter it brings, if it brings one."""
     name = model.reference if model.name is None else model.name
     return Found(model, model.draft, "" if model.draft is None else f"comes with {name}")
+
+
+def with_learned(found: Found) -> Found:
+    """With the drafter that learnt on this machine in place of the one it began with, which the model brought
+    or which is known for it; a file that was asked for stays.
+    """
+    if found.draft is None or not found.draft_origin.startswith(("comes with", "auto")):
+        return found
+    learnt = Learning.of(found.target).drafter(found.draft) if (data_dir() / "learning").is_dir() else None
+    if learnt is None or not learnt.is_file():
+        return found
+    return replace(found, draft=learnt, draft_origin=f"learnt here, from the one that {found.draft_origin}")
 
 
 def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:

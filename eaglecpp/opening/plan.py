@@ -22,7 +22,7 @@ from typing import Any
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
 from eaglecpp.opening.context import ContextChoice, choose_for_options
-from eaglecpp.opening.find import Found, ResolvedModel, find_here
+from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
 __all__ = ["OpeningPlan", "Setting", "make_plan", "plan_opening"]
@@ -191,6 +191,7 @@ def make_plan(
     choose_context: with no length given, take what the model and the free memory allow
     Raises TypeError for an option that nobody knows, ValueError for options that contradict each other.
     """
+    found = with_learned(found)
     settings = _of_model(found.model, defaults or {})
     of_model = settings.pop("strategy", None)
     _apply_objects(settings, objects)

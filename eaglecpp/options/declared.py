@@ -253,6 +253,11 @@ class DraftOptions(_Validated):
         "let drafts learn from what the model has just said in the same conversation; on the CPU",
         flags=("--recall",),
     )
+    learn: bool = _option(
+        False,
+        "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
+        flags=("--learn",),
+    )
     exact: str = _option(
         "auto",
         "draft only in batches that give the same bits, and so the same text, as plain decoding; "

@@ -38,7 +38,7 @@ from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with
 from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, new_layers, target_embedding
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "read_data"]
+__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "open_crowd", "read_data"]
 
 _DRAFT_VOCAB = 32000
 _RIDGE = 1e-3
@@ -138,6 +138,13 @@ class Plan:
     share_head: bool
     own_embedding: bool
 
+    @property
+    def draft_ids(self) -> NDArray[np.int64]:
+        """i64 [n_vocab], the draft id of each token, -1 outside."""
+        table = np.full(self.vocab.n_vocab, -1, np.int64)
+        table[self.vocab.ids] = np.arange(len(self.vocab.ids))
+        return table
+
 
 def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus:
     """The conversations of all data, or of the target's answers to them. Raises DataError."""
@@ -173,7 +180,7 @@ def _conversations(
     """The file of what the target says when it is left to itself, written by the first process."""
     out = options.out / "conversations.jsonl"
     if ranks.first:
-        with _open_crowd(options, n_ctx) as engine:
+        with open_crowd(options, n_ctx) as engine:
             report = converse(
                 engine,
                 out,
@@ -195,7 +202,7 @@ def _tell(listener: Listener, what: str, n_done: int, n_all: int, n_tokens: int)
     listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
 
-def _open_crowd(options: TrainOptions, n_ctx: int, draft: Path | None = None) -> Engine:
+def open_crowd(options: TrainOptions, n_ctx: int, draft: Path | None = None) -> Engine:
     """The target for many texts at once; for fewer where memory does not hold so many caches, unless a number
     was asked for. draft: its drafts are verified, chains of five as they are trained.
     """
@@ -220,7 +227,7 @@ def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks
     out = options.out / "answers.jsonl"
     if ranks.first:
         draft = _drafter(options) if options.on_policy else None
-        with _open_crowd(options, n_ctx, draft) as engine:
+        with open_crowd(options, n_ctx, draft) as engine:
             report = generate(
                 options.data,
                 engine,

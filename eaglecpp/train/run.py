@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from eaglecpp.convert import parse_type, read_gguf
@@ -65,8 +64,9 @@ class Result:
     error: float = 0.0
 
 
-def train(options: TrainOptions, listener: Listener) -> Result:
-    """Trains a drafter and writes it to `options.out`.
+def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = None) -> Result:
+    """Trains a drafter and writes it to `options.out`. corpus: what is learnt from, in place of the options'
+    data.
 
     Raises DataError, MismatchError, UnsupportedError, TrainError and what opening the target, converting and
     writing raise. A run that `listener.stop` ended is saved and can be resumed.
@@ -78,7 +78,7 @@ def train(options: TrainOptions, listener: Listener) -> Result:
         quiet = listener if ranks.first else _Silent(listener)
         resume = _check_folder(options, ranks, quiet)
         quiet.on_work("reading the data", 0, 1)
-        corpus = read_data(options, quiet, ranks)
+        corpus = corpus or read_data(options, quiet, ranks)
         quiet.on_work("preparing the drafter", 0, 1)
         file = read_gguf(options.target)
         plan = make_plan(options, file, corpus, quiet)
@@ -183,15 +183,13 @@ def _trainer(
         f"training-time test, lr {lr:.2g}, {corpus.n_train} conversations, "
         f"{len(corpus.conversations) - corpus.n_train} held out"
     )
-    draft_ids = np.full(plan.vocab.n_vocab, -1, np.int64)
-    draft_ids[plan.vocab.ids] = np.arange(len(plan.vocab.ids))
     stored = StoredWeights(model, parse_type(options.type), torch.get_num_threads()) if options.qat else None
     everything = range(len(corpus.conversations))
     return Trainer(
         model,
         source,
         (everything[: corpus.n_train], everything[corpus.n_train :]),
-        draft_ids,
+        plan.draft_ids,
         options.out / "state",
         options.budget,
         hyper,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What verification told about the drafts of one generation, kept where GenerateParams::n_record asks for it. The
-// target's distributions behind tokens that it did not choose are labels that no text holds: a drafter learns from them.
+// target's distributions behind tokens that it did not choose are labels that no text holds: a drafter learns from
+// them.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +17,8 @@ struct VerifiedDrafts {
     // by draft: its token, its parent in the round's tree (0 = the root, n = the n-th draft), whether it was accepted
     std::vector<int32_t> token, parent;
     std::vector<uint8_t> accepted;
-    // by draft that was not accepted: the target's likeliest next tokens behind it, n_record of them, and the logarithms
-    // of their probabilities in the whole vocabulary
+    // by draft that was not accepted: the target's likeliest next tokens behind it, n_record of them, and the
+    // logarithms of their probabilities in the whole vocabulary
     std::vector<int32_t> ids;
     std::vector<float> logp;
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
-from eaglecpp.engine.planner_cache import PlannerCache, fingerprint
+from eaglecpp.engine.planner_cache import PlannerCache
+from eaglecpp.files import fingerprint
 from helpers.clock import set_clock
 
 if TYPE_CHECKING:

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp learn`: trains a model's drafter on this user's conversations, undoes that, and forgets them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.cli.train import Display, check_torch
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.human import human_bytes
+from eaglecpp.learning import Learning
+from eaglecpp.opening.find import find_here
+
+__all__ = ["learn", "stock_pair"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp run smollm2 --learn", "keep what is said, to learn from it"),
+        ("eaglecpp learn smollm2 --minutes 30", "train the drafter on it"),
+        ("eaglecpp learn smollm2 --undo", "go back to the drafter before"),
+        ("eaglecpp learn smollm2 --forget", "delete what was kept"),
+    ],
+)
+@click.argument("model", shell_complete=complete_model)
+@option("--draft", metavar="D", help="The drafter that learns, if the model does not bring one.")
+@option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Train at most so long.")
+@option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
+@option("--undo", "action", flag_value="undo", help="Use the drafter of before the last training again.")
+@option("--forget", "action", flag_value="forget", help="Delete the conversations that were kept.")
+@option("--status", "action", flag_value="status", help="Say what is kept and what came of it.")
+@option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+def learn(
+    model: str, draft: str | None, minutes: float, threads: int | None, action: str | None, as_json: bool
+) -> None:
+    """Train the drafter of MODEL on your conversations, which `--learn` keeps.
+
+    The new drafter is used only if it drafts texts of yours that it was not trained on better than the old
+    one, by more than chance, and the model's general texts at most 1 % worse.
+    """
+    target, stock = stock_pair(model, draft)
+    learning = Learning.of(target)
+    if action == "forget":
+        n = learning.forget()
+        note(f"deleted {n} conversations of {model}")
+    elif action == "undo":
+        if not learning.undo(stock):
+            raise click.ClickException(f"{model} uses its first drafter; there is nothing to undo")
+        which = "first drafter" if learning.facts(stock) is None else "drafter of before"
+        note(f"{model} uses its {which} again")
+    elif action == "status":
+        facts = status(learning, stock)
+        if as_json:
+            write_json(facts)
+        else:
+            write("".join(f"{name}: {text}\n" for name, text in status_rows(facts)))
+    else:
+        _train(target, stock, minutes, threads or 0, as_json)
+
+
+def stock_pair(model: str, draft: str | None = None) -> tuple[Path, Path]:
+    """Target and the drafter that it began with. Raises ModelNotFoundError where there is none."""
+    found = find_here(model, draft)
+    if found.draft is None or found.draft == found.target:
+        raise ModelNotFoundError(
+            f"model {model!r} has no drafter that could learn; name one with --draft, or make one with "
+            "eaglecpp train"
+        )
+    return found.target, found.draft
+
+
+def status(learning: Learning, stock: Path) -> dict[str, Any]:
+    """What is kept and what came of it."""
+    return {
+        "records": len(learning.records()),
+        "bytes": learning.n_bytes(),
+        "folder": str(learning.folder),
+        "drafter": learning.facts(stock),
+    }
+
+
+def status_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """The same in words."""
+    rows = [("kept", f"{facts['records']} answers, {human_bytes(facts['bytes'])}, in {facts['folder']}")]
+    made = facts["drafter"]
+    if made is not None:
+        lengths = [f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")]
+        rows.append(("learnt", f"on {made['made']} from {made['n_texts']} texts"))
+        rows.append(("acceptance length", f"{lengths[0]} on your texts, {lengths[1]} on others"))
+    return rows
+
+
+def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: bool) -> None:
+    check_torch()
+    from eaglecpp.train.learn import learn as train_on
+
+    with Display() as display:
+        result = train_on(target, stock, display, minutes=minutes, threads=threads)
+    if as_json:
+        write_json(asdict(result) | {"drafter": str(result.drafter)})
+        return
+    for name, found in (("your texts", result.user), ("general texts", result.general)):
+        if found is not None:
+            note(
+                f"{name}: acceptance length {found.before:.2f} before, {found.after:.2f} after "
+                f"({100 * found.least:+.1f} to {100 * found.most:+.1f} %, {found.n_texts} texts)"
+            )
+    used = "the new drafter is used from now on" if result.is_used else "the drafter stays as it was"
+    note(f"{used}: {result.reason}")
