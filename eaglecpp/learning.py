@@ -20,14 +20,17 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eaglecpp.data_dir import data_dir
 from eaglecpp.files import fingerprint, replace_bytes
+from eaglecpp.human import human_bytes
 
 if TYPE_CHECKING:
     from eaglecpp.rounds import Rounds
 
-__all__ = ["MAX_BYTES", "Learning"]
+__all__ = ["LEAST_TEXTS", "MAX_BYTES", "Learning"]
 
 MAX_BYTES = 512 << 20
 """Of a target's records; the oldest go first."""
+LEAST_TEXTS = 24
+"""Fewer tell nothing about what they have in common."""
 _log = logging.getLogger("eaglecpp.learning")
 
 
@@ -81,6 +84,19 @@ class Learning:
         except OSError as error:
             _log.warning("an answer was not kept for learning: %s", error)
 
+    def has_news(self) -> bool:
+        """Whether enough came since the last training to try another one, or one was begun."""
+        if (self.work / "texts.json").exists():
+            return True
+        tried = self.folder / "tried"
+        since = tried.stat().st_mtime_ns if tried.exists() else 0
+        return sum(path.stat().st_mtime_ns > since for path in self.records()) >= LEAST_TEXTS
+
+    def note_tried(self) -> None:
+        """A training came to its end, whatever came of it."""
+        if self.folder.is_dir():
+            (self.folder / "tried").write_bytes(b"")
+
     def forget(self) -> int:
         """Deletes all records and whatever a training made of them, but for drafters in use; returns how many
         records there were.
@@ -101,6 +117,30 @@ class Learning:
         except (OSError, ValueError):
             return None
         return found if self.drafter(stock).is_file() else None
+
+    def status(self, stock: Path) -> dict[str, Any]:
+        """What is kept and what came of it, as plain values."""
+        return {
+            "records": len(self.records()),
+            "bytes": self.n_bytes(),
+            "folder": str(self.folder),
+            "drafter": self.facts(stock),
+        }
+
+    def rows(self, stock: Path) -> list[tuple[str, str]]:
+        """The same in words; nothing where nothing is kept and nothing was learnt."""
+        facts = self.status(stock)
+        made, rows = facts["drafter"], []
+        if facts["records"]:
+            size = human_bytes(facts["bytes"])
+            rows.append(("kept", f"{facts['records']} answers, {size}, in {facts['folder']}"))
+        if made is not None:
+            own, other = (
+                f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")
+            )
+            rows.append(("learnt", f"{made['made']}, from {made['n_texts']} of your texts"))
+            rows.append(("acceptance length", f"{own} on your texts, {other} on others"))
+        return rows
 
     def use(self, made: Path, stock: Path, facts: Mapping[str, Any]) -> None:
         """Puts a new drafter in place of the one in use, which `undo` brings back."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.cli.train import Display, check_torch
+from eaglecpp.cli.train import Display, check_torch, set_allocator
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.human import human_bytes
 from eaglecpp.learning import Learning
 from eaglecpp.opening.find import find_here
 
@@ -56,11 +54,10 @@ def learn(
         which = "first drafter" if learning.facts(stock) is None else "drafter of before"
         note(f"{model} uses its {which} again")
     elif action == "status":
-        facts = status(learning, stock)
         if as_json:
-            write_json(facts)
+            write_json(learning.status(stock))
         else:
-            write("".join(f"{name}: {text}\n" for name, text in status_rows(facts)))
+            write("".join(f"{name}: {text}\n" for name, text in learning.rows(stock)))
     else:
         _train(target, stock, minutes, threads or 0, as_json)
 
@@ -76,29 +73,9 @@ def stock_pair(model: str, draft: str | None = None) -> tuple[Path, Path]:
     return found.target, found.draft
 
 
-def status(learning: Learning, stock: Path) -> dict[str, Any]:
-    """What is kept and what came of it."""
-    return {
-        "records": len(learning.records()),
-        "bytes": learning.n_bytes(),
-        "folder": str(learning.folder),
-        "drafter": learning.facts(stock),
-    }
-
-
-def status_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    """The same in words."""
-    rows = [("kept", f"{facts['records']} answers, {human_bytes(facts['bytes'])}, in {facts['folder']}")]
-    made = facts["drafter"]
-    if made is not None:
-        lengths = [f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")]
-        rows.append(("learnt", f"on {made['made']} from {made['n_texts']} texts"))
-        rows.append(("acceptance length", f"{lengths[0]} on your texts, {lengths[1]} on others"))
-    return rows
-
-
 def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: bool) -> None:
     check_torch()
+    set_allocator()
     from eaglecpp.train.learn import learn as train_on
 
     with Display() as display:

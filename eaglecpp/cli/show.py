@@ -13,6 +13,7 @@ from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
+from eaglecpp.learning import Learning
 from eaglecpp.opening.find import resolved, template_in_use, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.store import Stores
@@ -106,6 +107,8 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Capabilities", [[word] for word in capabilities(model, facts)]))
     if draft is not None:
         blocks.append(section("Draft", _draft_rows(model, draft)))
+        if learning := _learning_rows(model):
+            blocks.append(section("Learning", learning))
     template = template_in_use(model, facts)
     if template is not None:
         blocks.append(section("Template", [[template.describe()]]))
@@ -158,6 +161,13 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["from", layer.origin],
     ]
     return [row for row in rows if row[1]]
+
+
+def _learning_rows(model: StoredModel) -> list[list[str]]:
+    """What `--learn` has kept, and the drafter that learnt."""
+    stock = model.draft_file()
+    learning = Learning.of(model.target_files()[0])
+    return [] if stock is None else [list(row) for row in learning.rows(stock)]
 
 
 def _head(text: str) -> list[list[str]]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from eaglecpp.train.prepare import TrainOptions
     from eaglecpp.train.run import Result
 
-__all__ = ["Display", "check_torch", "train"]
+__all__ = ["Display", "check_torch", "set_allocator", "train"]
 
 _PATH = click.Path(path_type=Path)
 _EXISTING = click.Path(exists=True, path_type=Path)
@@ -248,10 +248,7 @@ def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
     check_torch()
     _check(options)
-    from eaglecpp.train.fit.allocator import with_allocator
-
-    if Path(sys.argv[0]).name.startswith("eaglecpp") and Path(sys.argv[0]).is_file():
-        with_allocator([sys.executable, *sys.argv])
+    set_allocator()
     with Display() as display:
         display.on_work("starting", 0, 1)  # importing PyTorch takes seconds
         from eaglecpp.train.run import train as run
@@ -389,6 +386,17 @@ def _left_by(out: Path) -> str:
         f"stopped before the first step; what is in {out} so far is used again by the same command, with or "
         "without --resume"
     )
+
+
+def set_allocator() -> None:
+    """Restarts this command with glibc's allocator set for training, see `allocator`."""
+    from eaglecpp.train.fit.allocator import with_allocator
+
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
+        with_allocator([sys.executable, "-m", "eaglecpp", *sys.argv[1:]])
+    elif program.name.startswith("eaglecpp") and program.is_file():
+        with_allocator([sys.executable, *sys.argv])
 
 
 def check_torch() -> None:

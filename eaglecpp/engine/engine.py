@@ -36,6 +36,7 @@ from eaglecpp.errors import (
     OutOfMemoryError,
     UnsupportedError,
 )
+from eaglecpp.learning import Learning
 from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions, SamplingOptions, Strategy
@@ -316,6 +317,11 @@ class Engine:
     def n_free(self) -> int:
         """How many conversations can still be opened."""
         return self.model.n_sequences - len(self._sessions)
+
+    @property
+    def learning(self) -> Learning | None:
+        """Where its conversations are kept for the drafter to learn from; None = they are not."""
+        return self._shared.learning
 
     @property
     def has_draft(self) -> bool:

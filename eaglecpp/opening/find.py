@@ -219,16 +219,16 @@ def with_own_draft(model: ResolvedModel) -> Found:
     return Found(model, model.draft, "" if model.draft is None else f"comes with {name}")
 
 
-def with_learned(found: Found) -> Found:
-    """With the drafter that learnt on this machine in place of the one it began with, which the model brought
-    or which is known for it; a file that was asked for stays.
+def with_learned(found: Found, *, learns: bool) -> Found:
+    """With the drafter that learnt on this machine in place of the one it began with; a file that was asked
+    for stays, unless it `learns` on.
     """
-    if found.draft is None or not found.draft_origin.startswith(("comes with", "auto")):
+    if found.draft is None or not (learns or found.draft_origin.startswith(("comes with", "auto"))):
         return found
     learnt = Learning.of(found.target).drafter(found.draft) if (data_dir() / "learning").is_dir() else None
     if learnt is None or not learnt.is_file():
         return found
-    return replace(found, draft=learnt, draft_origin=f"learnt here, from the one that {found.draft_origin}")
+    return replace(found, draft=learnt, draft_origin=f"learnt here; the first one: {found.draft_origin}")
 
 
 def find_target(reference: str | os.PathLike[str], stores: Stores | None = None) -> ResolvedModel:

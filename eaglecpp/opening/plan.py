@@ -191,7 +191,6 @@ def make_plan(
     choose_context: with no length given, take what the model and the free memory allow
     Raises TypeError for an option that nobody knows, ValueError for options that contradict each other.
     """
-    found = with_learned(found)
     settings = _of_model(found.model, defaults or {})
     of_model = settings.pop("strategy", None)
     _apply_objects(settings, objects)
@@ -199,6 +198,7 @@ def make_plan(
     for group, values in zip(_GROUPS, given, strict=True):
         settings |= {f"{group}.{name}": Setting(value, _ASKED) for name, value in values.items()}
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
+    found = with_learned(found, learns=bool(_value(settings, "draft.learn")))
     if found.drafts_text:
         DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
         _ask_for_text(settings)

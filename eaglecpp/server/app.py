@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -46,9 +48,13 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
+        learning = asyncio.create_task(server.pool.learner.run())
         try:
             yield
         finally:
+            learning.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await learning
             await server.pool.close()
 
     get, post = ["GET"], ["POST"]

@@ -31,6 +31,7 @@ class ServerConfig:
     engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`
     draft:       the drafter of the model named on the command line
     strategy:    for all requests that say nothing, "" = each model's own
+    learn_idle_s: without a request before drafters learn, where `engine` or a model says that they do
     """
 
     host: str = "127.0.0.1"
@@ -54,6 +55,7 @@ class ServerConfig:
     draft: str | None = None
     strategy: str = ""
     insecure: bool = False
+    learn_idle_s: float = 300.0
 
     @property
     def is_loopback(self) -> bool:

@@ -23,6 +23,7 @@ from eaglecpp.opening.context import free_memory
 from eaglecpp.server.catalog import Library
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
+from eaglecpp.server.learner import Learner
 from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 from eaglecpp.server.metrics import Metrics
 
@@ -110,6 +111,13 @@ class ModelPool:
         self._uses_changed = asyncio.Event()
         self._turns = TurnLock()
         self._sweeper: asyncio.Task[None] | None = None
+        self._last_use = time.monotonic()
+        self.learner = Learner(self, config.learn_idle_s)
+
+    def idle_for(self) -> float:
+        """Seconds since the last use of any model ended, 0 while one is used."""
+        in_use = self._loading.locked() or any(slot.n_users for slot in self.slots.values())
+        return 0.0 if in_use else time.monotonic() - self._last_use
 
     @asynccontextmanager
     async def use(
@@ -118,6 +126,8 @@ class ModelPool:
         """The model of that name, loaded. n_ctx: what a model is opened with that is not loaded yet; one that
         is keeps what it has. Raises ModelNotFoundError and what opening an engine raises.
         """
+        self.learner.stop_for_request()
+        self._last_use = time.monotonic()
         source = await asyncio.to_thread(find_source, name, self.config, self.files)
         lease = Lease(self._ready(source))
         if lease.slot is None:
@@ -223,7 +233,7 @@ class ModelPool:
         slot, lease.slot = lease.slot, None
         if slot is not None:
             slot.n_users -= 1
-            slot.used = time.monotonic()
+            slot.used = self._last_use = time.monotonic()
             self._changed.set()
             self._wake_sweeper()
 

@@ -23,7 +23,7 @@ import torch
 from eaglecpp.convert import errors, parse_type, read_gguf
 from eaglecpp.errors import DataError
 from eaglecpp.files import replace_bytes
-from eaglecpp.learning import Learning
+from eaglecpp.learning import LEAST_TEXTS, Learning
 from eaglecpp.options import ModelOptions
 from eaglecpp.rounds import Rounds
 from eaglecpp.train.capture.cache import CacheOptions
@@ -40,10 +40,8 @@ from eaglecpp.train.prepare import Corpus, Listener, TrainOptions, make_plan, op
 from eaglecpp.train.run import train
 from eaglecpp.train.samples import Sample, TrainText
 
-__all__ = ["LEAST_TEXTS", "Compared", "Learnt", "learn"]
+__all__ = ["Compared", "Learnt", "learn"]
 
-LEAST_TEXTS = 24
-"""Of the user's. Fewer tell nothing about what they have in common."""
 _N_GENERAL = 240
 _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
 """Of the user's texts: for the verdict, and for choosing the best step of the training."""
@@ -164,6 +162,7 @@ def learn(
         facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
         learning.use(result.gguf, stock, facts)
     shutil.rmtree(learning.work, ignore_errors=True)
+    learning.note_tried()
     place = in_use if reason else learning.drafter(stock)
     return Learnt(user_gain, general_gain, not reason, reason or "it drafts your texts better", place)
 

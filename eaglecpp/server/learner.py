@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""`Learner`: trains drafters on what was kept of their users' conversations while nobody asks for anything.
+
+The training is a process of the lowest priority, `eaglecpp learn`, which stands still from the moment a
+request takes a model until the server is idle again. One drafter at a time. Where something better came of it
+the model is unloaded, so that the next request loads it with the new drafter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from eaglecpp.learning import Learning
+
+if TYPE_CHECKING:
+    from eaglecpp.server.models import ModelPool, Slot
+
+__all__ = ["Learner"]
+
+_log = logging.getLogger("eaglecpp.server.learner")
+_LOOK_S = 1.0
+
+
+@dataclass
+class _Training:
+    """One under way. stock: the drafter that it began with."""
+
+    name: str
+    stock: Path
+    learning: Learning
+    process: psutil.Popen
+    before: dict[str, object] | None
+    is_still: bool = False
+
+
+class Learner:
+    """idle_s: seconds without a request after which learning begins or goes on."""
+
+    def __init__(self, pool: ModelPool, idle_s: float) -> None:
+        self._pool, self._idle_s = pool, idle_s
+        self._training: _Training | None = None
+        self._is_possible = importlib.util.find_spec("torch") is not None
+        self._told = False
+
+    def stop_for_request(self) -> None:
+        """Called whenever a model gets a user: the training stands still at once."""
+        training = self._training
+        if training is not None and not training.is_still:
+            training.is_still = True
+            with contextlib.suppress(psutil.NoSuchProcess):
+                training.process.suspend()
+
+    async def run(self) -> None:
+        """Until it is cancelled, which ends a training; the next one goes on with it."""
+        try:
+            while True:
+                await asyncio.sleep(min(_LOOK_S, self._idle_s))
+                if self._training is not None and self._training.process.poll() is not None:
+                    await self._ended(self._training)
+                elif self._pool.idle_for() >= self._idle_s:
+                    self._go_on()
+        finally:
+            if self._training is not None:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._training.process.kill()
+                await asyncio.to_thread(self._training.process.wait)
+
+    def _go_on(self) -> None:
+        if self._training is not None:
+            if self._training.is_still:
+                self._training.is_still = False
+                self._training.process.resume()
+            return
+        for slot in self._pool.slots.values():
+            learning = slot.model.engine.engine.learning
+            if learning is not None and learning.has_news():
+                self._begin(slot, learning)
+                return
+
+    def _begin(self, slot: Slot, learning: Learning) -> None:
+        if not self._is_possible:
+            if not self._told:
+                _log.warning("conversations are kept, but learning needs PyTorch: pip install torch")
+            self._told = True
+            return
+        found = slot.model.source.found
+        assert found.draft is not None
+        command = [sys.executable, "-m", "eaglecpp", "learn", str(found.target), "--draft", str(found.draft)]
+        quiet = subprocess.DEVNULL
+        process = psutil.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        with contextlib.suppress(psutil.Error):
+            process.nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
+        _log.info("learning for %s begins", slot.name, extra={"model": slot.name})
+        self._training = _Training(slot.name, found.draft, learning, process, learning.facts(found.draft))
+
+    async def _ended(self, training: _Training) -> None:
+        self._training = None
+        is_new = training.learning.facts(training.stock) != training.before
+        what = "a better drafter" if is_new else "no better drafter"
+        _log.info("learning for %s gave %s", training.name, what, extra={"model": training.name})
+        if is_new:
+            with contextlib.suppress(Exception):
+                await self._pool.unload(training.name)
