@@ -20,7 +20,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
+from eaglecpp import Engine
 from eaglecpp.convert import read_gguf, read_tensor
+from eaglecpp.learning import Learning
+from eaglecpp.rounds import Rounds
 from helpers.tiny_arch import make_latent
 
 if TYPE_CHECKING:
@@ -329,3 +332,49 @@ def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models,
     assert len(lines) == 11
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]
     assert record["target"]["name"] == models.target.name
+
+
+def test_rejected_drafts_are_kept_and_learnt(cli: Cli, models: Models, chats: Path, tmp_path: Path) -> None:
+    own = ("--generate", "--temp", 0, "-n", 24, "--sequences", 2, "--finetune", models.draft)
+    args = train_args(models, chats, tmp_path / "out", *own, "--on-policy", "--steps", 2)
+    made = result_of(cli(*args))
+    assert Path(made["gguf"]).is_file()
+    found = [Rounds.read(path) for path in (tmp_path / "out" / "rounds").iterdir()]
+    assert len(found) == len(QUESTIONS) and sum(len(rounds.ids) for rounds in found) > 0
+    plain = train_args(models, chats, tmp_path / "plain", *own, "--steps", 2)
+    result_of(cli(*plain))
+    answers = [
+        sorted(line for line in (tmp_path / name / "answers.jsonl").read_text().splitlines()[1:])
+        for name in ("out", "plain")
+    ]
+    assert answers[0] == answers[1], "drafting changes no answer"
+    with_rounds, without = (
+        json.loads((tmp_path / name / "training.json").read_text())["losses"][0] for name in ("out", "plain")
+    )
+    assert with_rounds[3] != without[3], "the rejected drafts are in the loss"
+    refused = cli(*train_args(models, chats, tmp_path / "no", "--generate", "--on-policy"))
+    assert refused.returncode == 2 and "give --finetune" in refused.stderr
+
+
+@pytest.mark.long
+def test_a_drafter_learns_from_conversations_and_is_used_if_it_is_better(
+    cli: Cli, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The random drafter of the tests has everything to learn."""
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    options: dict[str, Any] = {"n_ctx": 256, "learn": True, "strategy": "chain:3"}
+    with Engine.open(models.target, models.draft, **options) as engine:
+        for seed in range(40):
+            engine.generate(QUESTIONS[seed % 3], max_tokens=40, ignore_eos=True, seed=seed, temperature=0.3)
+    learning = Learning.of(models.target)
+    assert len(learning.records()) == 40
+    done = cli("learn", models.target, "--draft", models.draft, "--minutes", 0.5, "-t", 1, "--json")
+    result = result_of(done)
+    found = result["user"]
+    assert found["n_texts"] >= 4 and found["least"] <= found["gain"] <= found["most"]
+    is_better = found["least"] > 0 and result["general"]["gain"] >= -0.01
+    assert result["is_used"] is is_better is (learning.facts(models.draft) is not None)
+    assert not learning.work.exists() and not learning.has_news()
+    if is_better:
+        done = cli("learn", models.target, "--draft", models.draft, "--undo")
+        assert done.returncode == 0 and learning.facts(models.draft) is None
