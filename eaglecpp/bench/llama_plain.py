@@ -18,12 +18,14 @@ _N_PROMPT = 16
 _LIMIT_S = 300.0  # a process that hangs is no measurement
 
 
-def llama_plain_ms(target: Path, n_threads: int, *, repack: bool, seconds: float) -> float | None:
-    """Milliseconds per token of llama.cpp with its default options on the CPU; None if it could not be
-    measured. repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does
-    not work).
+def llama_plain_ms(
+    target: Path, n_threads: int, *, repack: bool, seconds: float, n_gpu_layers: int = 0
+) -> float | None:
+    """Milliseconds per token of llama.cpp with its default options; None if it could not be measured.
+    repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does not work).
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
+    setup |= {"n_gpu_layers": n_gpu_layers}
     try:
         done = subprocess.run(
             [sys.executable, "-P", __file__, json.dumps(setup)],
@@ -36,13 +38,13 @@ def llama_plain_ms(target: Path, n_threads: int, *, repack: bool, seconds: float
         return None
 
 
-def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> float:
+def _measure(target: str, n_threads: int, repack: bool, seconds: float, n_gpu_layers: int) -> float:
     import llama_cpp
 
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model_params.use_extra_bufts = repack
-    model_params.n_gpu_layers = 0
+    model_params.n_gpu_layers = n_gpu_layers
     model = llama_cpp.llama_model_load_from_file(target.encode(), model_params)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = 512

@@ -5,6 +5,7 @@ again, and compares them as ratios; shows what the planner has learned about thi
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -27,6 +28,7 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
+from eaglecpp.files import replace_bytes
 from eaglecpp.options import DraftOptions, ModelOptions
 
 __all__ = ["bench"]
@@ -63,6 +65,9 @@ __all__ = ["bench"]
 @option("--temp", "temperature", type=click.FloatRange(0), default=0.0, show_default=True, help="0 = greedy.")
 @option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
 @option("--plan", "with_plan", is_flag=True, help="Show what the planner has learned: costs and acceptance.")
+@option(
+    "--share", is_flag=True, help="Measure beside llama.cpp, print a table row and write a file to publish."
+)
 @option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
 @option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @option(
@@ -81,6 +86,7 @@ def bench(
     temperature: float,
     seed: int,
     with_plan: bool,
+    share: bool,
     verbose: bool,
     as_json: bool,
     png: str | None,
@@ -93,6 +99,14 @@ def bench(
     reference = hub_reference(only_model(model, model_named), on_hub=on_hub)
     if png is not None:
         bench_plot.require()
+    if share:
+        if len(drafts) > 1 or strategies or files:
+            raise click.UsageError(
+                "--share measures one pair its own way: leave out further --draft, --strategy, -f"
+            )
+        with open_engine(reference, next(iter(drafts), None), None, False, given(options)) as engine:
+            _share(engine, n_tokens)
+        return
     if len(set(drafts)) < len(drafts):
         raise click.UsageError("--draft: the same drafter is named twice")
     with ExitStack() as opened:
@@ -143,6 +157,24 @@ def bench(
     if png is not None:
         bench_plot.draw(Path(png), measured, plan)
         note(f"wrote {png}")
+
+
+def _share(engine: Any, n_tokens: int | None) -> None:
+    """Prints the row and writes the record into the current folder, if it can be published."""
+    from eaglecpp.bench.share import HEAD, cells, fault, file_name, measure_pair
+
+    record = measure_pair(engine, n_tokens=n_tokens or 96, progress=show_progress)
+    show_progress("")
+    for line in (HEAD, ["---"] * len(HEAD), cells(record)):
+        write(f"| {' | '.join(line)} |\n")
+    if why := fault(record):
+        raise click.ClickException(f"this row cannot be published: {why}")
+    path = Path(file_name(record))
+    replace_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
+    note(
+        f"wrote {path}; read what it says. To publish it, add it to benchmarks/measured in a pull request "
+        "(CONTRIBUTING.md)"
+    )
 
 
 def speeds(measured: Sequence[Any]) -> str:

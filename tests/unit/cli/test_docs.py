@@ -12,6 +12,7 @@ from types import ModuleType
 import click
 import pytest
 
+from eaglecpp.bench.share import fault, file_name
 from eaglecpp.cli import group
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -64,6 +65,17 @@ def test_the_table_of_drafters_is_fresh() -> None:
     page = (DOCS / "which-drafter.md").read_text(encoding="utf-8")
     assert load("generate_drafters").filled(page) == page, "run: python docs/generate_drafters.py"
     assert "`RedHatAI/Qwen3-8B-speculator.eagle3`" in page
+
+
+def test_measured_pairs_keep_the_rules_and_their_table_is_fresh() -> None:
+    generator = load("generate_measured")
+    records = generator.records()
+    assert records, "benchmarks/measured is empty"
+    for name, record in records.items():
+        assert not fault(record), f"{name}: {fault(record)}"
+        assert name == file_name(record)
+    page = (DOCS / "measured.md").read_text(encoding="utf-8")
+    assert generator.filled(page) == page, "run: python docs/generate_measured.py"
 
 
 def test_the_option_tables_are_fresh(generator: ModuleType) -> None:
