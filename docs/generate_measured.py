@@ -31,9 +31,8 @@ def table() -> str:
 
 def records() -> dict[str, Any]:
     """By the names of their files."""
-    return {
-        path.name: json.loads(path.read_text(encoding="utf-8")) for path in sorted(RECORDS.glob("*.json"))
-    }
+    paths = sorted(RECORDS.glob("*.json"))
+    return {path.name: json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 if __name__ == "__main__":
