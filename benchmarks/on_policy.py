@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import note, table
+from common import arguments, note, table
 
 from eaglecpp.train.capture.cache import CacheOptions
 from eaglecpp.train.fit.allocator import with_allocator
@@ -86,7 +86,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = arguments(__doc__)
     parser.add_argument("target", type=Path)
     parser.add_argument("draft", type=Path)
     parser.add_argument("out", type=Path)
