@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.readings import convert_checkpoint
-    from eaglecpp.results import Chunk, Completion, Score, Timings
+    from eaglecpp.results import Chunk, Completion, Embedding, Score, Timings
     from eaglecpp.store.remote.pull import pull
 
     __version__: str
@@ -50,6 +50,7 @@ _HOMES = {
     "Completion": "results",
     "DraftOptions": "options",
     "EagleError": "errors",
+    "Embedding": "results",
     "Engine": "engine",
     "Llama": "llama",
     "ManyStreams": "engine",
@@ -76,6 +77,7 @@ __all__ = [
     "Completion",
     "DraftOptions",
     "EagleError",
+    "Embedding",
     "Engine",
     "Llama",
     "ManyStreams",

@@ -156,6 +156,24 @@ class ParkedSequence:
     @property
     def n_bytes(self) -> int: ...
 
+class Embedder:
+    """Vectors of texts, in a context of its own on an engine's weights, which it keeps."""
+
+    def __init__(self, engine: Engine, pooling: str) -> None:
+        """pooling: none, mean, cls, last or rank; "" = the file's, or the mean."""
+    @property
+    def pooling(self) -> str: ...
+    @property
+    def n_values(self) -> int: ...  # of a row
+    @property
+    def n_most(self) -> int: ...  # tokens of the longest text
+    def begin(self, texts: Sequence[Sequence[int]]) -> None: ...
+    def step(self, n_threads: int) -> bool:
+        """One decode; False once all texts were read."""
+
+    def take(self) -> NDArray[np.float32]:
+        """[texts, n_values], or without pooling [tokens, n_values]; not normalised."""
+
 class Engine:
     """Owns target, drafter and sequences. One thread at a time: a concurrent call raises EngineBusyError."""
 
@@ -178,13 +196,24 @@ class Engine:
     @property
     def size_bytes(self) -> int: ...
     @property
-    def bos(self) -> int: ...  # -1 = none; so for eos, nl
+    def bos(self) -> int: ...  # -1 = none; so for eos, nl, sep
     @property
     def eos(self) -> int: ...
     @property
     def nl(self) -> int: ...
     @property
+    def sep(self) -> int: ...
+    @property
     def add_bos(self) -> bool: ...
+    @property
+    def add_eos(self) -> bool: ...
+    @property
+    def add_sep(self) -> bool: ...
+    @property
+    def only_embeds(self) -> bool: ...
+    def check_generates(self) -> None:
+        """Raises UnsupportedError for an embedding model."""
+
     @property
     def n_threads_now(self) -> int: ...  # of decoding; fewer than device_info()'s while others need the cores
     @property

@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from eaglecpp.errors import InvalidStateError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from eaglecpp.chat.message import Message, ToolCall
 
-__all__ = ["Chunk", "Completion", "FinishReason", "Score", "Timings", "TokenLogprob"]
+__all__ = ["Chunk", "Completion", "Embedding", "FinishReason", "Score", "Timings", "TokenLogprob"]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -229,3 +232,18 @@ class Score:
         token.
         """
         return math.exp(-self.total / len(self.logprobs)) if self.logprobs else math.nan
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Embedding:
+    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: that were read, the model's own around
+    the text included; is_truncated: the text had more
+    """
+
+    vector: NDArray[np.float32]
+    n_tokens: int
+    is_truncated: bool = False
+
+    def __repr__(self) -> str:
+        cut = ", truncated" if self.is_truncated else ""
+        return f"<Embedding of {self.n_tokens} tokens: {self.vector.shape[-1]} values{cut}>"

@@ -29,16 +29,17 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
+from eaglecpp.engine.embedding import Embedder, Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import checks_arguments
-from eaglecpp.engine.places import ParkingLot, Places
+from eaglecpp.engine.places import ParkingLot, Places, TurnLock
 from eaglecpp.engine.request import Request, make_request
 from eaglecpp.engine.sequence import NativeSequence
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
-    from eaglecpp.results import Completion, Score
+    from eaglecpp.results import Completion, Embedding, Score
 
 __all__ = ["AsyncEngine"]
 
@@ -62,7 +63,7 @@ _log = logging.getLogger("eaglecpp.async")
 class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes.
 
-    n_queue:    requests that may wait for a place
+    n_queue:    requests that may wait for a place, and others that may wait for embeddings
     n_park_bytes: host memory for parked conversations
     place_s:    seconds for which a generation may keep its place while others wait; 0 = to its end
     n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
@@ -83,7 +84,9 @@ class AsyncEngine:
         self._n_queue = n_queue
         self._place_s = place_s
         self._n_unread = n_unread
-        self._turns = turns if turns is not None else contextlib.nullcontext()
+        self._turns = turns if turns is not None else TurnLock()
+        self._embedding = asyncio.Lock()
+        self._n_embedding = 0
         self._condition = threading.Condition()
         self._waiting: deque[Task] = deque()
         self._calls: deque[Callable[[], None]] = deque()
@@ -262,6 +265,57 @@ class AsyncEngine:
     async def score(self, text: Prompt) -> Score:
         """As `Engine.score`, between two rounds."""
         return await self.call(lambda engine: engine.score(text))
+
+    async def embed(
+        self,
+        texts: Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        pooling: str | None = None,
+        n_ctx: int = 0,
+    ) -> list[Embedding]:
+        """As `Engine.embed`, of a list of texts, between the rounds of conversations. n_ctx: tokens of a text,
+        where that is less than the engine's. Raises QueueFullError, too.
+        """
+        return await self._beside(
+            lambda embedder, turns: embedder.embed(
+                texts,
+                dimensions=dimensions,
+                truncate=truncate,
+                normalize=normalize,
+                pooling=pooling,
+                n_ctx=n_ctx,
+                turns=turns,
+            )
+        )
+
+    async def rerank(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
+        """As `Engine.rerank`, between the rounds of conversations; and how many tokens were read."""
+        return await self._beside(
+            lambda embedder, turns: embedder.rerank(query, documents, turns=turns)
+        )
+
+    async def _beside(self, work: Callable[[Embedder, Turns], T]) -> T:
+        """Runs `work` in a thread, one after another. Whoever leaves ends it at its next step."""
+        embedder, gone = self.engine.embedder, threading.Event()
+        if self._n_embedding > self._n_queue:
+            raise QueueFullError(f"the queue is full: {self._n_embedding - 1} requests are waiting for embeddings")
+        self._n_embedding += 1
+        try:
+            async with self._embedding:
+                running = asyncio.ensure_future(
+                    asyncio.to_thread(work, embedder, Turns(self._turns, gone.is_set))
+                )
+                try:
+                    return await asyncio.shield(running)
+                except asyncio.CancelledError:
+                    gone.set()
+                    await asyncio.wait([running])
+                    raise
+        finally:
+            self._n_embedding -= 1
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Runs `function(engine)` in the engine's thread, between two rounds."""

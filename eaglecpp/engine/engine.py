@@ -19,6 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
 
 from eaglecpp._extension import core
+from eaglecpp.engine.embedding import Embedder
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.many import ManyStreams
@@ -41,7 +42,7 @@ from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
-from eaglecpp.results import Completion, Score, Timings
+from eaglecpp.results import Completion, Embedding, Score, Timings
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Engine:
         loaded = load(plan, waits=wait, count=self._count, cancel=cancel)
         self.drafting = loaded.drafting
         self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
+        self._embedder = Embedder(self._native, self._shared.vocabulary)
 
     @classmethod
     def open(
@@ -241,6 +243,56 @@ class Engine:
         with self.exclusive() as native:
             return Score(tokens, native.score(tokens))
 
+    @overload
+    def embed(  # type: ignore[overload-overlap]
+        self,
+        texts: Prompt,
+        *,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        pooling: str | None = None,
+    ) -> Embedding: ...
+    @overload
+    def embed(
+        self,
+        texts: Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        pooling: str | None = None,
+    ) -> list[Embedding]: ...
+    def embed(
+        self, texts: Prompt | Sequence[Prompt], *, pooling: str | None = None, **options: Any
+    ) -> Embedding | list[Embedding]:
+        """The vector of a text (str, bytes or token ids), or those of a list of texts, with any model: one that
+        is made for it, which does nothing else, or one that generates. Uses the loaded weights and a context of
+        its own, so that conversations keep theirs.
+
+        dimensions: only so many values, for models that were trained for it. truncate: a text that is longer
+        than the context is cut; False raises `ContextFullError`. normalize: to a length of 1. pooling: how the
+        vectors of a text's tokens become one: "mean", "cls" (the first), "last", or "none" for all of them; the
+        default is the file's, or the mean.
+
+        Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or other dimensions,
+        `OutOfMemoryError`.
+        """
+        self._handle()
+        if _is_many(texts):
+            return self._embedder.embed(texts, pooling=pooling, **options)
+        one: Any = texts
+        return self._embedder.embed([one], pooling=pooling, **options)[0]
+
+    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
+        """How well each document answers a query, as a reranker scores it: higher is better. What of a document
+        does not fit into the context is left out.
+
+        Raises `UnsupportedError` for a model whose file does not say that it is a reranker.
+        """
+        self._handle()
+        return self._embedder.rerank(query, documents)[0]
+
     def session(self) -> Session:
         """Opens a separate conversation; close it, or use it as a context manager.
 
@@ -316,7 +368,17 @@ class Engine:
     @property
     def n_free(self) -> int:
         """How many conversations can still be opened."""
-        return self.model.n_sequences - len(self._sessions)
+        return 0 if self.only_embeds else self.model.n_sequences - len(self._sessions)
+
+    @property
+    def only_embeds(self) -> bool:
+        """Whether this is an embedding model, which generates nothing."""
+        return self._handle().only_embeds
+
+    @property
+    def embedder(self) -> Embedder:
+        """What `embed` and `rerank` stand on, for threads beside this one."""
+        return self._embedder
 
     @property
     def learning(self) -> Learning | None:
@@ -427,6 +489,7 @@ class Engine:
         """
         if self._native is not None:
             self._native.close(self._save_planner)
+            self._embedder.close()
             self._sessions.clear()
             self._main = None
 

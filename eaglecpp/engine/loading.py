@@ -64,15 +64,16 @@ def load(
 ) -> Loaded:
     """Opens what was planned. count: takes the counters of each generation."""
     drafting = _connect_servers(plan)
-    has_draft = plan.draft is not None or drafting.text_drafts == "on"
+    may_draft = plan.draft is not None or drafting.text_drafts == "on"
     strategy = plan.strategy.value
-    resolved, _ = resolve_strategy(strategy, has_draft)
+    resolved, _ = resolve_strategy(strategy, may_draft)
     _note_amx()
     options = engine_options(plan.target, plan.draft, plan.model_options(), drafting, resolved)
     if cancel is not None:
         cancel.watch(options)
     native = NativeEngine(options, waits=waits)
     try:
+        has_draft = may_draft and not native.get().only_embeds
         vocabulary = Vocabulary(native)
         shared = Shared(
             native,

@@ -160,6 +160,10 @@ class Shared:
     count: Callable[[Timings], None]
     learning: Learning | None = None
 
+    def check_generates(self) -> None:
+        """Raises UnsupportedError for an embedding model."""
+        self.native.get().check_generates()
+
     def beside(self, n_sequences: int, n_ctx: int) -> Shared:
         """The same for an engine beside this one, see `NativeEngine.beside`."""
         native = self.native.beside(n_sequences, n_ctx)
@@ -169,6 +173,7 @@ class Shared:
         """The model with the template that `options` ask for, and those that are about the prompt; both are
         taken out of `options`. Raises UnsupportedError without any template.
         """
+        self.check_generates()
         template = options.pop("template", None)
         chat = self.chat.with_template(template)
         if template is None:
@@ -249,6 +254,7 @@ def make_request(
     **options: Any,
 ) -> Request:
     """Checks the arguments of `Session.stream`, which documents them; draws the seed if there is none."""
+    shared.check_generates()
     drafting = shared.drafting
     (given,) = split(options, SamplingOptions)
     text = resolve_grammar(grammar, json_schema, response_format)

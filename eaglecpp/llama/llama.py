@@ -45,6 +45,7 @@ from eaglecpp.results import Completion, TokenLogprob
 __all__ = ["Llama"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
+_POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
 class Llama(Mirror):
@@ -408,11 +409,40 @@ class Llama(Mirror):
         """Refused."""
         refuse("load_state", "see save_state")
 
-    def embed(self, *args: Any, **options: Any) -> NoReturn:
-        """Refused."""
-        refuse("embed", "embeddings are not supported; use llama_cpp.Llama(embedding=True)")
+    # Embeddings
 
-    create_embedding = embed
+    def embed(
+        self,
+        input: str | list[str],
+        normalize: bool = False,
+        truncate: bool = True,
+        return_count: bool = False,
+    ) -> Any:
+        """The vector of a text, or those of a list; without pooling, which is llama_cpp's default for a model that
+        generates, a vector for each token. return_count: a pair, with the number of tokens.
+        """
+        found = self.engine.embedder.embed(
+            [input] if isinstance(input, str) else input,
+            pooling=self._pooling,
+            normalize=normalize,
+            truncate=truncate,
+            n_ctx=self.n_batch,
+            special=False,
+        )
+        vectors = [one.vector.tolist() for one in found]
+        out = vectors[0] if isinstance(input, str) else vectors
+        return (out, sum(one.n_tokens for one in found)) if return_count else out
+
+    @property
+    def _pooling(self) -> str:
+        asked = int(self._given.get("pooling_type", -1))
+        if asked < 0:
+            asked = int(self.metadata.get(f"{self.metadata['general.architecture']}.pooling_type", 0))
+        return _POOLINGS[asked] if asked < len(_POOLINGS) else ""  # which the engine refuses
+
+    def pooling_type(self) -> int:
+        """llama.cpp's number of how token vectors become one."""
+        return _POOLINGS.index(self._pooling)
 
     # Inside
 

@@ -76,6 +76,8 @@ def choose_n_ctx(
         return ContextChoice(SAFE_N_CTX, "the model does not say what context length it was trained for")
     if n_train <= SAFE_N_CTX:
         return ContextChoice(n_train, "everything the model was trained for", n_train)
+    if _reads_at_once(keys):
+        return ContextChoice(n_train, "everything the model was trained for", n_train)
     n_token = kv_bytes_per_token(keys, type_k, type_v)
     if n_token:  # and a column of attention scores: F32, one layer at a time
         n_heads = _numbers(keys, "attention.head_count", _positive_key(keys, "block_count"))
@@ -152,6 +154,8 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     """What keys and values of one position take in all layers, 0 when the file does not say. Too much for
     models with windows or recurrent layers.
     """
+    if _reads_at_once(keys):
+        return 0.0
     n_layers, n_embd = _positive_key(keys, "block_count"), _positive_key(keys, "embedding_length")
     n_heads = _numbers(keys, "attention.head_count", n_layers)
     n_kv_heads = _numbers(keys, "attention.head_count_kv", n_layers) or n_heads
@@ -163,6 +167,11 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     if _positive_key(keys, "attention.key_length_mla") and _positive_key(keys, "attention.value_length_mla"):
         n_v = 0  # latent attention: values are a part of what is kept as keys
     return sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
+
+
+def _reads_at_once(keys: Mapping[str, Any]) -> bool:
+    """An embedding model such as BERT, which keeps no cache."""
+    return keys.get(f"{keys.get('general.architecture', '')}.attention.causal") is False
 
 
 def _positive_key(keys: Mapping[str, Any], name: str) -> int:

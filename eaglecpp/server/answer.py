@@ -204,6 +204,12 @@ async def open_answer(pool: ModelPool, ask: Ask, request_s: float = 0.0) -> Asyn
     parameters, fields = _parameters(ask)
     n_ctx = int(parameters.get("num_ctx") or 0)
     async with pool.use(ask.model, n_ctx=n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
+        if lease.model.engine.engine.only_embeds:
+            raise ApiError(
+                400,
+                f"'{ask.model}' is an embedding model and generates no text; /api/embed and /v1/embeddings have "
+                "its vectors",
+            )
         sampling = await asyncio.to_thread(_sampling, lease.model, parameters, fields, ask)
         prompt = await _fitting_prompt(pool, lease, ask, n_ctx, sampling.max_tokens)
         model = lease.model

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglecpp.server import anthropic, library, ollama, openai, responses
+from eaglecpp.server import anthropic, embeddings, library, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import ClientGoneError, error_response, json_response
@@ -76,9 +76,10 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/api/push", library.refuse_push, methods=post),
         Route("/api/blobs/{digest}", library.get_blob, methods=get),
         Route("/api/blobs/{digest}", library.put_blob, methods=post),
-        Route("/api/embed", _no_embeddings, methods=post),
-        Route("/api/embeddings", _no_embeddings, methods=post),
-        Route("/v1/embeddings", _no_embeddings, methods=post),
+        Route("/api/embed", embeddings.embed, methods=post),
+        Route("/api/embeddings", embeddings.prompt_embedding, methods=post),
+        Route("/v1/embeddings", embeddings.openai_embeddings, methods=post),
+        Route("/v1/rerank", embeddings.rerank, methods=post),
         Route("/v1/models", openai.models, methods=get),
         Route("/v1/models/{name:path}", openai.model, methods=get),
         Route("/v1/chat/completions", openai.chat, methods=post),
@@ -187,10 +188,6 @@ async def _metrics(request: Request) -> Response:
 
 async def _version(request: Request) -> Response:
     return json_response({"version": OLLAMA_VERSION, "eaglecpp": version("eaglecpp")})
-
-
-async def _no_embeddings(request: Request) -> Response:
-    raise ApiError(400, "embeddings are not supported by this server: it generates text only")
 
 
 async def _on_http_error(request: Request, error: Exception) -> Response:

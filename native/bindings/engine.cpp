@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "engine/model_drafter.h"
 #include "gguf/guard.h"
+#include "target/embedder.h"
 
 namespace nb = nanobind;
 
@@ -385,6 +386,47 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     return to_bytes(text);
 }
 
+// Keeps the weights that it reads with, not the engine.
+class EmbedderHandle {
+  public:
+    EmbedderHandle(const EngineHandle & e, const std::string & pooling) : embedder_(std::in_place, e.target(), pooling) {}
+    ~EmbedderHandle() {
+        GilRelease release;
+        embedder_.reset();
+    }
+    const Embedder & get() const { return *embedder_; }
+
+    void begin(std::vector<Tokens> texts) {
+        GilRelease release;
+        guarded([&] { embedder_->begin(std::move(texts)); });
+    }
+    bool step(int n_threads) {
+        GilRelease release;
+        return guarded([&] { return embedder_->step(n_threads); });
+    }
+    ArrayOut take() {
+        std::vector<float> rows = embedder_->take();
+        const size_t n_values = (size_t)embedder_->n_values();
+        const size_t n_rows = rows.size() / n_values;
+        return to_array(std::move(rows), {n_rows, n_values});
+    }
+
+  private:
+    std::optional<Embedder> embedder_;
+};
+
+void bind_embedder(nb::module_ & m) {
+    using E = EmbedderHandle;
+    nb::class_<E>(m, "Embedder")
+        .def(nb::init<const EngineHandle &, const std::string &>(), nb::arg("engine"), nb::arg("pooling"))
+        .def_prop_ro("pooling", [](const E & e) { return e.get().pooling(); })
+        .def_prop_ro("n_values", [](const E & e) { return e.get().n_values(); })
+        .def_prop_ro("n_most", [](const E & e) { return e.get().n_most(); })
+        .def("begin", &E::begin, nb::arg("texts"))
+        .def("step", &E::step, nb::arg("n_threads"))
+        .def("take", &E::take);
+}
+
 void bind_results(nb::module_ & m) {
     nb::class_<MadeSampler>(m, "MadeSampler");
     nb::class_<ParkedSequence>(m, "ParkedSequence")
@@ -413,6 +455,7 @@ void bind_results(nb::module_ & m) {
 
 void bind_engine(nb::module_ & m) {
     bind_results(m);
+    bind_embedder(m);
     using E = EngineHandle;
     nb::class_<E>(m, "Engine")
         .def(nb::init<const EngineOptions &, const E *>(), nb::arg("options"), nb::arg("weights").none() = nb::none())
@@ -427,6 +470,11 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
         .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab().get()); })
+        .def_prop_ro("sep", [](const E & e) { return llama_vocab_sep(e.target().vocab().get()); })
+        .def_prop_ro("add_eos", [](const E & e) { return llama_vocab_get_add_eos(e.target().vocab().get()); })
+        .def_prop_ro("add_sep", [](const E & e) { return llama_vocab_get_add_sep(e.target().vocab().get()); })
+        .def_prop_ro("only_embeds", [](const E & e) { return e.target().only_embeds(); })
+        .def("check_generates", [](const E & e) { e.target().check_generates(); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab().get()); })
         .def_prop_ro("n_threads_now", [](const E & e) { return e.get().n_threads(); })
         .def_prop_ro("n_shared_rows", [](const E & e) { return e.target().n_shared_rows(); })

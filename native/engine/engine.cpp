@@ -97,6 +97,7 @@ Engine::Engine(const EngineOptions & options, const Engine * weights)
 
 int Engine::open_sequence() {
     Use use(*this);
+    target().check_generates();
     return attempt([&] { return conversations_.open().id; }, [] {});
 }
 
@@ -300,6 +301,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 
 std::vector<float> Engine::score(const Tokens & tokens) {
     Use use(*this);
+    target().check_generates();
     return attempt([&] { return eaglecpp::score(target(), tokens); }, [] {});
 }
 

@@ -181,6 +181,19 @@ LlamaModelPtr TargetModel::load_without_memory() const {
     }
 }
 
+void TargetModel::check_memory(const llama_context_params & p) const {
+    const uint64_t available = available_memory();
+    if ((!is_cpu() && p.offload_kqv) || available == 0 || has_state()) return;
+    const int n_head = std::max(1, llama_model_n_head(get()));
+    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(get()) * (n_embd() / n_head);
+    const uint64_t n_cell = n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
+    if (p.n_ctx <= available / std::max<uint64_t>(n_cell, 1)) return;
+    fail(ErrorKind::out_of_memory,
+         "%s: a context of %u tokens needs %.1f GiB for keys and values, %.1f GiB are "
+         "available; try a smaller n_ctx, or type_k and type_v q8_0",
+         path_.c_str(), p.n_ctx, p.n_ctx * (double)n_cell / (1 << 30), available / (double)(1 << 30));
+}
+
 void TargetModel::load_lora(const TargetOptions & options) {
     for (const auto & lora : options.lora) {
         const char * path = lora.first.c_str();

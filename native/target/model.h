@@ -69,6 +69,9 @@ class TargetModel {
     // loads the model again with nothing allocated: if that succeeds, it was. Null if it fails again.
     LlamaModelPtr load_without_memory() const;
 
+    // Keys and values of plain attention in host memory, a lower bound of what a context takes. Error(out_of_memory)
+    void check_memory(const llama_context_params & p) const;
+
     // Error(unsupported) when llama.cpp refuses the adapters
     void attach_lora(llama_context * ctx) const;
 

@@ -26,6 +26,7 @@ std::vector<float> score(const Target & target, const Tokens & tokens) {
     TargetOptions options = target.options();
     options.n_sequences = 1;
     options.separate_caches = false;
+    options.may_only_embed = false;
     options.n_leaves_max = 1;
     options.n_draft_more = 0;
     // rows with logits of one decode, less the root; a recurrent state is kept once for each

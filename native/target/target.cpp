@@ -176,25 +176,10 @@ llama_context_params Target::context_params() const {
     return p;
 }
 
-// Keys and values of plain attention in host memory: a lower bound of what the context takes.
-void Target::check_memory(const llama_context_params & p) const {
-    const bool on_gpu = !model_->is_cpu() && options_.offload_kqv;
-    const uint64_t available = available_memory();
-    if (on_gpu || available == 0 || has_state() || options_.runs_heads) return;
-    const int n_head = std::max(1, llama_model_n_head(model_->get()));
-    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(model_->get()) * (model_->n_embd() / n_head);
-    const uint64_t n_cell = model_->n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
-    if (p.n_ctx <= available / std::max<uint64_t>(n_cell, 1)) return;
-    fail(ErrorKind::out_of_memory,
-         "%s: a context of %d tokens needs %.1f GiB for keys and values, %.1f GiB are "
-         "available; try a smaller n_ctx, or type_k and type_v q8_0",
-         options_.path.c_str(), options_.n_ctx, p.n_ctx * (double)n_cell / (1 << 30), available / (double)(1 << 30));
-}
-
 void Target::make_context() {
     llama_context_params p = context_params();
     taps_->configure(p);
-    check_memory(p);
+    if (!options_.runs_heads) model_->check_memory(p);
     ErrorTrail trail;
     try {
         guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), p)); });
@@ -228,6 +213,12 @@ void Target::open_context_with_states(const Target * other) {
 void Target::open(std::unique_ptr<Taps> taps) {
     taps_ = std::move(taps);
     make_context();
+    if (!llama_get_memory(ctx_.get()) || !llama_get_causal_attn(ctx_.get())) {
+        only_embeds_ = true;
+        if (!options_.may_only_embed) check_generates();
+        ctx_.reset();
+        return;
+    }
     // only a context tells whether llama.cpp keeps this state's past
     if (has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
         if (options_.separate_caches) {
@@ -261,6 +252,14 @@ void Target::open(std::unique_ptr<Taps> taps) {
         features();
         cells_.clear();
     }
+}
+
+void Target::check_generates() const {
+    if (!only_embeds_) return;
+    fail(ErrorKind::unsupported,
+         "%s is an embedding model (architecture '%s'): it turns texts into vectors and generates none; ask for "
+         "embeddings",
+         options_.path.substr(options_.path.find_last_of("/\\") + 1).c_str(), model_->meta("general.architecture").c_str());
 }
 
 // As TargetModel::load_without_memory, of a context.

@@ -45,6 +45,10 @@ class Target {
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
+    std::shared_ptr<const TargetModel> weights() const { return model_; }
+    // Whether this is a model for embeddings, which reads a text at once. It has no context then and decodes nothing.
+    bool only_embeds() const { return only_embeds_; }
+    void check_generates() const;  // Error(unsupported)
     const Vocabulary & vocab() const { return vocab_; }
     Cells & cells() { return cells_; }
     const Cells & cells() const { return cells_; }
@@ -109,7 +113,6 @@ class Target {
 
     bool opens_without_memory(llama_context_params p) const;
     llama_context_params context_params() const;
-    void check_memory(const llama_context_params & p) const;
     void choose_attention();
     void set_cells();
     void make_context();
@@ -127,6 +130,7 @@ class Target {
     bool needs_reference_ = false;  // attention by ggml, in its reference form for few rows
     bool has_own_attention_ = false;
     bool copies_states_ = false;
+    bool only_embeds_ = false;
     bool has_results_ = false;  // of the last decode
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;

@@ -99,6 +99,18 @@ static void append_tokens(const llama_vocab * vocab, const std::string & text, b
     out.resize(n_before + std::max(n, 0));
 }
 
+// llama.cpp asserts that tokens are there which its tokenizers put around a text.
+static void check_borders(const llama_vocab * vocab) {
+    const bool is_wpm = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
+    const auto check = [](bool is_needed, Token token, const char * key) {
+        if (!is_needed || token >= 0) return;
+        fail(ErrorKind::gguf, "the model's file lacks key '%s', which its tokenizer needs: convert the model again", key);
+    };
+    check(is_wpm || llama_vocab_get_add_bos(vocab), llama_vocab_bos(vocab), "tokenizer.ggml.bos_token_id");
+    check(is_wpm, llama_vocab_sep(vocab), "tokenizer.ggml.seperator_token_id");
+    check(!is_wpm && llama_vocab_get_add_eos(vocab), llama_vocab_eos(vocab), "tokenizer.ggml.eos_token_id");
+}
+
 Vocabulary::Vocabulary(const llama_model * model)
     : vocab_(llama_model_get_vocab(model)), split_(std::make_shared<TextSplit>(vocab_)) {}
 
@@ -110,6 +122,7 @@ std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_sp
     const size_t n = (size_t)std::max(n_most, 0);
     Tokens out;
     if (!split_->knows_parts()) {
+        if (add_special) check_borders(vocab_);
         if (split_->exceeds(text, {{0, text.size(), -1}}, n)) return std::nullopt;
         append_tokens(vocab_, text, add_special, parse_special, out);
         return out.size() > n ? std::nullopt : std::optional(std::move(out));

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: MIT
+"""`Embedder`: texts to vectors, and to a reranker's scores, on the weights of an engine.
+
+It has a context of its own (native/target/embedder.h), so that conversations keep theirs, and computes in steps
+between which others can compute. What is asked for is checked and tokenised first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eaglecpp._extension import core
+from eaglecpp.engine.native import NativeEngine, checks_arguments
+from eaglecpp.engine.vocabulary import Prompt, Vocabulary
+from eaglecpp.errors import ContextFullError, EagleError, InvalidValueError, UnsupportedError
+from eaglecpp.log import drain
+from eaglecpp.results import Embedding
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["Embedder", "Turns"]
+
+_CHARS_PER_TOKEN = 16  # of which a long text is read first; more where that is too little
+_SPARE_TOKENS = 64  # at whose end a text that was cut has other tokens than the whole one
+_COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How texts are read beside others. lock: held for each step; is_over: true = nobody waits for the rest."""
+
+    lock: AbstractContextManager[Any] = contextlib.nullcontext()
+    is_over: Callable[[], bool] = lambda: False
+
+
+_ALONE = Turns()
+
+
+class Embedder:
+    """Threads wait for each other."""
+
+    def __init__(self, native: NativeEngine, vocabulary: Vocabulary) -> None:
+        self._native = native
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._embedder: core.Embedder | None = None
+        self._asked = ""  # the pooling it was made for
+
+    def close(self) -> None:
+        """Frees its context."""
+        with self._lock:
+            self._embedder = None
+
+    def embed(
+        self,
+        texts: Sequence[Prompt],
+        *,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        normalize: bool = True,
+        pooling: str | None = None,
+        n_ctx: int = 0,
+        special: bool = True,
+        turns: Turns = _ALONE,
+    ) -> list[Embedding]:
+        """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's; special:
+        the text of a special token becomes that token.
+        """
+        with self._lock:
+            native = self._open(pooling or "")
+            if native.pooling == "rank" and pooling is None:
+                raise UnsupportedError("this model is a reranker: it has scores and no vectors; use rerank")
+            if dimensions is not None and not 1 <= dimensions <= native.n_values:
+                raise InvalidValueError(
+                    f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; found {dimensions}"
+                )
+            n_most = min(n_ctx or native.n_most, native.n_most)
+            read = [self._read(text, i, n_most, truncate, special) for i, text in enumerate(texts)]
+            rows = self._run(native, [tokens for tokens, _ in read], turns)
+        rows = rows[:, :dimensions]
+        if not np.isfinite(rows).all():
+            raise EagleError("the model's vectors are not finite numbers; its file may be damaged")
+        if normalize:
+            rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+        if native.pooling != "none":
+            return [Embedding(row, len(tokens), n) for row, (tokens, n) in zip(rows, read, strict=True)]
+        ends = np.cumsum([len(tokens) for tokens, _ in read])
+        parts = np.split(rows, ends[:-1]) if read else []
+        return [Embedding(part, len(tokens), n) for part, (tokens, n) in zip(parts, read, strict=True)]
+
+    def rerank(
+        self, query: str, documents: Sequence[str], *, turns: Turns = _ALONE
+    ) -> tuple[list[float], int]:
+        """As `Engine.rerank`, and how many tokens were read."""
+        with self._lock:
+            native = self._open("")
+            if native.pooling != "rank":
+                raise UnsupportedError(
+                    f"this model is no reranker: its pooling is {native.pooling}; load one whose file says rank"
+                )
+            pairs = [self._pair(query, text, i, native.n_most) for i, text in enumerate(documents)]
+            rows = self._run(native, pairs, turns)
+        return rows[:, 0].tolist(), sum(map(len, pairs))
+
+    def _open(self, pooling: str) -> core.Embedder:
+        if self._embedder is None or pooling != self._asked:
+            self._embedder = None
+            with checks_arguments():
+                self._embedder = core.Embedder(self._native.get(), pooling)
+            self._asked = pooling
+        return self._embedder
+
+    def _run(self, native: core.Embedder, texts: list[list[int]], turns: Turns) -> NDArray[np.float32]:
+        try:
+            with checks_arguments():
+                native.begin(texts)
+            goes_on = bool(texts)
+            while goes_on and not turns.is_over():
+                with turns.lock:
+                    goes_on = native.step(self._native.get().n_threads_now)
+            return native.take()
+        finally:
+            drain()
+
+    def _read(
+        self, text: Prompt, index: int, n_most: int, truncate: bool, special: bool
+    ) -> tuple[list[int], bool]:
+        """Its tokens, and whether it was cut."""
+        n_tail = self._n_tail
+        if not isinstance(text, str | bytes):
+            tokens = self._vocabulary.prompt_tokens(text)
+            is_cut, n_tail = len(tokens) > n_most, 0
+        else:
+            tokens, is_cut = self._tokens(text, n_most, special)
+        if not tokens:
+            raise InvalidValueError(f"input {index} is empty, and the model has no token to begin with")
+        if is_cut and not truncate:
+            found = f"{len(tokens)} tokens"
+            if isinstance(text, str | bytes):
+                is_short = len(text) <= _COUNTED_CHARS
+                found = f"{len(self._vocabulary.tokenize(text))} tokens" if is_short else f"more than {n_most} tokens"
+            raise ContextFullError(
+                f"input {index} has {found}, but at most {n_most} fit into the context; shorten it, or let it be "
+                "truncated"
+            )
+        if is_cut:
+            tokens = [*tokens[: n_most - n_tail], *(tokens[-n_tail:] if n_tail else [])]
+        return tokens, is_cut
+
+    def _tokens(self, text: str | bytes, n_most: int, special: bool) -> tuple[list[int], bool]:
+        """The tokens of a text, or of more of it than fits: with those that end it; and whether they are too many."""
+        native = self._native.get()
+        whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
+        n_chars = _CHARS_PER_TOKEN * n_most
+        while True:
+            tokens = native.tokenize(whole[:n_chars].encode(), True, special)
+            if n_chars >= len(whole) or len(tokens) > n_most + _SPARE_TOKENS:
+                return tokens, len(tokens) > n_most
+            n_chars *= 4
+
+    @cached_property
+    def _n_tail(self) -> int:
+        """Tokens that the model has at the end of every text."""
+        native = self._native.get()
+        whole, bare = (native.tokenize(b"a", special, False) for special in (True, False))
+        starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
+        return len(whole) - starts[0] - len(bare) if bare and starts else 0
+
+    def _pair(self, query: str, document: str, index: int, n_most: int) -> list[int]:
+        """Query and document as llama.cpp's server joins them, the document cut to what fits.
+        (llama.cpp: tools/server/server-common.cpp, format_prompt_rerank)
+        """
+        native = self._native.get()
+        template = native.chat_template("rerank")
+        if template:
+            parts = template.replace("{query}", query).replace("{document}", document)
+            tokens = native.tokenize(parts.encode(), False, True)
+            if len(tokens) <= n_most:
+                return tokens
+            raise ContextFullError(
+                f"query and document {index} have {len(tokens)} tokens, but at most {n_most} fit into the context"
+            )
+        end = [native.eos if native.eos >= 0 else native.sep] if native.add_eos else []
+        head = [native.bos] if native.add_bos else []
+        head += native.tokenize(query.encode(), False, False) + end
+        head += [native.sep] if native.add_sep else []
+        n_room = n_most - len(head) - len(end)
+        if n_room < 1:
+            raise ContextFullError(
+                f"the query has {len(head)} tokens and leaves no room for a document: at most {n_most} fit into "
+                "the context"
+            )
+        return [*head, *self._bare(document, n_room), *end]
+
+    def _bare(self, text: str, n_most: int) -> list[int]:
+        native = self._native.get()
+        n_chars = _CHARS_PER_TOKEN * n_most
+        return native.tokenize(text[: 4 * n_chars].encode(), False, False)[:n_most]

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: MIT
+#include "target/embedder.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "base/process.h"
+#include "gguf/guard.h"
+#include "kernels/hook.h"
+
+namespace eaglecpp {
+
+static constexpr std::array<const char *, 5> pooling_names = {"none", "mean", "cls", "last", "rank"};
+// llama.cpp computes the logits of every row, although nobody asks for them
+static constexpr int64_t n_bytes_logits = 64 << 20;
+static constexpr int64_t n_rows_least = 32;
+static constexpr int n_rows_usual = 512;
+static constexpr int n_texts_usual = 16;
+
+static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & asked) {
+    const auto found = std::find(pooling_names.begin(), pooling_names.end(), asked);
+    if (found != pooling_names.end()) return (enum llama_pooling_type)(found - pooling_names.begin());
+    if (!asked.empty()) {
+        fail(ErrorKind::value, "pooling: '%s' is not one of none, mean, cls, last, rank", asked.c_str());
+    }
+    const std::string key = model.meta("general.architecture") + ".pooling_type", said = model.meta(key.c_str());
+    if (said.empty() || said == "0") return LLAMA_POOLING_TYPE_MEAN;
+    if (said.size() == 1 && said[0] >= '1' && said[0] <= '4') return (enum llama_pooling_type)(said[0] - '0');
+    fail(ErrorKind::gguf, "%s: key '%s' is %s, expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)",
+         model.path().c_str(), key.c_str(), said.c_str());
+}
+
+Embedder::Embedder(const Target & target, const std::string & pooling)
+    : model_(target.weights()),
+      options_(target.options()),
+      reads_at_once_(target.only_embeds()),
+      pooling_(pooling_of(*model_, pooling)),
+      n_vocab_(target.vocab().size()),
+      n_values_(model_->n_state()),
+      n_most_(target.n_ctx()),
+      n_texts_most_(model_->has_state() ? 1 : n_texts_usual) {
+    // positions are rows of a table there
+    const int n_ctx_train = llama_model_n_ctx_train(model_->get());
+    if (reads_at_once_ && n_ctx_train > 0) n_most_ = std::min(n_most_, n_ctx_train);
+    if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
+    n_values_ = (int)llama_model_n_cls_out(model_->get());
+    const bool has_output = !model_tensors(model_->get(), "cls.output.weight").empty();
+    if (!has_output && model_tensors(model_->get(), "cls.weight").empty()) {
+        fail(ErrorKind::unsupported,
+             "%s: this model is no reranker: it has neither of the tensors 'cls.weight' and 'cls.output.weight'",
+             model_->path().c_str());
+    }
+    // llama.cpp finds a text's scores by their number, which without the output layer is not that of the row's values
+    if (!has_output) n_texts_most_ = 1;
+}
+
+const char * Embedder::pooling() const {
+    return pooling_names[pooling_];
+}
+
+void Embedder::begin(std::vector<Tokens> texts) {
+    check_not_forked("texts cannot be embedded");
+    size_t n_longest = 0, n_rows = 0;
+    std::vector<size_t> first_rows;
+    for (const Tokens & text : texts) {
+        if (text.empty()) fail(ErrorKind::value, "a text without a token has no vector");
+        for (Token t : text) {
+            if (t < 0 || t >= n_vocab_) fail(ErrorKind::value, "token %d is outside the vocabulary of %d", t, n_vocab_);
+        }
+        n_longest = std::max(n_longest, text.size());
+        first_rows.push_back(n_rows);
+        n_rows += pooling_ == LLAMA_POOLING_TYPE_NONE ? text.size() : 1;
+    }
+    if (n_longest > (size_t)n_most_) {
+        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", n_longest, n_most_);
+    }
+    texts_ = std::move(texts);
+    first_rows_ = std::move(first_rows);
+    next_ = 0, n_done_ = 0;
+    rows_.assign(n_rows * (size_t)n_values_, 0.0f);
+    if (ctx_) llama_memory_clear(llama_get_memory(ctx_.get()), false);
+    if (!ctx_ || (int)n_longest > n_room_) make_context((int)n_longest);
+    const int64_t n_fit = std::max(n_rows_least, n_bytes_logits / (int64_t)(sizeof(float) * n_vocab_));
+    n_rows_most_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_)
+                                  : (int)std::min<int64_t>(n_fit, n_rows_usual);
+}
+
+// Sizes are powers of two, so that texts that grow do not make it anew each time.
+void Embedder::make_context(int n_tokens) {
+    int n_room = n_rows_usual;
+    while (n_room < n_tokens) n_room *= 2;
+    // llama.cpp pads the cells of a cache to that anyway, and positions beyond a table are never used
+    n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_most_, n_tokens)) : n_room;
+    llama_context_params p = llama_context_default_params();
+    p.n_ctx = (uint32_t)n_room_;
+    p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_usual);
+    p.n_seq_max = (uint32_t)n_texts_most_;
+    p.n_threads = options_.n_threads;
+    p.n_threads_batch = options_.n_threads_batch;
+    p.embeddings = true;
+    p.pooling_type = pooling_ == LLAMA_POOLING_TYPE_RANK ? pooling_ : LLAMA_POOLING_TYPE_NONE;
+    p.kv_unified = true;
+    p.swa_full = false;
+    p.flash_attn_type = options_.flash_attn == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
+                        : options_.flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED
+                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
+    p.offload_kqv = options_.offload_kqv;
+    p.op_offload = p.op_offload && options_.n_gpu_layers != 0;
+    p.rope_freq_base = options_.rope_freq_base;
+    p.rope_freq_scale = options_.rope_freq_scale;
+    p.no_perf = true;
+    if (!reads_at_once_) model_->check_memory(p);
+    ErrorTrail trail;
+    ctx_.reset();
+    try {
+        guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), p)); });
+    } catch (const std::bad_alloc &) {
+    }
+    model_->check_servers();
+    if (!ctx_) {
+        fail(ErrorKind::out_of_memory, "%s: no context for texts of %d tokens%s; shorter texts need less memory",
+             model_->path().c_str(), n_room_, trail.text().c_str());
+    }
+    model_->attach_lora(ctx_.get());
+}
+
+// The next batch: whole texts as long as they fit, or a piece of one that is longer than a batch, alone.
+void Embedder::fill() {
+    batch_.clear();
+    parts_.clear();
+    while (next_ < texts_.size() && (int)parts_.size() < n_texts_most_) {
+        const Tokens & text = texts_[next_];
+        const int n_left = (int)text.size() - n_done_;
+        if (!parts_.empty() && n_left > n_rows_most_ - batch_.n_rows()) return;
+        const int n = std::min(n_left, n_rows_most_);
+        const SeqRange range{(llama_seq_id)parts_.size(), 1};
+        parts_.push_back({next_, n_done_, n, batch_.n_rows()});
+        for (int i = 0; i < n; ++i) batch_.add(text[n_done_ + i], n_done_ + i, range, true);
+        const bool is_piece = n < (int)text.size();
+        n_done_ = n < n_left ? n_done_ + n : 0;
+        if (n_done_ == 0) ++next_;
+        if (is_piece) return;
+    }
+}
+
+bool Embedder::step(int n_threads) {
+    if (next_ >= texts_.size()) return false;
+    if (!ctx_) fail(ErrorKind::broken, "an earlier failure ended these texts: begin again");
+    fill();
+    try {
+        decode(n_threads);
+        for (const Part & part : parts_) read(part);
+        if (n_done_ == 0) llama_memory_clear(llama_get_memory(ctx_.get()), false);
+    } catch (...) {
+        ctx_.reset();  // nobody knows what state it is in
+        throw;
+    }
+    return next_ < texts_.size();
+}
+
+void Embedder::decode(int n_threads) {
+    check_not_forked("texts cannot be embedded");
+    if (n_threads > 1) note_helper_threads();
+    llama_set_n_threads(ctx_.get(), n_threads, n_threads);
+    // llama.cpp clears room for the logits of all rows, which a model of vectors alone has not
+    const uint64_t n_needed = (uint64_t)batch_.n_rows() * (n_vocab_ + n_values_) * sizeof(float);
+    if (available_memory() > 0 && n_needed > available_memory()) {
+        fail(ErrorKind::out_of_memory, "a text of %d tokens needs %.1f GiB with this vocabulary, %.1f GiB are available",
+             batch_.n_rows(), n_needed / (double)(1 << 30), available_memory() / (double)(1 << 30));
+    }
+    llama_batch rows;
+    batch_.view(rows, model_->n_state());
+    const kernels::ComputeScope scope(model_->uses_kernels());
+    ErrorTrail trail;
+    int32_t rc = 0;
+    try {
+        guarded([&] {
+            rc = llama_decode(ctx_.get(), rows);
+            if (rc == 0) llama_synchronize(ctx_.get());
+        });
+    } catch (const std::bad_alloc &) {
+        rc = -2;
+    }
+    model_->check_servers();
+    if (rc == 0) return;
+    const std::string why = trail.text();
+    if (rc == -2) fail(ErrorKind::out_of_memory, "no memory for a batch of %d tokens%s", batch_.n_rows(), why.c_str());
+    fail(ErrorKind::broken, "llama_decode failed with code %d on %d tokens%s", rc, batch_.n_rows(), why.c_str());
+}
+
+void Embedder::read(const Part & part) {
+    const int n_text = (int)texts_[part.text].size();
+    const size_t n_before = pooling_ == LLAMA_POOLING_TYPE_NONE ? (size_t)part.begin : 0;
+    float * out = rows_.data() + (first_rows_[part.text] + n_before) * (size_t)n_values_;
+    const bool is_end = part.begin + part.n == n_text;
+    const auto copy = [&](const float * row) {
+        if (!row) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
+        std::copy_n(row, n_values_, out);
+    };
+    const auto row = [&](int i) { return llama_get_embeddings_ith(ctx_.get(), part.first_row + i); };
+    switch (pooling_) {
+        case LLAMA_POOLING_TYPE_RANK:
+            if (is_end) copy(llama_get_embeddings_seq(ctx_.get(), (llama_seq_id)(&part - parts_.data())));
+            break;
+        case LLAMA_POOLING_TYPE_CLS:
+            if (part.begin == 0) copy(row(0));
+            break;
+        case LLAMA_POOLING_TYPE_LAST:
+            if (is_end) copy(row(part.n - 1));
+            break;
+        case LLAMA_POOLING_TYPE_NONE:
+            for (int i = 0; i < part.n; ++i, out += n_values_) copy(row(i));
+            break;
+        default:
+            for (int i = 0; i < part.n; ++i) {
+                const float * values = row(i);
+                if (!values) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
+                for (int k = 0; k < n_values_; ++k) out[k] += values[k] / (float)n_text;
+            }
+    }
+}
+
+}  // namespace eaglecpp
