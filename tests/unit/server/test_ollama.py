@@ -221,11 +221,6 @@ def test_unknown_models_are_404_and_paths_are_none(server: TestServer) -> None:
         assert "invalid model name" in error(server, "/api/create", {"model": "x", "from": path})
 
 
-def test_embeddings_are_refused_with_the_reason(server: TestServer) -> None:
-    assert "embeddings" in error(server, "/api/embed", {"model": MODEL, "input": "x"})
-    assert "embeddings" in error(server, "/api/embeddings", {"model": MODEL, "prompt": "x"})
-
-
 def test_a_body_needs_no_content_type(server: TestServer) -> None:
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     answer = server.post("/api/show", {"model": MODEL}, headers=headers)

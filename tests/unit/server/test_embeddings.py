@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""Vectors and ranks over HTTP: each API's form, its errors, and that nobody waits for another's texts."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from eaglecpp import Engine
+from helpers.http_server import FAST, TARGET, TestServer
+from helpers.tiny_bert import BertSpec, make_bert
+
+TEXTS = ["the quick fox", "a", "the lazy dog, and again"]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_bert(tmp_path_factory.mktemp("bert") / "bert.gguf")
+
+
+@pytest.fixture(scope="module")
+def running(bert: Path, store_root: Path) -> Iterator[TestServer]:
+    ranks = make_bert(bert.with_name("rank.gguf"), BertSpec(pooling="rank", n_labels=1))
+    files = {"bert": bert, "rank": ranks, "demo": TARGET}
+    with TestServer(files, draft=None, n_queue=4) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def vectors(bert: Path) -> Any:
+    with Engine.open(bert, n_threads=1) as engine:
+        return np.array([one.vector for one in engine.embed(TEXTS)])
+
+
+def told(server: TestServer, path: str, body: Any, status: int = 200) -> Any:
+    answer = server.post(path, body)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def test_ollamas_answer(running: TestServer, vectors: Any) -> None:
+    answer = told(running, "/api/embed", {"model": "bert", "input": TEXTS})
+    assert np.array(answer["embeddings"]) == pytest.approx(vectors, abs=1e-5)
+    assert answer["model"] == "bert" and answer["prompt_eval_count"] > len(TEXTS)
+    assert answer["total_duration"] > 0 and answer["load_duration"] > 0
+    one = told(running, "/api/embed", {"model": "bert", "input": TEXTS[0], "dimensions": 8})
+    assert np.linalg.norm(one["embeddings"][0]) == pytest.approx(1.0) and len(one["embeddings"][0]) == 8
+    old = told(running, "/api/embeddings", {"model": "bert", "prompt": TEXTS[0]})
+    assert old["embedding"] == pytest.approx(vectors[0], abs=1e-5)
+    for empty in ({}, {"input": ""}, {"input": []}):
+        assert told(running, "/api/embed", {"model": "bert", **empty})["embeddings"] == []
+    assert told(running, "/api/embeddings", {"model": "bert", "prompt": ""}) == {"embedding": []}
+
+
+def test_ollamas_truncation_and_errors(running: TestServer) -> None:
+    long = "the fox " * 200
+    body = {"model": "bert", "input": long}
+    assert told(running, "/api/embed", body)["prompt_eval_count"] == 128
+    assert told(running, "/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
+    assert "tokens, but at most 128 fit" in told(running, "/api/embed", body | {"truncate": False}, 400)["error"]
+    for wrong in ({"input": 7}, {"input": [7]}, {"input": "x", "dimensions": 9999}, {"input": "x", "truncate": "no"}):
+        assert isinstance(told(running, "/api/embed", {"model": "bert", **wrong}, 400)["error"], str)
+    assert "not found" in told(running, "/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
+    assert "required" in told(running, "/api/embed", {"input": "x"}, 400)["error"]
+
+
+def test_openais_answer(running: TestServer, bert: Path, vectors: Any) -> None:
+    answer = told(running, "/v1/embeddings", {"model": "bert", "input": TEXTS})
+    assert [one["index"] for one in answer["data"]] == [0, 1, 2] and answer["object"] == "list"
+    assert np.array([one["embedding"] for one in answer["data"]]) == pytest.approx(vectors, abs=1e-5)
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > len(TEXTS)
+    coded = told(running, "/v1/embeddings", {"model": "bert", "input": TEXTS[0], "encoding_format": "base64"})
+    data = base64.b64decode(coded["data"][0]["embedding"])
+    assert np.frombuffer(data, "<f4") == pytest.approx(vectors[0], abs=1e-5)
+    with Engine.open(bert) as engine:
+        tokens = [engine.native.tokenize(text.encode(), True, True) for text in TEXTS]
+    for input, n in ((tokens, 3), (tokens[0], 1)):
+        found = told(running, "/v1/embeddings", {"model": "bert", "input": input})["data"]
+        assert np.array([one["embedding"] for one in found]) == pytest.approx(vectors[:n], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({"input": ""}, None),
+        ({"input": []}, None),
+        ({}, None),
+        ({"input": ["x", 7]}, None),
+        ({"input": [[]]}, None),
+        ({"input": [10**9]}, None),
+        ({"input": [True]}, None),
+        ({"input": "x", "encoding_format": "hex"}, None),
+        ({"input": "x", "dimensions": 0}, None),
+        ({"input": "the fox " * 200}, "context_length_exceeded"),
+    ],
+)
+def test_openais_errors(running: TestServer, wrong: Any, code: str | None) -> None:
+    error = told(running, "/v1/embeddings", {"model": "bert", **wrong}, 400)["error"]
+    assert error["code"] == code and error["message"] and error["type"] == "invalid_request_error"
+
+
+def test_a_rerankers_answer(running: TestServer) -> None:
+    body = {"model": "rank", "query": "the fox", "documents": [*TEXTS, {"text": "fox " * 300}]}
+    answer = told(running, "/v1/rerank", body)
+    scores = [one["relevance_score"] for one in answer["results"]]
+    assert scores == sorted(scores, reverse=True) and len(scores) == 4
+    assert answer["usage"]["total_tokens"] > 128
+    best = told(running, "/v1/rerank", body | {"top_n": 1, "return_documents": True})["results"]
+    assert best == [answer["results"][0] | {"document": {"text": [*TEXTS, "fox " * 300][best[0]["index"]]}}]
+    for wrong in ({"query": ""}, {"documents": []}, {"documents": [7]}, {"top_n": -1}, {"model": "bert"}):
+        assert "error" in told(running, "/v1/rerank", body | wrong, 400)
+    assert "is a reranker" in told(running, "/api/embed", {"model": "rank", "input": "x"}, 400)["error"]
+
+
+def test_a_model_that_generates_has_vectors_too(running: TestServer) -> None:
+    answer = told(running, "/api/embed", {"model": "demo", "input": TEXTS})
+    with Engine.open(TARGET, **FAST) as engine:
+        expected = np.array([one.vector for one in engine.embed(TEXTS)])
+    assert np.array(answer["embeddings"]) == pytest.approx(expected, abs=1e-3)
+
+
+def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) -> None:
+    turns = [{"role": "user", "content": "x"}]
+    for path, body in (
+        ("/api/chat", {"messages": turns}),
+        ("/api/generate", {"prompt": "x"}),
+        ("/v1/chat/completions", {"messages": turns}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/messages", {"messages": turns, "max_tokens": 8}),
+    ):
+        error = told(running, path, {"model": "bert", **body}, 400)["error"]
+        assert "'bert' is an embedding model" in (error if isinstance(error, str) else error["message"])
+    assert told(running, "/api/show", {"model": "bert"})["capabilities"] == ["embedding"]
+
+
+def test_answers_are_written_while_texts_are_read(running: TestServer) -> None:
+    """A stream that begins after a long request for vectors ends before it, whatever the machine is like: each takes
+    its turn.
+    """
+    ended: list[str] = []
+
+    def embed() -> None:
+        told(running, "/api/embed", {"model": "demo", "input": ["x " * 400] * 400})
+        ended.append("vectors")
+
+    told(running, "/api/embed", {"model": "demo", "input": "x"})  # loads the model
+    thread = threading.Thread(target=embed)
+    thread.start()
+    lines = list(running.lines("/api/generate", {"model": "demo", "prompt": "x", "options": {"num_predict": 8}}))
+    ended.append("text")
+    thread.join()
+    assert lines[-1]["done"] and ended == ["text", "vectors"]

@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: MIT
+"""Vectors are llama_cpp's, of models for embeddings and of those that generate, and nothing of them shows in what is
+generated beside them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import llama_cpp
+import numpy as np
+import pytest
+
+import eaglecpp
+from eaglecpp import AsyncEngine, Engine
+from eaglecpp.engine.embedding import Turns
+from eaglecpp.errors import (
+    ContextFullError,
+    GgufError,
+    InvalidValueError,
+    MismatchError,
+    QueueFullError,
+    UnsupportedError,
+)
+from helpers.tiny_bert import BertSpec, make_bert
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+TEXTS = ["the quick brown fox", "a", "jumps over the lazy dog, and again: the words 1, 2, 3!", "def main()"]
+NUMBERS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+
+
+@pytest.fixture(scope="module")
+def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One of each kind of tokenizer, and a reranker with each."""
+    folder = tmp_path_factory.mktemp("encoders")
+    ranks = BertSpec(pooling="rank", n_labels=1)
+    return {
+        "bert": make_bert(folder / "bert.gguf"),
+        "t5": make_bert(folder / "t5.gguf", tokenizer="t5"),
+        "bert-rank": make_bert(folder / "bert-rank.gguf", ranks),
+        "t5-rank": make_bert(folder / "t5-rank.gguf", ranks, tokenizer="t5"),
+    }
+
+
+@pytest.fixture(scope="module")
+def bert(encoders: dict[str, Path]) -> Iterator[Engine]:
+    with Engine.open(encoders["bert"], n_threads=1) as engine:
+        yield engine
+
+
+def theirs(path: Path, texts: list[str], pooling: str, n_ctx: int) -> list[Any]:
+    """llama_cpp's, of one text at a time: it mixes the texts of a batch up where it does not pool."""
+    llama = llama_cpp.Llama(
+        str(path), embedding=True, verbose=False, n_ctx=n_ctx, n_batch=n_ctx, n_ubatch=n_ctx, n_threads=1,
+        pooling_type=NUMBERS[pooling],
+    )  # fmt: skip
+    with contextlib.closing(llama):
+        return [np.array(llama.embed(text)) for text in texts]
+
+
+def cosines(found: Any, expected: Any) -> Any:
+    lengths = np.linalg.norm(found, axis=-1) * np.linalg.norm(expected, axis=-1)
+    return (np.asarray(found) * expected).sum(axis=-1) / lengths
+
+
+@pytest.mark.parametrize("pooling", ["none", "mean", "cls", "last"])
+@pytest.mark.parametrize("name", ["bert", "t5", "llama"])
+def test_vectors_are_llama_cpps(models: Models, encoders: dict[str, Path], name: str, pooling: str) -> None:
+    path, n_ctx = (models.target, 512) if name == "llama" else (encoders[name], 128)
+    with Engine.open(path, n_ctx=n_ctx, n_threads=1) as engine:
+        found = engine.embed(TEXTS, pooling=pooling)
+        again = engine.embed(TEXTS[::-1], pooling=pooling)[::-1]
+    for one, same, expected in zip(found, again, theirs(path, TEXTS, pooling, n_ctx), strict=True):
+        assert one.vector.shape == expected.shape
+        assert (cosines(one.vector, expected) >= 0.9999).all()
+        assert (cosines(one.vector, same.vector) >= 0.9999).all()
+        assert np.linalg.norm(one.vector, axis=-1) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
+def test_a_text_that_is_read_in_pieces_has_the_vector_of_the_whole(models: Models, pooling: str) -> None:
+    long = "over and over again, " * 120  # more than a batch has rows
+    with Engine.open(models.target, n_ctx=2048, n_threads=1) as engine:
+        found = engine.embed(["short", long, "short"], pooling=pooling)
+    assert found[1].n_tokens > 1024
+    (expected,) = theirs(models.target, [long], pooling, 2048)
+    assert cosines(found[1].vector, expected) >= 0.9999
+    assert cosines(found[0].vector, found[2].vector) >= 0.9999
+
+
+@pytest.mark.parametrize("name", ["bert-rank", "t5-rank"])
+def test_scores_of_a_reranker_are_llama_cpps(encoders: dict[str, Path], name: str) -> None:
+    documents = ["the lazy dog", "a fox and 12 words", "x" * 500]
+    with Engine.open(encoders[name], n_threads=1) as engine:
+        scores = engine.rerank("the quick fox", documents)
+        with pytest.raises(UnsupportedError, match="is a reranker"):
+            engine.embed("x")
+        assert engine.embed("x", pooling="cls").vector.shape == (64,)
+        with pytest.raises(ContextFullError, match="the query has .* leaves no room"):
+            engine.rerank("fox " * 200, ["x"])
+        native = engine.native
+        end = [native.eos] if native.add_eos else []
+        query, *parts = [native.tokenize(text.encode(), False, False) for text in ("the quick fox", *documents)]
+        head = [native.bos, *query, *end, *([native.sep] if native.add_sep else [])]
+    llama = llama_cpp.Llama(str(encoders[name]), embedding=True, verbose=False, n_ctx=128, pooling_type=4)
+    for score, document in zip(scores, parts, strict=True):
+        pair = [*head, *document[: 128 - len(head) - len(end)], *end]
+        llama._batch.reset()
+        llama._batch.add_sequence(pair, 0, True)
+        llama._ctx.decode(llama._batch)
+        expected = llama_cpp.llama_get_embeddings_seq(llama._ctx.ctx, 0)[0]
+        assert score == pytest.approx(expected, abs=2e-3)
+    llama.close()
+
+
+def test_text_that_is_too_long_is_cut_before_its_end_token_or_refused(bert: Engine) -> None:
+    long = "the fox " * 200
+    cut = bert.embed(long)
+    assert cut.is_truncated and cut.n_tokens == 128
+    tokens = bert.native.tokenize(long.encode(), True, True)
+    same = bert.embed([*tokens[:127], tokens[-1]])
+    assert cosines(cut.vector, same.vector) >= 0.9999 and not same.is_truncated
+    with pytest.raises(ContextFullError, match=f"input 1 has {len(tokens)} tokens, but at most 128 fit"):
+        bert.embed(["x", long], truncate=False)
+    assert bert.embedder.embed([long], n_ctx=16)[0].n_tokens == 16
+    huge = bert.embed("fox " * 100_000)  # of which only the beginning is read
+    assert huge.n_tokens == 128
+
+
+def test_dimensions_are_the_first_ones_at_a_length_of_1(bert: Engine) -> None:
+    whole, some = bert.embed("a fox").vector, bert.embed("a fox", dimensions=8).vector
+    assert some == pytest.approx(whole[:8] / np.linalg.norm(whole[:8]), abs=1e-6)
+    for wrong in (0, -1, 65):
+        with pytest.raises(InvalidValueError, match="dimensions: expected 1 to 64"):
+            bert.embed("a fox", dimensions=wrong)
+    raw = bert.embed("a fox", normalize=False).vector
+    assert raw / np.linalg.norm(raw) == pytest.approx(whole, abs=1e-6)
+
+
+def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
+    encoders: dict[str, Path], models: Models
+) -> None:
+    turns = [{"role": "user", "content": "x"}]
+    with Engine.open(encoders["bert"]) as engine:
+        assert engine.only_embeds and engine.n_free == 0 and not engine.has_draft
+        for call in (
+            lambda: engine.generate("x"),
+            lambda: engine.generate(["x", "y"]),
+            lambda: engine.chat(turns),
+            lambda: engine.score("the fox"),
+            lambda: engine.session(),
+        ):
+            with pytest.raises(UnsupportedError, match="bert.gguf is an embedding model"):
+                call()
+    with pytest.raises((UnsupportedError, MismatchError)):
+        Engine.open(encoders["bert"], models.draft)
+    with pytest.raises((UnsupportedError, MismatchError)):
+        Engine.open(models.target, encoders["bert"])
+    with Engine.open(encoders["bert"], "text") as engine:
+        assert not engine.has_draft and engine.embed("x").n_tokens == 3
+
+    async def asked() -> None:
+        async with await AsyncEngine.open(encoders["bert"]) as engine:
+            with pytest.raises(UnsupportedError):
+                engine.stream("x")
+            assert len(await engine.embed(["x", "y"])) == 2
+
+    asyncio.run(asked())
+
+
+def test_wrong_texts_are_named(bert: Engine, models: Models) -> None:
+    assert bert.embed([]) == [] and bert.embed("").n_tokens == 2
+    with pytest.raises(InvalidValueError, match="pooling: 'max' is not one of"):
+        bert.embed("x", pooling="max")
+    with pytest.raises(InvalidValueError, match="token id 1000000"):
+        bert.embed([1, 1_000_000])
+    with pytest.raises(UnsupportedError, match="is no reranker: its pooling is mean"):
+        bert.rerank("x", ["y"])
+    with pytest.raises(UnsupportedError, match="neither of the tensors"):
+        bert.embed("x", pooling="rank")
+    with Engine.open(models.target, n_ctx=256) as engine, pytest.raises(UnsupportedError, match="no reranker"):
+        engine.rerank("x", ["y"])
+
+
+@pytest.mark.parametrize("key", ["bos", "seperator"])
+def test_a_file_without_the_tokens_around_a_text_is_named(tmp_path: Path, key: str) -> None:
+    ranks = BertSpec(pooling="rank", n_labels=1)
+    with Engine.open(make_bert(tmp_path / "a.gguf", ranks, **{key: None})) as engine:
+        for call in (lambda: engine.embed("x", pooling="cls"), lambda: engine.rerank("x", ["y"])):
+            with pytest.raises(GgufError, match=f"{key}_token_id"):
+                call()
+
+
+def test_a_pooling_that_nobody_knows_is_named(tmp_path: Path) -> None:
+    path = make_bert(tmp_path / "a.gguf")
+    data = path.read_bytes()
+    at = data.index(b"bert.pooling_type") + len(b"bert.pooling_type") + 4
+    path.write_bytes(data[:at] + (9).to_bytes(4, "little") + data[at + 4 :])
+    with Engine.open(path) as engine, pytest.raises(GgufError, match="key 'bert.pooling_type' is 9"):
+        engine.embed("x")
+
+
+def test_conversations_do_not_notice(models: Models) -> None:
+    options: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, "seed": 1}
+    with Engine.open(models.target, models.draft, n_ctx=512, n_threads=1) as engine:
+        expected = engine.generate("the quick brown", **options)
+    with Engine.open(models.target, models.draft, n_ctx=512, n_threads=1) as engine:
+        vector = engine.embed(TEXTS[0]).vector
+        with engine.stream("the quick brown", **options) as stream:
+            for _ in stream:
+                assert engine.embed(TEXTS[0]).vector == pytest.approx(vector)
+            assert stream.completion().tokens == expected.tokens
+
+
+def test_between_two_steps_others_have_their_turn(bert: Engine) -> None:
+    """A lock that counts: each decode takes it anew, and whoever left ends the work at the next one."""
+
+    class Counted(contextlib.AbstractContextManager[None]):
+        n = 0
+
+        def __exit__(self, *exc: object) -> None:
+            self.n += 1
+
+    texts = ["the fox " * 60] * 12  # 122 tokens each, of which a batch of this model holds one
+    lock = Counted()
+    assert len(bert.embedder.embed(texts, turns=Turns(lock))) == 12
+    assert lock.n == 12
+    short = Counted()
+    bert.embedder.embed(["the fox"] * 32, turns=Turns(short))
+    assert short.n == 2
+    ended = Counted()
+    bert.embedder.embed(texts, turns=Turns(ended, lambda: ended.n == 3))
+    assert ended.n == 3
+
+
+def test_many_tasks_embed_and_generate(models: Models) -> None:
+    async def work() -> None:
+        async with await AsyncEngine.open(models.target, n_ctx=512, n_threads=1, n_queue=8) as engine:
+            (alone,) = await engine.embed([TEXTS[2]])
+            generated = asyncio.gather(*(engine.generate(text, max_tokens=16, temperature=0.0) for text in TEXTS))
+            found = await asyncio.gather(*(engine.embed([TEXTS[2]] * 3) for _ in range(6)))
+            assert all(cosines(one.vector, alone.vector) >= 0.9999 for three in found for one in three)
+            assert all(one.text for one in await generated)
+            leaving = asyncio.ensure_future(engine.embed(["over and over " * 150] * 50))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            leaving.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            assert cosines((await engine.embed([TEXTS[2]]))[0].vector, alone.vector) >= 0.9999
+            many = [asyncio.ensure_future(engine.embed([TEXTS[2]] * 64)) for _ in range(20)]
+            done = await asyncio.gather(*many, return_exceptions=True)
+            assert any(isinstance(one, QueueFullError) for one in done)
+            assert any(isinstance(one, list) for one in done)
+
+    asyncio.run(work())
+
+
+def test_threads_wait_for_each_other(bert: Engine) -> None:
+    expected = bert.embed("the lazy dog").vector
+    found: list[Any] = []
+    threads = [threading.Thread(target=lambda: found.append(bert.embed("the lazy dog").vector)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and all(one == pytest.approx(expected) for one in found)
+
+
+def test_a_closed_engine_says_so(encoders: dict[str, Path]) -> None:
+    engine = Engine.open(encoders["bert"])
+    engine.embed("x")
+    engine.close()
+    with pytest.raises(eaglecpp.errors.InvalidStateError):
+        engine.embed("x")
+
+
+@pytest.mark.parametrize("name", ["bert", "llama"])
+def test_llama_gives_what_llama_cpp_gives(models: Models, encoders: dict[str, Path], name: str) -> None:
+    path = models.target if name == "llama" else encoders[name]
+    given = {"embedding": True, "verbose": False, "n_ctx": 128, "n_threads": 1}
+    theirs, ours = llama_cpp.Llama(str(path), **given), eaglecpp.Llama(str(path), **given)
+    assert ours.pooling_type() == theirs.pooling_type()
+    expected, found = theirs.create_embedding(TEXTS[0]), ours.create_embedding(TEXTS[0])
+    vectors = [np.array(one["data"][0].pop("embedding")) for one in (expected, found)]
+    assert vectors[0].shape == vectors[1].shape and (cosines(*vectors) >= 0.9999).all()
+    assert found == expected
+    assert len(ours.embed(TEXTS)) == 4 and ours.embed(TEXTS, return_count=True)[1] > 20
+    with pytest.raises(ContextFullError):
+        ours.embed("fox " * 300, truncate=False)
+    for one in (theirs, ours):
+        one.close()
