@@ -21,17 +21,21 @@ static constexpr int64_t n_rows_least = 32;
 static constexpr int n_rows_usual = 512;
 static constexpr int n_texts_usual = 16;
 
+static std::string said_pooling(const TargetModel & model) {
+    return model.meta((model.meta("general.architecture") + ".pooling_type").c_str());
+}
+
 static enum llama_pooling_type pooling_of(const TargetModel & model, const std::string & asked) {
     const auto found = std::find(pooling_names.begin(), pooling_names.end(), asked);
     if (found != pooling_names.end()) return (enum llama_pooling_type)(found - pooling_names.begin());
     if (!asked.empty()) {
         fail(ErrorKind::value, "pooling: '%s' is not one of none, mean, cls, last, rank", asked.c_str());
     }
-    const std::string key = model.meta("general.architecture") + ".pooling_type", said = model.meta(key.c_str());
+    const std::string said = said_pooling(model);
     if (said.empty() || said == "0") return LLAMA_POOLING_TYPE_MEAN;
     if (said.size() == 1 && said[0] >= '1' && said[0] <= '4') return (enum llama_pooling_type)(said[0] - '0');
-    fail(ErrorKind::gguf, "%s: key '%s' is %s, expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)",
-         model.path().c_str(), key.c_str(), said.c_str());
+    fail(ErrorKind::gguf, "%s: key '%s.pooling_type' is %s, expected 0 (none), 1 (mean), 2 (cls), 3 (last) or 4 (rank)",
+         model.path().c_str(), model.meta("general.architecture").c_str(), said.c_str());
 }
 
 Embedder::Embedder(const Target & target, const std::string & pooling)
@@ -39,10 +43,15 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       options_(target.options()),
       reads_at_once_(target.only_embeds()),
       pooling_(pooling_of(*model_, pooling)),
+      is_said_(!said_pooling(*model_).empty()),
+      llama_pools_(pooling_ == LLAMA_POOLING_TYPE_RANK || pooling_ == LLAMA_POOLING_TYPE_LAST ||
+                   (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
       n_vocab_(target.vocab().size()),
       n_values_(model_->n_state()),
       n_most_(target.n_ctx()),
-      n_texts_most_(model_->has_state() ? 1 : n_texts_usual) {
+      n_texts_most_(model_->has_state() ? 1 : n_texts_usual),
+      n_rows_of_piece_((int)std::clamp<int64_t>(n_bytes_logits / (int64_t)(sizeof(float) * std::max(1, n_vocab_)),
+                                                n_rows_least, n_rows_usual)) {
     // positions are rows of a table there
     const int n_ctx_train = llama_model_n_ctx_train(model_->get());
     if (reads_at_once_ && n_ctx_train > 0) n_most_ = std::min(n_most_, n_ctx_train);
@@ -84,9 +93,7 @@ void Embedder::begin(std::vector<Tokens> texts) {
     rows_.assign(n_rows * (size_t)n_values_, 0.0f);
     if (ctx_) llama_memory_clear(llama_get_memory(ctx_.get()), false);
     if (!ctx_ || (int)n_longest > n_room_) make_context((int)n_longest);
-    const int64_t n_fit = std::max(n_rows_least, n_bytes_logits / (int64_t)(sizeof(float) * n_vocab_));
-    n_rows_most_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_)
-                                  : (int)std::min<int64_t>(n_fit, n_rows_usual);
+    n_rows_most_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
 }
 
 // Sizes are powers of two, so that texts that grow do not make it anew each time.
@@ -97,12 +104,13 @@ void Embedder::make_context(int n_tokens) {
     n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_most_, n_tokens)) : n_room;
     llama_context_params p = llama_context_default_params();
     p.n_ctx = (uint32_t)n_room_;
-    p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_usual);
+    p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_of_piece_);
     p.n_seq_max = (uint32_t)n_texts_most_;
     p.n_threads = options_.n_threads;
     p.n_threads_batch = options_.n_threads_batch;
     p.embeddings = true;
-    p.pooling_type = pooling_ == LLAMA_POOLING_TYPE_RANK ? pooling_ : LLAMA_POOLING_TYPE_NONE;
+    // what the file says anyway is left to it: llama.cpp warns of all else
+    p.pooling_type = llama_pools_ ? pooling_ : is_said_ ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_UNSPECIFIED;
     p.kv_unified = true;
     p.swa_full = false;
     p.flash_attn_type = options_.flash_attn == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -202,15 +210,13 @@ void Embedder::read(const Part & part) {
         std::copy_n(row, n_values_, out);
     };
     const auto row = [&](int i) { return llama_get_embeddings_ith(ctx_.get(), part.first_row + i); };
+    if (llama_pools_) {
+        if (is_end) copy(llama_get_embeddings_seq(ctx_.get(), (llama_seq_id)(&part - parts_.data())));
+        return;
+    }
     switch (pooling_) {
-        case LLAMA_POOLING_TYPE_RANK:
-            if (is_end) copy(llama_get_embeddings_seq(ctx_.get(), (llama_seq_id)(&part - parts_.data())));
-            break;
         case LLAMA_POOLING_TYPE_CLS:
             if (part.begin == 0) copy(row(0));
-            break;
-        case LLAMA_POOLING_TYPE_LAST:
-            if (is_end) copy(row(part.n - 1));
             break;
         case LLAMA_POOLING_TYPE_NONE:
             for (int i = 0; i < part.n; ++i, out += n_values_) copy(row(i));

@@ -4,7 +4,7 @@
 // so that whoever shares the machine can compute between two of them.
 //
 // Models that read a text at once (BERT and its kind) need it in one batch, whatever its length. All others read it in
-// pieces; their rows are pooled here, because llama.cpp pools each batch by itself. One thread at a time.
+// pieces; the mean of their rows is taken here, because llama.cpp pools each batch by itself. One thread at a time.
 #pragma once
 
 #include <llama.h>
@@ -55,8 +55,11 @@ class Embedder {
     TargetOptions options_;
     bool reads_at_once_ = false;
     enum llama_pooling_type pooling_ = LLAMA_POOLING_TYPE_NONE;
+    bool is_said_ = false;      // in the file
+    bool llama_pools_ = false;  // rows of a batch, which is right where the last row or all of them are in it
     int n_vocab_ = 0, n_values_ = 0, n_most_ = 0;
     int n_texts_most_ = 1;              // in a batch
+    int n_rows_of_piece_ = 0;           // of a text that need not be read at once
     int n_rows_most_ = 0, n_room_ = 0;  // of a batch; tokens that the context was made for
     std::vector<Tokens> texts_;
     std::vector<size_t> first_rows_;  // of the result, of each text
