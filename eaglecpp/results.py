@@ -236,8 +236,8 @@ class Score:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Embedding:
-    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: that were read, the model's own around
-    the text included; is_truncated: the text had more
+    """vector: [n_values], or without pooling [n_tokens, n_values]; n_tokens: that were read, the model's own
+    around the text included; is_truncated: the text had more
     """
 
     vector: NDArray[np.float32]

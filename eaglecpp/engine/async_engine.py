@@ -276,8 +276,8 @@ class AsyncEngine:
         pooling: str | None = None,
         n_ctx: int = 0,
     ) -> list[Embedding]:
-        """As `Engine.embed`, of a list of texts, between the rounds of conversations. n_ctx: tokens of a text,
-        where that is less than the engine's. Raises QueueFullError, too.
+        """As `Engine.embed`, of a list of texts, between the rounds of conversations. n_ctx: tokens of a
+        text, where that is less than the engine's. Raises QueueFullError, too.
         """
         return await self._beside(
             lambda embedder, turns: embedder.embed(
@@ -293,15 +293,14 @@ class AsyncEngine:
 
     async def rerank(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
         """As `Engine.rerank`, between the rounds of conversations; and how many tokens were read."""
-        return await self._beside(
-            lambda embedder, turns: embedder.rerank(query, documents, turns=turns)
-        )
+        return await self._beside(lambda embedder, turns: embedder.rerank(query, documents, turns=turns))
 
     async def _beside(self, work: Callable[[Embedder, Turns], T]) -> T:
         """Runs `work` in a thread, one after another. Whoever leaves ends it at its next step."""
         embedder, gone = self.engine.embedder, threading.Event()
         if self._n_embedding > self._n_queue:
-            raise QueueFullError(f"the queue is full: {self._n_embedding - 1} requests are waiting for embeddings")
+            n_waiting = self._n_embedding - 1
+            raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
         self._n_embedding += 1
         try:
             async with self._embedding:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`Embedder`: texts to vectors, and to a reranker's scores, on the weights of an engine.
 
-It has a context of its own (native/target/embedder.h), so that conversations keep theirs, and computes in steps
-between which others can compute. What is asked for is checked and tokenised first.
+It has a context of its own (native/target/embedder.h), so that conversations keep theirs, and computes in
+steps between which others can compute. What is asked for is checked and tokenised first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +36,11 @@ _COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted
 
 @dataclass(frozen=True)
 class Turns:
-    """How texts are read beside others. lock: held for each step; is_over: true = nobody waits for the rest."""
+    """How texts are read beside others. lock: held for each step; is_over: true = nobody waits for the
+    rest.
+    """
 
-    lock: AbstractContextManager[Any] = contextlib.nullcontext()
+    lock: AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
     is_over: Callable[[], bool] = lambda: False
 
 
@@ -72,8 +74,8 @@ class Embedder:
         special: bool = True,
         turns: Turns = _ALONE,
     ) -> list[Embedding]:
-        """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's; special:
-        the text of a special token becomes that token.
+        """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's;
+        special: the text of a special token becomes that token.
         """
         with self._lock:
             native = self._open(pooling or "")
@@ -81,7 +83,8 @@ class Embedder:
                 raise UnsupportedError("this model is a reranker: it has scores and no vectors; use rerank")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
                 raise InvalidValueError(
-                    f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; found {dimensions}"
+                    f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; "
+                    f"found {dimensions}"
                 )
             n_most = min(n_ctx or native.n_most, native.n_most)
             read = [self._read(text, i, n_most, truncate, special) for i, text in enumerate(texts)]
@@ -105,10 +108,10 @@ class Embedder:
             native = self._open("")
             if native.pooling != "rank":
                 raise UnsupportedError(
-                    f"this model is no reranker: its pooling is {native.pooling}; load one whose file says rank"
+                    f"this model is no reranker: its pooling is {native.pooling}; load one whose file says "
+                    "rank"
                 )
-            self._vocabulary.tokenize("")  # refuses a file without the tokens that stand around texts
-            pairs = [self._pair(query, text, i, native.n_most) for i, text in enumerate(documents)]
+            pairs = self._pairs(query, documents, native.n_most)
             rows = self._run(native, pairs, turns)
         return rows[:, 0].tolist(), sum(map(len, pairs))
 
@@ -136,36 +139,36 @@ class Embedder:
         self, text: Prompt, index: int, n_most: int, truncate: bool, special: bool
     ) -> tuple[list[int], bool]:
         """Its tokens, and whether it was cut."""
-        n_tail = self._n_tail
-        if not isinstance(text, str | bytes):
-            tokens = self._vocabulary.prompt_tokens(text)
-            is_cut, n_tail = len(tokens) > n_most, 0
+        if isinstance(text, str | bytes):
+            n_chars = _CHARS_PER_TOKEN * n_most
+            tokens, is_whole = self._tokens(
+                text, n_most, n_chars if truncate else max(n_chars, _COUNTED_CHARS), special
+            )
+            n_tail = self._n_tail
         else:
-            tokens, is_cut = self._tokens(text, n_most, special)
+            tokens, is_whole, n_tail = self._vocabulary.prompt_tokens(text), True, 0
         if not tokens:
             raise InvalidValueError(f"input {index} is empty, and the model has no token to begin with")
-        if is_cut and not truncate:
-            found = f"{len(tokens)} tokens"
-            if isinstance(text, str | bytes):
-                is_short = len(text) <= _COUNTED_CHARS
-                found = f"{len(self._vocabulary.tokenize(text))} tokens" if is_short else f"more than {n_most} tokens"
+        if len(tokens) <= n_most:
+            return tokens, False
+        if not truncate:
+            found = f"{len(tokens)} tokens" if is_whole else f"more than {n_most} tokens"
             raise ContextFullError(
-                f"input {index} has {found}, but at most {n_most} fit into the context; shorten it, or let it be "
-                "truncated"
+                f"input {index} has {found}, but at most {n_most} fit into the context; shorten it, or let "
+                "it be truncated"
             )
-        if is_cut:
-            tokens = [*tokens[: n_most - n_tail], *(tokens[-n_tail:] if n_tail else [])]
-        return tokens, is_cut
+        return [*tokens[: n_most - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 
-    def _tokens(self, text: str | bytes, n_most: int, special: bool) -> tuple[list[int], bool]:
-        """The tokens of a text, or of more of it than fits: with those that end it; and whether they are too many."""
+    def _tokens(self, text: str | bytes, n_most: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
+        """The tokens of a text, or of its beginning where that has more than fit; and whether they are all.
+        n_chars: that are read first
+        """
         native = self._native.get()
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
-        n_chars = _CHARS_PER_TOKEN * n_most
         while True:
             tokens = native.tokenize(whole[:n_chars].encode(), True, special)
             if n_chars >= len(whole) or len(tokens) > n_most + _SPARE_TOKENS:
-                return tokens, len(tokens) > n_most
+                return tokens, n_chars >= len(whole)
             n_chars *= 4
 
     @cached_property
@@ -176,33 +179,34 @@ class Embedder:
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0
 
-    def _pair(self, query: str, document: str, index: int, n_most: int) -> list[int]:
-        """Query and document as llama.cpp's server joins them, the document cut to what fits.
+    def _pairs(self, query: str, documents: Sequence[str], n_most: int) -> list[list[int]]:
+        """Query and document as llama.cpp's server joins them, a document cut to what fits.
         (llama.cpp: tools/server/server-common.cpp, format_prompt_rerank)
         """
         native = self._native.get()
+        self._vocabulary.tokenize("")  # refuses a file without the tokens around texts
         template = native.chat_template("rerank")
         if template:
-            parts = template.replace("{query}", query).replace("{document}", document)
-            tokens = native.tokenize(parts.encode(), False, True)
-            if len(tokens) <= n_most:
-                return tokens
-            raise ContextFullError(
-                f"query and document {index} have {len(tokens)} tokens, but at most {n_most} fit into the context"
-            )
+            return [self._filled(template, query, text, i, n_most) for i, text in enumerate(documents)]
         end = [native.eos if native.eos >= 0 else native.sep] if native.add_eos else []
         head = [native.bos] if native.add_bos else []
-        head += native.tokenize(query.encode(), False, False) + end
+        head += self._bare(query, n_most) + end
         head += [native.sep] if native.add_sep else []
         n_room = n_most - len(head) - len(end)
         if n_room < 1:
             raise ContextFullError(
-                f"the query has {len(head)} tokens and leaves no room for a document: at most {n_most} fit into "
-                "the context"
+                f"the query leaves no room for a document: at most {n_most} tokens fit into the context"
             )
-        return [*head, *self._bare(document, n_room), *end]
+        return [[*head, *self._bare(text, n_room), *end] for text in documents]
+
+    def _filled(self, template: str, query: str, document: str, index: int, n_most: int) -> list[int]:
+        text = template.replace("{query}", query).replace("{document}", document)
+        tokens = self._native.get().tokenize(text.encode(), False, True, n_most)
+        if tokens is None:
+            raise ContextFullError(f"query and document {index} have more than the {n_most} tokens that fit")
+        return tokens
 
     def _bare(self, text: str, n_most: int) -> list[int]:
-        native = self._native.get()
-        n_chars = _CHARS_PER_TOKEN * n_most
-        return native.tokenize(text[: 4 * n_chars].encode(), False, False)[:n_most]
+        """At most so many tokens of a text, without those around it."""
+        data = text[: 4 * _CHARS_PER_TOKEN * n_most].encode()
+        return self._native.get().tokenize(data, False, False)[:n_most]

@@ -266,14 +266,14 @@ class Engine:
     def embed(
         self, texts: Prompt | Sequence[Prompt], *, pooling: str | None = None, **options: Any
     ) -> Embedding | list[Embedding]:
-        """The vector of a text (str, bytes or token ids), or those of a list of texts, with any model: one that
-        is made for it, which does nothing else, or one that generates. Uses the loaded weights and a context of
-        its own, so that conversations keep theirs.
+        """The vector of a text (str, bytes or token ids), or those of a list of texts, with any model: one
+        that is made for it, which does nothing else, or one that generates. Uses the loaded weights and a
+        context of its own, so that conversations keep theirs.
 
-        dimensions: only so many values, for models that were trained for it. truncate: a text that is longer
-        than the context is cut; False raises `ContextFullError`. normalize: to a length of 1. pooling: how the
-        vectors of a text's tokens become one: "mean", "cls" (the first), "last", or "none" for all of them; the
-        default is the file's, or the mean.
+        dimensions: only so many values, for models that were trained for it. truncate: a text that is
+        longer than the context is cut; False raises `ContextFullError`. normalize: to a length of 1.
+        pooling: how the vectors of a text's tokens become one: "mean", "cls" (the first), "last", or "none"
+        for all of them; the default is the file's, or the mean.
 
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or other dimensions,
         `OutOfMemoryError`.
@@ -285,8 +285,8 @@ class Engine:
         return self._embedder.embed([one], pooling=pooling, **options)[0]
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
-        """How well each document answers a query, as a reranker scores it: higher is better. What of a document
-        does not fit into the context is left out.
+        """How well each document answers a query, as a reranker scores it: higher is better. What of a
+        document does not fit into the context is left out.
 
         Raises `UnsupportedError` for a model whose file does not say that it is a reranker.
         """

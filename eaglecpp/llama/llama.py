@@ -418,8 +418,8 @@ class Llama(Mirror):
         truncate: bool = True,
         return_count: bool = False,
     ) -> Any:
-        """The vector of a text, or those of a list; without pooling, which is llama_cpp's default for a model that
-        generates, a vector for each token. return_count: a pair, with the number of tokens.
+        """The vector of a text, or those of a list; without pooling, which is llama_cpp's default for a model
+        that generates, a vector for each token. return_count: a pair, with the number of tokens.
         """
         found = self.engine.embedder.embed(
             [input] if isinstance(input, str) else input,

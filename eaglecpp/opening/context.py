@@ -77,7 +77,9 @@ def choose_n_ctx(
     if n_train <= SAFE_N_CTX:
         return ContextChoice(n_train, "everything the model was trained for", n_train)
     if _reads_at_once(keys):
-        return ContextChoice(n_train, "everything the model was trained for", n_train)
+        return ContextChoice(
+            min(n_train, _STEPS[0]), "a text is read at once, and nothing of it is kept", n_train
+        )
     n_token = kv_bytes_per_token(keys, type_k, type_v)
     if n_token:  # and a column of attention scores: F32, one layer at a time
         n_heads = _numbers(keys, "attention.head_count", _positive_key(keys, "block_count"))

@@ -207,8 +207,8 @@ async def open_answer(pool: ModelPool, ask: Ask, request_s: float = 0.0) -> Asyn
         if lease.model.engine.engine.only_embeds:
             raise ApiError(
                 400,
-                f"'{ask.model}' is an embedding model and generates no text; /api/embed and /v1/embeddings have "
-                "its vectors",
+                f"'{ask.model}' is an embedding model and generates no text; /api/embed and /v1/embeddings "
+                "have its vectors",
             )
         sampling = await asyncio.to_thread(_sampling, lease.model, parameters, fields, ask)
         prompt = await _fitting_prompt(pool, lease, ask, n_ctx, sampling.max_tokens)

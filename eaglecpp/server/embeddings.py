@@ -2,8 +2,8 @@
 """Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`; and Jina's
 `/v1/rerank`, as llama.cpp's server has it.
 
-A model reads texts in threads, between the rounds of those who generate. Long answers are written in a thread,
-too, one vector after another: the encoder lets nobody else run meanwhile.
+A model reads texts in threads, between the rounds of those who generate. Long answers are written in a
+thread, too, one vector after another: the encoder lets nobody else run meanwhile.
 """
 
 from __future__ import annotations
@@ -96,9 +96,11 @@ async def rerank(request: Request) -> Response:
     """`POST /v1/rerank`."""
     body = await read_json(request)
     query, documents = field(body, "query", str, ""), field(body, "documents", list, [])
-    texts = [one.get("text") if isinstance(one, dict) else one for one in documents]
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in documents]
     if not query or not texts or not all(isinstance(text, str) for text in texts):
-        raise ApiError(400, "query must be a text, and documents a list of at least one text", param="documents")
+        raise ApiError(
+            400, "query must be a text, and documents a list of at least one text", param="documents"
+        )
     n_top = field(body, "top_n", int, len(texts))
     if n_top < 0:
         raise ApiError(400, f"top_n must be 0 or more, found {n_top}", param="top_n")

@@ -389,7 +389,8 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
 // Keeps the weights that it reads with, not the engine.
 class EmbedderHandle {
   public:
-    EmbedderHandle(const EngineHandle & e, const std::string & pooling) : embedder_(std::in_place, e.target(), pooling) {}
+    EmbedderHandle(const EngineHandle & e, const std::string & pooling)
+        : embedder_(std::in_place, e.target(), pooling) {}
     ~EmbedderHandle() {
         GilRelease release;
         embedder_.reset();

@@ -87,6 +87,7 @@ void Embedder::begin(std::vector<Tokens> texts) {
     if (n_longest > (size_t)n_most_) {
         fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", n_longest, n_most_);
     }
+    if (reads_at_once_) check_memory(n_longest);
     texts_ = std::move(texts);
     first_rows_ = std::move(first_rows);
     next_ = 0, n_done_ = 0;
@@ -94,6 +95,20 @@ void Embedder::begin(std::vector<Tokens> texts) {
     if (ctx_) llama_memory_clear(llama_get_memory(ctx_.get()), false);
     if (!ctx_ || (int)n_longest > n_room_) make_context((int)n_longest);
     n_rows_most_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
+}
+
+// Of a text that is read at once: llama.cpp clears room for the logits of all rows, although there are none, and has a
+// mask, or without fused attention scores for every head, of all rows for all rows.
+void Embedder::check_memory(size_t n_tokens) const {
+    const uint64_t n_scores = options_.flash_attn == "off" ? (uint64_t)llama_model_n_head(model_->get()) : 1;
+    const uint64_t n_needed = n_tokens * sizeof(float) * (n_vocab_ + n_values_ + n_tokens * n_scores);
+    const uint64_t n_free = available_memory();
+    if (n_free == 0 || n_needed <= n_free / 2) return;
+    fail(ErrorKind::out_of_memory,
+         "a text of %zu tokens needs %.1f GiB with this model, and %.1f GiB are free, of which it may take half; a "
+         "smaller "
+         "n_ctx cuts it",
+         n_tokens, n_needed / (double)(1 << 30), n_free / (double)(1 << 30));
 }
 
 // Sizes are powers of two, so that texts that grow do not make it anew each time.
@@ -174,12 +189,6 @@ void Embedder::decode(int n_threads) {
     check_not_forked("texts cannot be embedded");
     if (n_threads > 1) note_helper_threads();
     llama_set_n_threads(ctx_.get(), n_threads, n_threads);
-    // llama.cpp clears room for the logits of all rows, which a model of vectors alone has not
-    const uint64_t n_needed = (uint64_t)batch_.n_rows() * (n_vocab_ + n_values_) * sizeof(float);
-    if (available_memory() > 0 && n_needed > available_memory()) {
-        fail(ErrorKind::out_of_memory, "a text of %d tokens needs %.1f GiB with this vocabulary, %.1f GiB are available",
-             batch_.n_rows(), n_needed / (double)(1 << 30), available_memory() / (double)(1 << 30));
-    }
     llama_batch rows;
     batch_.view(rows, model_->n_state());
     const kernels::ComputeScope scope(model_->uses_kernels());

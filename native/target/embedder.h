@@ -47,6 +47,7 @@ class Embedder {
     };
 
     void fill();
+    void check_memory(size_t n_tokens) const;
     void make_context(int n_tokens);
     void decode(int n_threads);
     void read(const Part & part);

@@ -259,7 +259,8 @@ void Target::check_generates() const {
     fail(ErrorKind::unsupported,
          "%s is an embedding model (architecture '%s'): it turns texts into vectors and generates none; ask for "
          "embeddings",
-         options_.path.substr(options_.path.find_last_of("/\\") + 1).c_str(), model_->meta("general.architecture").c_str());
+         options_.path.substr(options_.path.find_last_of("/\\") + 1).c_str(),
+         model_->meta("general.architecture").c_str());
 }
 
 // As TargetModel::load_without_memory, of a context.

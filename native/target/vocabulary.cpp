@@ -104,7 +104,8 @@ static void check_borders(const llama_vocab * vocab) {
     const bool is_wpm = llama_vocab_type(vocab) == LLAMA_VOCAB_TYPE_WPM;
     const auto check = [](bool is_needed, Token token, const char * key) {
         if (!is_needed || token >= 0) return;
-        fail(ErrorKind::gguf, "the model's file lacks key '%s', which its tokenizer needs: convert the model again", key);
+        fail(ErrorKind::gguf, "the model's file lacks key '%s', which its tokenizer needs: convert the model again",
+             key);
     };
     check(is_wpm || llama_vocab_get_add_bos(vocab), llama_vocab_bos(vocab), "tokenizer.ggml.bos_token_id");
     check(is_wpm, llama_vocab_sep(vocab), "tokenizer.ggml.seperator_token_id");

@@ -178,6 +178,12 @@ def document(model: str) -> dict[str, Any]:
             "/api/embed": asks(
                 "post",
                 of("model input", model=name, input=any_of(TEXT, many(TEXT)), truncate=YES, dimensions=WHOLE),
+                of("model embeddings", model=TEXT, embeddings={"type": "array"}, prompt_eval_count=WHOLE),
+            ),
+            "/api/embeddings": asks(
+                "post",
+                of("model prompt", model=name, prompt=TEXT, options=options),
+                of("embedding", embedding={"type": "array", "items": NUMBER}),
             ),
         },
     }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp serve` with a real embedding model (all-MiniLM-L6-v2, of a package on PyPI) and the clients that
-programs for retrieval use: openai, ollama, LangChain, LlamaIndex, and Open WebUI's own requests. The vectors are
-those of llama_cpp.
+programs for retrieval use: openai, ollama, LangChain, LlamaIndex, and Open WebUI's own requests. The vectors
+are those of llama_cpp.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.tiny_bert import convert_bert
 
 MODEL = "minilm"
-TEXTS = ["The cat sleeps on the sofa.", "Interest rates rose again in March.", "Bake the bread for forty minutes."]
+TEXTS = [
+    "The cat sleeps on the sofa.",
+    "Interest rates rose again in March.",
+    "Bake the bread for forty minutes.",
+]
 ASKED = "How long does a loaf stay in the oven?"  # which shares no word with the third
 
 
@@ -97,8 +101,10 @@ with tempfile.TemporaryDirectory() as folder:
             assert index.as_retriever(similarity_top_k=1).retrieve(ASKED)[0].text == TEXTS[2]
 
         # open_webui/retrieval/utils.py: generate_ollama_batch_embeddings, generate_openai_batch_embeddings
-        told = requests.post(f"{url}/api/embed", json={"input": TEXTS, "model": MODEL, "truncate": True}).json()
+        told = requests.post(
+            f"{url}/api/embed", json={"input": TEXTS, "model": MODEL, "truncate": True}
+        ).json()
         same(told["embeddings"], theirs)
         told = requests.post(f"{url}/v1/embeddings", json={"input": TEXTS, "model": MODEL}).json()
         same([one["embedding"] for one in told["data"]], theirs)
-done("openai, ollama, LangChain and LlamaIndex with a search each, Open WebUI's requests; vectors are llama_cpp's")
+done("openai, ollama, LangChain and LlamaIndex with searches, Open WebUI's requests; llama_cpp's vectors")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Embedding models as GGUF, written as llama.cpp's converter writes BERT: a tiny one with random weights for any
-pooling, with or without a reranker's head, and any checkpoint's. Run as a script to convert a sentence
+"""Embedding models as GGUF, written as llama.cpp's converter writes BERT: a tiny one with random weights for
+any pooling, with or without a reranker's head, and any checkpoint's. Run as a script to convert a sentence
 transformer's directory (BERT, safetensors): `python tests/helpers/tiny_bert.py DIRECTORY OUT.gguf`.
 """
 
@@ -45,8 +45,8 @@ class BertSpec:
 
 
 def make_bert(path: Path, spec: BertSpec = BertSpec(), *, tokenizer: str = "bert", **keys: Any) -> Path:
-    """tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's). keys: of the tokenizer, in place of its own; None =
-    left out.
+    """tokenizer: "bert" (WordPiece) or "t5" (XLM-RoBERTa's). keys: of the tokenizer, in place of its own;
+    None = left out.
     """
     tokens = _word_pieces() if tokenizer == "bert" else _unigrams()
     return write_bert(path, spec, tokens, _weights(spec, len(tokens)), tokenizer, keys)
@@ -80,7 +80,9 @@ def write_bert(
     writer.add_tokenizer_pre("default")
     writer.add_token_list(list(tokens))
     names = _SPECIALS if tokenizer == "bert" else _XLM_SPECIALS
-    writer.add_token_types([int(gguf.TokenType.CONTROL if t in names else gguf.TokenType.NORMAL) for t in tokens])
+    writer.add_token_types(
+        [int(gguf.TokenType.CONTROL if t in names else gguf.TokenType.NORMAL) for t in tokens]
+    )
     borders = {"bos": names[2], "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]"}
     if tokenizer == "t5":
         writer.add_token_scores([0.0 if t in names else -1.0 / len(t) for t in tokens])
@@ -156,14 +158,17 @@ def convert_bert(directory: Path, out: Path) -> Path:
 
     config = json.loads((directory / "config.json").read_text())
     vocab = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]
-    spec = BertSpec(config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"],
-                    config["intermediate_size"], config["max_position_embeddings"], config["layer_norm_eps"])  # fmt: skip
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
+             "max_position_embeddings", "layer_norm_eps")  # fmt: skip
+    spec = BertSpec(*(config[name] for name in sizes))
     weights = {}
     for name, value in load_file(directory / "model.safetensors").items():
         head, _, rest = name.removeprefix("encoder.layer.").partition(".")
         stem, _, kind = (rest if head.isdigit() else name).rpartition(".")
         if stem in _NAMES:
-            weights[f"blk.{head}.{_NAMES[stem]}.{kind}" if head.isdigit() else f"{_NAMES[stem]}.{kind}"] = value
+            weights[f"blk.{head}.{_NAMES[stem]}.{kind}" if head.isdigit() else f"{_NAMES[stem]}.{kind}"] = (
+                value
+            )
     tokens = [text for text, _ in sorted(vocab.items(), key=lambda entry: entry[1])]
     texts = [t if t in _SPECIALS else t[2:] if t.startswith("##") else f"\u2581{t}" for t in tokens]
     return write_bert(out, spec, texts, weights)

@@ -9,7 +9,8 @@ import gguf
 import numpy as np
 import pytest
 
-from eaglecpp.opening.context import choose_n_ctx, head_keys
+from eaglecpp.opening.context import choose_n_ctx, head_keys, kv_bytes_per_token
+from helpers.tiny_bert import BertSpec, make_bert
 
 GIB = 2**30
 
@@ -53,6 +54,12 @@ def test_a_quarter_of_the_free_memory_decides(tmp_path: Path, n_free: int, n_ctx
     choice = choose_n_ctx(model, n_free=n_free * GIB + model.stat().st_size)
     assert (choice.n_ctx, choice.n_train) == (n_ctx, 131072)
     assert "GiB" in choice.why
+
+
+def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None:
+    model = make_bert(tmp_path / "m.gguf", BertSpec(n_ctx=8192))
+    assert choose_n_ctx(model, n_free=0).n_ctx == 8192
+    assert kv_bytes_per_token(head_keys(model), "f16", "f16") == 0
 
 
 def test_a_smaller_cache_type_makes_room(tmp_path: Path) -> None:

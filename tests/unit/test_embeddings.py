@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Vectors are llama_cpp's, of models for embeddings and of those that generate, and nothing of them shows in what is
-generated beside them.
+"""Vectors are llama_cpp's, of models for embeddings and of those that generate, and nothing of them shows in
+what is generated beside them.
 """
 
 from __future__ import annotations
@@ -103,11 +103,13 @@ def test_scores_of_a_reranker_are_llama_cpps(encoders: dict[str, Path], name: st
         with pytest.raises(UnsupportedError, match="is a reranker"):
             engine.embed("x")
         assert engine.embed("x", pooling="cls").vector.shape == (64,)
-        with pytest.raises(ContextFullError, match="the query has .* leaves no room"):
+        with pytest.raises(ContextFullError, match="the query leaves no room"):
             engine.rerank("fox " * 200, ["x"])
         native = engine.native
         end = [native.eos] if native.add_eos else []
-        query, *parts = [native.tokenize(text.encode(), False, False) for text in ("the quick fox", *documents)]
+        query, *parts = [
+            native.tokenize(text.encode(), False, False) for text in ("the quick fox", *documents)
+        ]
         head = [native.bos, *query, *end, *([native.sep] if native.add_sep else [])]
     llama = llama_cpp.Llama(str(encoders[name]), embedding=True, verbose=False, n_ctx=128, pooling_type=4)
     for score, document in zip(scores, parts, strict=True):
@@ -157,7 +159,7 @@ def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
             lambda: engine.score("the fox"),
             lambda: engine.session(),
         ):
-            with pytest.raises(UnsupportedError, match="bert.gguf is an embedding model"):
+            with pytest.raises(UnsupportedError, match=r"bert\.gguf is an embedding model"):
                 call()
     with pytest.raises((UnsupportedError, MismatchError)):
         Engine.open(encoders["bert"], models.draft)
@@ -185,7 +187,10 @@ def test_wrong_texts_are_named(bert: Engine, models: Models) -> None:
         bert.rerank("x", ["y"])
     with pytest.raises(UnsupportedError, match="neither of the tensors"):
         bert.embed("x", pooling="rank")
-    with Engine.open(models.target, n_ctx=256) as engine, pytest.raises(UnsupportedError, match="no reranker"):
+    with (
+        Engine.open(models.target, n_ctx=256) as engine,
+        pytest.raises(UnsupportedError, match="no reranker"),
+    ):
         engine.rerank("x", ["y"])
 
 
@@ -203,7 +208,7 @@ def test_a_pooling_that_nobody_knows_is_named(tmp_path: Path) -> None:
     data = path.read_bytes()
     at = data.index(b"bert.pooling_type") + len(b"bert.pooling_type") + 4
     path.write_bytes(data[:at] + (9).to_bytes(4, "little") + data[at + 4 :])
-    with Engine.open(path) as engine, pytest.raises(GgufError, match="key 'bert.pooling_type' is 9"):
+    with Engine.open(path) as engine, pytest.raises(GgufError, match=r"key 'bert\.pooling_type' is 9"):
         engine.embed("x")
 
 
@@ -244,7 +249,9 @@ def test_many_tasks_embed_and_generate(models: Models) -> None:
     async def work() -> None:
         async with await AsyncEngine.open(models.target, n_ctx=512, n_threads=1, n_queue=8) as engine:
             (alone,) = await engine.embed([TEXTS[2]])
-            generated = asyncio.gather(*(engine.generate(text, max_tokens=16, temperature=0.0) for text in TEXTS))
+            generated = asyncio.gather(
+                *(engine.generate(text, max_tokens=16, temperature=0.0) for text in TEXTS)
+            )
             found = await asyncio.gather(*(engine.embed([TEXTS[2]] * 3) for _ in range(6)))
             assert all(cosines(one.vector, alone.vector) >= 0.9999 for three in found for one in three)
             assert all(one.text for one in await generated)
@@ -266,7 +273,9 @@ def test_many_tasks_embed_and_generate(models: Models) -> None:
 def test_threads_wait_for_each_other(bert: Engine) -> None:
     expected = bert.embed("the lazy dog").vector
     found: list[Any] = []
-    threads = [threading.Thread(target=lambda: found.append(bert.embed("the lazy dog").vector)) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(bert.embed("the lazy dog").vector)) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -63,8 +63,15 @@ def test_ollamas_truncation_and_errors(running: TestServer) -> None:
     body = {"model": "bert", "input": long}
     assert told(running, "/api/embed", body)["prompt_eval_count"] == 128
     assert told(running, "/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
-    assert "tokens, but at most 128 fit" in told(running, "/api/embed", body | {"truncate": False}, 400)["error"]
-    for wrong in ({"input": 7}, {"input": [7]}, {"input": "x", "dimensions": 9999}, {"input": "x", "truncate": "no"}):
+    assert (
+        "tokens, but at most 128 fit" in told(running, "/api/embed", body | {"truncate": False}, 400)["error"]
+    )
+    for wrong in (
+        {"input": 7},
+        {"input": [7]},
+        {"input": "x", "dimensions": 9999},
+        {"input": "x", "truncate": "no"},
+    ):
         assert isinstance(told(running, "/api/embed", {"model": "bert", **wrong}, 400)["error"], str)
     assert "not found" in told(running, "/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
     assert "required" in told(running, "/api/embed", {"input": "x"}, 400)["error"]
@@ -140,8 +147,8 @@ def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) 
 
 
 def test_answers_are_written_while_texts_are_read(running: TestServer) -> None:
-    """A stream that begins after a long request for vectors ends before it, whatever the machine is like: each takes
-    its turn.
+    """A stream that begins after a long request for vectors ends before it, whatever the machine is like:
+    each takes its turn.
     """
     ended: list[str] = []
 
@@ -152,7 +159,9 @@ def test_answers_are_written_while_texts_are_read(running: TestServer) -> None:
     told(running, "/api/embed", {"model": "demo", "input": "x"})  # loads the model
     thread = threading.Thread(target=embed)
     thread.start()
-    lines = list(running.lines("/api/generate", {"model": "demo", "prompt": "x", "options": {"num_predict": 8}}))
+    lines = list(
+        running.lines("/api/generate", {"model": "demo", "prompt": "x", "options": {"num_predict": 8}})
+    )
     ended.append("text")
     thread.join()
     assert lines[-1]["done"] and ended == ["text", "vectors"]
