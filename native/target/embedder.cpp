@@ -52,9 +52,6 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       n_texts_most_(model_->has_state() ? 1 : n_texts_usual),
       n_rows_of_piece_((int)std::clamp<int64_t>(n_bytes_logits / (int64_t)(sizeof(float) * std::max(1, n_vocab_)),
                                                 n_rows_least, n_rows_usual)) {
-    // positions are rows of a table there
-    const int n_ctx_train = llama_model_n_ctx_train(model_->get());
-    if (reads_at_once_ && n_ctx_train > 0) n_most_ = std::min(n_most_, n_ctx_train);
     if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
     n_values_ = (int)llama_model_n_cls_out(model_->get());
     const bool has_output = !model_tensors(model_->get(), "cls.output.weight").empty();

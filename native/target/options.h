@@ -25,10 +25,10 @@ struct TargetOptions {
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
-    bool may_only_embed = false;  // a model that reads texts at once opens, too, without a context
-    bool is_drafter = false;  // no text depends on the bits of its rows
-    bool load_heads = false;  // the file's own heads for further tokens ("nextn layers"), too
-    bool runs_heads = false;  // the context is one of these heads and not of the model itself
+    bool may_only_embed = false;  // opens also what generates nothing, without a context
+    bool is_drafter = false;      // no text depends on the bits of its rows
+    bool load_heads = false;      // the file's own heads for further tokens ("nextn layers"), too
+    bool runs_heads = false;      // the context is one of these heads and not of the model itself
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;

@@ -216,6 +216,9 @@ void Target::open(std::unique_ptr<Taps> taps) {
     if (!llama_get_memory(ctx_.get()) || !llama_get_causal_attn(ctx_.get())) {
         only_embeds_ = true;
         if (!options_.may_only_embed) check_generates();
+        // positions are rows of a table, mostly
+        const int n_ctx_train = llama_model_n_ctx_train(model_->get());
+        if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
         ctx_.reset();
         return;
     }

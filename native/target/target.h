@@ -64,7 +64,7 @@ class Target {
     const char * taps_mode() const { return taps_->mode_name(); }
 
     // memory in use, by kind; empty where libllama does not tell
-    std::vector<MemoryUse> memory() const { return memory_use(ctx_.get()); }
+    std::vector<MemoryUse> memory() const { return ctx_ ? memory_use(ctx_.get()) : std::vector<MemoryUse>(); }
 
     // True if llama.cpp cannot remove rows from this target's (recurrent) state: after a rejection the state is
     // restored from a copy made before the drafts, and the accepted rows have to be run again.

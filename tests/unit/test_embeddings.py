@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from eaglecpp.errors import (
     QueueFullError,
     UnsupportedError,
 )
+from helpers.tiny_arch import make_hybrid, make_recurrent, make_windowed
 from helpers.tiny_bert import BertSpec, make_bert
 
 if TYPE_CHECKING:
@@ -95,6 +96,15 @@ def test_a_text_that_is_read_in_pieces_has_the_vector_of_the_whole(models: Model
     assert cosines(found[0].vector, found[2].vector) >= 0.9999
 
 
+@pytest.mark.parametrize("make", [make_windowed, make_hybrid, make_recurrent])
+def test_other_kinds_of_attention_and_states(tmp_path: Path, make: Callable[[Path], Any]) -> None:
+    path, texts = make(tmp_path).target, [*TEXTS, "over and over again, " * 60]
+    with Engine.open(path, n_ctx=1024, n_threads=1) as engine:
+        found = engine.embed(texts)
+    for one, expected in zip(found, theirs(path, texts, "mean", 1024), strict=True):
+        assert cosines(one.vector, expected) >= 0.9999
+
+
 @pytest.mark.parametrize("name", ["bert-rank", "t5-rank"])
 def test_scores_of_a_reranker_are_llama_cpps(encoders: dict[str, Path], name: str) -> None:
     documents = ["the lazy dog", "a fox and 12 words", "x" * 500]
@@ -152,6 +162,9 @@ def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
     turns = [{"role": "user", "content": "x"}]
     with Engine.open(encoders["bert"]) as engine:
         assert engine.only_embeds and engine.n_free == 0 and not engine.has_draft
+        assert engine.n_ctx == 128 and engine.memory_plan == [] and engine.device_info["n_threads"] > 0
+        assert "bert.gguf" in repr(engine) and engine.metadata["bert.pooling_type"] == "1"
+        assert engine.draft_info is None and not engine.chains_only and engine.exactness.rows
         for call in (
             lambda: engine.generate("x"),
             lambda: engine.generate(["x", "y"]),

@@ -144,6 +144,9 @@ def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) 
         error = told(running, path, {"model": "bert", **body}, 400)["error"]
         assert "'bert' is an embedding model" in (error if isinstance(error, str) else error["message"])
     assert told(running, "/api/show", {"model": "bert"})["capabilities"] == ["embedding"]
+    loaded = {one["name"]: one for one in running.get("/api/ps").json()["models"]}
+    assert loaded["bert"]["context_length"] == 128 and not loaded["bert"]["drafts"]
+    assert running.get("/health").json()["status"] == "ok" and running.metric("eaglecpp_model_bytes") > 0
 
 
 def test_answers_are_written_while_texts_are_read(running: TestServer) -> None:
