@@ -20,7 +20,13 @@ import numpy as np
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeEngine, checks_arguments
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import ContextFullError, EagleError, InvalidValueError, UnsupportedError
+from eaglecpp.errors import (
+    ContextFullError,
+    EagleError,
+    InvalidTypeError,
+    InvalidValueError,
+    UnsupportedError,
+)
 from eaglecpp.log import drain
 from eaglecpp.results import Embedding
 
@@ -77,6 +83,7 @@ class Embedder:
         """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's;
         special: the text of a special token becomes that token.
         """
+        _check_list(texts)
         with self._lock:
             native = self._open(pooling or "")
             if native.pooling == "rank" and pooling is None:
@@ -104,6 +111,7 @@ class Embedder:
         self, query: str, documents: Sequence[str], *, turns: Turns = _ALONE
     ) -> tuple[list[float], int]:
         """As `Engine.rerank`, and how many tokens were read."""
+        _check_list(documents)
         with self._lock:
             native = self._open("")
             if native.pooling != "rank":
@@ -210,3 +218,9 @@ class Embedder:
         """At most so many tokens of a text, without those around it."""
         data = text[: 4 * _CHARS_PER_TOKEN * n_most].encode()
         return self._native.get().tokenize(data, False, False)[:n_most]
+
+
+def _check_list(texts: Any) -> None:
+    """A text is a sequence of texts, too: its letters."""
+    if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
+        raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")

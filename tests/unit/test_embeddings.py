@@ -22,6 +22,7 @@ from eaglecpp.engine.embedding import Turns
 from eaglecpp.errors import (
     ContextFullError,
     GgufError,
+    InvalidTypeError,
     InvalidValueError,
     MismatchError,
     QueueFullError,
@@ -196,6 +197,9 @@ def test_wrong_texts_are_named(bert: Engine, models: Models) -> None:
         bert.embed("x", pooling="max")
     with pytest.raises(InvalidValueError, match="token id 1000000"):
         bert.embed([1, 1_000_000])
+    for wrong in (lambda: bert.embedder.embed("text"), lambda: bert.rerank("x", "text")):
+        with pytest.raises(InvalidTypeError, match="expected a list of texts, found str"):
+            wrong()
     with pytest.raises(UnsupportedError, match="is no reranker: its pooling is mean"):
         bert.rerank("x", ["y"])
     with pytest.raises(UnsupportedError, match="neither of the tensors"):
