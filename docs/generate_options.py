@@ -44,6 +44,8 @@ class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
 class GenerateKeywords(SamplingKeywords, total=False):
     """What `Session.stream` accepts and documents, apart from the prompt."""
 
+    suffix: str | None
+    cache_prompt: bool
     sampling: SamplingOptions | None
     strategy: str | Strategy | None
     exact: str | None

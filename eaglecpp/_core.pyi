@@ -84,6 +84,7 @@ class SamplingParams:
     xtc_probability: float  # 0 = off
     xtc_threshold: float
     min_keep: int
+    infill: bool  # llama.cpp's infill sampler, behind those that truncate
     repeat_last_n: int  # -1 = n_ctx
     repeat_penalty: float  # 1 = off
     frequency_penalty: float
@@ -119,6 +120,7 @@ class GenerateParams:
     max_tokens: int  # < 0: until the context is full
     n_probs: int  # 0 = no log-probabilities
     ignore_eos: bool
+    cache_prompt: bool  # go on from what the caches hold of the prompt
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
     n_record: (
         int  # likeliest tokens recorded behind each rejected draft, see `Engine.verified`; 0 = nothing is
@@ -237,6 +239,7 @@ class Engine:
     @property
     def exact_rows(self) -> str: ...  # "1-5, 8"
     def metadata(self) -> dict[str, str]: ...
+    def fim_tokens(self) -> dict[str, int]: ...  # pre, suf, mid, rep, sep: those that the vocabulary has
     def chat_template(self, name: str = "") -> str: ...  # "" when the file has none
     def draft_info(self) -> dict[str, Any] | None: ...
     def device_info(self) -> dict[str, Any]:

@@ -171,7 +171,7 @@ class Completion:
     `tokens` are all generated tokens in order, including a final end-of-generation token; `text` includes
     neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
     (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
-    `plan_log`: the decision of every round as a line, if requested.
+    `plan_log`: the decision of every round as a line, if requested. `stopped_by`: the stop string that ended it.
     """
 
     text: str
@@ -183,6 +183,7 @@ class Completion:
     timings: Timings = field(repr=False)
     logprobs: list[TokenLogprob] = field(default_factory=list, repr=False)
     plan_log: list[str] = field(default_factory=list, repr=False)
+    stopped_by: str | None = field(default=None, repr=False)
     _message: Message | None = field(default=None, repr=False)
 
     @property

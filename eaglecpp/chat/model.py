@@ -22,6 +22,7 @@ from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks
 from eaglecpp.errors import ContextFullError, InvalidTypeError, TemplateError, UnsupportedError
 
 if TYPE_CHECKING:
+    from eaglecpp.engine.infill import Infill
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
@@ -167,6 +168,25 @@ class ChatModel:
                 messages, memory, n_ctx=n_ctx, tools=tools, think=think
             )
             return replace(prompt, n_left_out=conversation.n_left_out)
+
+    def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
+        """The prompt whose answer goes between two texts: by a template that knows `.Suffix`, the one in use or
+        the one that came with the model, else by the tokens of the target's file. n_most: as `Infill.tokens`; a
+        template's prompt is never cut. Raises UnsupportedError where the model has neither.
+        """
+        is_plain = asked.extra is None and not asked.begun and not asked.suffix_first
+        for template in (self.template, self._stored) if is_plain else ():
+            rendered = None if template is None else template.infill(asked.prefix, asked.suffix)
+            if rendered is not None:
+                memory = PromptMemory(self._vocabulary)
+                return ChatPrompt(rendered, memory.tokens(rendered, n_ctx=0))
+        return ChatPrompt(Rendered("", has_bos=False), asked.tokens(self._vocabulary, n_most))
+
+    @cached_property
+    def _stored(self) -> ChatTemplate | None:
+        """The template in the store, which the file's own stands before."""
+        text = self._model.stored_template
+        return self.with_template(text).template if text else None
 
     # An answer to a message
 

@@ -199,6 +199,22 @@ class ChatTemplate:
         text += prefill
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
 
+    def infill(self, prefix: str, suffix: str) -> Rendered | None:
+        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one of
+        the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
+        """
+        if self.language != "go" or not (prefix and suffix):
+            return None
+        from eaglecpp.chat.gotemplate.ollama import TemplateInput
+
+        check_time_left()
+        compiled = self._compiled
+        assert compiled is not None and not isinstance(compiled, JinjaTemplate)
+        if "suffix" not in compiled.uses:
+            return None
+        text = compiled.render(TemplateInput(prompt=prefix, suffix=suffix))
+        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
+
     @cached_property
     def _call_form(self) -> tuple[bool, bool]:
         """How the template wants tool calls: arguments as text, and None for a content that is empty.

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
 from eaglecpp._extension import core
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.engine.exactness import Exactness
+from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.many import ManyStreams
 from eaglecpp.engine.native import NativeEngine
@@ -330,6 +331,26 @@ class Engine:
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
         return self._shared.vocabulary.prompt_tokens(prompt)
+
+    def infill_prompt(
+        self,
+        prefix: str,
+        suffix: str,
+        *,
+        extra: Sequence[tuple[str, str]] | None = None,
+        suffix_first: bool = False,
+        n_most: int = 0,
+    ) -> list[int]:
+        """The token ids of a prompt whose answer goes between two texts, ready for `generate`.
+
+        Made by a model's Go template that knows `.Suffix`, else by the infill tokens of the target's file.
+        `extra`: (name, text) of other files that may help, most important last; these and `suffix_first`, the
+        order that Codestral was trained on, need the file's tokens. `n_most`: what is farthest from the gap is
+        left out beyond so many tokens, other files first; 0 = `ContextFullError` where it does not fit. Raises
+        `UnsupportedError` for a model that has neither such a template nor such tokens.
+        """
+        asked = Infill(prefix, suffix, extra, suffix_first=suffix_first)
+        return self._shared.chat.infill(asked, n_most).tokens
 
     def chat_prompt(
         self,

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp._extension import core
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import InvalidValueError
+from eaglecpp.errors import InvalidTypeError, InvalidValueError
 from eaglecpp.learning import Learning
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 from eaglecpp.results import Timings
@@ -226,6 +227,7 @@ class Request:
     stop_when: Callable[[list[int]], bool] | None
     utf8_errors: str
     exact: str = ""
+    cache_prompt: bool = True
     sampler: core.MadeSampler | None = None
     read: Callable[[Completion], Message] | None = None
 
@@ -234,6 +236,7 @@ class Request:
         params = generate_params(self.sampling, self.seed, self.strategy)
         params.log_plan = self.log_plan
         params.exact = self.exact
+        params.cache_prompt = self.cache_prompt
         return params
 
 
@@ -241,6 +244,8 @@ def make_request(
     shared: Shared,
     prompt: Prompt,
     *,
+    suffix: str | None = None,
+    cache_prompt: bool = True,
     sampling: SamplingOptions | None = None,
     strategy: str | Strategy | None = None,
     exact: str | None = None,
@@ -257,6 +262,12 @@ def make_request(
     shared.check_generates()
     drafting = shared.drafting
     (given,) = split(options, SamplingOptions)
+    if suffix is not None:
+        if not isinstance(prompt, str) or not isinstance(suffix, str):
+            raise InvalidTypeError(
+                f"suffix: prompt and suffix must be str, found {type(prompt).__name__} and {type(suffix).__name__}"
+            )
+        prompt = shared.chat.infill(Infill(prompt, suffix)).tokens
     text = resolve_grammar(grammar, json_schema, response_format)
     if text is not None:
         given["grammar"] = text
@@ -275,4 +286,5 @@ def make_request(
         stop_when=stop_when,
         utf8_errors=utf8_errors,
         exact=exact or "",
+        cache_prompt=cache_prompt,
     )

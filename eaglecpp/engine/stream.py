@@ -115,6 +115,7 @@ class Stream(Iterator[Chunk]):
             timings=self._timings,
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
+            stopped_by=self._detokenizer.stopped_by,
         )
         return made if self._request.read is None else replace(made, _message=self._request.read(made))
 

@@ -134,6 +134,17 @@ class Vocabulary:
         texts = self.bos_text, self._special_text(self._engine.get().eos)
         return texts[0].decode("utf-8", "replace"), texts[1].decode("utf-8", "replace")
 
+    @property
+    def bos_tokens(self) -> list[int]:
+        """The BOS token where the model wants one before a text."""
+        native = self._engine.get()
+        return [native.bos] if native.add_bos and native.bos >= 0 else []
+
+    @cached_property
+    def fim_tokens(self) -> dict[str, int]:
+        """The tokens for infilling that the file has, by llama.cpp's names: pre, suf, mid, rep, sep."""
+        return self._engine.get().fim_tokens()
+
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
         """As `Engine.tokenize`."""
         data, add_special = self._to_tokenize(text, add_bos, special)
@@ -141,14 +152,16 @@ class Vocabulary:
         assert tokens is not None
         return tokens
 
-    def fitting(self, text: str | bytes, *, add_bos: bool = True, n_ctx: int = 0) -> list[int]:
+    def fitting(
+        self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int = 0
+    ) -> list[int]:
         """The token ids of a prompt's text that leaves room for an answer in a context of `n_ctx` tokens, 0 =
         the engine's. What cannot fit is not tokenised. Raises ContextFullError.
         """
         native = self._engine.get()
         n_ctx = n_ctx or native.n_ctx
-        data, add_special = self._to_tokenize(text, add_bos, True)
-        tokens = native.tokenize(data, add_special, True, n_ctx - 1)
+        data, add_special = self._to_tokenize(text, add_bos, special)
+        tokens = native.tokenize(data, add_special, special, n_ctx - 1)
         if tokens is None:
             raise self._context_full(f"at least {n_ctx} tokens", n_ctx)
         return tokens

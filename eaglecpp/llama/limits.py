@@ -40,7 +40,7 @@ _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
     "lora_base": ((None,), "llama.cpp no longer has a base model for LoRA"),
     "numa": ((False, 0), "NUMA is process-wide; set it with numactl"),
     "tokenizer": ((None,), "the drafter was trained on the tokenizer in the target's file"),
-    "spm_infill": ((False,), "infill is not supported"),
+    "spm_infill": ((False, True), ""),
     "logits_all": ((False, True), ""),  # log-probabilities need no such switch here
     "no_perf": ((False, True), ""),
 }
@@ -64,9 +64,7 @@ def refuse_others(others: Mapping[str, Any]) -> None:
             refuse(f"{name}={value!r}", why)
 
 
-def refuse_call(suffix: str | None = None, tfs_z: float = 1.0) -> None:
-    if suffix is not None:
-        refuse("suffix", "infill is not supported")
+def refuse_call(tfs_z: float = 1.0) -> None:
     if tfs_z != 1.0:
         refuse("tfs_z", "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)")
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from eaglecpp.engine import Engine, Stream
 from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import (
@@ -211,15 +212,15 @@ class Llama(Mirror):
         Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
         `stopping_criteria(input_ids, logits)` is called after each token with an empty `logits`, which stay
         in native code. `logits_processor` sees every logit: then decoding is plain, by the twin. Raises
-        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix`,
-        `tfs_z` and for `echo` with `logprobs`.
+        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix` where
+        the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
         """
         if logits_processor or not self._has_engine:
             given = {name: value for name, value in locals().items() if name != "self"}
             self._twin_is_ahead = True
             return self._plain().create_completion(**given)
         self._twin_is_ahead = False
-        refuse_call(suffix=suffix, tfs_z=tfs_z)
+        refuse_call(tfs_z=tfs_z)
         if echo and logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
         sampling = SamplingOptions(
@@ -242,7 +243,11 @@ class Llama(Mirror):
             logit_bias=tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
             n_probs=logprobs or 0,
         )
-        tokens = self.engine.prompt_tokens(prompt)
+        if suffix is None:
+            tokens = self.engine.prompt_tokens(prompt)
+        else:
+            text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
+            tokens = Infill(text, suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
         if len(tokens) >= self.engine.n_ctx:  # in llama_cpp's words, which programs look for
             raise ContextFullError(
                 f"Requested tokens ({len(tokens)}) exceed context window of {self.engine.n_ctx}"

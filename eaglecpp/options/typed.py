@@ -85,6 +85,7 @@ class SamplingKeywords(TypedDict, total=False):
     xtc_probability: float
     xtc_threshold: float
     min_keep: int
+    infill: bool
     dynatemp_range: float
     dynatemp_exponent: float
     repeat_last_n: int
@@ -112,6 +113,8 @@ class OpenKeywords(ModelKeywords, DraftKeywords, SamplingKeywords, total=False):
 class GenerateKeywords(SamplingKeywords, total=False):
     """What `Session.stream` accepts and documents, apart from the prompt."""
 
+    suffix: str | None
+    cache_prompt: bool
     sampling: SamplingOptions | None
     strategy: str | Strategy | None
     exact: str | None

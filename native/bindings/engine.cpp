@@ -151,6 +151,21 @@ nb::object chat_template(const EngineHandle & e, const std::string & name) {
     return to_str(t ? t : "");
 }
 
+// Ids of the tokens for infilling, by llama.cpp's names; without those that the vocabulary lacks.
+nb::dict fim_tokens(const EngineHandle & e) {
+    const llama_vocab * vocab = e.target().vocab().get();
+    nb::dict d;
+    const auto add = [&](const char * name, Token token) {
+        if (token >= 0) d[name] = token;
+    };
+    add("pre", llama_vocab_fim_pre(vocab));
+    add("suf", llama_vocab_fim_suf(vocab));
+    add("mid", llama_vocab_fim_mid(vocab));
+    add("rep", llama_vocab_fim_rep(vocab));
+    add("sep", llama_vocab_fim_sep(vocab));
+    return d;
+}
+
 // what draft_spec_dict says of an EAGLE drafter, as far as a small model has it
 nb::dict model_dict(const Target & model) {
     nb::dict d;
@@ -495,6 +510,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("exact_rows", [](const E & e) { return e.get().exact_rows().to_string(); })
         .def_prop_ro("exact_points", [](const E & e) { return e.get().exact_rows().points(); })
         .def("metadata", &metadata)
+        .def("fim_tokens", &fim_tokens)
         .def("chat_template", &chat_template, nb::arg("name") = "")
         .def("draft_info", &draft_info)
         .def("device_info", &device_info)

@@ -193,6 +193,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     s.stats = {};
     attempt(
         [&] {
+            if (!params.cache_prompt) conversations_.forget(s);
             conversations_.reuse(s, prompt);
             rounds_.run_lost(s);
         },

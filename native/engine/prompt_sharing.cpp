@@ -37,7 +37,7 @@ std::vector<Slice> PromptSharing::cut(const std::vector<Sequence *> & reading, i
 }
 
 bool PromptSharing::can_adopt(const Sequence & s) const {
-    return target_.shares_batches() && cuts_freely(s, 1 + n_beside_least);
+    return s.params.cache_prompt && target_.shares_batches() && cuts_freely(s, 1 + n_beside_least);
 }
 
 bool PromptSharing::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {

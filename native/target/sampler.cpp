@@ -9,6 +9,8 @@
 
 namespace eaglecpp {
 
+static constexpr int n_infill_most = 256;
+
 static void check(bool ok, const char * name, double found, const char * expected) {
     if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
 }
@@ -92,8 +94,18 @@ void Sampler::build_chain(const SamplingParams & p, const llama_vocab * vocab, i
         if (p.typical_p < 1.0f) add(llama_sampler_init_typical(p.typical_p, p.min_keep));
         if (p.top_p < 1.0f) add(llama_sampler_init_top_p(p.top_p, p.min_keep));
         if (p.min_p > 0.0f) add(llama_sampler_init_min_p(p.min_p, p.min_keep));
+        if (p.infill) add_infill(vocab);
         add_draw(p);
     }
+}
+
+// It compares each token left with each other one, and falls back on the end of text.
+void Sampler::add_infill(const llama_vocab * vocab) {
+    if (!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0)) {
+        fail(ErrorKind::value, "infill: the sampler needs a vocabulary with a token that ends a text");
+    }
+    add(llama_sampler_init_top_k(n_infill_most));
+    add(llama_sampler_init_infill(vocab));
 }
 
 // XTC, temperature and the draw. Coupled, they stay outside the chain: whether XTC strikes is our lot, and the draw is

@@ -37,6 +37,7 @@ struct SamplingParams {
     float xtc_probability = 0.0f;
     float xtc_threshold = 0.1f;
     int min_keep = 0;
+    bool infill = false;     // llama.cpp's infill sampler, behind those that truncate
     int repeat_last_n = 64;  // -1 = n_ctx
     float repeat_penalty = 1.0f;
     float frequency_penalty = 0.0f;
@@ -111,6 +112,7 @@ class Sampler {
 
     void add(llama_sampler * s);
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
+    void add_infill(const llama_vocab * vocab);
     void add_draw(const SamplingParams & p);
     void parse_grammar(const SamplingParams & p, const Vocabulary & vocab);
     Token apply(const float * logits, bool is_bound, const Noise & noise);

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: MIT
+"""`Infill`: text before and behind a gap, as a prompt whose answer goes between them, in tokens of the target's
+file. The layout is llama.cpp's (ggml-org/llama.cpp: tools/server/server-common.cpp, format_prompt_infill):
+
+    [REP]myproject\\n [SEP]name\\n text ... [SEP]filename\\n [PRE]prefix begun [SUF]suffix [MID]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from eaglecpp.engine.vocabulary import Vocabulary
+from eaglecpp.errors import UnsupportedError
+
+__all__ = ["Infill"]
+
+_NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
+_CHARS_PER_TOKEN = 64  # of a text that is cut before it is tokenized, so that this takes bounded time
+
+
+@dataclass(frozen=True)
+class Infill:
+    """prefix, suffix: what stands around the gap; text of special tokens in them stays text
+    extra:  names and texts of other files, most important last; None = without llama.cpp's head for them, too
+    begun:  how the answer begins already; it goes behind the prefix
+    suffix_first: the order that some models were trained on, such as Codestral (llama.cpp's --spm-infill)
+    """
+
+    prefix: str
+    suffix: str
+    extra: Sequence[tuple[str, str]] | None = None
+    begun: str = ""
+    suffix_first: bool = False
+
+    def tokens(self, vocabulary: Vocabulary, n_most: int = 0) -> list[int]:
+        """The prompt. n_most: what is farthest from the gap is left out of a longer one, other files first, and
+        up to three quarters stay for the prefix; 0 = raises ContextFullError for one that does not fit. Raises
+        UnsupportedError where the file lacks the tokens.
+        """
+        fim = vocabulary.fim_tokens
+        lacking = [name for name in _NEEDED if name not in fim]
+        if lacking:
+            kinds = " and no ".join(_NEEDED[name] for name in lacking)
+            keys = ", ".join(f"tokenizer.ggml.fim_{name}_token_id" for name in lacking)
+            raise UnsupportedError(
+                f"this model does not support insert: its file has no {kinds} token for infilling ({keys})"
+            )
+        n_chars = n_most * _CHARS_PER_TOKEN
+
+        def read(text: str, special: bool = False) -> list[int]:
+            if n_most:
+                return vocabulary.tokenize(text, add_bos=False, special=special)
+            return vocabulary.fitting(text, add_bos=False, special=special)
+
+        before, behind = read(self.prefix[-n_chars:]), read(self.suffix[: n_chars or None])
+        begun, others = read(self.begun[-n_chars:], special=True), self._others(fim, read, n_chars)
+        head = vocabulary.bos_tokens
+        if n_most:
+            n_left = max(0, n_most - len(_NEEDED) - len(head) - len(begun))
+            n_before = min(len(before), max(3 * n_left // 4, n_left - len(behind)))
+            n_behind = min(len(behind), n_left - n_before)
+            before, behind = _last(before, n_before), behind[:n_behind]
+            others = _last(others, n_left - n_before - n_behind)
+        parts = [[fim["pre"], *before, *begun], [fim["suf"], *behind]]
+        if self.suffix_first:
+            parts.reverse()
+        tokens = [*others, *head, *parts[0], *parts[1], fim["mid"]]
+        if not n_most:
+            vocabulary.check_fit(len(tokens))
+        return tokens
+
+    def _others(
+        self, fim: Mapping[str, int], read: Callable[[str], list[int]], n_chars: int
+    ) -> list[int]:
+        if self.extra is None:
+            return []
+        tokens = [fim["rep"], *read("myproject\n")] if "rep" in fim else []
+        for name, text in self.extra:
+            tokens += [fim["sep"], *read(f"{name}\n")] if "sep" in fim else read("\n\n--- snippet ---\n\n")
+            tokens += read(text[-n_chars:])
+        return tokens + ([fim["sep"], *read("filename\n")] if "sep" in fim else [])
+
+
+def _last(tokens: list[int], n: int) -> list[int]:
+    return tokens[len(tokens) - n :]
