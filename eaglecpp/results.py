@@ -171,7 +171,8 @@ class Completion:
     `tokens` are all generated tokens in order, including a final end-of-generation token; `text` includes
     neither that nor a stop string. `finish_reason`: "stop" (the model or a stop string), "length"
     (`max_tokens` or the context), "cancelled". `seed` is the one used, even if it was drawn at random.
-    `plan_log`: the decision of every round as a line, if requested. `stopped_by`: the stop string that ended it.
+    `plan_log`: the decision of every round as a line, if requested. `stopped_by`: the stop string that ended
+    it.
     """
 
     text: str

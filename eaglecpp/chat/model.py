@@ -27,10 +27,15 @@ if TYPE_CHECKING:
     from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
 
-__all__ = ["ChatModel", "ChatPrompt"]
+__all__ = ["ChatModel", "ChatPrompt", "answer_room"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _ROOM = 1024  # tokens kept free for an answer whose length nobody limits
+
+
+def answer_room(max_tokens: int, n_ctx: int) -> int:
+    """Tokens that a prompt which is cut to fit leaves for its answer."""
+    return max(1, min(max_tokens if max_tokens >= 0 else _ROOM, n_ctx // 4))
 
 
 @dataclass(frozen=True)
@@ -162,7 +167,7 @@ class ChatModel:
             return len(prompt.tokens)
 
         with rendered_together():
-            conversation.fit(count, n_ctx, max(1, min(max_tokens if max_tokens >= 0 else _ROOM, n_ctx // 4)))
+            conversation.fit(count, n_ctx, answer_room(max_tokens, n_ctx))
             messages = conversation.prompt()
             prompt = made.get(len(messages)) or self.prompt(
                 messages, memory, n_ctx=n_ctx, tools=tools, think=think
@@ -170,9 +175,9 @@ class ChatModel:
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
-        """The prompt whose answer goes between two texts: by a template that knows `.Suffix`, the one in use or
-        the one that came with the model, else by the tokens of the target's file. n_most: as `Infill.tokens`; a
-        template's prompt is never cut. Raises UnsupportedError where the model has neither.
+        """The prompt whose answer goes between two texts: by a template that knows `.Suffix`, the one in use
+        or the one that came with the model, else by the tokens of the target's file. n_most: as
+        `Infill.tokens`; a template's prompt is never cut. Raises UnsupportedError where it has neither.
         """
         is_plain = asked.extra is None and not asked.begun and not asked.suffix_first
         for template in (self.template, self._stored) if is_plain else ():

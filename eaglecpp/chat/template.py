@@ -200,8 +200,8 @@ class ChatTemplate:
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
 
     def infill(self, prefix: str, suffix: str) -> Rendered | None:
-        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one of
-        the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
+        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one
+        of the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
         """
         if self.language != "go" or not (prefix and suffix):
             return None

@@ -158,6 +158,7 @@ def serve(
         origins=allow_origin,
         hosts=allow_host,
         engine=given(options),
+        model=preload,
         draft=draft,
         strategy=strategy,
         insecure=insecure,

@@ -193,6 +193,14 @@ class AsyncEngine:
         return len(self._lot), self._lot.n_bytes
 
     @property
+    def places(self) -> list[tuple[int, Task | None]]:
+        """Of each conversation the tokens that it holds, and what runs there. A look from beside the engine's
+        thread, which may have gone on meanwhile.
+        """
+        running = {task.place_number: task for task in list(self._running)}
+        return [(len(place.tokens), running.get(place.number)) for place in self._places]
+
+    @property
     def is_idle(self) -> bool:
         return not self._running and not self._waiting
 
@@ -461,7 +469,7 @@ class AsyncEngine:
                 tell([(task, "error", error)])
                 continue
             place.take(task.request.prompt)
-            task.place, task.begun = place, time.perf_counter()
+            task.place, task.place_number, task.begun = place, place.number, time.perf_counter()
             self._running.append(task)
             tell([(task, "begun", None)])
 

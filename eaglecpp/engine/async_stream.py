@@ -34,6 +34,7 @@ class Task:
     begun: float = 0.0
     cancelled: bool = False
     place: Place | None = None
+    place_number: int = -1  # stays when the place is left
     stream: Stream | None = None
     is_prefilling: bool = True
     watch: bool = False
@@ -59,6 +60,15 @@ class AsyncStream(AsyncIterator["Chunk"]):
     @property
     def prompt_tokens(self) -> list[int]:
         return list(self._task.request.prompt)
+
+    @property
+    def request(self) -> Request:
+        return self._task.request
+
+    @property
+    def place_number(self) -> int:
+        """Which of the engine's conversations it runs or ran in, from 0; -1 while it waits."""
+        return self._task.place_number
 
     @property
     def queue_ms(self) -> float:

@@ -345,9 +345,9 @@ class Engine:
 
         Made by a model's Go template that knows `.Suffix`, else by the infill tokens of the target's file.
         `extra`: (name, text) of other files that may help, most important last; these and `suffix_first`, the
-        order that Codestral was trained on, need the file's tokens. `n_most`: what is farthest from the gap is
-        left out beyond so many tokens, other files first; 0 = `ContextFullError` where it does not fit. Raises
-        `UnsupportedError` for a model that has neither such a template nor such tokens.
+        order that Codestral was trained on, need the file's tokens. `n_most`: what is farthest from the gap
+        is left out beyond so many tokens, other files first; 0 = `ContextFullError` where it does not fit.
+        Raises `UnsupportedError` for a model that has neither such a template nor such tokens.
         """
         asked = Infill(prefix, suffix, extra, suffix_first=suffix_first)
         return self._shared.chat.infill(asked, n_most).tokens

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""`Infill`: text before and behind a gap, as a prompt whose answer goes between them, in tokens of the target's
-file. The layout is llama.cpp's (ggml-org/llama.cpp: tools/server/server-common.cpp, format_prompt_infill):
+"""`Infill`: text before and behind a gap, as a prompt whose answer goes between them, in tokens of the
+target's file. The layout is llama.cpp's (tools/server/server-common.cpp, format_prompt_infill):
 
     [REP]myproject\\n [SEP]name\\n text ... [SEP]filename\\n [PRE]prefix begun [SUF]suffix [MID]
 """
@@ -34,9 +34,9 @@ class Infill:
     suffix_first: bool = False
 
     def tokens(self, vocabulary: Vocabulary, n_most: int = 0) -> list[int]:
-        """The prompt. n_most: what is farthest from the gap is left out of a longer one, other files first, and
-        up to three quarters stay for the prefix; 0 = raises ContextFullError for one that does not fit. Raises
-        UnsupportedError where the file lacks the tokens.
+        """The prompt. n_most: what is farthest from the gap is left out of a longer one, other files first,
+        and up to three quarters stay for the prefix; 0 = raises ContextFullError for one that does not fit.
+        Raises UnsupportedError where the file lacks the tokens.
         """
         fim = vocabulary.fim_tokens
         lacking = [name for name in _NEEDED if name not in fim]
@@ -70,9 +70,7 @@ class Infill:
             vocabulary.check_fit(len(tokens))
         return tokens
 
-    def _others(
-        self, fim: Mapping[str, int], read: Callable[[str], list[int]], n_chars: int
-    ) -> list[int]:
+    def _others(self, fim: Mapping[str, int], read: Callable[[str], list[int]], n_chars: int) -> list[int]:
         if self.extra is None:
             return []
         tokens = [fim["rep"], *read("myproject\n")] if "rep" in fim else []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
@@ -126,6 +126,7 @@ class Place:
     """One of the engine's conversations: what its caches hold, and whether somebody uses it."""
 
     sequence: NativeSequence
+    number: int
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
@@ -144,11 +145,14 @@ class Places:
     """lot: where conversations go that have to make room."""
 
     def __init__(self, sequences: Iterable[NativeSequence], lot: ParkingLot) -> None:
-        self._places = [Place(sequence) for sequence in sequences]
+        self._places = [Place(sequence, number) for number, sequence in enumerate(sequences)]
         self._lot = lot
 
     def __len__(self) -> int:
         return len(self._places)
+
+    def __iter__(self) -> Iterator[Place]:
+        return iter(self._places)
 
     @property
     def has_free(self) -> bool:

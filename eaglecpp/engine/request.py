@@ -264,9 +264,8 @@ def make_request(
     (given,) = split(options, SamplingOptions)
     if suffix is not None:
         if not isinstance(prompt, str) or not isinstance(suffix, str):
-            raise InvalidTypeError(
-                f"suffix: prompt and suffix must be str, found {type(prompt).__name__} and {type(suffix).__name__}"
-            )
+            found = f"{type(prompt).__name__} and {type(suffix).__name__}"
+            raise InvalidTypeError(f"suffix: prompt and suffix must be str, found {found}")
         prompt = shared.chat.infill(Infill(prompt, suffix)).tokens
     text = resolve_grammar(grammar, json_schema, response_format)
     if text is not None:

@@ -56,9 +56,9 @@ class Session:
         `response_format`: at most one, see `eaglecpp.engine.grammar`.
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
         each token with all generated ones; True ends the generation. `utf8_errors`: what to do with bytes
-        that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between a `prompt` that is
-        a str and this text, see `Engine.infill_prompt`. `cache_prompt=False`: all of the prompt is computed,
-        even if the caches hold its beginning.
+        that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between a `prompt` that
+        is a str and this text, see `Engine.infill_prompt`. `cache_prompt=False`: all of the prompt is
+        computed, even if the caches hold its beginning.
 
         `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
 

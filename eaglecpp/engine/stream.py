@@ -80,6 +80,11 @@ class Stream(Iterator[Chunk]):
         return self._request.seed
 
     @property
+    def n_tokens(self) -> int:
+        """Tokens generated so far."""
+        return len(self._tokens)
+
+    @property
     def prompt_tokens(self) -> list[int]:
         return list(self._request.prompt)
 

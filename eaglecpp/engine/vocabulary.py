@@ -174,7 +174,7 @@ class Vocabulary:
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """As `Engine.detokenize`."""
-        data = self._engine.get().detokenize(self._checked(tokens), False, special)
+        data = self._engine.get().detokenize(self.checked(tokens), False, special)
         return data.decode("utf-8", "replace")
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
@@ -208,7 +208,7 @@ class Vocabulary:
         else:
             if has_to_fit and hasattr(prompt, "__len__"):
                 self.check_fit(len(prompt))
-            tokens = self._checked(prompt)
+            tokens = self.checked(prompt)
         if not tokens:
             raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
@@ -228,7 +228,8 @@ class Vocabulary:
     def _special_text(self, token: int) -> bytes:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
-    def _checked(self, tokens: Sequence[int]) -> list[int]:
+    def checked(self, tokens: Sequence[int]) -> list[int]:
+        """The ids as they are. Raises InvalidTypeError, InvalidValueError for others than the model's."""
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self.size
         except TypeError as error:

@@ -212,8 +212,8 @@ class Llama(Mirror):
         Arguments and defaults are llama_cpp's. `max_tokens` None or <= 0: until the context is full.
         `stopping_criteria(input_ids, logits)` is called after each token with an empty `logits`, which stay
         in native code. `logits_processor` sees every logit: then decoding is plain, by the twin. Raises
-        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix` where
-        the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
+        `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix`
+        where the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
         """
         if logits_processor or not self._has_engine:
             given = {name: value for name, value in locals().items() if name != "self"}

@@ -386,7 +386,8 @@ class SamplingOptions(_Validated):
     )
     min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0)
     infill: bool = _option(
-        False, "llama.cpp's infill sampler: ends an infilled text sooner, and takes tokens together that begin alike"
+        False,
+        "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike",
     )
     dynatemp_range: float = _option(
         0.0,

@@ -12,13 +12,13 @@ import asyncio
 import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import ChatPrompt
+from eaglecpp.chat.model import ChatPrompt, answer_room
 from eaglecpp.chat.template import Rendered
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ContextFullError
@@ -31,10 +31,12 @@ from eaglecpp.server.loaded import LoadedModel
 if TYPE_CHECKING:
     from eaglecpp.chat.reader import Piece
     from eaglecpp.engine.async_stream import AsyncStream
+    from eaglecpp.engine.infill import Infill
+    from eaglecpp.engine.request import Request
     from eaglecpp.results import Completion, TokenLogprob
     from eaglecpp.server.models import Lease, ModelPool, Slot
 
-__all__ = ["Answer", "Ask", "Delta", "logprob_list", "make_prompt", "open_answer"]
+__all__ = ["Answer", "Ask", "Delta", "logprob_list", "make_prompt", "make_sampling", "open_answer"]
 
 _PATIENCE_S = 1.0  # of a status that waits for the engine to take the request up; clients give up after 30 s
 _FIELDS = {option.name for option in describe(SamplingOptions)} - {"grammar", "n_probs", "logit_bias"}
@@ -44,21 +46,27 @@ _FIELDS = {option.name for option in describe(SamplingOptions)} - {"grammar", "n
 class Ask:
     """One request, in no API's words.
 
-    messages or text: a conversation, or a prompt without a template (tokens: the same, tokenized)
+    messages, text or infill: a conversation, a prompt without a template (tokens: the same, tokenized), or a
+               gap between two texts
     template:  in place of the model's own
+    defaults:  parameters that the model's own stand over
     options:   parameters by Ollama's names, or fields of `SamplingOptions`; these stand over the model's own
     format:    None, "json", or a JSON schema
     tools, must_call: the tools there are; the names one of which must be called, () = as the model likes
     n_probs:   likeliest tokens to tell of each; None = no log-probabilities
-    truncate:  leave out the oldest messages where a conversation does not fit
+    truncate:  leave out the oldest messages where a conversation does not fit, or what is far from a gap
+    cache_prompt: go on from what the caches hold of the prompt
+    stop_when: makes of the model what ends the answer, from the tokens so far
     draft:     False = no drafts; strategy, exact: as on the command line
     """
 
     model: str
     messages: Sequence[Message] = ()
     text: str | None = None
+    infill: Infill | None = None
     template: str | None = None
     tokens: Sequence[int] | None = None
+    defaults: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     sampling: Mapping[str, Any] = field(default_factory=dict)
     format: Any = None
@@ -67,6 +75,8 @@ class Ask:
     think: bool | str | None = None
     n_probs: int | None = None
     truncate: bool = True
+    cache_prompt: bool = True
+    stop_when: Callable[[LoadedModel], Callable[[list[int]], bool]] | None = None
     keep_alive_s: float | None = None
     draft: bool = True
     strategy: str | None = None
@@ -122,6 +132,16 @@ class Answer:
     @property
     def completion(self) -> Completion:
         return self._stream.completion()
+
+    @property
+    def request(self) -> Request:
+        """What the engine was asked for."""
+        return self._stream.request
+
+    @property
+    def place(self) -> int:
+        """The number of the conversation it runs in, -1 while it waits for one."""
+        return self._stream.place_number
 
     @property
     def reason(self) -> str:
@@ -210,12 +230,19 @@ async def open_answer(pool: ModelPool, ask: Ask, request_s: float = 0.0) -> Asyn
                 f"'{ask.model}' is an embedding model and generates no text; /api/embed and /v1/embeddings "
                 "have its vectors",
             )
-        sampling = await asyncio.to_thread(_sampling, lease.model, parameters, fields, ask)
+        sampling = await asyncio.to_thread(make_sampling, lease.model, parameters, fields, ask)
         prompt = await _fitting_prompt(pool, lease, ask, n_ctx, sampling.max_tokens)
         model = lease.model
+        ask.model = model.answers_as(ask.model)
         strategy = model.wanted("off" if not ask.draft else ask.strategy)
         request = await asyncio.to_thread(
-            model.engine.request, prompt.tokens, sampling=sampling, strategy=strategy, **_exact(ask)
+            model.engine.request,
+            prompt.tokens,
+            sampling=sampling,
+            strategy=strategy,
+            cache_prompt=ask.cache_prompt,
+            stop_when=None if ask.stop_when is None else ask.stop_when(model),
+            **_exact(ask),
         )
         stream = model.engine.stream(request, watch=ask.show_drafts)
         async with stream:
@@ -268,6 +295,11 @@ def _needs(model: LoadedModel, ask: Ask, n_room: int) -> bool:
 
 def make_prompt(model: LoadedModel, ask: Ask, max_tokens: int = 1) -> ChatPrompt:
     """What the model reads. Raises ContextFullError where it may not be truncated, or that does not help."""
+    if ask.infill is not None:
+        room = answer_room(max_tokens, model.n_ctx)
+        return model.chat.with_template(ask.template).infill(
+            ask.infill, model.n_ctx - room if ask.truncate else 0
+        )
     given = ask.text if ask.tokens is None else ask.tokens
     if given is not None:
         tokens = model.engine.engine.vocabulary.prompt_tokens(given, has_to_fit=True)
@@ -297,11 +329,12 @@ def _parameters(ask: Ask) -> tuple[dict[str, Any], dict[str, Any]]:
     return parameters, fields
 
 
-def _sampling(
+def make_sampling(
     model: LoadedModel, parameters: Mapping[str, Any], fields: Mapping[str, Any], ask: Ask
 ) -> SamplingOptions:
+    """The options of an answer: the request's, over those of the model. Raises ApiError."""
     own = model.source.modelfile
-    options = parameter_options({**own.parameters, **parameters}) | own.settings.options
+    options = parameter_options({**ask.defaults, **own.parameters, **parameters}) | own.settings.options
     # what the request says stands over a pragma of the model's author
     options |= {PARAMETERS[name].option: PARAMETERS[name].fitted(value) for name, value in parameters.items()}
     merged = {

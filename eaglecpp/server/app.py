@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglecpp.server import anthropic, embeddings, library, ollama, openai, responses
+from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import ClientGoneError, error_response, json_response
@@ -62,6 +62,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/", _root, methods=get),
         Route("/static/{name}", _static, methods=get),
         Route("/health", _health, methods=get),
+        Route("/v1/health", _health, methods=get),
         Route("/metrics", _metrics, methods=get),
         Route("/api/version", _version, methods=get),
         Route("/api/tags", library.tags, methods=get),
@@ -86,6 +87,18 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/v1/completions", openai.completions, methods=post),
         Route("/v1/responses", responses.responses, methods=post),
         Route("/v1/messages", anthropic.messages, methods=post),
+        Route("/models", openai.models, methods=get),
+        Route("/chat/completions", openai.chat, methods=post),
+        Route("/completion", llama_server.completion, methods=post),
+        Route("/completions", llama_server.completion, methods=post),
+        Route("/infill", llama_server.infill, methods=post),
+        Route("/tokenize", llama_server.tokenize, methods=post),
+        Route("/detokenize", llama_server.detokenize, methods=post),
+        Route("/apply-template", llama_server.apply_template, methods=post),
+        Route("/props", llama_server.props, methods=get),
+        Route("/props", llama_server.refuse_changes, methods=post),
+        Route("/slots", llama_server.slots, methods=get),
+        Route("/slots/{id}", llama_server.refuse_changes, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
     for route in routes:

@@ -29,7 +29,8 @@ class ServerConfig:
     origins:     origins allowed besides those of this machine; ("*",) = all
     hosts:       names by which the server is reached, checked on a loopback address against DNS rebinding
     engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`
-    draft:       the drafter of the model named on the command line
+    model:       the one named on the command line, which requests mean that name none
+    draft:       its drafter, if it is a file
     strategy:    for all requests that say nothing, "" = each model's own
     learn_idle_s: without a request before drafters learn, where `engine` or a model says that they do
     """
@@ -52,6 +53,7 @@ class ServerConfig:
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
+    model: str = ""
     draft: str | None = None
     strategy: str = ""
     insecure: bool = False

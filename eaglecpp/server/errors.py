@@ -27,12 +27,15 @@ from eaglecpp.store.errors import DownloadError, OfflineError
 
 __all__ = ["ApiError", "as_api_error", "error_body"]
 
+_OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
+                    503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    501: "not_supported_error",
     413: "request_too_large",
     429: "rate_limit_error",
     503: "overloaded_error",
@@ -68,6 +71,8 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
             return ApiError(404, str(error), code="model_not_found", param="model")
         case ContextFullError():
             return ApiError(400, str(error), code="context_length_exceeded", param="messages")
+        case UnsupportedError() if path == "/infill":
+            return ApiError(501, str(error))
         case (
             InvalidArgumentError()
             | GrammarError()
@@ -101,11 +106,16 @@ def _status(error: BaseException) -> int:
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:
-    """The body of the API that `path` belongs to."""
+    """The body of the API that `path` belongs to, llama-server's if it is no other's."""
     if path.startswith("/v1/messages"):
         return {"type": "error", "error": {"type": error.type, "message": error.message}}
     if path.startswith("/v1/"):
         return {
             "error": {"message": error.message, "type": error.type, "param": error.param, "code": error.code}
         }
-    return {"error": error.message}
+    if path.startswith("/api/") or path == "/":
+        return {"error": error.message}
+    kind = _OF_LLAMA_SERVER.get(error.status, error.type)
+    if error.code == "context_length_exceeded":
+        kind = "exceed_context_size_error"
+    return {"error": {"code": error.status, "message": error.message, "type": kind}}

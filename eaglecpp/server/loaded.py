@@ -23,8 +23,10 @@ from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import Found, find_here, find_name, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
+from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, means_path, served
+from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
@@ -86,20 +88,28 @@ class Source:
 
 def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
     """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
-    name models; which files are served is the operator's choice.
+    name models; which files are served is the operator's choice. A server of one file means that file by
+    every name that nothing else has, as llama-server does: clients send whatever they were written with.
 
-    Raises ModelNotFoundError.
+    Raises ModelNotFoundError, ModelNameError; ApiError where no name is given and none is meant.
     """
+    name = name or config.model
+    if not name:
+        raise ApiError(400, "model is required", param="model")
     if name in files:
         return Source.of(name, find_here(files[name], config.draft), lambda: served(files[name]))
-    if means_path(name):
-        raise ModelNotFoundError(f"model '{name}' not found")
     stores = Stores.open()
     try:
+        if means_path(name):
+            raise ModelNotFoundError("")
         model = find_name(model_name(name), name, stores)
-    except ModelNotFoundError as error:
+    except (ModelNotFoundError, ModelNameError) as error:
+        if config.model in files:
+            return find_source(config.model, config, files)
+        if not isinstance(error, ModelNotFoundError):
+            raise
         why = str(error).removeprefix(f"model {name!r} is ")
-        raise ModelNotFoundError(f"model '{name}' not found: {why}") from None
+        raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
     known = model.name
     assert known is not None
     return Source.of(str(known), with_own_draft(model), lambda: stores.get(known))
@@ -177,6 +187,10 @@ class LoadedModel:
     @property
     def name(self) -> str:
         return self.source.name
+
+    def answers_as(self, asked: str) -> str:
+        """What an answer calls the model: as the request did, a file by its own name."""
+        return self.name if self.source.found.is_file or not asked else asked
 
     @property
     def on_gpu(self) -> bool:

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message
+from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.server.answer import Answer, Ask, Delta, logprob_list, make_prompt, open_answer
 from eaglecpp.server.errors import ApiError
@@ -60,15 +61,16 @@ async def generate(request: Request) -> Response:
     text, system = field(body, "prompt", str, ""), field(body, "system", str, "")
     ask.template = field(body, "template", str) or None
     is_raw, context = field(body, "raw", bool, False), field(body, "context", list, [])
-    if field(body, "suffix", str, ""):
-        raise ApiError(400, f"{ask.model} does not support insert: suffix is not supported by this server")
+    suffix = field(body, "suffix", str, "")
     _refuse_images(body)
-    if not text and not context:
+    if not text and not context and not suffix:
         return await _load_or_unload(server, ask, {"response": ""})
     if is_raw:
-        if system or ask.template or context:
-            raise ApiError(400, "raw mode does not support template, system, or context")
+        if system or ask.template or context or suffix:
+            raise ApiError(400, "raw mode does not support template, system, suffix, or context")
         ask.text = text
+    elif suffix:
+        ask.infill = Infill(text, suffix)
     else:
         head = [Message("system", system)] if system else []
         ask.messages = [*head, Message("user", text)]
@@ -96,9 +98,6 @@ def now_text() -> str:
 
 def _common(body: Mapping[str, Any]) -> Ask:
     """The fields that both endpoints have."""
-    model = field(body, "model", str, "")
-    if not model:
-        raise ApiError(400, "model is required")
     think = body.get("think")
     if think is not None and not isinstance(think, bool) and think not in _LEVELS:
         raise ApiError(400, f"think must be true, false or one of {', '.join(_LEVELS)}; found {think!r}")
@@ -109,7 +108,7 @@ def _common(body: Mapping[str, Any]) -> Ask:
         raise ApiError(400, f"top_logprobs must be between 0 and 20, found {n_top}")
     draft, strategy = extensions(body)
     return Ask(
-        model=model,
+        model=field(body, "model", str, ""),
         options=field(body, "options", dict, {}),
         format=format or None,
         think=think,
@@ -173,8 +172,8 @@ async def _load_or_unload(server: Server, ask: Ask, empty: Mapping[str, Any]) ->
         n_ctx = ask.options.get("num_ctx")
         async with server.pool.use(
             ask.model, n_ctx=n_ctx if isinstance(n_ctx, int) else 0, keep_alive_s=ask.keep_alive_s
-        ):
-            pass
+        ) as lease:
+            ask.model = lease.model.answers_as(ask.model)
     return json_response(
         {"model": ask.model, "created_at": now_text(), **empty, "done": True, "done_reason": reason}
     )

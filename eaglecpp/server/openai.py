@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS
@@ -52,14 +53,14 @@ class _Head:
     id: str
     object: str
     created: int
-    model: str
+    ask: Ask
 
     def with_choices(self, choices: list[Any], **rest: Any) -> dict[str, Any]:
         return {
             "id": self.id,
             "object": self.object,
             "created": self.created,
-            "model": self.model,
+            "model": self.ask.model,
             "system_fingerprint": "fp_eaglecpp",
             "choices": choices,
             **rest,
@@ -82,7 +83,7 @@ async def chat(request: Request) -> Response:
     kwargs = field(body, "chat_template_kwargs", dict, {})
     if isinstance(kwargs.get("enable_thinking"), bool):
         ask.think = kwargs["enable_thinking"]
-    head = _Head(f"chatcmpl-{uuid.uuid4().hex[:24]}", "chat.completion", int(time.time()), ask.model)
+    head = _Head(f"chatcmpl-{uuid.uuid4().hex[:24]}", "chat.completion", int(time.time()), ask)
 
     def whole(answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
@@ -115,13 +116,17 @@ async def completions(request: Request) -> Response:
         ask.tokens = prompt
     else:
         raise ApiError(400, "prompt must be one text, or one list of token ids", param="prompt")
-    if field(body, "suffix", str, "") or field(body, "best_of", int, 1) != 1:
-        raise ApiError(400, "suffix and best_of are not supported by this server")
+    if suffix := field(body, "suffix", str, ""):
+        if ask.text is None:
+            raise ApiError(400, "suffix needs a prompt that is a text", param="suffix")
+        ask.infill = Infill(ask.text, suffix)
+    if field(body, "best_of", int, 1) != 1:
+        raise ApiError(400, "best_of is not supported by this server", param="best_of")
     n_top = field(body, "logprobs", int)
     ask.n_probs = None if n_top is None else _n_top(n_top)
     ask.format = read_format(body.get("response_format"))
     echo = field(body, "echo", bool, False)
-    head = _Head(f"cmpl-{uuid.uuid4().hex[:24]}", "text_completion", int(time.time()), ask.model)
+    head = _Head(f"cmpl-{uuid.uuid4().hex[:24]}", "text_completion", int(time.time()), ask)
 
     async def parts(answer: Answer) -> AsyncIterator[bytes]:
         if echo:
@@ -174,9 +179,6 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
     """The fields that OpenAI's endpoints share, and ours: `options`, `num_ctx`, `draft`, `strategy`,
     `exact`, `keep_alive`. What a request leaves out is the model's own.
     """
-    name = field(body, "model", str, "")
-    if not name:
-        raise ApiError(400, "model is required", param="model")
     if field(body, "n", int, 1) != 1:
         raise ApiError(400, "n: this server returns one choice per request", param="n")
     options: dict[str, Any] = dict(field(body, "options", dict, {}))
@@ -217,7 +219,7 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
         sampling["grammar"] = grammar
     draft, strategy = extensions(body)
     return Ask(
-        model=name,
+        model=field(body, "model", str, ""),
         options=options,
         sampling=sampling,
         truncate=False,

@@ -30,7 +30,7 @@ _HEADERS = ", ".join(
     ["Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "OpenAI-Beta", "X-Api-Key",
      "Anthropic-Version", "Anthropic-Beta", *(f"x-stainless-{name}" for name in _STAINLESS)]
 )  # fmt: skip
-_OPEN = ("/", "/health", "/metrics")  # what a probe may read without a key
+_OPEN = ("/", "/health", "/v1/health", "/metrics")  # what a probe may read without a key
 
 
 class Gate:
