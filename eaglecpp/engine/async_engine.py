@@ -245,8 +245,11 @@ class AsyncEngine:
         return AsyncStream(task, self._cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as `Session.stream`."""
-        return await self.stream(prompt, **options).finish()
+        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. A prompt is made in
+        a thread beside the loop, which a long text would hold up.
+        """
+        request = await asyncio.to_thread(lambda: self.request(prompt, **options))
+        return await self.stream(request).finish()
 
     @overload
     async def chat(

@@ -101,10 +101,10 @@ def _samplers(given: Any) -> dict[str, Any]:
         raise ApiError(400, "samplers must be a list of names, or a text of their letters")
     names = [name.replace("-", "_") for name in names]
     known = {_OTHER_NAMES.get(name, name) for name in names}
-    off = {
-        key: value for name, values in SAMPLERS.items() if name not in known for key, value in values.items()
-    }
-    return off | {"infill": "infill" in known}
+    options: dict[str, Any] = {"infill": "infill" in known}
+    for name, off in SAMPLERS.items():
+        options |= off if name not in known else {}
+    return options
 
 
 def read_prompts(given: Any) -> list[Parts]:
@@ -167,7 +167,7 @@ class LineLimits:
     that the answer has then; None = all.
     """
 
-    def __init__(self, model: LoadedModel, n_indent: int, most_ms: int) -> None:
+    def __init__(self, model: LoadedModel, n_indent: int, most_ms: float) -> None:
         self._piece = model.engine.engine.vocabulary.token_to_piece
         self._n_indent, self._most_s = n_indent, most_ms / 1000
         self._text, self._line, self._has_line = b"", 0, False

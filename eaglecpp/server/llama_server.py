@@ -198,7 +198,7 @@ async def _answered(request: Request, body: Mapping[str, Any], asks: Sequence[As
     n_each = field(body, "n_cmpl", int) or field(body, "n", int, 1)
     if not 1 <= n_each <= server.config.n_parallel:
         raise ApiError(400, f"n_cmpl must be between 1 and {server.config.n_parallel}, found {n_each}")
-    n_indent, most_ms = field(body, "n_indent", int, 0), field(body, "t_max_predict_ms", int, 0)
+    n_indent, most_ms = field(body, "n_indent", int, 0), field(body, "t_max_predict_ms", float, 0.0)
     asks = [_nth(ask, i) for ask in asks for i in range(n_each)]
     for ask in asks:
         if n_indent > 0 or most_ms > 0:

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import gguf
 
@@ -19,7 +22,7 @@ def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
         path = stem.with_name(f"{stem.name}-{number + 1:05}-of-{n_parts:05}.gguf")
         writer = gguf.GGUFWriter(path, arch)
         if number == 0:
-            _copy_keys(reader, writer)
+            copy_keys(reader, writer)
         writer.add_uint16("split.no", number)
         writer.add_uint16("split.count", n_parts)
         writer.add_int32("split.tensors.count", len(reader.tensors))
@@ -33,9 +36,12 @@ def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
     return parts
 
 
-def _copy_keys(reader: gguf.GGUFReader, writer: gguf.GGUFWriter) -> None:
+def copy_keys(
+    reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changed: Mapping[str, Any] = MappingProxyType({})
+) -> None:
+    """All keys; changed: with these values instead."""
     for name, entry in reader.fields.items():
         if name.startswith("GGUF.") or name == "general.architecture":
             continue
         sub_type = entry.types[1] if len(entry.types) > 1 else None
-        writer.add_key_value(name, entry.contents(), entry.types[0], sub_type)
+        writer.add_key_value(name, changed.get(name, entry.contents()), entry.types[0], sub_type)

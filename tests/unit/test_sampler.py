@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
@@ -48,6 +49,8 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "dry_multiplier": 0.5,
         "dry_penalty_last_n": 64,
     },
+    "infill": {"infill": True},
+    "infill-among-few": OFF | {"infill": True, "top_k": 6},
     "grammar": {"grammar": "root ::= [a-m]+"},
     "grammar-and-few": {"grammar": "root ::= [a-m]+", "top_k": 6, "top_p": 1.0, "min_p": 0.0},
     "grammar-and-temperature": OFF | {"grammar": "root ::= [a-z]+"},
@@ -201,3 +204,17 @@ def test_an_unknown_rng_is_refused() -> None:
 def test_a_sampler_without_a_model_refuses_what_needs_one() -> None:
     with pytest.raises(ValueError, match="need a model"):
         Sampler(params(grammar='root ::= "a"'), 4)
+
+
+def test_the_infill_sampler_takes_an_end_that_is_likely_at_all(target: Target, models: Models) -> None:
+    """Among n tokens: from a third of an n-th of what the others have."""
+    end = int(GGUFReader(models.target).fields["tokenizer.ggml.eos_token_id"].contents())
+    logits = np.full(target.n_vocab, -20.0, dtype=np.float32)
+    logits[[97, 98, 99, end]] = 2.0, 2.0, 2.0, 1.0
+    options = OFF | {"temperature": 1.0, "top_k": 4, "n": 1000}
+    assert 0 < draws(target, logits, 0, **options)[end] < 1000
+    assert draws(target, logits, 0, **options, infill=True)[end] == 1000
+    logits[end] = -3.0
+    assert draws(target, logits, 0, **options, infill=True)[end] < 30
+    with pytest.raises(ValueError, match="needs a vocabulary"):
+        Sampler(params(infill=True), 4)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: MIT
+"""The demo pair with tokens for infilling in its vocabulary. What it was trained on it says as before."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+
+from helpers.http_server import DRAFT, TARGET
+from helpers.tiny_split import copy_keys
+
+__all__ = ["TOKENS", "write_infill_pair"]
+
+TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
+"""In place of the last of the vocabulary, which are seldom said; llama.cpp knows them by these texts."""
+
+
+def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, Path]:
+    """Target and drafter. n_tokens: how many of `TOKENS` they have."""
+    return _written(TARGET, folder, TOKENS[:n_tokens]), _written(DRAFT, folder, TOKENS[:n_tokens])
+
+
+def _written(source: Path, folder: Path, tokens: tuple[str, ...]) -> Path:
+    reader, path, n = gguf.GGUFReader(source), folder / source.name, len(tokens)
+    control = int(gguf.TokenType.CONTROL)
+    kept = {
+        name: reader.fields[f"tokenizer.ggml.{name}"].contents()[:-n]
+        for name in ("tokens", "token_type", "merges")
+    }
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    changed = {
+        "tokenizer.ggml.tokens": [*kept["tokens"], *tokens],
+        "tokenizer.ggml.token_type": [*kept["token_type"], *[control] * n],
+        "tokenizer.ggml.merges": kept["merges"],
+    }
+    copy_keys(reader, writer, changed)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path

@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: MIT
+"""Prompts whose answer goes between two texts: by the file's tokens, by a template, and with drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from eaglecpp import Engine, Llama
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.engine.infill import Infill
+from eaglecpp.errors import ContextFullError, UnsupportedError
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.references.names import ModelName
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
+from helpers.http_server import TARGET
+from helpers.infill import TOKENS, write_infill_pair
+from helpers.vocabularies import write_spm
+
+PREFIX, SUFFIX = 'def join(paths):\n    """', '"""\n    return os.path.join(*paths)\n'
+FAST = {"n_ctx": 512, "n_threads": 1, "planner_cache": False}
+PRE, SUF, MID, REP, SEP = TOKENS
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return write_infill_pair(tmp_path_factory.mktemp("pair"))
+
+
+@pytest.fixture(scope="module")
+def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
+    with Engine.open(*pair, **FAST) as opened:
+        yield opened
+
+
+def shown(engine: Engine, tokens: list[int]) -> str:
+    return engine.detokenize(tokens, special=True)
+
+
+def test_the_layout_is_llama_cpps(engine: Engine) -> None:
+    assert shown(engine, engine.infill_prompt(PREFIX, SUFFIX)) == f"{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
+    first = engine.infill_prompt(PREFIX, SUFFIX, suffix_first=True)
+    assert shown(engine, first) == f"{SUF}{SUFFIX}{PRE}{PREFIX}{MID}"
+    extra = engine.infill_prompt(PREFIX, SUFFIX, extra=[("a.py", "A = 1\n"), ("b.py", "B = 2\n")])
+    assert shown(engine, extra) == (
+        f"{REP}myproject\n{SEP}a.py\nA = 1\n{SEP}b.py\nB = 2\n{SEP}filename\n{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
+    )
+    for empty in ("", "x"):
+        assert shown(engine, engine.infill_prompt(empty, "")) == f"{PRE}{empty}{SUF}{MID}"
+
+
+def test_special_tokens_in_a_text_stay_text(engine: Engine) -> None:
+    plain, marked = engine.infill_prompt("a", "b"), engine.infill_prompt(f"a{MID}", f"{PRE}b")
+    special = set(engine.native.fim_tokens().values())
+    assert [t for t in marked if t in special] == [t for t in plain if t in special]
+
+
+def test_files_without_marks_for_files_are_told_apart_by_text(tmp_path: Path) -> None:
+    with Engine.open(write_infill_pair(tmp_path, n_tokens=3)[0], **FAST) as engine:
+        tokens = engine.infill_prompt("a", "b", extra=[("a.py", "A = 1\n")])
+        assert shown(engine, tokens) == f"\n\n--- snippet ---\n\nA = 1\n{PRE}a{SUF}b{MID}"
+
+
+def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
+    """As in llama.cpp, behind other files. This vocabulary wants one, and lends two words as marks."""
+    with Engine.open(write_spm(tmp_path / "spm.gguf"), **FAST) as engine:
+        vocabulary = engine.vocabulary
+        vocabulary.__dict__["fim_tokens"] = {"pre": 300, "suf": 301, "mid": 302}
+        tokens = Infill("a", "b", extra=[("x", "c")]).tokens(vocabulary)
+        at = tokens.index(engine.native.bos)
+        assert at > 0 and tokens[at + 1] == 300 and tokens[-1] == 302
+        assert Infill("a", "b").tokens(vocabulary)[:2] == [engine.native.bos, 300]
+
+
+@pytest.mark.parametrize("n_most", [12, 40, 200])
+def test_what_is_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
+    before, behind = "one two three\n" * 200, "four five six\n" * 200
+    whole = engine.infill_prompt("two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
+    assert len(whole) == n_most and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
+    tokens = engine.infill_prompt(before, behind, extra=[("a", "x")], n_most=n_most)
+    assert len(tokens) == n_most and tokens[0] == engine.native.fim_tokens()["pre"]
+    head, _, tail = shown(engine, tokens).removeprefix(PRE).removesuffix(MID).partition(SUF)
+    assert before.endswith(head) and behind.startswith(tail)
+    assert len(engine.tokenize(head)) == pytest.approx(3 * len(engine.tokenize(tail)), rel=0.5)
+    assert shown(engine, engine.infill_prompt("a", behind, n_most=n_most)).startswith(f"{PRE}a{SUF}")
+
+
+def test_what_does_not_fit_is_refused(engine: Engine) -> None:
+    for prefix, suffix in (("word " * 5000, ""), ("", "word " * 5000), ("word " * 300, "word " * 300)):
+        with pytest.raises(ContextFullError, match="the context has 512"):
+            engine.generate(prefix, suffix=suffix)
+
+
+@pytest.mark.parametrize("sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 5, "infill": True}])
+def test_drafts_change_nothing(engine: Engine, sampling: dict[str, float]) -> None:
+    asked = {"suffix": SUFFIX, "max_tokens": 40, "ignore_eos": True, "exact": "on", **sampling}
+    drafted = engine.generate(PREFIX, strategy="chain:4", cache_prompt=False, **asked)
+    plain = engine.generate(PREFIX, strategy="off", cache_prompt=False, **asked)
+    assert drafted.tokens == plain.tokens
+    assert drafted.timings.draft_n_accepted > 0 and drafted.timings.reused_n == plain.timings.reused_n == 0
+    assert engine.generate(PREFIX, strategy="off", **asked).timings.reused_n > 0
+
+
+def test_a_model_without_tokens_is_refused_with_the_keys(tmp_path: Path) -> None:
+    with Engine.open(TARGET, **FAST) as engine:
+        with pytest.raises(UnsupportedError, match="no prefix and no suffix and no middle token"):
+            engine.generate("a", suffix="b")
+        with pytest.raises(TypeError, match="must be str"):
+            engine.generate([1, 2], suffix="b")
+    two, said = (
+        write_infill_pair(tmp_path, n_tokens=2)[0],
+        r"no middle token.*\(tokenizer.ggml.fim_mid_token_id\)",
+    )
+    with Engine.open(two, **FAST) as engine, pytest.raises(UnsupportedError, match=said):
+        engine.infill_prompt("a", "b")
+
+
+def test_a_template_with_suffix_stands_over_the_files_tokens(
+    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    template = "{{ if .Suffix }}[SUFFIX]{{ .Suffix }}[PREFIX]{{ .Prompt }}{{ else }}{{ .Prompt }}{{ end }}"
+    text = f'FROM {pair[0]}\nTEMPLATE """{template}"""\n'
+    create_model(Stores.open(), ModelName.parse("own"), Modelfile.from_text(text), Path())
+    with Engine.open("own", **FAST) as engine:
+        assert shown(engine, engine.infill_prompt("a", "b")) == "[SUFFIX]b[PREFIX]a"
+        assert shown(engine, engine.infill_prompt("", "b")) == f"{PRE}{SUF}b{MID}"
+        assert shown(engine, engine.infill_prompt("a", "b", suffix_first=True)) == f"{SUF}b{PRE}a{MID}"
+        assert engine.generate("a", suffix="b", max_tokens=1).prompt_tokens == engine.infill_prompt("a", "b")
+
+
+def test_templates_that_know_no_suffix_are_passed_over() -> None:
+    for text in ("{{ .Prompt }}", "{% for m in messages %}{{ m.content }}{{ suffix }}{% endfor %}"):
+        assert ChatTemplate.choose(modelfile=text).infill("a", "b") is None
+
+
+def test_llama_takes_a_suffix_in_either_order(pair: tuple[Path, Path]) -> None:
+    for spm_infill in (False, True):
+        llm = Llama(str(pair[0]), n_ctx=512, n_threads=1, spm_infill=spm_infill)
+        asked = llm.engine.infill_prompt(PREFIX, SUFFIX, suffix_first=spm_infill)
+        told = llm(PREFIX, suffix=SUFFIX, max_tokens=4, temperature=0.0)
+        assert told["usage"]["prompt_tokens"] == len(asked)
+        assert told["choices"][0]["text"] == llm(asked, max_tokens=4, temperature=0.0)["choices"][0]["text"]
+        llm.close()
