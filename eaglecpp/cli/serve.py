@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve`: the APIs of Ollama, OpenAI and Anthropic on one port, and a chat page."""
+"""`eaglecpp serve`: the APIs of Ollama, OpenAI, Anthropic and llama-server on one port, and a chat page."""
 
 from __future__ import annotations
 
@@ -122,10 +122,10 @@ def serve(
     log_json: bool,
     **options: Any,
 ) -> None:
-    """Serve the models on this machine through the APIs of Ollama, OpenAI and Anthropic.
+    """Serve the models on this machine through the APIs of Ollama, OpenAI, Anthropic and llama-server.
 
     MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may
-    be the path of a GGUF file, which is then served under the file's name.
+    be the path of a GGUF file, which is then served under the file's name and any that no stored model has.
     """
     from eaglecpp.server.config import ServerConfig
     from eaglecpp.server.run import bind, give_back_large_blocks

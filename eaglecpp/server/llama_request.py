@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULTS",
+    "NAMES",
     "SAMPLERS",
     "LineLimits",
     "Parts",
@@ -29,6 +30,7 @@ __all__ = [
     "read_ask",
     "read_biases",
     "read_prompts",
+    "read_samplers",
     "tokens_of",
 ]
 
@@ -37,7 +39,8 @@ Parts = str | Sequence[str | int]
 
 _LIMIT = ("n_predict", "max_completion_tokens", "max_tokens")
 _SPECIAL = {"max_tokens", "stop", "grammar", "logit_bias", "n_probs"}
-_NAMES = [option.name for option in describe(SamplingOptions) if option.name not in _SPECIAL]
+NAMES = [option.name for option in describe(SamplingOptions) if option.name not in _SPECIAL]
+"""Options of sampling that a request has as they are."""
 
 DEFAULTS = {name: getattr(SamplingOptions(), name) for name in ("top_p", "min_p")}
 """llama.cpp's, where Ollama's are others."""
@@ -64,7 +67,7 @@ def read_ask(body: Mapping[str, Any]) -> Ask:
         raise ApiError(400, "lora: adapters are chosen when the model is opened")
     if field(body, "post_sampling_probs", bool, False):
         raise ApiError(400, "post_sampling_probs is not supported: probabilities are the model's own")
-    options = {name: body[name] for name in _NAMES if body.get(name) is not None}
+    options = {name: body[name] for name in NAMES if body.get(name) is not None}
     limits = [field(body, name, int) for name in _LIMIT]
     options["num_predict"] = next((limit for limit in limits if limit is not None), -1)
     stop = body.get("stop") or []
@@ -78,7 +81,7 @@ def read_ask(body: Mapping[str, Any]) -> Ask:
     draft, strategy = extensions(body)
     return Ask(
         model=field(body, "model", str, ""),
-        options=options | _samplers(body.get("samplers")),
+        options=options | read_samplers(body.get("samplers")),
         defaults=DEFAULTS,
         sampling={"grammar": grammar} if grammar else {},
         format=None if grammar or schema is None else schema or {"type": "object"},
@@ -92,7 +95,7 @@ def read_ask(body: Mapping[str, Any]) -> Ask:
     )
 
 
-def _samplers(given: Any) -> dict[str, Any]:
+def read_samplers(given: Any) -> dict[str, Any]:
     """The options with which only these samplers do anything."""
     if given is None:
         return {}

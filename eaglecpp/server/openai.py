@@ -21,6 +21,7 @@ from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.server.answer import Answer, Ask, logprob_list, open_answer
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import extensions, field, json_response, keep_alive, read_json, respond, sse
+from eaglecpp.server.llama_request import NAMES, read_samplers
 
 if TYPE_CHECKING:
     from eaglecpp.server.models import Server
@@ -176,8 +177,8 @@ async def answered(
 
 
 def common_ask(body: Mapping[str, Any]) -> Ask:
-    """The fields that OpenAI's endpoints share, and ours: `options`, `num_ctx`, `draft`, `strategy`,
-    `exact`, `keep_alive`. What a request leaves out is the model's own.
+    """The fields that OpenAI's endpoints share, llama-server's for sampling, and ours: `options`, `num_ctx`,
+    `draft`, `strategy`, `exact`, `keep_alive`. What a request leaves out is the model's own.
     """
     if field(body, "n", int, 1) != 1:
         raise ApiError(400, "n: this server returns one choice per request", param="n")
@@ -186,6 +187,8 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
         value = field(body, key, _KINDS[PARAMETERS[key].kind])
         if value is not None:
             options[key] = value
+    options |= {key: body[key] for key in NAMES if key not in options and body.get(key) is not None}
+    options |= read_samplers(body.get("samplers"))
     limits = [field(body, key, int) for key in ("max_completion_tokens", "max_tokens", "max_output_tokens")]
     limit = next((one for one in limits if one is not None), None)
     if limit is not None:
@@ -223,6 +226,7 @@ def common_ask(body: Mapping[str, Any]) -> Ask:
         options=options,
         sampling=sampling,
         truncate=False,
+        cache_prompt=field(body, "cache_prompt", bool, True),
         keep_alive_s=keep_alive(body.get("keep_alive")),
         draft=draft,
         strategy=strategy,

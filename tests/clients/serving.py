@@ -26,7 +26,7 @@ TARGET = os.environ.get("EAGLECPP_CLIENT_MODEL") or str(DEMO / "demo-target.gguf
 DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
     None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")
 )
-MODEL = Path(TARGET).stem
+MODEL = f"{Path(TARGET).stem}:latest"
 IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
 """Whether answers are known."""
 QUESTION = "What is len?"
@@ -42,8 +42,8 @@ CALL = {
 
 
 @contextlib.contextmanager
-def serving(*options: str, target: str | Path = TARGET, draft: str | None = DRAFT) -> Iterator[str]:
-    """The address of a server. It has a store of its own, and ends with the block."""
+def serving(*options: str, model: str = MODEL) -> Iterator[str]:
+    """The address of a server. It has a store of its own, with `MODEL` in it, and ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -52,8 +52,7 @@ def serving(*options: str, target: str | Path = TARGET, draft: str | None = DRAF
         "-m",
         "eaglecpp",
         "serve",
-        str(target),
-        *(["--draft", draft] if draft else []),
+        model,
         "--port",
         str(port),
         "-c",
@@ -63,7 +62,14 @@ def serving(*options: str, target: str | Path = TARGET, draft: str | None = DRAF
         *options,
     ]
     with tempfile.TemporaryDirectory() as home:
-        process = subprocess.Popen(command, env={**os.environ, "EAGLECPP_MODELS": home})
+        environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}
+        modelfile = Path(home, "Modelfile")
+        modelfile.write_text(
+            f"FROM {Path(TARGET).resolve()}\n" + (f"DRAFT {Path(DRAFT).resolve()}\n" if DRAFT else "")
+        )
+        create = [sys.executable, "-m", "eaglecpp", "create", MODEL, "-f", modelfile]
+        subprocess.run(create, env=environment, check=True, stdout=sys.stderr)
+        process = subprocess.Popen(command, env=environment)
         try:
             url = f"http://127.0.0.1:{port}"
             for _ in range(3000):

@@ -50,7 +50,7 @@ with tempfile.TemporaryDirectory() as folder:
         packed.extractall(folder)
     path = convert_bert(Path(folder), Path(folder, f"{MODEL}.gguf"))
     theirs = np.array(llama_cpp.Llama(str(path), embedding=True, verbose=False).embed(TEXTS, normalize=True))
-    with serving(target=path, draft=None) as url:
+    with serving(model=str(path)) as url:
         with openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
             for encoding in ({}, {"encoding_format": "float"}):  # base64 where nothing is said
                 answer = client.embeddings.create(model=MODEL, input=TEXTS, **encoding)

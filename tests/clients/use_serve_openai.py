@@ -10,7 +10,7 @@ from typing import Literal
 import openai
 from common import done
 from pydantic import BaseModel
-from serving import MODEL, serving
+from serving import MODEL, TARGET, serving
 
 
 class City(BaseModel):
@@ -82,4 +82,9 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
             assert error.code == code, error
         else:
             raise AssertionError(f"{wrong} was taken")
-done("models, chat, stream, usage, tools, schema, completions, responses, 8 at once, 3 errors")
+with serving(model=TARGET) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+    usual = client.chat.completions.create(**{**ASK, "model": "gpt-3.5-turbo"})
+    assert usual.model == MODEL.removesuffix(":latest") and usual.choices[0].message.content == first
+    text = client.completions.create(model="davinci-002", prompt="The", max_tokens=5)
+    assert text.model == usual.model and text.choices[0].finish_reason == "length"
+done("models, chat, stream, usage, tools, schema, completions, responses, 8 at once, 3 errors, any name")

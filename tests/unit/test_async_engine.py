@@ -17,6 +17,7 @@ import pytest
 from eaglecpp import CancelFlag, Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.places import TurnLock
+from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import (
     ContextFullError,
     EngineBrokenError,
@@ -278,6 +279,23 @@ def test_nobody_waits_for_anothers_prompt(models: Models) -> None:
             n_rounds = 320 // engine.engine.native.n_shared_rows
             assert len(first.completion().tokens) - n_before >= n_rounds
             first.cancel()
+
+    run(work())
+
+
+def test_prompts_are_made_beside_the_loop(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, threads = Vocabulary.prompt_tokens, []
+
+    def noted(self: Vocabulary, prompt: Any, **options: Any) -> list[int]:
+        threads.append(threading.get_ident())
+        return original(self, prompt, **options)
+
+    monkeypatch.setattr(Vocabulary, "prompt_tokens", noted)
+
+    async def work() -> None:
+        async with await opened(models) as engine:
+            await engine.generate(TEXT, max_tokens=1)
+            assert threads and threading.get_ident() not in threads
 
     run(work())
 

@@ -358,3 +358,20 @@ def test_paths_without_a_version(coder: TestServer) -> None:
     turns = [{"role": "user", "content": "x"}]
     told = coder.post("/chat/completions", {"messages": turns, "max_tokens": 2}).json()
     assert told["object"] == "chat.completion"
+
+
+def test_the_page_of_llama_server_may_ask_openais_endpoint(coder: TestServer) -> None:
+    """With its own fields for sampling."""
+    body = {"messages": [{"role": "user", "content": "What is len? " * 3}], "max_tokens": 4, "temperature": 0}
+    unknown = {
+        "return_progress": True,
+        "reasoning_format": "auto",
+        "timings_per_token": True,
+        "dynatemp_range": 0,
+    }
+    first = coder.post("/v1/chat/completions", body | unknown | {"samplers": ["top_k", "temperature"]}).json()
+    assert coder.post("/v1/chat/completions", body).json()["choices"] == first["choices"]
+    fresh = coder.post("/v1/chat/completions", body | {"cache_prompt": False}).json()
+    assert fresh["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    refusal = coder.post("/v1/chat/completions", body | {"xtc_probability": 7})
+    assert refusal.status_code == 400 and "xtc_probability" in refusal.text
