@@ -65,6 +65,7 @@ class DraftKeywords(TypedDict, total=False):
     text_drafts: Literal["auto", "on", "off"]
     text_memory: int
     recall: bool
+    learn: bool
     exact: Literal["auto", "on", "off"]
     planner_cache: bool
 

@@ -29,7 +29,7 @@ struct GenerateParams {
     int n_probs = 0;      // most likely tokens reported per emitted token
     bool ignore_eos = false;
     bool cache_prompt = true;  // go on from what the caches hold of the prompt
-    std::string exact;      // as EngineOptions::exact, "" = as the engine was opened
+    std::string exact;         // as EngineOptions::exact, "" = as the engine was opened
     int n_record = 0;       // likeliest tokens recorded behind each rejected draft (engine/verified.h); 0 = nothing is
     bool log_plan = false;  // keep every round's decision as a line
     // Tests and benchmarks only, [d - 1]: chance that the first d drafts of a chain are all accepted, whatever the
