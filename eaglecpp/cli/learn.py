@@ -21,8 +21,7 @@ __all__ = ["learn", "stock_pair"]
 @click.command(
     cls=Command,
     examples=[
-        ("eaglecpp run smollm2 --learn", "keep what is said, to learn from it"),
-        ("eaglecpp learn smollm2 --minutes 30", "train the drafter on it"),
+        ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` has kept"),
         ("eaglecpp learn smollm2 --undo", "go back to the drafter before"),
         ("eaglecpp learn smollm2 --forget", "delete what was kept"),
     ],

@@ -23,7 +23,9 @@ import psutil
 from eaglecpp.learning import Learning
 
 if TYPE_CHECKING:
-    from eaglecpp.server.models import ModelPool, Slot
+    from collections.abc import Awaitable, Callable, Iterable
+
+    from eaglecpp.server.loaded import LoadedModel
 
 __all__ = ["Learner"]
 
@@ -44,10 +46,18 @@ class _Training:
 
 
 class Learner:
-    """idle_s: seconds without a request after which learning begins or goes on."""
+    """loaded: the models in memory; idle_for: seconds since the last request ended; unload: frees a model by
+    its name; idle_s: seconds without a request after which learning begins or goes on.
+    """
 
-    def __init__(self, pool: ModelPool, idle_s: float) -> None:
-        self._pool, self._idle_s = pool, idle_s
+    def __init__(
+        self,
+        loaded: Callable[[], Iterable[LoadedModel]],
+        idle_for: Callable[[], float],
+        unload: Callable[[str], Awaitable[bool]],
+        idle_s: float,
+    ) -> None:
+        self._loaded, self._idle_for, self._unload, self._idle_s = loaded, idle_for, unload, idle_s
         self._training: _Training | None = None
         self._is_possible = importlib.util.find_spec("torch") is not None
         self._told = False
@@ -67,7 +77,7 @@ class Learner:
                 await asyncio.sleep(min(_LOOK_S, self._idle_s))
                 if self._training is not None and self._training.process.poll() is not None:
                     await self._ended(self._training)
-                elif self._pool.idle_for() >= self._idle_s:
+                elif self._idle_for() >= self._idle_s:
                     self._go_on()
         finally:
             if self._training is not None:
@@ -81,27 +91,27 @@ class Learner:
                 self._training.is_still = False
                 self._training.process.resume()
             return
-        for slot in self._pool.slots.values():
-            learning = slot.model.engine.engine.learning
+        for model in self._loaded():
+            learning = model.engine.engine.learning
             if learning is not None and learning.has_news():
-                self._begin(slot, learning)
+                self._begin(model, learning)
                 return
 
-    def _begin(self, slot: Slot, learning: Learning) -> None:
+    def _begin(self, model: LoadedModel, learning: Learning) -> None:
         if not self._is_possible:
             if not self._told:
                 _log.warning("conversations are kept, but learning needs PyTorch: pip install torch")
             self._told = True
             return
-        found = slot.model.source.found
+        found = model.source.found
         assert found.draft is not None
         command = [sys.executable, "-m", "eaglecpp", "learn", str(found.target), "--draft", str(found.draft)]
         quiet = subprocess.DEVNULL
         process = psutil.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
         with contextlib.suppress(psutil.Error):
             process.nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
-        _log.info("learning for %s begins", slot.name, extra={"model": slot.name})
-        self._training = _Training(slot.name, found.draft, learning, process, learning.facts(found.draft))
+        _log.info("learning for %s begins", model.name, extra={"model": model.name})
+        self._training = _Training(model.name, found.draft, learning, process, learning.facts(found.draft))
 
     async def _ended(self, training: _Training) -> None:
         self._training = None
@@ -110,4 +120,4 @@ class Learner:
         _log.info("learning for %s gave %s", training.name, what, extra={"model": training.name})
         if is_new:
             with contextlib.suppress(Exception):
-                await self._pool.unload(training.name)
+                await self._unload(training.name)

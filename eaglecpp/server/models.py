@@ -112,7 +112,12 @@ class ModelPool:
         self._turns = TurnLock()
         self._sweeper: asyncio.Task[None] | None = None
         self._last_use = time.monotonic()
-        self.learner = Learner(self, config.learn_idle_s)
+        self.learner = Learner(
+            lambda: [slot.model for slot in self.slots.values()],
+            self.idle_for,
+            self.unload,
+            config.learn_idle_s,
+        )
 
     def idle_for(self) -> float:
         """Seconds since the last use of any model ended, 0 while one is used."""
