@@ -35,6 +35,7 @@ from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.evaluate import evaluate
 from eaglecpp.train.fit.loop import Budget, Limits
 from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import avoid_broken_amx, compute_type
 from eaglecpp.train.prepare import Corpus, Listener, TrainOptions, make_plan, open_crowd
 from eaglecpp.train.run import train
@@ -48,6 +49,8 @@ _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
 _GENERAL_TEST = 0.4
 _N_CTX = 2048
 _EPOCHS = 6.0
+_LR = 0.1
+"""Of a new drafter's. The quarter that is usual for a further training unlearns first."""
 _DEPTH = 5
 _MAY_LOSE = 0.01
 """Of the acceptance length on general texts."""
@@ -135,6 +138,7 @@ def learn(
         options,
         rounds=learning.rounds,
         loss="lk",
+        lr=_LR * default_lr(n_embd),
         type=_type_of(in_use),
         qat=True,
         budget=Budget(minutes=minutes, epochs=_EPOCHS),

@@ -239,7 +239,8 @@ def _finish(
     write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
     report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
     sample = source.sample(len(corpus.conversations) - 1)
-    error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample)
+    rounded = parse_type(options.type) if options.qat else None
+    error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample, rounded)
     listener.note(
         f"{report.out}: {human_bytes(report.size)}; its logits differ from the trained ones by "
         f"{100 * error:.2g} % of their spread"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch import Tensor
 
-from eaglecpp.convert import ConvertReport, DraftSpec, convert_checkpoint, open_drafter
+from eaglecpp.convert import ConvertReport, DraftSpec, TypePlan, convert_checkpoint, open_drafter
 from eaglecpp.errors import TrainError
 from eaglecpp.files import replace_bytes, replaced
 from eaglecpp.log import drain
@@ -33,6 +34,7 @@ from eaglecpp.lowlevel import Drafter, EngineOptions
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.rope import magnitude
+from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
 
@@ -204,10 +206,17 @@ def export_gguf(folder: Path, target: Path, kind: str, *, share_head: bool) -> C
 
 
 def check_engine(
-    report: ConvertReport, folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: Sample
+    report: ConvertReport,
+    folder: Path,
+    target: Path,
+    model: DraftModel,
+    vocab: Vocab,
+    sample: Sample,
+    rounded: TypePlan | None = None,
 ) -> float:
     """Runs the GGUF in the engine and the checkpoint here, three chained steps on one sample.
 
+    rounded: how the matrices were rounded in training, where they were: what was trained is then these.
     Returns the root mean square difference of a logit, relative to their spread. Where that is more than the
     type's own rounding explains, the same file in F16 tells whether the arithmetic or the type is to blame:
     features with values a hundred times their mean cost a quantised product several percent. Raises
@@ -216,7 +225,7 @@ def check_engine(
     n_tokens = min(len(sample.tokens), _N_TOKENS)
     if n_tokens < _N_STEPS + 3:
         return 0.0
-    expected = _here(folder, target, model, vocab, _cut(sample, n_tokens))
+    expected = _here(folder, target, model, vocab, _cut(sample, n_tokens), rounded)
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
     embedding = model.embedding.float().cpu().numpy()
 
@@ -253,12 +262,20 @@ def _cut(sample: Sample, n: int) -> Sample:
 
 
 @torch.no_grad()
-def _here(folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: Sample) -> NDArray[np.float32]:
+def _here(
+    folder: Path,
+    target: Path,
+    model: DraftModel,
+    vocab: Vocab,
+    sample: Sample,
+    rounded: TypePlan | None,
+) -> NDArray[np.float32]:
     """Logits [n_steps, n_draft_vocab] of the chain at the last possible anchor, from the checkpoint, in
     fp32.
     """
     draft = open_drafter(folder, target)
-    exact = DraftModel(model.spec, model.embedding.cpu(), share_head=True, dtype=torch.float32)
+    shares = model.share_head
+    exact = DraftModel(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
     exact.load_state_dict(from_checkpoint(draft), strict=False)
     if model.share_head:  # the engine uses the target's own
         exact.head.copy_(model.head.cpu())
@@ -266,8 +283,9 @@ def _here(folder: Path, target: Path, model: DraftModel, vocab: Vocab, sample: S
     draft_ids[vocab.ids] = np.arange(len(vocab.ids))
     batch = make_batch([sample], draft_ids, _N_STEPS, torch.device("cpu"))
     row = len(sample.tokens) - 2 - _N_STEPS
-    logits = [step[row].numpy() for step in exact.logits(batch, _N_STEPS)]
-    return np.stack(logits)
+    stored = None if rounded is None else StoredWeights(exact, rounded, torch.get_num_threads())
+    with nullcontext() if stored is None else stored.lent():
+        return np.stack([step[row].numpy() for step in exact.logits(batch, _N_STEPS)])
 
 
 def _engine(
