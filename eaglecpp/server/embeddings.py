@@ -127,7 +127,7 @@ class _Done:
 
 
 async def _embedded(
-    request: Request, body: Mapping[str, Any], texts: Sequence[Any], n_ctx: int = 0, **options: Any
+    request: Request, body: dict[str, Any], texts: Sequence[Any], n_ctx: int = 0, **options: Any
 ) -> _Done:
     """The vectors. What asks for none loads the model."""
 
@@ -138,19 +138,18 @@ async def _embedded(
 
 
 async def _with_model(
-    request: Request, body: Mapping[str, Any], work: Callable[[AsyncEngine], Awaitable[T]], n_ctx: int = 0
+    request: Request, body: dict[str, Any], work: Callable[[AsyncEngine], Awaitable[T]], n_ctx: int = 0
 ) -> tuple[T, float]:
     """What `work` gives, and the milliseconds that loading the model took."""
     server: Server = request.app.state.server
     name = field(body, "model", str, "")
-    if not name:
-        raise ApiError(400, "model is required", param="model")
     keep_alive_s = keep_alive(body.get("keep_alive"))
 
     async def run() -> tuple[T, float]:
         async with server.pool.use(name, n_ctx=max(0, n_ctx), keep_alive_s=keep_alive_s) as lease:
             assert lease.slot is not None
             load_ms, lease.slot.load_ms = lease.slot.load_ms, 0.0
+            body["model"] = lease.model.answers_as(name)
             return await work(lease.model.engine), load_ms
 
     try:

@@ -114,7 +114,10 @@ def read_prompts(given: Any) -> list[Parts]:
     """The prompts of a request. A list with a number in it is one prompt, any other list is several."""
     is_several = isinstance(given, list) and not any(type(part) is int for part in given)
     prompts: list[Any] = given if is_several else [given]
-    prompts = [one.get("prompt_string") if isinstance(one, dict) else one for one in prompts]
+    prompts = [
+        one.get("prompt_string") if isinstance(one, dict) and "multimodal_data" not in one else one
+        for one in prompts
+    ]
     if not prompts or not all(map(is_prompt, prompts)):
         raise ApiError(400, "prompt must be a text, a list of token ids and texts, or a list of such prompts")
     return prompts
