@@ -140,8 +140,8 @@ def tokens_of(
         if isinstance(part, str):
             tokens += vocabulary.fitting(part, add_bos=begins and index == 0, special=special, n_ctx=n_most)
         else:
-            tokens += vocabulary.checked([part])
-    return tokens
+            tokens.append(part)
+    return vocabulary.checked(tokens)
 
 
 def read_biases(body: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:

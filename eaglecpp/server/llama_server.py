@@ -106,15 +106,16 @@ async def tokenize(request: Request) -> Response:
     begins, special = field(body, "add_special", bool, False), field(body, "parse_special", bool, True)
     with_pieces = field(body, "with_pieces", bool, False)
 
-    def work(model: LoadedModel) -> list[Any]:
+    def work(model: LoadedModel) -> Response:
         vocabulary = model.engine.engine.vocabulary
         try:
             tokens = tokens_of(vocabulary, content, begins, special, JSON_VALUES) if content else []
         except ContextFullError:
             raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens") from None
-        return [_piece(vocabulary, token) for token in tokens] if with_pieces else tokens
+        told = [_piece(vocabulary, token) for token in tokens] if with_pieces else tokens
+        return json_response({"tokens": told})
 
-    return json_response({"tokens": await _of_model(request, body, work)})
+    return await _of_model(request, body, work)
 
 
 async def detokenize(request: Request) -> Response:
@@ -122,12 +123,12 @@ async def detokenize(request: Request) -> Response:
     body = await read_json(request)
     tokens = field(body, "tokens", list, [])
 
-    def work(model: LoadedModel) -> str:
+    def work(model: LoadedModel) -> Response:
         vocabulary = model.engine.engine.vocabulary
         pieces = [vocabulary.token_to_piece(token, special=True) for token in vocabulary.checked(tokens)]
-        return b"".join(pieces).decode("utf-8", "replace")
+        return json_response({"content": b"".join(pieces).decode("utf-8", "replace")})
 
-    return json_response({"content": await _of_model(request, body, work)})
+    return await _of_model(request, body, work)
 
 
 async def apply_template(request: Request) -> Response:
