@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncEngine"]
 
 T = TypeVar("T")
+_LONG = 1 << 14  # characters, which take some milliseconds
 _log = logging.getLogger("eaglecpp.async")
 
 
@@ -245,11 +246,13 @@ class AsyncEngine:
         return AsyncStream(task, self._cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. A prompt is made in
-        a thread beside the loop, which a long text would hold up.
+        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. A long text is
+        tokenized in a thread: the loop does not wait for it, and it may be overtaken.
         """
-        request = await asyncio.to_thread(lambda: self.request(prompt, **options))
-        return await self.stream(request).finish()
+        if isinstance(prompt, str | bytes) and len(prompt) > _LONG:
+            request = await asyncio.to_thread(lambda: self.request(prompt, **options))
+            return await self.stream(request).finish()
+        return await self.stream(prompt, **options).finish()
 
     @overload
     async def chat(

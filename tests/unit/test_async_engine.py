@@ -283,7 +283,7 @@ def test_nobody_waits_for_anothers_prompt(models: Models) -> None:
     run(work())
 
 
-def test_prompts_are_made_beside_the_loop(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_prompts_are_made_beside_the_loop(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     original, threads = Vocabulary.prompt_tokens, []
 
     def noted(self: Vocabulary, prompt: Any, **options: Any) -> list[int]:
@@ -294,7 +294,8 @@ def test_prompts_are_made_beside_the_loop(models: Models, monkeypatch: pytest.Mo
 
     async def work() -> None:
         async with await opened(models) as engine:
-            await engine.generate(TEXT, max_tokens=1)
+            with pytest.raises(ContextFullError):
+                await engine.generate(TEXT * 10_000, max_tokens=1)
             assert threads and threading.get_ident() not in threads
 
     run(work())
