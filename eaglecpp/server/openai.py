@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
@@ -305,6 +305,8 @@ def usage(answer: Answer) -> dict[str, Any]:
 
 
 async def _chunks(answer: Answer, head: _Head, body: Mapping[str, Any]) -> AsyncIterator[bytes]:
+    head = replace(head, object="chat.completion.chunk")
+
     def one(delta: dict[str, Any], reason: str | None = None, **rest: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
         if wants_usage and "usage" not in rest:

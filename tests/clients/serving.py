@@ -42,10 +42,8 @@ CALL = {
 
 
 @contextlib.contextmanager
-def serving(*options: str, target: str | Path | None = None, draft: str | None = DRAFT) -> Iterator[str]:
-    """The address of a server of the file `target`, or of a store of its own with `MODEL` in it. It ends with
-    the block.
-    """
+def serving(*options: str, model: str = MODEL) -> Iterator[str]:
+    """The address of a server. It has a store of its own, with `MODEL` in it, and ends with the block."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -54,7 +52,7 @@ def serving(*options: str, target: str | Path | None = None, draft: str | None =
         "-m",
         "eaglecpp",
         "serve",
-        *([MODEL] if target is None else [str(target), *(["--draft", draft] if draft else [])]),
+        model,
         "--port",
         str(port),
         "-c",

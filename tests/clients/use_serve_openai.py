@@ -82,7 +82,7 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
             assert error.code == code, error
         else:
             raise AssertionError(f"{wrong} was taken")
-with serving(target=TARGET) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
+with serving(model=TARGET) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
     usual = client.chat.completions.create(**{**ASK, "model": "gpt-3.5-turbo"})
     assert usual.model == MODEL.removesuffix(":latest") and usual.choices[0].message.content == first
     text = client.completions.create(model="davinci-002", prompt="The", max_tokens=5)

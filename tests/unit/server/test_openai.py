@@ -58,6 +58,7 @@ def test_a_whole_answer(server: TestServer) -> None:
 def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> None:
     *chunks, done = server.events("/v1/chat/completions", ask(stream_options={"include_usage": True}))
     assert done == "[DONE]"
+    assert {chunk["object"] for chunk in chunks} == {"chat.completion.chunk"}
     assert len({chunk["id"] for chunk in chunks}) == len({chunk["created"] for chunk in chunks}) == 1
     *parts, last, usage = chunks
     assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
