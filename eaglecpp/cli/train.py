@@ -393,7 +393,7 @@ def set_allocator() -> None:
     from eaglecpp.train.fit.allocator import with_allocator
 
     program = Path(sys.argv[0])
-    if program.name == "__main__.py":
+    if program.parts[-2:] == ("eaglecpp", "__main__.py"):
         with_allocator([sys.executable, "-m", "eaglecpp", *sys.argv[1:]])
     elif program.name.startswith("eaglecpp") and program.is_file():
         with_allocator([sys.executable, *sys.argv])
