@@ -5,7 +5,8 @@ What is learnt from is what `eaglecpp.learning` keeps: texts with the target's w
 Among them go conversations that the target writes itself, so that the drafter forgets nothing else; a part of
 these is the general test. A fifth of the user's texts is never trained on. The old and the new
 drafter, both as their files have them, go through these texts in rounds, and the new one is used if it drafts
-the user's texts better by more than chance, and the general ones at most one per cent worse.
+the user's texts better by more than chance, and the general ones at most one per cent worse; else the mean of
+both, if that does.
 """
 
 from __future__ import annotations
@@ -33,12 +34,13 @@ from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.evaluate import evaluate
+from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Limits
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import avoid_broken_amx, compute_type
-from eaglecpp.train.prepare import Corpus, Listener, TrainOptions, make_plan, open_crowd
-from eaglecpp.train.run import train
+from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, open_crowd
+from eaglecpp.train.run import Silent, train
 from eaglecpp.train.samples import Sample, TrainText
 
 __all__ = ["Compared", "Learnt", "learn"]
@@ -155,16 +157,20 @@ def learn(
     result = train(options, listener, corpus)
     if result.gguf is None:
         return Learnt(None, None, False, "stopped; the same command goes on", in_use)
-    listener.on_work("comparing", 0, 1)
-    user_gain, general_gain = (
-        _compare(options, (in_use, result.gguf), part, corpus, listener)
-        for part in (texts.test, texts.general_test)
-    )
-    reason = _verdict(user_gain, general_gain)
+    made = result.gguf
+    for is_mean in (False, True):
+        made = _mean(options, in_use, corpus, listener) if is_mean else made
+        user_gain, general_gain = (
+            _compare(options, (in_use, made), part, corpus, listener)
+            for part in (texts.test, texts.general_test)
+        )
+        reason = _verdict(user_gain, general_gain)
+        if not reason or user_gain.least <= 0:
+            break
     if not reason:
         facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(texts.train), "from": in_use.name}
         facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
-        learning.use(result.gguf, stock, facts)
+        learning.use(made, stock, facts)
     shutil.rmtree(learning.work, ignore_errors=True)
     learning.note_tried()
     place = in_use if reason else learning.drafter(stock)
@@ -237,6 +243,29 @@ def _verdict(user: Compared, general: Compared) -> str:
     return ""
 
 
+def _plan(options: TrainOptions, draft: Path, corpus: Corpus, listener: Listener) -> Plan:
+    """A drafter as it is; draft: its GGUF, or the folder of its checkpoint."""
+    return make_plan(
+        replace(options, finetune=str(draft)), read_gguf(options.target), corpus, Silent(listener)
+    )
+
+
+def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) -> Path:
+    """The file of a drafter halfway between the old one and the checkpoint that was trained. Where that
+    forgot too much, this one mostly keeps both: weights of one ancestor can be averaged (Wortsman et al.,
+    arXiv 2109.01903).
+    """
+    plan, before = (_plan(options, one, corpus, listener) for one in (options.out, old))
+    model = DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=torch.float32)
+    model.load_state_dict(
+        {name: (value + before.start.state[name]) / 2 for name, value in plan.start.state.items()}
+    )
+    folder = options.out.with_name("mean")
+    folder.mkdir(exist_ok=True)
+    write_checkpoint(folder, model, plan.vocab, {}, own_embedding=plan.own_embedding)
+    return export_gguf(folder, options.target, options.type, share_head=plan.share_head).out
+
+
 class _One:
     """A `FeatureSource` of one sample."""
 
@@ -256,8 +285,7 @@ def _compare(
     listener: Listener,
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
-    file, device = read_gguf(options.target), torch.device("cpu")
-    plans = [make_plan(replace(options, finetune=str(one)), file, corpus, listener) for one in drafters]
+    device, plans = torch.device("cpu"), [_plan(options, one, corpus, listener) for one in drafters]
     dtype, models = compute_type(device, options.dtype), []
     for plan in plans:
         models.append(DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype))

@@ -40,7 +40,7 @@ from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
 
-__all__ = ["Result", "train"]
+__all__ = ["Result", "Silent", "train"]
 
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
@@ -75,7 +75,7 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
     avoid_broken_amx()
     device = choose_device(options.device)
     with computing(options.threads), joined(device) as ranks:
-        quiet = listener if ranks.first else _Silent(listener)
+        quiet = listener if ranks.first else Silent(listener)
         resume = _check_folder(options, ranks, quiet)
         quiet.on_work("reading the data", 0, 1)
         corpus = corpus or read_data(options, quiet, ranks)
@@ -304,7 +304,7 @@ def _rates(found: Acceptance) -> dict[str, Any]:
     return {"length": found.length, "rates": list(found.rates)}
 
 
-class _Silent:
+class Silent:
     """The listener of every process but the first."""
 
     def __init__(self, listener: Listener) -> None:
