@@ -45,7 +45,7 @@ def test_a_pair_is_measured_in_turns_and_says_nothing_of_its_user(models: Models
     with Engine.open(models.target, models.draft, n_ctx=256) as engine:
         record = json.loads(json.dumps(measure_pair(engine, n_repeats=3, n_tokens=16)))
     assert "something else was running" in fault(record) or not fault(record)
-    record["tokens_per_second"]["llama"] = [100.0, 104.0, 98.0]  # this machine may be busy
+    record["tokens_per_second"] |= RECORD["tokens_per_second"]  # this machine may be busy
     assert not fault(record)
     assert all(len(found) == 3 for found in record["tokens_per_second"].values())
     assert str(models.target.parent) not in json.dumps(record) and len(cells(record)) == len(HEAD)
@@ -82,7 +82,7 @@ def changed(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
         (changed("settings", "repeats", to=2), "runs in turns"),
         (changed("settings", "same_text", to=False), "changed a text"),
         (changed("tokens_per_second", "auto", to=[300.0]), "auto: expected a speed of each"),
-        (changed("tokens_per_second", "llama", to=[100.0, 130.0, 99.0]), "something else was running"),
+        (changed("tokens_per_second", "llama", to=[100.0, 160.0, 99.0]), "something else was running"),
         (changed("tokens_per_second", "auto", to=[9e3] * 3), "times as fast"),
         (changed("target", "sha256", to="x"), "the SHA-256"),
         (changed("target", "name", to="/home/ann/model"), "no path"),

@@ -104,7 +104,8 @@ def bench(
             raise click.UsageError(
                 "--share measures one pair its own way: leave out further --draft, --strategy, -f"
             )
-        with open_engine(reference, next(iter(drafts), None), None, False, given(options)) as engine:
+        fresh = given(options) | {"planner_cache": False}  # what other runs measured is not this one's
+        with open_engine(reference, next(iter(drafts), None), None, False, fresh) as engine:
             _share(engine, n_tokens)
         return
     if len(set(drafts)) < len(drafts):
