@@ -61,6 +61,7 @@ class Learner:
         self._training: _Training | None = None
         self._is_possible = importlib.util.find_spec("torch") is not None
         self._told = False
+        self._failed: set[str] = set()  # models whose training ended in an error: not tried again
 
     def stop_for_request(self) -> None:
         """Called whenever a model gets a user: the training stands still at once."""
@@ -93,7 +94,7 @@ class Learner:
             return
         for model in self._loaded():
             learning = model.engine.engine.learning
-            if learning is not None and learning.has_news():
+            if learning is not None and model.name not in self._failed and learning.has_news():
                 self._begin(model, learning)
                 return
 
@@ -115,6 +116,13 @@ class Learner:
 
     async def _ended(self, training: _Training) -> None:
         self._training = None
+        if training.process.returncode != 0:
+            self._failed.add(training.name)
+            _log.warning(
+                "learning for %s failed; `eaglecpp learn` with this model and its drafter says why",
+                training.name, extra={"model": training.name},
+            )  # fmt: skip
+            return
         is_new = training.learning.facts(training.stock) != training.before
         what = "a better drafter" if is_new else "no better drafter"
         _log.info("learning for %s gave %s", training.name, what, extra={"model": training.name})

@@ -162,6 +162,19 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
     assert learning.facts(DRAFT) is None
 
 
+def test_a_training_that_fails_is_not_begun_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    learning = Learning.of(TARGET)
+    for seed in range(LEAST_TEXTS):
+        learning.keep(a_record(seed))
+    learning.records()[3].write_bytes(b"damaged")
+    with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
+        learner = server.server._shared.pool.learner
+        assert wait_for(lambda: learner._failed == {MODEL})
+        assert learner._training is None and "eaglecpp learn" in caplog.text
+        time.sleep(0.5)
+        assert learner._training is None
+
+
 def wait_for(holds: Any) -> bool:
     deadline = time.monotonic() + 60
     while not holds() and time.monotonic() < deadline:
