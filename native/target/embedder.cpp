@@ -15,11 +15,14 @@
 namespace eaglecpp {
 
 static constexpr std::array<const char *, 5> pooling_names = {"none", "mean", "cls", "last", "rank"};
-// llama.cpp computes the logits of every row, although nobody asks for them
-static constexpr int64_t n_bytes_logits = 64 << 20;
-static constexpr int64_t n_rows_least = 32;
 static constexpr int n_rows_usual = 512;
 static constexpr int n_texts_usual = 16;
+
+// llama.cpp computes the logits of every row, although nobody asks for them: 64 MiB of them, and 32 rows at least
+static int n_rows_with_logits(int n_vocab) {
+    const int64_t n_fit = (64 << 20) / (int64_t)(sizeof(float) * std::max(1, n_vocab));
+    return (int)std::clamp<int64_t>(n_fit, 32, n_rows_usual);
+}
 
 static std::string said_pooling(const TargetModel & model) {
     return model.meta((model.meta("general.architecture") + ".pooling_type").c_str());
@@ -50,8 +53,7 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       n_values_(model_->n_state()),
       n_most_(target.n_ctx()),
       n_texts_most_(model_->has_state() ? 1 : n_texts_usual),
-      n_rows_of_piece_((int)std::clamp<int64_t>(n_bytes_logits / (int64_t)(sizeof(float) * std::max(1, n_vocab_)),
-                                                n_rows_least, n_rows_usual)) {
+      n_rows_of_piece_(n_rows_with_logits(n_vocab_)) {
     if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
     n_values_ = (int)llama_model_n_cls_out(model_->get());
     const bool has_output = !model_tensors(model_->get(), "cls.output.weight").empty();
