@@ -28,7 +28,7 @@ _DEVICES = (
     "offload_kqv repack kernels draft_device device dtype threads"
 )
 HEADINGS = {
-    "Model": "model_named on_hub target finetune insecure keepalive",
+    "Model": "model_named on_hub target finetune insecure keepalive no_server",
     "Data": "data generate on_policy conversations sequences temp predict train_on held_out cache cache_type",
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
     "Server": "host port parallel api_key allow_origin allow_host max_queue max_body max_time max_place "

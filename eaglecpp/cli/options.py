@@ -25,6 +25,7 @@ from eaglecpp.references.reference import hub_text, read_name
 
 __all__ = [
     "AUTOMATIC_CONTEXT",
+    "Seconds",
     "added",
     "engine_options",
     "given",
@@ -146,6 +147,23 @@ hub_option = command.option(
     help="MODEL is a repository on the Hub: user/repo[:quant].",
 )
 """-hf, as in llama.cpp."""
+
+
+class Seconds(click.ParamType[float]):
+    """30, 5m, 1h30m; negative = forever."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from eaglecpp.server.errors import ApiError
+        from eaglecpp.server.http import keep_alive
+
+        try:
+            seconds = keep_alive(value)
+        except ApiError:
+            self.fail(f"{value!r}: expected seconds, or a duration such as 5m", param, ctx)
+        assert seconds is not None
+        return seconds
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:

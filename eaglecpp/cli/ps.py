@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafts.
 
-Asks the server that `eaglecpp serve` runs on this machine. `run` and `generate` load a model for themselves
-and free it at the end, so without a server the list is empty.
+Asks the server that `eaglecpp serve` runs on this machine. Without one, commands load a model for themselves
+and free it at the end, so the list is empty.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _ALWAYS_YEARS = 10
 
 
 _server_options = added(
-    option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
-           help="The server's address."),
-    option("--port", type=click.IntRange(1, 65535), default=11434, show_default=True,
-           help="The server's port."),
+    option("--host", envvar="EAGLECPP_HOST",
+           help="The server's address.  [default: that of the one on this machine, or 127.0.0.1]"),
+    option("--port", type=click.IntRange(1, 65535),
+           help="The server's port.  [default: that of the one on this machine, or 11434]"),
     option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key."),
 )  # fmt: skip
 
@@ -36,8 +36,9 @@ _server_options = added(
 @click.command(cls=Command)
 @_server_options
 @option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
-def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
+def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -> None:
     """List the models that a server has loaded."""
+    host, port = _where(host, port)
     found = _ask(host, port, api_key, "GET", "ps", "models")
     if as_json:
         write_json(found or {"models": []})
@@ -63,8 +64,9 @@ def ps(host: str, port: int, api_key: str | None, as_json: bool) -> None:
 @click.command(cls=Command, examples=[("eaglecpp stop smollm2", "the next request loads it again")])
 @click.argument("model", shell_complete=complete_model)
 @_server_options
-def stop(model: str, host: str, port: int, api_key: str | None) -> None:
+def stop(model: str, host: str | None, port: int | None, api_key: str | None) -> None:
     """Let a running server free MODEL's memory."""
+    host, port = _where(host, port)
     found = _ask(host, port, api_key, "GET", "ps", "models")
     if found is None:
         raise click.ClickException(f"no server is running at {host}:{port}; `run` frees its model by itself")
@@ -75,13 +77,23 @@ def stop(model: str, host: str, port: int, api_key: str | None) -> None:
     _ask(host, port, api_key, "POST", "generate", "done", {"model": model, "keep_alive": 0})
 
 
+def _where(host: str | None, port: int | None) -> tuple[str, int]:
+    """The server that is meant: what the command line says, else the one that this machine announces."""
+    from eaglecpp.server.announced import find_server
+
+    known = find_server() if host is None and port is None else None
+    if known is not None:
+        return known.host, known.port
+    return host or "127.0.0.1", port or 11434
+
+
 def _ask(
     host: str, port: int, api_key: str | None, method: str, path: str, key: str, body: Any = None
 ) -> dict[str, Any] | None:
     """The server's answer, which has that key; None if no server is running. Raises click.ClickException for
     an error.
     """
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
     if not _listens(name.strip("[]"), port):
         return None
     import requests

@@ -9,11 +9,12 @@ the chat, `chat.answer` a single answer.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.open_engine import note_plan, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
+    Seconds,
     argument_bytes,
     engine_options,
     given,
@@ -41,8 +43,10 @@ from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
+    from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.model import RunModel
+    from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
 
@@ -105,9 +109,10 @@ class _RunCommand(Command):
 )
 @option(
     "--keepalive",
-    metavar="DURATION",
-    help="Accepted for compatibility with Ollama; the model is always freed at the end.",
+    type=Seconds(),
+    help="How long a running server keeps the model in memory after the answer; negative = forever.",
 )
+@option("--no-server", is_flag=True, help="Open the model in this process although a server is running.")
 @engine_options(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
 def run(
     model: str | None,
@@ -128,15 +133,17 @@ def run(
     color: bool | None,
     nowordwrap: bool,
     insecure: bool,
-    keepalive: str | None,
+    keepalive: float | None,
+    no_server: bool,
     **options: Any,
 ) -> None:
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
-    answer that and exit.
+    answer that and exit; the answer comes from `eaglecpp serve` where that runs on this machine.
     """
     from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.loop import run_chat
+    from eaglecpp.cli.chat.model import find_source
     from eaglecpp.cli.chat.screen import Screen
 
     if model_named is not None:  # then the first word is one of the prompt's
@@ -155,12 +162,23 @@ def run(
     question = _question(prompt)
     if as_json and question is None:
         raise click.UsageError("--json is for one answer: give a prompt")
-    opened = _open(model, draft, wanted, resume, given(options), insecure=insecure)
+    set_here = given(options)
+    find = partial(find_source, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
+    source = None if model is None else find(model, draft)
+    screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
+    if question is not None:
+        asked = _Asked(question, settings, system, wanted, set_here, keepalive)
+        may_ask = not (no_server or resume or as_json) and draft is None
+        if may_ask and source is not None and _answered_by_server(source, asked, screen):
+            return
+        if keepalive is not None:
+            note("note: --keepalive is for a running server (eaglecpp serve), and none made this answer")
+    opened = _open(source, find, wanted, resume, set_here, model, draft)
     with contextlib.ExitStack() as stack:
         chat = Chat(
             opened.model,
             _no_one_to_ask if question is not None else stack.enter_context(_keyboard(settings)),
-            Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
+            screen,
             settings,
             folder=opened.folder if question is None or resume else None,
             saved=opened.saved,
@@ -180,10 +198,7 @@ def run(
 
 def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
     chat.say_notices()
-    text = question.decode("utf-8", "replace")
-    if text.encode("utf-8") != question:
-        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
-    made = chat.submit(text, show_stats=not as_json)
+    made = chat.submit(_decoded(question), show_stats=not as_json)
     if made is not None and as_json:
         result = made.completion
         write_json(
@@ -199,6 +214,70 @@ def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
         raise click.exceptions.Exit(130)
 
 
+def _decoded(question: bytes) -> str:
+    text = question.decode("utf-8", "replace")
+    if text.encode("utf-8") != question:
+        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
+    return text
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a single answer is made from. options: those on the command line, by field name."""
+
+    question: bytes
+    settings: Settings
+    system: str | None
+    strategy: Strategy | None
+    options: dict[str, Any]
+    keep_alive_s: float | None
+
+
+def _answered_by_server(source: Found, asked: _Asked, screen: Screen) -> bool:
+    """Shows the answer of the server on this machine; False where the model has to be opened here: there is
+    no server, it refuses, or the command line says how to open the model.
+    """
+    from eaglecpp.cli.chat.served import ServerRefusedError, served_answer
+    from eaglecpp.cli.terminal import stats_line, verbose_lines
+    from eaglecpp.options import SamplingOptions, describe
+    from eaglecpp.server.announced import find_server
+
+    if source.is_file or not asked.options.keys() <= {one.name for one in describe(SamplingOptions)}:
+        return False
+    server = find_server()
+    if server is None:
+        return False
+    settings = asked.settings
+    head = [] if asked.system is None else [{"role": "system", "content": asked.system}]
+    body: dict[str, Any] = {
+        "model": source.name,
+        "messages": [*head, {"role": "user", "content": _decoded(asked.question)}],
+        "options": asked.options,
+        "think": settings.think,
+        "format": json.loads(settings.format) if settings.format.startswith("{") else settings.format,
+        "strategy": None if asked.strategy is None else str(asked.strategy),
+        "keep_alive": asked.keep_alive_s,
+        "truncate": False,
+    }
+    if settings.verbose:
+        note(f"server:     {server} (--no-server opens the model in this process)")
+    try:
+        with _patience(_LOAD_PATIENCE_S, f"waiting for {server} ..."):
+            made, load_ms = served_answer(server, body, screen, os.environ.get("EAGLECPP_API_KEY"))
+    except ServerRefusedError as error:
+        note(f"note: {source.name} is opened in this process, because {server} refuses: {error}")
+        return False
+    if made.stopped:
+        raise click.exceptions.Exit(130)
+    if settings.think and not made.thinking:
+        note(f"warning: {source.name} answered without thinking; its template may not support it")
+    stats = made.timings
+    speedup = stats.plan.get("speedup") if stats.draft_n else None
+    lines = ["", *verbose_lines(stats, made.total_ms, load_ms, speedup)] if settings.verbose else []
+    note("\n".join([*lines, stats_line(stats, has_draft="rounds" in stats.plan, speedup=speedup)]))
+    return True
+
+
 @dataclass(frozen=True)
 class _Opened:
     """An opened model and the conversation to continue."""
@@ -210,23 +289,20 @@ class _Opened:
 
 
 def _open(
-    model: str | None,
-    draft: str | None,
+    source: Found | None,
+    find: Callable[[str, str | None], Found],
     strategy: Strategy | None,
     resume: bool,
     options: dict[str, Any],
-    *,
-    insecure: bool,
+    model: str | None,
+    draft: str | None,
 ) -> _Opened:
-    from eaglecpp.cli.chat.model import RunModel, find_source
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.data_dir import data_dir
 
     started = time.perf_counter()
     folder = ChatFolder(data_dir() / "chats")
-    wants_draft = strategy is None or strategy.kind != "off"
-    find = partial(find_source, wants_draft=wants_draft, insecure=insecure)
-    source = None if model is None else find(model, draft)
     saved = _last_chat(folder, source) if resume else None
     if saved is not None and (source is None or source.draft is None):
         source = find(model or saved.model, draft or saved.draft)
@@ -264,8 +340,6 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 
 def _format(form: str | None) -> str:
     """ "", "json", or the text of a JSON schema."""
-    import json
-
     if not form or form == "json":
         return form or ""
     text = form

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_option, only_model
+from eaglecpp.cli.options import AUTOMATIC_CONTEXT, Seconds, engine_options, given, model_option, only_model
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
@@ -33,23 +33,6 @@ class Size(click.ParamType[int]):
         if match is None:
             self.fail(f"{value!r}: expected a size such as 512M or 8G", param, ctx)
         return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-class Seconds(click.ParamType[float]):
-    """30, 5m, 1h30m; negative = forever."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from eaglecpp.server.errors import ApiError
-        from eaglecpp.server.http import keep_alive
-
-        try:
-            seconds = keep_alive(value)
-        except ApiError:
-            self.fail(f"{value!r}: expected seconds, or a duration such as 5m", param, ctx)
-        assert seconds is not None
-        return seconds
 
 
 @click.command(
@@ -127,6 +110,7 @@ def serve(
     MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may
     be the path of a GGUF file, which is then served under the file's name and any that no stored model has.
     """
+    from eaglecpp.server.announced import Address, announced, reached_as
     from eaglecpp.server.config import ServerConfig
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
@@ -166,7 +150,7 @@ def serve(
     listener = bind(host, port)
     give_back_large_blocks()
     _set_log(log_json)
-    address = _address(host, listener.getsockname()[1])
+    address = Address(reached_as(host), listener.getsockname()[1])
     if not config.is_loopback and not api_key:
         note(f"warning: anyone who can reach {address} can use this server; --api-key requires a key")
 
@@ -176,7 +160,8 @@ def serve(
         )
 
     try:
-        run(config, files, preload, listener, started)
+        with announced(address):
+            run(config, files, preload, listener, started)
     except KeyboardInterrupt:
         return
 
@@ -191,11 +176,6 @@ def _served(model: str | None) -> tuple[dict[str, Path], str]:
     if found.name is not None:
         return {}, model
     return {found.target.stem: found.target.absolute()}, found.target.stem
-
-
-def _address(host: str, port: int) -> str:
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, f"[{host}]" if ":" in host else host)
-    return f"http://{name}:{port}"
 
 
 def _set_log(as_json: bool) -> None:

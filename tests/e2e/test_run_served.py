@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp run` with a server on this machine: one answer comes from the model that it has in memory."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
+
+
+@pytest.fixture
+def server(
+    cli: Cli, start: Callable[..., subprocess.Popen[bytes]], models: Models, home: Path, tmp_path: Path
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
+    (tmp_path / "Modelfile").write_text(
+        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 512\nSYSTEM be brief\n"
+    )
+    assert cli("create", "tiny").returncode == 0
+    with start("serve", "--port", "0", "-t", "1") as process:
+        assert process.stderr is not None
+        assert b"eaglecpp serves" in process.stderr.readline()
+        yield process
+        process.kill()
+
+
+def address(home: Path) -> str:
+    told = json.loads((home / "server.json").read_text())
+    return f"http://{told['host']}:{told['port']}"
+
+
+@pytest.mark.parametrize("options", [("--temp", "0"), ("--seed", "7"), ("--seed", "7", "--system", "ab cd")])
+def test_the_text_is_the_one_that_a_process_of_its_own_gives(
+    cli: Cli, server: subprocess.Popen[bytes], home: Path, options: tuple[str, ...]
+) -> None:
+    served = cli(*ASK, "--verbose", *options)
+    alone = cli(*ASK, "--verbose", "--no-server", *options)
+    assert served.returncode == alone.returncode == 0, served.stderr
+    assert served.stdout == alone.stdout
+    assert address(home) in served.stderr.splitlines()[0]
+    assert address(home) not in alone.stderr
+    figures = [done.stderr.splitlines()[-1] for done in (served, alone)]
+    for name in ("24 tokens", "acceptance length", "drafted tokens accepted · chain:3"):
+        assert all(name in line for line in figures), figures
+
+
+def test_the_model_stays_as_long_as_keepalive_says(
+    cli: Cli, server: subprocess.Popen[bytes], home: Path
+) -> None:
+    def loaded() -> list[str]:
+        return [one["name"] for one in json.loads(cli("ps", "--json").stdout)["models"]]
+
+    assert cli(*ASK).returncode == 0
+    assert loaded() == ["tiny:latest"]
+    assert cli(*ASK, "--keepalive", "0").returncode == 0
+    assert loaded() == []
+    assert cli(*ASK, "--keepalive", "-1").returncode == 0
+    assert "Forever" in cli("ps").stdout
+    assert cli("stop", "tiny").returncode == 0
+    assert loaded() == []
+
+
+@pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
+def test_what_says_how_to_open_the_model_opens_it_here(
+    cli: Cli, server: subprocess.Popen[bytes], home: Path, option: tuple[str, ...]
+) -> None:
+    done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
+    assert done.returncode == 0
+    assert "none made this answer" in done.stderr
+    assert json.loads(cli("ps", "--json").stdout)["models"] == []
+
+
+def test_a_prompt_that_the_server_refuses_is_answered_here(
+    cli: Cli,
+    start: Callable[..., subprocess.Popen[bytes]],
+    server: subprocess.Popen[bytes],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server.kill()
+    server.wait()
+    with start("serve", "--port", "0", "-t", "1", "--api-key", "secret") as keyed:
+        assert keyed.stderr is not None and b"eaglecpp serves" in keyed.stderr.readline()
+        alone = cli(*ASK, "--temp", "0", "--no-server")
+        refused = cli(*ASK, "--temp", "0")
+        assert (refused.returncode, refused.stdout) == (0, alone.stdout)
+        assert "is opened in this process, because" in refused.stderr
+        monkeypatch.setenv("EAGLECPP_API_KEY", "secret")
+        let_in = cli(*ASK, "--temp", "0")
+        assert (let_in.returncode, let_in.stdout) == (0, alone.stdout)
+        assert "is opened in this process" not in let_in.stderr
+        keyed.kill()
+
+
+def test_what_listens_where_a_killed_server_did_is_told_nothing(
+    cli: Cli, server: subprocess.Popen[bytes], home: Path
+) -> None:
+    port = int(address(home).rpartition(":")[2])
+    server.kill()
+    server.wait()
+    assert (home / "server.json").exists()
+    asked: list[str] = []
+
+    class Listener(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(self.path)
+
+    with HTTPServer(("127.0.0.1", port), Listener) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        done = cli(*ASK)
+        other.shutdown()
+    assert (done.returncode, asked) == (0, [])
+
+
+def test_a_server_that_ends_in_the_middle_is_an_error(
+    start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
+) -> None:
+    long = ("run", "tiny", "hello", "--ignore-eos", "-n", "400", "--temp", "0")
+    with start(*long) as process:
+        assert process.stdout is not None and process.stdout.read(8)
+        server.kill()
+        _, err = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "the server ended in the middle of the answer" in err.decode()
+
+
+def test_ctrl_c_ends_the_answer_and_frees_the_place(
+    cli: Cli, start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
+) -> None:
+    with start("run", "tiny", "hello", "--ignore-eos", "-n", "-1", "--temp", "0") as process:
+        assert process.stdout is not None and process.stdout.read(8)
+        time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert cli(*ASK).returncode == 0
