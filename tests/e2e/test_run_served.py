@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,6 +19,15 @@ if TYPE_CHECKING:
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
+ENDLESS = (
+    "run",
+    "tiny",
+    "hello",
+    "--ignore-eos",
+    "--temp",
+    "0",
+    "--no-draft",
+)  # over a second, to the context's end
 
 
 @pytest.fixture
@@ -28,7 +36,7 @@ def server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
-        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 512\nSYSTEM be brief\n"
+        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 2048\nSYSTEM be brief\n"
     )
     assert cli("create", "tiny").returncode == 0
     with start("serve", "--port", "0", "-t", "1") as process:
@@ -128,8 +136,7 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(
 def test_a_server_that_ends_in_the_middle_is_an_error(
     start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
 ) -> None:
-    long = ("run", "tiny", "hello", "--ignore-eos", "-n", "400", "--temp", "0")
-    with start(*long) as process:
+    with start(*ENDLESS) as process:
         assert process.stdout is not None and process.stdout.read(8)
         server.kill()
         _, err = process.communicate(timeout=120)
@@ -140,9 +147,8 @@ def test_a_server_that_ends_in_the_middle_is_an_error(
 def test_ctrl_c_ends_the_answer_and_frees_the_place(
     cli: Cli, start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
 ) -> None:
-    with start("run", "tiny", "hello", "--ignore-eos", "-n", "-1", "--temp", "0") as process:
+    with start(*ENDLESS) as process:
         assert process.stdout is not None and process.stdout.read(8)
-        time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=120)
     assert process.returncode == 130
