@@ -18,6 +18,7 @@ from eaglecpp.cli.options import added
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
+from eaglecpp.server.announced import Address, find_server, reached_as
 
 __all__ = ["ps", "stop"]
 
@@ -79,8 +80,6 @@ def stop(model: str, host: str | None, port: int | None, api_key: str | None) ->
 
 def _where(host: str | None, port: int | None) -> tuple[str, int]:
     """The server that is meant: what the command line says, else the one that this machine announces."""
-    from eaglecpp.server.announced import find_server
-
     known = find_server() if host is None and port is None else None
     if known is not None:
         return known.host, known.port
@@ -93,13 +92,12 @@ def _ask(
     """The server's answer, which has that key; None if no server is running. Raises click.ClickException for
     an error.
     """
-    name = {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
-    if not _listens(name.strip("[]"), port):
+    address = Address(reached_as(host.strip("[]")), port)
+    if not _listens(address):
         return None
     import requests
 
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    address = f"http://{name}:{port}"
     try:
         with requests.Session() as session:
             session.trust_env = False  # no proxy between this machine and itself
@@ -120,10 +118,10 @@ def _ask(
     raise click.ClickException(f"{address}: {reason}")
 
 
-def _listens(host: str, port: int) -> bool:
+def _listens(address: Address) -> bool:
     """Whether anything does: tried first, because the library for the real request is slow to load."""
     try:
-        socket.create_connection((host, port), timeout=10).close()
+        socket.create_connection((address.host, address.port), timeout=10).close()
     except OSError:
         return False
     return True

@@ -12,9 +12,8 @@ import contextlib
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -38,15 +37,13 @@ from eaglecpp.cli.options import (
     read_input,
     strategy_options,
 )
-from eaglecpp.cli.terminal import note, show_progress, stderr_is_terminal, write_json
+from eaglecpp.cli.terminal import note, patience, write_json
 from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.model import RunModel
-    from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
 
@@ -145,6 +142,7 @@ def run(
     from eaglecpp.cli.chat.loop import run_chat
     from eaglecpp.cli.chat.model import find_source
     from eaglecpp.cli.chat.screen import Screen
+    from eaglecpp.cli.chat.served import Asked, answered_by_server
 
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
@@ -160,27 +158,29 @@ def run(
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
     question = _question(prompt)
-    if as_json and question is None:
+    text = None if question is None else _decoded(question)
+    if as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     set_here = given(options)
     find = partial(find_source, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
     screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
-    if question is not None:
-        asked = _Asked(question, settings, system, wanted, set_here, keepalive)
+    if text is not None:
         may_ask = not (no_server or resume or as_json) and draft is None
-        if may_ask and source is not None and _answered_by_server(source, asked, screen):
+        asked = Asked(text, settings, system, wanted, set_here, keepalive)
+        if may_ask and source is not None and answered_by_server(source, asked, screen):
             return
-        if keepalive is not None:
-            note("note: --keepalive is for a running server (eaglecpp serve), and none made this answer")
+    if keepalive is not None:
+        which = "chats do not use" if text is None else "and none made this answer"
+        note(f"note: --keepalive is for a running server (eaglecpp serve), {which}")
     opened = _open(source, find, wanted, resume, set_here, model, draft)
     with contextlib.ExitStack() as stack:
         chat = Chat(
             opened.model,
-            _no_one_to_ask if question is not None else stack.enter_context(_keyboard(settings)),
+            _no_one_to_ask if text is not None else stack.enter_context(_keyboard(settings)),
             screen,
             settings,
-            folder=opened.folder if question is None or resume else None,
+            folder=opened.folder if text is None or resume else None,
             saved=opened.saved,
             system=system,
             load_ms=opened.load_ms,
@@ -190,15 +190,15 @@ def run(
             note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.chat.tags is None:
             note(f"warning: the template of {chat.model.source.name} does not support thinking")
-        if question is None:
+        if text is None:
             run_chat(chat)
         else:
-            _answer_once(chat, question, as_json)
+            _answer_once(chat, text, as_json)
 
 
-def _answer_once(chat: Chat, question: bytes, as_json: bool) -> None:
+def _answer_once(chat: Chat, text: str, as_json: bool) -> None:
     chat.say_notices()
-    made = chat.submit(_decoded(question), show_stats=not as_json)
+    made = chat.submit(text, show_stats=not as_json)
     if made is not None and as_json:
         result = made.completion
         write_json(
@@ -219,63 +219,6 @@ def _decoded(question: bytes) -> str:
     if text.encode("utf-8") != question:
         note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
     return text
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """What a single answer is made from. options: those on the command line, by field name."""
-
-    question: bytes
-    settings: Settings
-    system: str | None
-    strategy: Strategy | None
-    options: dict[str, Any]
-    keep_alive_s: float | None
-
-
-def _answered_by_server(source: Found, asked: _Asked, screen: Screen) -> bool:
-    """Shows the answer of the server on this machine; False where the model has to be opened here: there is
-    no server, it refuses, or the command line says how to open the model.
-    """
-    from eaglecpp.cli.chat.served import ServerRefusedError, served_answer
-    from eaglecpp.cli.terminal import stats_line, verbose_lines
-    from eaglecpp.options import SamplingOptions, describe
-    from eaglecpp.server.announced import find_server
-
-    if source.is_file or not asked.options.keys() <= {one.name for one in describe(SamplingOptions)}:
-        return False
-    server = find_server()
-    if server is None:
-        return False
-    settings = asked.settings
-    head = [] if asked.system is None else [{"role": "system", "content": asked.system}]
-    body: dict[str, Any] = {
-        "model": source.name,
-        "messages": [*head, {"role": "user", "content": _decoded(asked.question)}],
-        "options": asked.options,
-        "think": settings.think,
-        "format": json.loads(settings.format) if settings.format.startswith("{") else settings.format,
-        "strategy": None if asked.strategy is None else str(asked.strategy),
-        "keep_alive": asked.keep_alive_s,
-        "truncate": False,
-    }
-    if settings.verbose:
-        note(f"server:     {server} (--no-server opens the model in this process)")
-    try:
-        with _patience(_LOAD_PATIENCE_S, f"waiting for {server} ..."):
-            made, load_ms = served_answer(server, body, screen, os.environ.get("EAGLECPP_API_KEY"))
-    except ServerRefusedError as error:
-        note(f"note: {source.name} is opened in this process, because {server} refuses: {error}")
-        return False
-    if made.stopped:
-        raise click.exceptions.Exit(130)
-    if settings.think and not made.thinking:
-        note(f"warning: {source.name} answered without thinking; its template may not support it")
-    stats = made.timings
-    speedup = stats.plan.get("speedup") if stats.draft_n else None
-    lines = ["", *verbose_lines(stats, made.total_ms, load_ms, speedup)] if settings.verbose else []
-    note("\n".join([*lines, stats_line(stats, has_draft="rounds" in stats.plan, speedup=speedup)]))
-    return True
 
 
 @dataclass(frozen=True)
@@ -313,7 +256,7 @@ def _open(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    with _patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
+    with patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
         opened = RunModel(source, options, strategy, parameters, must_draft=True)
     opened.strategy_set = saved.strategy if saved is not None else ""
     return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
@@ -373,22 +316,5 @@ def _question(words: tuple[str, ...]) -> bytes | None:
 def _piped() -> bytes:
     """Reads standard input to its end; says so if that takes long, so that it does not look like a hang."""
     text = "reading standard input to its end (</dev/null to skip this) ..."
-    with _patience(_STDIN_PATIENCE_S, text):
+    with patience(_STDIN_PATIENCE_S, text):
         return read_input("-")
-
-
-@contextlib.contextmanager
-def _patience(seconds: float, text: str) -> Iterator[None]:
-    """Shows the text while the block takes long, on a terminal."""
-    if not stderr_is_terminal():
-        yield
-        return
-    waiting = threading.Timer(seconds, show_progress, [text])
-    waiting.daemon = True
-    waiting.start()
-    try:
-        yield
-    finally:
-        waiting.cancel()
-        waiting.join()
-        show_progress("")

@@ -31,6 +31,7 @@ __all__ = [
     "laid_out",
     "not_drafted",
     "note",
+    "patience",
     "show_progress",
     "silent_keys",
     "stats_line",
@@ -282,6 +283,23 @@ class Watch:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+
+
+@contextlib.contextmanager
+def patience(seconds: float, text: str) -> Iterator[None]:
+    """Shows the text while the block takes long, on a terminal."""
+    if not stderr_is_terminal():
+        yield
+        return
+    waiting = threading.Timer(seconds, show_progress, [text])
+    waiting.daemon = True
+    waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
+        waiting.join()
+        show_progress("")
 
 
 def show_progress(text: str) -> None:

@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
+from eaglecpp.server.announced import Address, reached_as
 from eaglecpp.server.app import Access, make_app
 from eaglecpp.server.config import ServerConfig
 
@@ -164,9 +165,10 @@ def _who(host: str, port: int) -> str:
     """Which server answers there, as far as it says."""
     import urllib.request
 
-    name = "127.0.0.1" if host in ("0.0.0.0", "") else host
     try:
-        with urllib.request.urlopen(f"http://{name}:{port}/api/version", timeout=1.0) as response:
+        with urllib.request.urlopen(
+            f"{Address(reached_as(host), port)}/api/version", timeout=1.0
+        ) as response:
             told = json.loads(response.read(4096))
     except (OSError, ValueError):
         return ""

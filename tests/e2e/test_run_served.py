@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,20 +15,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.terminal import Terminal
+
 if TYPE_CHECKING:
     from conftest import Models
 
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
-ENDLESS = (
-    "run",
-    "tiny",
-    "hello",
-    "--ignore-eos",
-    "--temp",
-    "0",
-    "--no-draft",
-)  # over a second, to the context's end
+# over a second, to the context's end
+ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft")
 
 
 @pytest.fixture
@@ -36,7 +33,7 @@ def server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
-        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 2048\nSYSTEM be brief\n"
+        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 8192\nSYSTEM be brief\n"
     )
     assert cli("create", "tiny").returncode == 0
     with start("serve", "--port", "0", "-t", "1") as process:
@@ -80,6 +77,10 @@ def test_the_model_stays_as_long_as_keepalive_says(
     assert "Forever" in cli("ps").stdout
     assert cli("stop", "tiny").returncode == 0
     assert loaded() == []
+
+
+def test_an_answer_without_drafts_says_so(cli: Cli, server: subprocess.Popen[bytes]) -> None:
+    assert cli(*ASK[:-2], "--no-draft").stderr.endswith("drafting off ]\n")
 
 
 @pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
@@ -131,6 +132,16 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(
         done = cli(*ASK)
         other.shutdown()
     assert (done.returncode, asked) == (0, [])
+
+
+def test_nothing_is_drawn_into_an_answer_that_takes_long(
+    cli: Cli, server: subprocess.Popen[bytes], tmp_path: Path
+) -> None:
+    assert cli(*ASK).returncode == 0  # the model is in memory
+    with Terminal([COMMAND, *ENDLESS], tmp_path) as terminal:
+        assert terminal.wait_for_end() == 0
+        assert "tokens/s" in terminal.text
+        assert "waiting for" not in terminal.raw
 
 
 def test_a_server_that_ends_in_the_middle_is_an_error(
