@@ -133,7 +133,7 @@ def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
     with tempfile.TemporaryDirectory() as folder:
         link = Path(folder, "target.gguf")  # its name is the model's
         link.symlink_to(args.target.resolve())
-        command = [sys.executable, "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
+        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
                    "-np", str(n_users), "-c", str(args.n_ctx), "-t", str(args.threads)]  # fmt: skip
         log = Path(folder, "log")
         environment = {**os.environ, "EAGLECPP_MODELS": folder}

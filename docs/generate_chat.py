@@ -35,7 +35,7 @@ COLOURS = {
 
 def record() -> list[list[Char]]:
     """The lines of a short chat, without the blank ones at the end."""
-    command = [sys.executable, "-m", "eaglecpp", "run", "smollm2", "--temp", "0", "-n", "120"]
+    command = [sys.executable, "-P", "-m", "eaglecpp", "run", "smollm2", "--temp", "0", "-n", "120"]
     # the folder below is not the checkout, whose sources would hide the installed package
     with tempfile.TemporaryDirectory() as home:
         terminal = Terminal(command, Path(home), columns=COLUMNS, rows=ROWS, EAGLECPP_HOME=home)

@@ -394,7 +394,7 @@ def set_allocator() -> None:
 
     program = Path(sys.argv[0])
     if program.parts[-2:] == ("eaglecpp", "__main__.py"):
-        with_allocator([sys.executable, "-m", "eaglecpp", *sys.argv[1:]])
+        with_allocator([sys.executable, "-P", "-m", "eaglecpp", *sys.argv[1:]])
     elif program.name.startswith("eaglecpp") and program.is_file():
         with_allocator([sys.executable, *sys.argv])
 

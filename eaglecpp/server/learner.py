@@ -106,7 +106,8 @@ class Learner:
             return
         found = model.source.found
         assert found.draft is not None
-        command = [sys.executable, "-m", "eaglecpp", "learn", str(found.target), "--draft", str(found.draft)]
+        # -P: not a package of that name in the folder where the server was started
+        command = [sys.executable, "-P", "-m", "eaglecpp", "learn", str(found.target), "--draft", str(found.draft)]
         quiet = subprocess.DEVNULL
         process = psutil.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
         with contextlib.suppress(psutil.Error):

@@ -67,7 +67,7 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
         modelfile.write_text(
             f"FROM {Path(TARGET).resolve()}\n" + (f"DRAFT {Path(DRAFT).resolve()}\n" if DRAFT else "")
         )
-        create = [sys.executable, "-m", "eaglecpp", "create", MODEL, "-f", modelfile]
+        create = [sys.executable, "-P", "-m", "eaglecpp", "create", MODEL, "-f", modelfile]
         subprocess.run(create, env=environment, check=True, stdout=sys.stderr)
         process = subprocess.Popen(command, env=environment)
         try:

@@ -135,7 +135,7 @@ def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
 def test_too_few_texts_are_refused(models: Models) -> None:
     Learning.of(models.target).keep(a_record(1))
     done = subprocess.run(
-        [sys.executable, "-m", "eaglecpp", "learn", models.target, "--draft", models.draft],
+        [sys.executable, "-P", "-m", "eaglecpp", "learn", models.target, "--draft", models.draft],
         capture_output=True,
         text=True,
         check=False,
@@ -162,7 +162,14 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
     assert learning.facts(DRAFT) is None
 
 
-def test_a_training_that_fails_is_not_begun_again(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_training_that_fails_is_not_begun_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What trains is this package, not one of its name in the folder where the server was started."""
+    stranger = tmp_path / "eaglecpp" / "__init__.py"
+    stranger.parent.mkdir()
+    stranger.write_text(f"open({str(tmp_path / 'was here')!r}, 'w'); raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
         learning.keep(a_record(seed))
@@ -173,6 +180,7 @@ def test_a_training_that_fails_is_not_begun_again(home: Path, caplog: pytest.Log
         assert learner._training is None and "eaglecpp learn" in caplog.text
         time.sleep(0.5)
         assert learner._training is None
+    assert not (tmp_path / "was here").exists()
 
 
 def wait_for(holds: Any) -> bool:
