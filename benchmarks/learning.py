@@ -8,7 +8,7 @@ The person restores boats, keeps bees, writes a third of her questions in Spanis
 suppliers and helpers have names that no text has (`data/persona.json`). Six hundred questions are made of
 that; 400 are asked with `learn=True`, into the data folder HOME, and the other 200 kept apart. Then
 `eaglecpp.train.learn` trains, and the engine drafts the answers to the 200, and to questions of the
-benchmark's chat set, with the stock drafter and with the one that learnt: chains of five without recall,
+benchmark's chat set, with the stock drafter and with the one that learnt: chains of five,
 greedy and at 0.7, and the speed of `auto` over plain decoding in turns.
 """
 
@@ -74,7 +74,6 @@ def measure(
     options: dict[str, Any] = {
         "n_ctx": N_CTX,
         "n_threads": n_threads,
-        "recall": False,
         "planner_cache": False,
     }
     found: list[dict[str, Any]] = [{"gains": []} for _ in drafters]

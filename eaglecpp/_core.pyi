@@ -60,7 +60,6 @@ class EngineOptions:
     draft_type_kv: str  # "f16" | "f32"
     text_drafts: str  # "auto" = beside a drafter | "on" = without one, too | "off"
     text_memory: int  # tokens of earlier texts of a conversation that are kept to draft from
-    recall: bool  # add to drafts what the target said of late
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 
@@ -314,7 +313,7 @@ class Engine:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
         slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error,
-        bins}; chances: [depth][rank]; recall_notes: those of the sequence."""
+        bins}; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

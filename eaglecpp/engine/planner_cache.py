@@ -51,7 +51,6 @@ _FREE = {
     "exact",
     "text_drafts",
     "text_memory",
-    "recall",
     "learn",
 }
 

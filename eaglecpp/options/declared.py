@@ -248,11 +248,6 @@ class DraftOptions(_Validated):
         maximum=1 << 20,
         flags=("--text-memory",),
     )
-    recall: bool = _option(
-        True,
-        "let drafts learn from what the model has just said in the same conversation; on the CPU",
-        flags=("--recall",),
-    )
     learn: bool = _option(
         False,
         "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",

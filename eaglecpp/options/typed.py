@@ -64,7 +64,6 @@ class DraftKeywords(TypedDict, total=False):
     draft_type_kv: Literal["f16", "f32"]
     text_drafts: Literal["auto", "on", "off"]
     text_memory: int
-    recall: bool
     learn: bool
     exact: Literal["auto", "on", "off"]
     planner_cache: bool

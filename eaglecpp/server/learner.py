@@ -107,9 +107,11 @@ class Learner:
         found = model.source.found
         assert found.draft is not None
         # -P: not a package of that name in the folder where the server was started
-        command = [sys.executable, "-P", "-m", "eaglecpp", "learn", str(found.target), "--draft", str(found.draft)]
+        learn = ["learn", str(found.target), "--draft", str(found.draft)]
         quiet = subprocess.DEVNULL
-        process = psutil.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+        process = psutil.Popen(
+            [sys.executable, "-P", "-m", "eaglecpp", *learn], stdin=quiet, stdout=quiet, stderr=quiet
+        )
         with contextlib.suppress(psutil.Error):
             process.nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
         _log.info("learning for %s begins", model.name, extra={"model": model.name})

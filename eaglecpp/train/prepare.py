@@ -20,7 +20,7 @@ from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, convert_check
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.opening.checkpoint import local_checkpoint
-from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions
+from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture.cache import CacheOptions
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.crowd import crowd_options
@@ -212,10 +212,7 @@ def open_crowd(options: TrainOptions, n_ctx: int, draft: Path | None = None) -> 
         try:
             if draft is None:
                 return Engine.open(options.target, strategy="off", model=crowd_options(model, n))
-            drafting = DraftOptions(recall=False)
-            return Engine.open(
-                options.target, draft, strategy=_CHAINS, model=crowd_options(model, n), drafting=drafting
-            )
+            return Engine.open(options.target, draft, strategy=_CHAINS, model=crowd_options(model, n))
         except OutOfMemoryError:
             if options.sequences or n == 1:
                 raise

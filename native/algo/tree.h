@@ -92,8 +92,8 @@ DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves);
 
 // Everything proposed in one round, with the chances that the target accepts it: the text's nodes first, then the
 // drafter's, level by level. A token that both propose as a child of the same node is one node. The numbers that nodes
-// have here are those that the text's proposals, the drafter's rows and recall know them by. The nodes that are
-// verified make a tree of their own, whose numbers are those of its rows in the batch.
+// have here are those that the text's proposals and the drafter's rows know them by. The nodes that are verified make a
+// tree of their own, whose numbers are those of its rows in the batch.
 class DraftPool {
   public:
     // what the drafter proposed as children of one node, best first; n = 0 where it was not asked

@@ -81,7 +81,6 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["acceptance"] = acceptance;
     d["chances"] = mean_chances(engine.sequence(sequence).plan, planner.options().k);
     d["ledger"] = planner.ledger().balance();
-    d["recall_notes"] = engine.sequence(sequence).recall.n_notes();
     return d;
 }
 

@@ -48,7 +48,6 @@ void bind_options(nb::module_ & m) {
             .def_rw("draft_type_kv", &T::draft_type_kv)
             .def_rw("text_drafts", &T::text_drafts)
             .def_rw("text_memory", &T::text_memory)
-            .def_rw("recall", &T::recall)
             .def_rw("exact", &T::exact)
             .def_rw("lora", &T::lora)
             .def("cancel", [](T & options) { *options.is_cancelled = true; });

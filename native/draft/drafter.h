@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "algo/coupled.h"
-#include "algo/recall.h"
 #include "algo/topk.h"
 #include "base/features.h"
 #include "base/types.h"
@@ -52,15 +51,6 @@ class DraftSequence {
     // Step i of the commit is this row, if it was made for this token behind this parent.
     virtual bool take_step(int i, const DraftRow & row) = 0;
 
-    // Output row i, which is that of `node`, with what `recall` adds. Only where DraftTraits::n_embd_state is not 0.
-    virtual TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last) = 0;
-
-    // such a row in place of i
-    std::vector<Candidate> candidates(const TokenLogits & row, int k) { return top_k(row.logits, row.n, k, row.ids); }
-    std::vector<Candidate> candidates(const TokenLogits & row, int k, const CoupledSampling & sampling, Pos pos) {
-        return coupled_.best(row.logits, row.n, k, row.ids, sampling, pos);
-    }
-
     // The first n committed rows: returns them as bytes, or replaces this conversation's rows by those saved from any
     // conversation of this drafter.
     virtual std::vector<uint8_t> save_rows(int n) const = 0;
@@ -68,9 +58,6 @@ class DraftSequence {
 
     // keeps the first n committed rows; drops the draft rows
     virtual void truncate(int n_rows) = 0;
-
-  private:
-    CoupledDraft coupled_;
 };
 
 // Of a conversation alone, where Drafter::can_step(): draft rows that follow a commit in the same graph. Each embeds
@@ -105,7 +92,6 @@ struct DraftTraits {
     int n_level_rows_max = 0;           // of one conversation in a call
     int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
     int n_heads = 1;                    // of several each drafts one token: chains of so many
-    int n_embd_state = 0;               // values of a row's state, where recall can have it (algo/recall.h); else 0
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 
     bool is_parallel() const { return n_parallel > 0; }

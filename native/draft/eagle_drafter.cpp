@@ -49,8 +49,6 @@ DraftTraits EagleDrafter::traits() const {
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
     t.n_parallel = spec_.n_parallel;
-    // the logits of a drafter elsewhere stay there
-    t.n_embd_state = is_remote() || spec_.is_parallel() ? 0 : spec_.n_embd;
     t.held_out_rates = spec_.held_out_rates;
     return t;
 }

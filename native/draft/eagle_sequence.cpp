@@ -232,13 +232,6 @@ void EagleSequence::run(const std::vector<Turn> & turns, const DraftSteps & step
     }
 }
 
-// What a parallel drafter says of any token comes from the committed rows alone.
-TokenLogits EagleSequence::recalled(int i, Recall & recall, int node, const Recall::Last & last) {
-    state_.resize(drafter_.spec().n_embd);
-    get_state(drafter_.spec().is_parallel() ? 0 : node, state_.data());
-    return recall.recall(node, last, state_.data(), outputs_.logits(i));
-}
-
 void EagleSequence::get_state(int node, float * dst) const {
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);

@@ -47,12 +47,10 @@ class EagleSequence : public DraftSequence {
     // this drafter
     const float * logits(int i) { return outputs_.logits(i); }
 
-    using DraftSequence::candidates;
     std::vector<Candidate> candidates(int i, int k) override { return outputs_.candidates(i, k); }
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
         return outputs_.candidates(i, k, sampling, pos);
     }
-    TokenLogits recalled(int i, Recall & recall, int node, const Recall::Last & last) override;
 
     // state [H] of a node's row
     void get_state(int node, float * dst) const;
@@ -87,7 +85,6 @@ class EagleSequence : public DraftSequence {
     Ancestry drafts_;
     std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
     DraftOutputs outputs_;        // of the last call
-    std::vector<float> state_;    // kept to save allocations
 };
 
 }  // namespace eaglecpp

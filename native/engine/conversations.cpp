@@ -15,13 +15,12 @@ constexpr int n_text_most = 1 << 17;
 constexpr int n_recent_parked = 32;
 }  // namespace
 
-Conversations::Conversations(Models & models, int n_text_memory, bool recalls)
+Conversations::Conversations(Models & models, int n_text_memory)
     : target_(*models.target),
       drafter_(models.drafter.get()),
       traits_(models.draft_traits),
       drafts_text_(models.drafts_text),
-      n_text_memory_(n_text_memory),
-      recalls_(recalls) {}
+      n_text_memory_(n_text_memory) {}
 
 Sequence & Conversations::open() {
     const int n_most = target_.options().n_sequences;
@@ -35,9 +34,6 @@ Sequence & Conversations::open() {
             s.draft = drafter_->open(id);
             s.pending = PendingFeatures(traits_.n_aux, traits_.n_embd_target);
             s.recent = RecentFeatures(traits_.n_aux, traits_.n_embd_target);
-            if (recalls_ && traits_.n_embd_state > 0) {
-                s.recall = Recall(traits_.n_embd_state, drafter_->d2t(), target_.vocab().size());
-            }
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
@@ -90,7 +86,6 @@ void Conversations::keep(Sequence & s, int n) {
     s.n_lost = std::max(0, n - n_there);
     s.tokens.resize(n);
     s.recent.truncate(n);
-    s.recall.truncate(n);
     if (n == 0) {
         s.pending.clear();
         if (s.draft) s.draft->truncate(0);
@@ -114,7 +109,6 @@ void Conversations::adopt(Sequence & s) {
     target_.cells().truncate(s.range, 0);
     s.n_past = 0;  // as long as anything below may fail
     target_.cells().copy_prefix(best->range, s.range, n);
-    s.recall.truncate(0);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
     if (s.draft) {
         adopt_draft(s, *best, n);
@@ -146,7 +140,6 @@ void Conversations::forget(Sequence & s) {
     s.tokens.clear();
     s.pending.clear();
     s.recent.truncate(0);
-    s.recall.truncate(0);
     s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
@@ -160,7 +153,6 @@ void Conversations::roll_back(Sequence & s) {
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_lost) return forget(s);
     s.recent.truncate(s.n_past);
-    s.recall.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
 }
 

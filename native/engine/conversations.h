@@ -12,7 +12,7 @@ namespace eaglecpp {
 
 class Conversations {
   public:
-    Conversations(Models & models, int n_text_memory, bool recalls);
+    Conversations(Models & models, int n_text_memory);
 
     // a free one; Error(value) when all are open
     Sequence & open();
@@ -57,7 +57,6 @@ class Conversations {
     const DraftTraits & traits_;
     bool drafts_text_;
     int n_text_memory_;
-    bool recalls_;
     std::map<int, Sequence> open_;
     int n_order_lost_ = 0;
 };

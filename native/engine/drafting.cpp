@@ -23,7 +23,6 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
     std::vector<Sequence *> growing;
     for (Sequence * s : sequences) {
         const double start = now_ms();
-        s->recall.begin_round();
         decide(*s);
         if (!s->plan.frontier().empty()) {
             growing.push_back(s);
@@ -98,27 +97,12 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
     if (!path.empty()) s.grammar_ms += grammar_rate * (now_ms() - start - s.grammar_ms);
 }
 
-static Recall::Last last_tokens(const Sequence & s, int node) {
-    Recall::Last last;
-    last.fill(-1);
-    size_t n = 0;
-    const DraftTree & pool = s.plan.pool();
-    for (; node > 0 && n < last.size(); node = pool.parent[node]) last[n++] = pool.token[node];
-    for (size_t i = s.tokens.size(); i > 0 && n < last.size(); --i) last[n++] = s.tokens[i - 1];
-    return last;
-}
-
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
 // noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
 // `row` is the node's output in the drafter's last call.
-static std::vector<Candidate> propose(Sequence & s, int row, int node, Pos pos) {
-    std::optional<CoupledSampling> sampling = s.sampler->coupled();
-    if (sampling && s.uses_recall) sampling->temperature /= s.recall.sharpening();
-    const auto candidates = [&](const auto & of) {
-        return sampling ? s.draft->candidates(of, s.plan.k(), *sampling, pos) : s.draft->candidates(of, s.plan.k());
-    };
-    if (!s.uses_recall) return candidates(row);
-    return candidates(s.draft->recalled(row, s.recall, node, last_tokens(s, node)));
+static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
+    const std::optional<CoupledSampling> & sampling = s.sampler->coupled();
+    return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
 }
 
 static const CoupledSampling * sampling_of(const Sequence & s) {
@@ -185,7 +169,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     std::vector<Proposal> proposals;
     for (Sequence * s : growing) {
         s->pending.clear();
-        proposals.push_back({&s->plan, {propose(*s, 0, 0, (Pos)s->tokens.size())}});
+        proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }
     double ms = spend();
@@ -232,7 +216,7 @@ std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool i
         const int depth = pool.depth[frontier[i]];
         // the root's children lie behind the last token
         const Pos pos = (Pos)s.tokens.size() + depth;
-        if (!is_parallel || i == 0) next = propose(s, is_parallel || is_made ? depth : (int)i, frontier[i], pos);
+        if (!is_parallel || i == 0) next = propose(s, is_parallel || is_made ? depth : (int)i, pos);
         children.push_back(next);
         if (!s.sampler->has_grammar()) continue;
         Tokens path;

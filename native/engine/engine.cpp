@@ -90,7 +90,7 @@ Engine::Engine(const EngineOptions & options, const Engine * weights)
     : exactness_(exactness_of(options.exact)),
       models_(open_models(options, weights ? &weights->target() : nullptr)),
       planner_(planner_options(*models_.target)),
-      conversations_(models_, options.text_memory, options.recall),
+      conversations_(models_, options.text_memory),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
     if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates);
 }
@@ -248,7 +248,6 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     // a fixed strategy with a drafter is the drafter's alone
     s.uses_text = drafts_text() && (s.plan.is_auto() || (!drafter() && s.plan.strategy().kind != Strategy::Kind::off));
     if (s.uses_text) s.text.assign(s.tokens);
-    s.uses_recall = s.recall.is_on() && s.n_picked == 0 && s.params.synth_rates.empty();
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();

@@ -222,17 +222,15 @@ class ModelSequence : public DraftSequence {
 
     std::vector<Candidate> candidates(int i, int k) override {
         if (outputs_[i] < 0) return {};
-        const TokenLogits row = drafter_.logits(outputs_[i]);
+        const DraftLogits row = drafter_.logits(outputs_[i]);
         return known(top_k(row.logits, row.n, k, row.ids));
     }
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
         if (outputs_[i] < 0) return {};
-        return known(DraftSequence::candidates(drafter_.logits(outputs_[i]), k, sampling, pos));
+        const DraftLogits row = drafter_.logits(outputs_[i]);
+        return known(coupled_.best(row.logits, row.n, k, row.ids, sampling, pos));
     }
     bool take_step(int, const DraftRow &) override { return false; }
-    TokenLogits recalled(int, Recall &, int, const Recall::Last &) override {
-        fail(ErrorKind::value, "a model of llama.cpp gives no states to recall by");
-    }
 
     std::vector<uint8_t> save_rows(int n) const override {
         return n > 0 && !drafter_.is_assistant() ? cells_.save_rows(range_) : std::vector<uint8_t>();
@@ -340,6 +338,7 @@ class ModelSequence : public DraftSequence {
     Token last_token_ = 0;
     std::vector<float> last_state_;
     bool is_last_lost_ = false;
+    CoupledDraft coupled_;
 };
 
 static ModelSequence * own(DraftSequence * seq) {
@@ -475,7 +474,7 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     }
 }
 
-TokenLogits ModelDrafter::logits(int row) {
+DraftLogits ModelDrafter::logits(int row) {
     const float * logits = model_->logits(row);
     const int n_own = model_->vocab().size();
     if (map_.to_target.empty()) return {logits, n_own, nullptr};

@@ -29,6 +29,13 @@
 
 namespace eaglecpp {
 
+// What a row says: logits[i] is that of ids[i], or of i where there are no ids.
+struct DraftLogits {
+    const float * logits;
+    int n;
+    const Token * ids;
+};
+
 class ModelDrafter : public Drafter {
   public:
     // Opened where EngineOptions::draft_device says. heads: of the drafter's file, which is the target's own where they
@@ -58,7 +65,7 @@ class ModelDrafter : public Drafter {
     bool decode(bool is_prompt);
 
     // Output row `row` of the last batch: logits, those that are no token of the target's made impossible.
-    TokenLogits logits(int row);
+    DraftLogits logits(int row);
 
     bool is_head() const { return heads_ != Heads::none; }
     bool is_assistant() const { return heads_ == Heads::assistant; }

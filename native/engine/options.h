@@ -18,7 +18,6 @@ struct EngineOptions : TargetOptions {
     std::string text_drafts =
         "auto";                  // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off"
     int text_memory = 0;         // tokens of earlier texts of a conversation that are kept for them
-    bool recall = true;          // add to drafts what the target said of late (algo/recall.h)
     std::string exact = "auto";  // plan only batches whose rows hold the bits of single rows: "auto" | "on" | "off"
 };
 

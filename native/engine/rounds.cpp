@@ -256,7 +256,6 @@ StepResult Rounds::finish_round(const Round & round) {
         if (choice) choice->stop = is_eog || --n_left == 0;
         return choice;
     });
-    if (s.uses_recall) learn_rejected(round, result);
     if (s.params.n_record > 0 && round.tree.size() > 1) record(round, result);
     if (s.uses_text) count_text(s, result);
     commit_round(s, round, result);
@@ -280,10 +279,8 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round
     const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
     Token token = -1;
     try {
-        const bool learns = s.uses_recall && s.recall.is_waiting();
         const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
                               : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
-                              : learns         ? sample_and_learn(s, node, logits, pos)
                                                : s.sampler->sample(logits, pos);
         token = s.params.synth_rates.empty() ? sampled : synthetic(round, node, sampled);
         s.sampler->accept(token, /*is_own=*/token == sampled);
@@ -300,28 +297,6 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round
     return Choice{token, !s.params.ignore_eos && target_.vocab().is_eog(token)};
 }
 
-// The largest logits are found once, for both.
-Token Rounds::sample_and_learn(Sequence & s, int node, const float * logits, Pos pos) {
-    const int n_needed = s.sampler->n_needed();
-    const TokenLogits best = find_best(logits, std::max(n_needed, Recall::n_looked_at));
-    s.recall.learn(node > 0 ? s.plan.pool_node(node) : 0, pos, best);
-    if (n_needed == 0 || best.n < n_needed) return s.sampler->sample(logits, pos);
-    return s.sampler->sample(TopLogits{best.ids, best.logits, best.n}, pos);
-}
-
-// What the target says behind a wrong draft it mostly says again behind the right token, which is what is drafted next.
-void Rounds::learn_rejected(const Round & round, const MatchResult & result) {
-    Sequence & s = *round.seq;
-    const Pos last = (Pos)s.tokens.size() + result.n_accepted();  // of the tokens that this round gives
-    for (int node = 1; node < round.tree.size(); ++node) {
-        const int pool_node = s.plan.pool_node(node);
-        if (!s.recall.is_guess(pool_node)) continue;
-        if (std::find(result.nodes.begin(), result.nodes.end(), node) != result.nodes.end()) continue;
-        const float * logits = target_.logits(round.row + node);
-        s.recall.learn(pool_node, last, find_best(logits, Recall::n_looked_at), /*is_rejected=*/true);
-    }
-}
-
 void Rounds::record(const Round & round, const MatchResult & result) {
     VerifiedDrafts & out = round.seq->verified;
     out.add_round((int)round.seq->tokens.size() - 1, round.tree);
@@ -334,24 +309,15 @@ void Rounds::record(const Round & round, const MatchResult & result) {
         if (accepted[node - 1]) continue;
         const float * logits = target_.logits(round.row + node);
         const float sum = log_sum_exp(logits, n_vocab);
-        const TokenLogits best = find_best(logits, round.seq->params.n_record);
-        out.ids.insert(out.ids.end(), best.ids, best.ids + best.n);
-        for (int i = 0; i < best.n; ++i) out.logp.push_back(best.logits[i] - sum);
-        // NaN is never among the best
-        out.ids.resize(out.ids.size() + round.seq->params.n_record - best.n, 0);
-        out.logp.resize(out.ids.size(), -INFINITY);
+        const size_t n_after = out.ids.size() + round.seq->params.n_record;
+        for (int token : largest_.of(logits, n_vocab, round.seq->params.n_record)) {
+            out.ids.push_back(token);
+            out.logp.push_back(logits[token] - sum);
+        }
+        // NaN is never among the largest
+        out.ids.resize(n_after, 0);
+        out.logp.resize(n_after, -INFINITY);
     }
-}
-
-// valid until the next call
-TokenLogits Rounds::find_best(const float * logits, int n) {
-    best_tokens_.clear();
-    best_logits_.clear();
-    for (int i : largest_.of(logits, target_.vocab().size(), n)) {
-        best_tokens_.push_back(i);
-        best_logits_.push_back(logits[i]);
-    }
-    return {best_logits_.data(), (int)best_logits_.size(), best_tokens_.data()};
 }
 
 void Rounds::count_text(Sequence & s, const MatchResult & result) {

@@ -76,10 +76,7 @@ class Rounds {
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
     std::optional<Choice> choose(Sequence & s, int node, const Round & round, StepResult & out);
-    Token sample_and_learn(Sequence & s, int node, const float * logits, Pos pos);
-    void learn_rejected(const Round & round, const MatchResult & result);
     void record(const Round & round, const MatchResult & result);
-    TokenLogits find_best(const float * logits, int n);
     void count_text(Sequence & s, const MatchResult & result);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
@@ -96,9 +93,6 @@ class Rounds {
     BatchRunner runner_;
     TargetBatch & batch_;  // the runner's
     Largest largest_;
-    // kept to save allocations
-    std::vector<Token> best_tokens_;
-    std::vector<float> best_logits_;
 };
 
 }  // namespace eaglecpp

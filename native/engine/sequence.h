@@ -21,7 +21,6 @@
 #include <vector>
 
 #include "algo/planner.h"
-#include "algo/recall.h"
 #include "algo/text.h"
 #include "base/error.h"
 #include "base/features.h"
@@ -144,7 +143,6 @@ struct Sequence {
     PendingFeatures pending;
     RecentFeatures recent;
     TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
-    Recall recall;   // of what the target said about `tokens`
 
     // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
     // exact.
@@ -163,7 +161,6 @@ struct Sequence {
     int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
     Stats stats;
     bool uses_text = false;
-    bool uses_recall = false;
     double grammar_ms = 0.0;  // what asking the grammar about the children of a drafted node took, mean of late
     SequencePlan plan;
     PlanSummary plan_summary;

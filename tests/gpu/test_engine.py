@@ -47,8 +47,8 @@ def test_every_placement_gives_the_cpus_text(
 ) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     n_accepted: dict[str, dict[str, int]] = {}
-    # what is exact differs by device, and with it what a strategy is cut to; only drafters on the CPU recall
-    options: dict[str, Any] = {"exact": "off", "recall": False}
+    # what is exact differs by device, and with it what a strategy is cut to
+    options: dict[str, Any] = {"exact": "off"}
     with open_engine("cpu", **options) as cpu, open_engine(place, **options) as engine:
         where = engine.device_info
         assert ("CPU" if place == "target" else device.name) == where["draft"]
@@ -84,11 +84,9 @@ def test_every_placement_gives_the_cpus_text(
     ids=["warm", "hot and whole", "more than is picked", "llama-rng", "grammar"],
 )
 def test_samplers_draft_alike(sampling: dict[str, Any], device: Device, open_engine: Open) -> None:
-    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts. Only drafters
-    on the CPU recall.
-    """
+    """What a device picked must be what the CPU finds in whole rows, whatever the sampler cuts."""
     options = {"max_tokens": device.n_tokens, "ignore_eos": True, "strategy": "chain:4", **sampling}
-    with open_engine("cpu", recall=False) as cpu, open_engine("drafter") as engine:
+    with open_engine("cpu") as cpu, open_engine("drafter") as engine:
         for seed in device.some((1, 2)):
             prompt = prompt_ids(40, seed)
             ours, theirs = (e.generate(prompt, **options) for e in (engine, cpu))

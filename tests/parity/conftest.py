@@ -25,7 +25,6 @@ EXACT: dict[str, Any] = {
     "type_v": "f32",
     "draft_type_kv": "f32",
     "flash_attn": "off",
-    "recall": False,  # the references draft as the weights say
 }
 
 

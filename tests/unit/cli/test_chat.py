@@ -67,11 +67,10 @@ def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
 
 
 def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
-    """Its drafts after a reused prefix are those after a prompt that was read as a whole, recall apart."""
-    alone = {"recall": False}
-    chat = talk("hello there", "/set parameter num_predict 40", "go on", options=alone)
+    """Its drafts after a reused prefix are those after a prompt that was read as a whole."""
+    chat = talk("hello there", "/set parameter num_predict 40", "go on")
     model, messages = chat.model, chat.conversation.messages
-    fresh = RunModel(model.source, SHORT | alone, Strategy.parse("chain:3"))
+    fresh = RunModel(model.source, SHORT, Strategy.parse("chain:3"))
     first = fresh.engine.generate(prompt_of(fresh, messages[:1]).tokens, sampling=fresh.sampling())
     tokens = prompt_of(model, messages[:3]).tokens
     fresh.engine.clear()
