@@ -261,9 +261,9 @@ def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
         link = Path(folder, f"{MODEL}.gguf")
         link.symlink_to(args.target.resolve())
         draft = ["--draft", str(args.draft)] if args.draft else []
-        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
-                   "-np", str(args.places), "-c", str(args.n_ctx), "-t", str(args.threads), "--max-body", "4M",
-                   "--cache-ram", args.cache_ram]  # fmt: skip
+        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft,
+                   "--port", str(port), "-np", str(args.places), "-c", str(args.n_ctx),
+                   "-t", str(args.threads), "--max-body", "4M", "--cache-ram", args.cache_ram]  # fmt: skip
         environment = {**os.environ, "EAGLECPP_MODELS": folder}
         with Path(folder, "log").open("w+") as log:
             process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
