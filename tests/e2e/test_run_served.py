@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
-# over a second, to the context's end
+# many seconds, to the end of the context
 ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft")
 
 
@@ -33,7 +33,7 @@ def server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
-        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 8192\nSYSTEM be brief\n"
+        f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 65536\nSYSTEM be brief\n"
     )
     assert cli("create", "tiny").returncode == 0
     with start("serve", "--port", "0", "-t", "1") as process:
@@ -138,7 +138,7 @@ def test_nothing_is_drawn_into_an_answer_that_takes_long(
     cli: Cli, server: subprocess.Popen[bytes], tmp_path: Path
 ) -> None:
     assert cli(*ASK).returncode == 0  # the model is in memory
-    with Terminal([COMMAND, *ENDLESS], tmp_path) as terminal:
+    with Terminal([COMMAND, *ENDLESS, "-n", "6000"], tmp_path) as terminal:  # over a second
         assert terminal.wait_for_end() == 0
         assert "tokens/s" in terminal.text
         assert "waiting for" not in terminal.raw
