@@ -35,7 +35,9 @@ _TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=
           ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}  # fmt: skip
 _PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "img-src 'self' data: blob:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types dompurify",
+    "X-DNS-Prefetch-Control": "off",  # a link in an answer asks nobody before it is followed
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-cache",
@@ -60,7 +62,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
     get, post = ["GET"], ["POST"]
     routes = [
         Route("/", _root, methods=get),
-        Route("/static/{name}", _static, methods=get),
+        Route("/static/{name:path}", _static, methods=get),
         Route("/health", _health, methods=get),
         Route("/v1/health", _health, methods=get),
         Route("/metrics", _metrics, methods=get),
@@ -170,7 +172,7 @@ async def _static(request: Request) -> Response:
 
 def _file(name: str) -> Response:
     path = _STATIC / name
-    if path.suffix not in _TYPES or path.parent != _STATIC or not path.is_file():
+    if path.suffix not in _TYPES or path.parent not in (_STATIC, _STATIC / "vendor") or not path.is_file():
         raise ApiError(404, f"{name}: no such file")
     return FileResponse(path, headers=_PAGE_HEADERS, media_type=_TYPES[path.suffix])
 

@@ -1,165 +1,81 @@
 // SPDX-License-Identifier: MIT
-// The page: conversations, kept in the browser's storage, answered by /api/chat of the server it came from.
+// The page: the conversation that is shown, and its answers, which /api/chat of the server gives.
 import { branch, fork, turnTo } from "./branches.js";
-import { colour, render } from "./markdown.js";
+import { chat, drawChats, newChat, saveChats, useChats } from "./chats.js";
+import { $, button, complain, copyText, lines, load, make, request, save, say } from "./dom.js";
+import { asMessage, drawFiles, hold, takeFiles, useFiles } from "./files.js";
+import { loadedModel, loadModels, look, takesImages, useModels } from "./models.js";
+import { colour, render } from "./render.js";
+import { options, strategy, useSettings } from "./settings.js";
 
-const $ = (id) => document.getElementById(id);
-const SETTINGS = ["system", "temperature", "top_p", "seed", "num_predict", "think", "strategy", "key"];
-const SWITCHES = ["drafting", "compare", "colour"];
 const N_BARS = 160;
-const SAID_MS = 8000;
+const EXAMPLES = ["Explain speculative decoding to a cook.", "Write a Python function that merges two sorted lists, with a test.",
+  "Compare tea and coffee in a table."];
 
-let chats = load("chats", []);
-let current = load("current", null);
 let models = null;  // the promise of their list
 let running = [];  // AbortControllers of the answers under way
 let editing = null;  // the index of the question that the next one replaces
-let saidLast = 0;
 
-function load(name, otherwise) {
-  try {
-    return JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
-  } catch {
-    return otherwise;
-  }
-}
-
-function save(name, value) {
-  try {
-    localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
-  } catch {
-    complain("The browser's storage is full; this conversation will not be saved.");
-  }
-}
-
-const saveChats = () => { save("chats", chats); save("current", current); };
-const chat = () => chats.find((one) => one.id === current);
-
-// One line above the question, which screen readers say. What went wrong stays until something else is said.
-function say(text, ...more) {
-  $("status").className = "";
-  $("status").role = "status";
-  $("status").replaceChildren(text, ...more);
-  clearTimeout(saidLast);
-  saidLast = setTimeout(() => { $("status").replaceChildren(); }, more.length ? 3 * SAID_MS : SAID_MS);
-}
-
-function complain(text) {
-  say(text);
-  clearTimeout(saidLast);
-  $("status").className = "bad";
-  $("status").role = "alert";
-}
-
-function make(name, attributes = {}, ...children) {
-  const node = Object.assign(document.createElement(name), attributes);
-  node.append(...children);
-  return node;
-}
-
-function headers() {
-  const key = $("key").value.trim();
-  return { "Content-Type": "application/json", ...(key ? { Authorization: "Bearer " + key } : {}) };
-}
-
-async function loadModels() {
-  const wanted = load("model", "");
-  try {
-    const answer = await fetch("api/tags", { headers: headers() });
-    const told = await answer.json();
-    if (!answer.ok) throw new Error(told.error);
-    const loaded = await loadedModels();
-    const names = [...new Set([...told.models.map((one) => one.name), ...loaded])];
-    $("model").replaceChildren(...names.map((name) => new Option(name, name)));
-    // What is in memory answers at once; another one is loaded only where somebody picks it.
-    const first = loaded.length && !loaded.includes(wanted) ? loaded[0] : wanted;
-    if (names.includes(first)) $("model").value = first;
-    if (!names.length) complain("There is no model on this machine yet: eaglecpp pull NAME");
-  } catch (error) {
-    complain(`Cannot list the server's models: ${error.message}`);
-  }
-}
-
-async function loadedModels() {
-  const answer = await fetch("api/ps", { headers: headers() });
-  return answer.ok ? (await answer.json()).models.map((one) => one.name) : [];
-}
-
-// Conversations
-
-function newChat() {
-  stop();
-  endEdit();
-  const empty = chats.find((one) => !one.turns.length);
-  const made = empty ?? { id: crypto.randomUUID?.() ?? String(Date.now()), title: "New conversation", turns: [] };
-  if (!empty) chats.unshift(made);
-  current = made.id;
-  saveChats();
-  draw();
-  $("question").focus();
-}
-
-function drawList() {
-  $("chats").replaceChildren(...chats.map((one) => {
-    const button = make("button", { type: "button", textContent: one.title, title: one.title });
-    if (one.id === current) button.setAttribute("aria-current", "true");
-    button.onclick = () => { stop(); endEdit(); current = one.id; saveChats(); draw(); closeMenu(); };
-    return make("li", {}, button);
-  }));
-}
+// Drawing
 
 function draw() {
   if (!chat()) return newChat();
-  drawList();
-  $("log").replaceChildren(...chat().turns.map(drawTurn));
+  drawChats();
+  $("log").replaceChildren(...(chat().turns.length ? chat().turns.map(drawTurn) : [make("section", { className: "empty" }, ...drawEmpty())]));
   $("log").scrollTop = $("log").scrollHeight;
+  if (!running.length) $("strip").hidden = true;
+}
+
+// What a conversation begins with: what this is, what drafting gives here, and what could be asked.
+function drawEmpty() {
+  const name = $("model").value, now = loadedModel(), { length, speedup, isMeasured } = load("gave", {})[name] ?? {};
+  const gain = speedup ? `${isMeasured ? "" : "about "}${speedup.toFixed(2)} × the speed without drafting (${isMeasured ? "measured" : "estimated"})` : "";
+  const gave = gain || length ? `The last answer of ${name} here had ${[length && `${length.toFixed(2)} tokens per round`, gain].filter(Boolean).join(" and ")}.`
+    : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} says what could draft for it.`
+      : "“Side by side” answers with and without drafting and measures what it gives here.";
+  return [make("h2", { textContent: name ? `Ask ${name}` : "A chat with a model on this machine" }),
+    make("p", { textContent: "eaglecpp runs language models on this machine, and nothing you write leaves it. A small drafter guesses several tokens ahead and the model checks them in one step: the same answer, sooner." }),
+    make("p", { textContent: gave }),
+    ...EXAMPLES.map((text) => button(text, () => { $("question").value = text; $("ask").requestSubmit(); }))];
 }
 
 function drawTurn(turn, index) {
   const left = editing !== null && index >= editing ? " left" : "";
   if (turn.role === "user") {
-    const edit = make("button", { type: "button", textContent: "Edit" });
-    edit.onclick = () => editTurn(index);
-    return make("div", { className: "turn user" + left, role: "group", ariaLabel: "You" }, make("div", { className: "text", textContent: turn.content }),
-      make("div", { className: "tools" }, edit, ...drawBranches(turn, index)));
+    return make("div", { className: "turn user" + left, role: "group", ariaLabel: "You" }, make("h2", { className: "unseen", textContent: "You" }),
+      ...drawFiles(turn), make("div", { className: "text", textContent: turn.content }),
+      make("div", { className: "tools" }, button("Edit", () => editTurn(index)), ...drawBranches(turn, index)));
   }
-  const views = turn.answers.map((answer) => drawAnswer(answer, turn.answers.length > 1));
-  const again = make("button", { type: "button", textContent: "Regenerate" });
-  again.onclick = () => (running.length ? say("Stop the answer first.") : answerLast(index));
-  const copy = make("button", { type: "button", textContent: "Copy" });
-  copy.onclick = () => copyText(turn.answers[0].content);
+  const isPair = turn.answers.length > 1;
   return make("div", { className: "turn assistant" + left, role: "group", ariaLabel: "Answer" },
-    make("div", { className: turn.answers.length > 1 ? "pair" : "" }, ...views),
-    make("div", { className: "tools" }, again, copy, ...drawBranches(turn, index)));
+    ...(isPair ? [] : [make("h2", { className: "unseen", textContent: "Answer" })]),
+    make("div", { className: isPair ? "pair" : "" }, ...turn.answers.map((answer) => drawAnswer(answer, isPair))),
+    make("div", { className: "tools" }, button("Regenerate", () => (running.length ? say("Stop the answer first.") : answerLast(index))),
+      button("Copy", () => copyText(turn.answers[0].content)), ...drawBranches(turn, index)));
 }
 
 // Where a question was edited, or answered again: ‹ 2 of 3 ›
 function drawBranches(turn, index) {
   const { at, count } = branch(turn);
   if (count < 2) return [];
-  const button = (text, label, step) => {
-    const made = make("button", { type: "button", textContent: text, ariaLabel: label, disabled: at + step < 1 || at + step > count });
-    made.onclick = () => {
-      if (running.length) return say("Stop the answer first.");
-      endEdit();
-      turnTo(chat().turns, index, step);
-      saveChats();
-      draw();
-    };
-    return made;
-  };
-  return [button("‹", "Earlier version", -1), make("span", { textContent: `${at} of ${count}` }), button("›", "Later version", 1)];
+  const step = (text, ariaLabel, by) => button(text, () => {
+    if (running.length) return say("Stop the answer first.");
+    endEdit();
+    turnTo(chat().turns, index, by);
+    saveChats();
+    draw();
+  }, { ariaLabel, disabled: at + by < 1 || at + by > count });
+  return [step("‹", "Earlier version", -1), make("span", { textContent: `${at} of ${count}` }), step("›", "Later version", 1)];
 }
 
-function drawAnswer(answer, named) {
+function drawAnswer(answer, isNamed) {
   const node = make("article", { className: "answer" });
-  if (named) node.append(make("h2", { textContent: answer.draft ? "With drafting" : "Without drafting" }));
+  if (isNamed) node.append(make("h2", { textContent: answer.draft ? "With drafting" : "Without drafting" }));
   const thinking = make("details", {}, make("summary", { textContent: "Thinking" }), make("div"));
   const text = make("div", { className: "text" });
   const figures = make("p", { className: "figures" });
   node.append(thinking, text, figures);
-  answer.view = { thinking, text, figures };
-  Object.defineProperty(answer, "view", { enumerable: false });
+  Object.defineProperty(answer, "view", { value: { thinking, text, figures }, configurable: true });
   paint(answer);
   return node;
 }
@@ -175,21 +91,10 @@ function paint(answer) {
     colour(text, source, flags);
   }
   for (const pre of text.querySelectorAll("pre")) {
-    const button = make("button", { type: "button", textContent: "Copy", ariaLabel: "Copy code" });
-    button.onclick = () => copyText(pre.querySelector("code").textContent);
-    pre.append(button);
+    pre.append(button("Copy", () => copyText(pre.querySelector("code").textContent), { ariaLabel: "Copy code" }));
   }
   if (answer.error) text.append(make("p", { className: "error", role: "alert", textContent: answer.error }));
   figures.textContent = answer.figures ?? "";
-}
-
-async function copyText(text) {
-  try {
-    await navigator.clipboard.writeText(text);
-    say("Copied.");
-  } catch {
-    complain("The browser does not allow this page to copy.");
-  }
 }
 
 // Nothing changes before the new question is sent.
@@ -197,6 +102,7 @@ function editTurn(index) {
   editing = index;
   $("editing").hidden = false;
   $("question").value = chat().turns[index].content;
+  hold(chat().turns[index]);
   draw();
   $("question").focus();
 }
@@ -206,23 +112,28 @@ function endEdit() {
   editing = null;
   $("editing").hidden = true;
   $("question").value = "";
+  hold();
   draw();
 }
 
 // Asking
 
-function options() {
-  const out = {};
-  for (const name of ["temperature", "top_p", "seed", "num_predict"]) {
-    if ($(name).value !== "" && Number.isFinite(Number($(name).value))) out[name] = Number($(name).value);
-  }
-  return out;
+function ask(event) {
+  event.preventDefault();
+  const content = $("question").value.trim();
+  if (!content || running.length) return;
+  const { turns } = chat(), index = editing ?? turns.length;
+  if (!index && chat().title === "New conversation") chat().title = content.slice(0, 60);
+  fork(turns, index, { role: "user", content, ...takeFiles() });
+  endEdit();
+  $("question").value = "";
+  answerLast();
 }
 
 function messages(turns) {
   const out = $("system").value.trim() ? [{ role: "system", content: $("system").value }] : [];
   for (const turn of turns) {
-    if (turn.role === "user") out.push({ role: "user", content: turn.content });
+    if (turn.role === "user") out.push(asMessage(turn));
     else if (turn.answers[0].content) out.push({ role: "assistant", content: turn.answers[0].content });
   }
   return out;
@@ -235,15 +146,14 @@ async function answerLast(index = chat().turns.length) {
   setRunning(true);
   await models;  // a question may come before the list of models has
   if (!$("model").value) await (models = loadModels());
-  const asked = messages(owner.turns.slice(0, index));
-  const wanted = options();
+  const asked = messages(owner.turns.slice(0, index)), wanted = options(), name = $("model").value;
   const both = $("compare").checked;
   if (both && wanted.seed === undefined) wanted.seed = Math.floor(Math.random() * 2 ** 31);  // the same text in both
   const turn = { role: "assistant", answers: (both ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", pieces: [] })) };
   fork(owner.turns, index, turn);
   saveChats();
   draw();
-  setRunning(true);
+  clearStrip();
   say("The answer has started.");
   let isWhole = true;
   try {
@@ -254,25 +164,27 @@ async function answerLast(index = chat().turns.length) {
   } finally {
     setRunning(false);
     saveChats();
-    if (chat() === owner) drawList();
+    if (chat() === owner) drawChats();
   }
   const [first, second] = turn.answers;
   if (both && second.speed) {
-    first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
+    first.speedup = first.speed / second.speed;
+    first.figures += ` · ${first.speedup.toFixed(2)} × the speed without drafting, measured`;
     if (first.content === second.content) first.figures += ", the same text";
     if (chat() === owner) paint(first);
     saveChats();
   }
+  if (isWhole && first.draft && first.length) save("gave", { ...load("gave", {}), [name]: { length: first.length, speedup: first.speedup, isMeasured: both } });
   if (isWhole) say("The answer is complete.");
   else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
   else say("Stopped.");
+  look();
 }
 
 // isPair: the speed without drafting is measured, so that the planner's estimate is not told beside it
 async function stream(owner, answer, asked, wanted, isPair) {
   const control = new AbortController();
   running.push(control);
-  clearStrip();
   let last = null, pending = false;
   const show = () => {
     pending = false;
@@ -282,33 +194,28 @@ async function stream(owner, answer, asked, wanted, isPair) {
     paint(answer);
     if (atEnd) log.scrollTop = log.scrollHeight;
   };
-  const later = () => {
-    if (!pending) {
-      pending = true;
-      requestAnimationFrame(show);
-    }
-  };
   const body = { model: $("model").value, messages: asked, options: wanted, show_drafts: true, draft: answer.draft };
   if ($("think").value) body.think = $("think").value === "true";
-  if (answer.draft && $("strategy").value.trim()) body.strategy = $("strategy").value.trim();
+  if (answer.draft && strategy()) body.strategy = strategy();
+  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the gain is estimated
   try {
-    const response = await fetch("api/chat", { method: "POST", headers: headers(), body: JSON.stringify(body), signal: control.signal });
-    if (!response.ok) throw new Error((await response.json()).error ?? response.statusText);
-    for await (const part of lines(response.body)) {
-      if (part.error) throw new Error(part.error);
+    for await (const part of lines(await request("api/chat", { method: "POST", body, signal: control.signal }))) {
       answer.content += part.message?.content ?? "";
       answer.thinking += part.message?.thinking ?? "";
       if (part.drafts) {
-        for (const piece of part.drafts.pieces) if (!piece[2]) addPiece(answer.pieces, piece);
-        showStrip(part.drafts, last, answer.draft && !body.strategy && !isPair);
-        last = part.drafts;
+        const now = part.drafts;
+        for (const piece of now.pieces) if (!piece[2]) addPiece(answer.pieces, piece);
+        if (answer.draft) showStrip(now, last);
+        if (now.predicted_n) answer.figures = inWords({ ...now, predicted_per_second: 1000 * now.predicted_n / Math.max(now.predicted_ms, 1) }, isPlanned && now.speedup).join(" · ");
+        last = now;
       }
-      if (part.done) finish(answer, part, isPair);
-      later();
+      if (part.done) finish(answer, part, isPlanned);
+      if (!pending) requestAnimationFrame(show);
+      pending = true;
     }
     return true;
   } catch (error) {
-    if (error.name === "AbortError") answer.figures = "stopped";
+    if (error.name === "AbortError") answer.figures = [answer.figures, "stopped"].filter(Boolean).join(" · ");
     else answer.error = error.message;
     return false;
   } finally {
@@ -323,45 +230,33 @@ function addPiece(pieces, [text, accepted]) {
   else pieces.push([text, accepted]);
 }
 
-function finish(answer, part, isPair) {
-  const t = part.timings;
+// The one place that says how fast an answer is, while it comes and afterwards.
+function inWords({ predicted_n, predicted_per_second }, speedup) {
+  const gain = speedup ? [`about ${speedup.toFixed(2)} × the speed without drafting, estimated`] : [];
+  return [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`, ...gain];
+}
+
+function finish(answer, part, isPlanned) {
+  const t = part.timings, hasDrafts = answer.draft && t.draft_n > 0;
   answer.speed = t.predicted_per_second;
-  const share = t.predicted_n ? t.draft_n_accepted / t.predicted_n : 0;
-  const figures = [`${t.predicted_n} tokens`, `${t.predicted_per_second.toFixed(1)} tokens/s`];
-  if (answer.draft && t.draft_n) figures.push(`${t.acceptance_length.toFixed(2)} tokens per round`, `${Math.round(100 * share)} % from drafts`);
-  if (!isPair && t.plan.speedup && t.plan.strategy === "auto") figures.push(`about ${t.plan.speedup.toFixed(2)} × the speed without drafting, estimated`);
+  if (hasDrafts) answer.length = t.acceptance_length;
+  if (isPlanned && t.plan.strategy === "auto") answer.speedup = t.plan.speedup ?? undefined;
+  const figures = inWords(t, answer.speedup);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   answer.figures = figures.join(" · ");
 }
 
-async function* lines(body) {
-  const reader = body.getReader();
-  const decoder = new TextDecoder();
-  let held = "";
-  for (;;) {
-    const { done, value } = await reader.read();
-    held += decoder.decode(value, { stream: !done });
-    const parts = held.split("\n");
-    held = parts.pop();
-    for (const part of parts) if (part.trim()) yield JSON.parse(part);
-    if (done) break;
-  }
-  if (held.trim()) yield JSON.parse(held);
-}
-
-// The strip
+// The strip: what was drafted for the answer that came last
 
 function clearStrip() {
-  for (const id of ["speed", "gain", "length", "rows", "accepted"]) $("s-" + id).textContent = "–";
+  for (const id of ["length", "rows", "accepted"]) $("s-" + id).textContent = "–";
   $("rounds").replaceChildren();
 }
 
-// hasPlan: the planner decides, so that it knows what plain decoding costs
-function showStrip(now, last, hasPlan) {
+function showStrip(now, last) {
   if (!now.predicted_n) return;
-  $("s-speed").textContent = (1000 * now.predicted_n / Math.max(now.predicted_ms, 1)).toFixed(1);
-  $("s-gain").textContent = hasPlan && now.speedup ? `about ${now.speedup.toFixed(2)} ×` : "–";
+  $("strip").hidden = false;
   $("s-length").textContent = now.rounds ? (1 + now.draft_n_accepted / now.rounds).toFixed(2) : "–";
   $("s-rows").textContent = now.draft_n;
   $("s-accepted").textContent = now.draft_n ? `${now.draft_n_accepted} (${Math.round(100 * now.draft_n_accepted / now.draft_n)} %)` : "0";
@@ -373,6 +268,8 @@ function showStrip(now, last, hasPlan) {
   $("rounds").append(bar);
   while ($("rounds").childElementCount > N_BARS) $("rounds").firstChild.remove();
 }
+
+// Events
 
 function setRunning(is) {
   $("stop").hidden = !is;
@@ -388,19 +285,12 @@ function closeMenu() {
   $("menu").setAttribute("aria-expanded", "false");
 }
 
-// Events
-
-$("ask").onsubmit = (event) => {
-  event.preventDefault();
-  const text = $("question").value.trim();
-  if (!text || running.length) return;
-  const { turns } = chat(), index = editing ?? turns.length;
-  if (!index) chat().title = text.slice(0, 60);
-  fork(turns, index, { role: "user", content: text });
+function leave() {
+  stop();
   endEdit();
-  $("question").value = "";
-  answerLast();
-};
+}
+
+$("ask").onsubmit = ask;
 $("question").onkeydown = (event) => {
   if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
     event.preventDefault();
@@ -408,9 +298,8 @@ $("question").onkeydown = (event) => {
   }
 };
 document.onkeydown = (event) => {
-  if (event.key === "Escape" && !$("setup").open) {
-    stop();
-    endEdit();
+  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+    leave();
     closeMenu();
   }
   if (event.key.toLowerCase() === "k" && (event.ctrlKey || event.metaKey)) {
@@ -420,44 +309,15 @@ document.onkeydown = (event) => {
 };
 $("stop").onclick = stop;
 $("cancel").onclick = () => { endEdit(); $("question").focus(); };
-$("new").onclick = () => { newChat(); closeMenu(); };
 $("menu").onclick = () => {
   const open = $("side").classList.toggle("open");
   $("menu").setAttribute("aria-expanded", String(open));
 };
-$("setup-open").onclick = () => $("setup").showModal();
-$("setup").onclose = () => {
-  for (const name of SETTINGS) save(name, $(name).value);
-  if (!$("model").options.length) models = loadModels();
-};
-$("delete").onclick = () => {
-  stop();
-  endEdit();
-  const gone = chat(), index = chats.indexOf(gone);
-  chats = chats.filter((one) => one !== gone);
-  current = chats[0]?.id ?? null;
-  saveChats();
-  $("setup").close();
-  draw();
-  const undo = make("button", { type: "button", textContent: "Undo" });
-  undo.onclick = () => {
-    chats.splice(index, 0, gone);
-    current = gone.id;
-    saveChats();
-    draw();
-    say("The conversation is back.");
-  };
-  if (gone.turns.length) say("The conversation was deleted.", undo);
-};
-$("model").onchange = () => save("model", $("model").value);
-for (const name of SWITCHES) {
-  const kept = load(name, null);
-  if (kept !== null) $(name).checked = kept;
-  $(name).onchange = () => {
-    save(name, $(name).checked);
-    if (name === "colour") draw();
-  };
-}
-for (const name of SETTINGS) $(name).value = load(name, "");
+$("strip").open = load("strip", !matchMedia("(max-width: 44em)").matches);
+$("strip").ontoggle = () => save("strip", $("strip").open);
+useSettings((name) => { if (name === "colour") draw(); }, () => { if (!$("model").options.length) models = loadModels(); });
+useChats({ show: () => { draw(); closeMenu(); }, leave });
+useFiles(takesImages);
+useModels(() => { if (!running.length && !chat().turns.length) draw(); });
 draw();
 models = loadModels();

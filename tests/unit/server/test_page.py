@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""The page's branches in Node: what is edited or answered again can be shown as it was before.
-tests/clients/use_serve_page.py is the page in a browser.
+"""The page's branches in Node: what is edited or answered again can be shown as it was before. And its
+libraries, which are those that npm has. tests/clients/use_serve_page.py is the page in a browser.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -15,9 +16,23 @@ import pytest
 
 import eaglecpp.server
 
-BRANCHES = Path(eaglecpp.server.__file__).parent / "static" / "branches.js"
+STATIC = Path(eaglecpp.server.__file__).parent / "static"
+BRANCHES = STATIC / "branches.js"
 NODE = shutil.which("node")
-pytestmark = pytest.mark.skipif(NODE is None, reason="needs Node")
+needs_node = pytest.mark.skipif(NODE is None, reason="needs Node")
+
+
+def test_libraries_are_what_the_manifest_says() -> None:
+    """docs/vendor_page.py made both."""
+    folder = STATIC / "vendor"
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    wanted = {name: sha for one in manifest.values() for name, sha in one["files"].items()}
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
+    assert found.pop("manifest.json")
+    assert found == wanted
+    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    for name in wanted:
+        assert name.startswith("LICENSE-") or f"static/vendor/{name}" in page, name
 
 
 def run(script: str) -> Any:
@@ -50,10 +65,12 @@ def run(script: str) -> Any:
     return json.loads(made.stdout)
 
 
+@needs_node
 def test_turns_follow_each_other() -> None:
     assert run('say(0, "q", "a", "r", "b"); tell()') == ["q a r b"]
 
 
+@needs_node
 def test_an_edited_question_keeps_the_conversation_that_it_began() -> None:
     told = run("""
         say(0, "q", "a", "r", "b");
@@ -64,6 +81,7 @@ def test_an_edited_question_keeps_the_conversation_that_it_began() -> None:
     assert told == ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]
 
 
+@needs_node
 def test_branches_are_in_the_order_in_which_they_were_made() -> None:
     told = run("""
         say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell();
@@ -73,6 +91,7 @@ def test_branches_are_in_the_order_in_which_they_were_made() -> None:
     assert told == ["three 3/3 3", "two 2/3 2", "one 1/3 1", "one 1/3 1", "three 3/3 3"]
 
 
+@needs_node
 def test_a_branch_has_branches_of_its_own() -> None:
     told = run("""
         say(0, "q", "a", "r", "b");
@@ -84,6 +103,7 @@ def test_a_branch_has_branches_of_its_own() -> None:
     assert told == ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]
 
 
+@needs_node
 def test_what_an_earlier_page_saved_is_read() -> None:
     assert run('turns = [{ content: "q" }, { content: "a" }]; say(0, "Q"); tell(); turn(0, -1); tell()') == [
         "Q 2/2",

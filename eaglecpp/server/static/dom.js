@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+// What every part of the page uses: elements, what the browser keeps, notices, requests.
+
+const SAID_MS = 8000;
+let fading = 0;
+
+export const $ = (id) => document.getElementById(id);
+
+export function make(name, attributes = {}, ...children) {
+  const node = Object.assign(document.createElement(name), attributes);
+  node.append(...children);
+  return node;
+}
+
+export const button = (textContent, onclick, more = {}) => make("button", { type: "button", textContent, onclick, ...more });
+
+export function load(name, otherwise) {
+  try {
+    return JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
+  } catch {
+    return otherwise;
+  }
+}
+
+export function save(name, value) {
+  try {
+    localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
+  } catch {
+    complain("The browser's storage is full: export conversations and delete some; this one will not be saved.");
+  }
+}
+
+// A notice above the question, which screen readers say. What went wrong stays until something else is said.
+export function say(text, ...more) {
+  $("status").className = "";
+  $("status").role = "status";
+  $("status").replaceChildren(text, ...more);
+  clearTimeout(fading);
+  fading = setTimeout(() => { $("status").replaceChildren(); }, more.length ? 3 * SAID_MS : SAID_MS);
+}
+
+export function complain(text) {
+  say(text);
+  clearTimeout(fading);
+  $("status").className = "bad";
+  $("status").role = "alert";
+}
+
+export async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    say("Copied.");
+  } catch {
+    complain("The browser does not allow this page to copy.");
+  }
+}
+
+// A request to the server this page came from. Throws an Error with what the server says.
+export async function request(path, { method = "GET", body, signal } = {}) {
+  const key = $("key").value.trim();
+  const headers = { "Content-Type": "application/json", ...(key ? { Authorization: "Bearer " + key } : {}) };
+  const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
+  if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
+  return answer;
+}
+
+// The objects of a streamed answer, one a line. Throws where one of them is an error.
+export async function* lines(answer) {
+  const reader = answer.body.getReader();
+  const decoder = new TextDecoder();
+  let held = "";
+  for (let done = false; !done;) {
+    const read = await reader.read();
+    done = read.done;
+    held += decoder.decode(read.value, { stream: !done }) + (done ? "\n" : "");
+    const parts = held.split("\n");
+    held = parts.pop();
+    for (const part of parts) {
+      if (!part.trim()) continue;
+      const told = JSON.parse(part);
+      if (told.error) throw new Error(told.error);
+      yield told;
+    }
+  }
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// Markdown, code and formulas of an answer as nodes. Whatever the text says, no script of it runs, and it loads
+// nothing: HTML in it is shown as text, a picture elsewhere is a link, and DOMPurify looks at all that is left.
+/* global markdownit, DOMPurify, hljs, katex */
+
+const MAX_CODE = 50_000;  // characters that are highlighted, again with every piece of an answer
+const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
+// no styles and no fonts are needed for MathML
+const FORMULA = { output: "mathml", throwOnError: false, errorColor: "currentcolor", strict: "ignore", trust: false, maxExpand: 300 };
+const ALLOWED = { RETURN_DOM_FRAGMENT: true, USE_PROFILES: { html: true, mathMl: true }, ADD_TAGS: ["semantics", "annotation"],
+  FORBID_TAGS: ["style", "form", "input", "button", "textarea", "select", "dialog", "audio", "video", "picture", "source"],
+  FORBID_ATTR: ["style", "id", "name"], ALLOW_DATA_ATTR: false, ALLOW_ARIA_ATTR: false };
+
+const markdown = markdownit({ html: false, linkify: false, breaks: false, highlight });
+markdown.block.ruler.before("fence", "formula", formulaBlock, { alt: ["paragraph", "list", "blockquote"] });
+markdown.inline.ruler.before("escape", "formula", formulaInline);
+markdown.core.ruler.push("headings", headings);
+markdown.renderer.rules.formula = (tokens, i) => formula(tokens[i].content, Boolean(tokens[i].meta));
+markdown.renderer.rules.image = (tokens, i) => {
+  const { escapeHtml } = markdown.utils, src = escapeHtml(tokens[i].attrGet("src")), alt = escapeHtml(tokens[i].content);
+  return src.startsWith("data:") ? `<img src="${src}" alt="${alt}">` : `<a href="${src}">${alt || src}</a>`;
+};
+DOMPurify.addHook("afterSanitizeAttributes", (node) => {
+  if (node.tagName === "A") Object.assign(node, { target: "_blank", rel: "noopener noreferrer" });
+  if (node.tagName === "IMG" && !/^data:image\//.test(node.getAttribute("src"))) node.remove();
+  if (node.tagName === "PRE") node.tabIndex = 0;  // it scrolls, with the keyboard as well
+});
+
+export const render = (text) => DOMPurify.sanitize(markdown.render(text), ALLOWED);
+
+function highlight(code, language) {
+  if (!hljs.getLanguage(language) || code.length > MAX_CODE) return "";
+  return hljs.highlight(code, { language, ignoreIllegals: true }).value;
+}
+
+function formula(tex, displayMode) {
+  try {
+    return katex.renderToString(tex, { ...FORMULA, displayMode });
+  } catch {
+    return `<code>${markdown.utils.escapeHtml(tex)}</code>`;
+  }
+}
+
+function formulaInline(state, silent) {
+  const { src, pos } = state;
+  const [open, close, isDisplay] = DELIMITERS.find(([mark]) => src.startsWith(mark, pos)) ?? [];
+  if (!open) return false;
+  const start = pos + open.length, end = src.indexOf(close, start);
+  const tex = src.slice(start, end);
+  if (end < 0 || !tex.trim()) return false;
+  if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;  // $5 and $6
+  if (!silent) Object.assign(state.push("formula", "", 0), { content: tex, meta: isDisplay });
+  state.pos = end + close.length;
+  return true;
+}
+
+// A formula on lines of its own, whatever stands at their beginnings.
+function formulaBlock(state, first, end, silent) {
+  const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]);
+  const [open, close] = DELIMITERS.slice(0, 2).find(([mark]) => line(first).startsWith(mark)) ?? [];
+  if (!open) return false;
+  let text = line(first).slice(open.length), last = first;
+  while (!text.includes(close)) {
+    if (++last >= end || state.sCount[last] < state.blkIndent) return false;
+    text += "\n" + line(last);
+  }
+  if (!text.trimEnd().endsWith(close)) return false;
+  if (silent) return true;
+  Object.assign(state.push("formula", "", 0), { content: text.trimEnd().slice(0, -close.length), meta: true, block: true });
+  state.line = last + 1;
+  return true;
+}
+
+// Headings of an answer are below the page's own and leave out no level, for those who go from one to the next.
+function headings({ tokens }) {
+  const found = tokens.filter((one) => one.type.startsWith("heading_"));
+  const top = Math.min(...found.map((one) => Number(one.tag[1])));
+  let last = 2;
+  for (const token of found) {
+    if (token.nesting > 0) last = Math.min(6, last + 1, Number(token.tag[1]) - top + 3);
+    token.tag = `h${last}`;
+  }
+}
+
+// Wraps the characters of `root` whose flag is set. The rendered text is the source with marks left out, in order, so
+// both are walked side by side.
+export function colour(root, source, flags) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  const nodes = [];
+  while (walker.nextNode()) if (!walker.currentNode.parentNode.closest("math")) nodes.push(walker.currentNode);
+  let at = 0;
+  for (const node of nodes) {
+    const text = node.data;
+    const parts = [];
+    let run = "", on = false;
+    for (const char of text) {
+      let now = on;
+      const found = source.indexOf(char, at);
+      if (found >= 0 && found - at < 120) {
+        now = flags[found];
+        at = found + char.length;
+      }
+      if (now !== on && run) {
+        parts.push([run, on]);
+        run = "";
+      }
+      on = now;
+      run += char;
+    }
+    if (run) parts.push([run, on]);
+    if (!parts.some((part) => part[1])) continue;
+    node.replaceWith(...parts.map(([piece, accepted]) => {
+      if (!accepted) return document.createTextNode(piece);
+      return Object.assign(document.createElement("span"), { className: "acc", textContent: piece });
+    }));
+  }
+}
