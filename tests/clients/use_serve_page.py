@@ -4,6 +4,8 @@ colour, stop, side by side, edits and what they replace, hostile Markdown, names
 files and pictures, settings, models, the keyboard alone, a phone, what axe finds in all of them, light and
 dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a
 folder.
+
+With EAGLECPP_CLIENT_MODEL and EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are of SmolLM2.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from common import done
 from playwright.sync_api import Page, expect, sync_playwright
-from serving import serving
+from serving import IS_DEMO, serving
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 SHOTS = os.environ.get("EAGLECPP_SCREENSHOTS")
@@ -347,6 +349,33 @@ def ask(page: Page, text: str) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
 
 
+def make_pictures(page: Page, url: str) -> None:
+    page.goto(url)
+    expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
+    page.evaluate("""for (const [name, value] of [["temperature", "0"], ["num_predict", "170"]])
+        localStorage.setItem("eaglecpp." + name, JSON.stringify(value))""")
+    page.reload()
+    ask(page, "Write a Python function that says whether a word is a palindrome.")
+    page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
+    page.locator("#status").evaluate("(line) => line.replaceChildren()")
+    shot(page, "serve-light")
+    page.get_by_role("switch", name="Side by side").check()
+    page.keyboard.press("Control+k")
+    page.emulate_media(color_scheme="dark")
+    ask(page, "Name three uses of salt.")
+    page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
+    page.locator("#status").evaluate("(line) => line.replaceChildren()")
+    shot(page, "serve-dark")
+    page.emulate_media(color_scheme="light")
+    page.get_by_role("switch", name="Side by side").uncheck()
+    page.set_viewport_size({"width": 360, "height": 700})
+    page.evaluate("localStorage.removeItem('eaglecpp.strip')")
+    page.reload()
+    page.get_by_role("button", name="Conversations").click()
+    page.get_by_role("button", name="New conversation").first.click()
+    shot(page, "serve-phone")
+
+
 with serving() as url, sync_playwright() as tools:
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
     page = browser.new_page(viewport={"width": 1100, "height": 800})
@@ -355,6 +384,9 @@ with serving() as url, sync_playwright() as tools:
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
+    if SHOTS and not IS_DEMO:
+        make_pictures(page, url)
+        sys.exit()
     page.goto(url)
     expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
     expect(page.locator(".empty button")).to_have_count(3)

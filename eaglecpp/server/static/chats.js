@@ -7,15 +7,16 @@ export const kept = { chats: load("chats", []), current: load("current", null) }
 export const chat = () => kept.chats.find((one) => one.id === kept.current);
 let show = null;  // draws the current conversation, after the list
 let leave = null;  // ends what belongs to the one that is shown
+let isBusy = null;  // whether the one that is shown is being answered or edited
 
 export function saveChats() {
   save("chats", kept.chats);
   save("current", kept.current);
 }
 
-// show, leave: see above
+// show, leave, isBusy: see above
 export function useChats(callbacks) {
-  ({ show, leave } = callbacks);
+  ({ show, leave, isBusy } = callbacks);
   $("search").oninput = drawChats;
   $("new").onclick = newChat;
   $("export").onclick = () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)));
@@ -23,9 +24,14 @@ export function useChats(callbacks) {
   $("import-file").onchange = importFile;
   window.addEventListener("storage", ({ key }) => {  // another window of this page has saved its conversations
     if (key !== "eaglecpp.chats") return;
-    leave();
-    kept.chats = load("chats", []);
-    show();
+    const theirs = load("chats", []), own = chat();
+    if (!isBusy()) {
+      kept.chats = theirs;
+      show();
+    } else {
+      kept.chats = [own, ...theirs.filter((one) => one.id !== own.id)];
+      drawChats();
+    }
   });
 }
 
@@ -57,8 +63,8 @@ const texts = (one) => [one.title, ...one.turns.flatMap((turn) => turn.content ?
 
 function drawEntry(one) {
   const title = button(one.title, () => { leave(); open(one); }, { title: one.title });
-  if (one.id !== kept.current) return [title];
-  title.setAttribute("aria-current", "true");
+  if (one.id === kept.current) title.setAttribute("aria-current", "true");
+  if (one.id !== kept.current || !one.turns.length) return [title];
   return [title, make("div", { className: "tools", role: "group", ariaLabel: "This conversation" },
     button("Rename", () => rename(one, title)), button("Markdown", () => download(fileName(one, "md"), toMarkdown(one)), { ariaLabel: "Export as Markdown", title: "Export as Markdown" }),
     button("JSON", () => download(fileName(one, "json"), toJson([one])), { ariaLabel: "Export as JSON", title: "Export as JSON, which can be imported" }), button("Delete", () => remove(one), { ariaLabel: "Delete this conversation" }))];
@@ -91,6 +97,7 @@ function remove(gone) {
   open(kept.chats[0]);
   $("question").focus();
   if (gone.turns.length) say("The conversation was deleted.", button("Undo", () => {
+    kept.chats = kept.chats.filter((one) => one.turns.length);
     kept.chats.splice(index, 0, gone);
     open(gone);
     say("The conversation is back.");

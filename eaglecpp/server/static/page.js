@@ -22,19 +22,19 @@ function draw() {
   if (!chat()) return newChat();
   drawChats();
   $("log").replaceChildren(...(chat().turns.length ? chat().turns.map(drawTurn) : [make("section", { className: "empty" }, ...drawEmpty())]));
-  $("log").scrollTop = $("log").scrollHeight;
+  $("log").scrollTop = chat().turns.length ? $("log").scrollHeight : 0;
   if (!running.length) $("strip").hidden = true;
 }
 
 // What a conversation begins with: what this is, what drafting gives here, and what could be asked.
 function drawEmpty() {
   const name = $("model").value, now = loadedModel(), { length, speedup, isMeasured } = load("gave", {})[name] ?? {};
-  const gain = speedup ? `${isMeasured ? "" : "about "}${speedup.toFixed(2)} × the speed without drafting (${isMeasured ? "measured" : "estimated"})` : "";
+  const gain = speedup ? `${isMeasured ? "" : "about "}${speedup.toFixed(2)} × the speed without drafting (${isMeasured ? "measured" : "estimated"})` : "";
   const gave = gain || length ? `The last answer of ${name} here had ${[length && `${length.toFixed(2)} tokens per round`, gain].filter(Boolean).join(" and ")}.`
     : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} says what could draft for it.`
       : "“Side by side” answers with and without drafting and measures what it gives here.";
   return [make("h2", { textContent: name ? `Ask ${name}` : "A chat with a model on this machine" }),
-    make("p", { textContent: "eaglecpp runs language models on this machine, and nothing you write leaves it. A small drafter guesses several tokens ahead and the model checks them in one step: the same answer, sooner." }),
+    make("p", { textContent: "The model runs on the machine that this page comes from, and what you write goes nowhere else. A small drafter guesses several tokens ahead and the model checks them in one step: the same answer, sooner." }),
     make("p", { textContent: gave }),
     ...EXAMPLES.map((text) => button(text, () => { $("question").value = text; $("ask").requestSubmit(); }))];
 }
@@ -169,7 +169,7 @@ async function answerLast(index = chat().turns.length) {
   const [first, second] = turn.answers;
   if (both && second.speed) {
     first.speedup = first.speed / second.speed;
-    first.figures += ` · ${first.speedup.toFixed(2)} × the speed without drafting, measured`;
+    first.figures += ` · ${first.speedup.toFixed(2)} × the speed without drafting, measured`;
     if (first.content === second.content) first.figures += ", the same text";
     if (chat() === owner) paint(first);
     saveChats();
@@ -232,7 +232,7 @@ function addPiece(pieces, [text, accepted]) {
 
 // The one place that says how fast an answer is, while it comes and afterwards.
 function inWords({ predicted_n, predicted_per_second }, speedup) {
-  const gain = speedup ? [`about ${speedup.toFixed(2)} × the speed without drafting, estimated`] : [];
+  const gain = speedup ? [`about ${speedup.toFixed(2)} × the speed without drafting, estimated`] : [];
   return [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`, ...gain];
 }
 
@@ -242,6 +242,7 @@ function finish(answer, part, isPlanned) {
   if (hasDrafts) answer.length = t.acceptance_length;
   if (isPlanned && t.plan.strategy === "auto") answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t, answer.speedup);
+  if (hasDrafts) figures.push(`${answer.length.toFixed(2)} tokens per round`);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   answer.figures = figures.join(" · ");
@@ -316,7 +317,7 @@ $("menu").onclick = () => {
 $("strip").open = load("strip", !matchMedia("(max-width: 44em)").matches);
 $("strip").ontoggle = () => save("strip", $("strip").open);
 useSettings((name) => { if (name === "colour") draw(); }, () => { if (!$("model").options.length) models = loadModels(); });
-useChats({ show: () => { draw(); closeMenu(); }, leave });
+useChats({ show: () => { draw(); closeMenu(); }, leave, isBusy: () => running.length > 0 || editing !== null });
 useFiles(takesImages);
 useModels(() => { if (!running.length && !chat().turns.length) draw(); });
 draw();
