@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, drafted tokens in
 colour, stop, side by side, edits and what they replace, hostile Markdown, names, search, export and import,
-files and pictures, settings, models, the keyboard alone, a phone, what axe finds in all of them, light and
-dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a
-folder.
+two windows, files and pictures, settings, models, the keyboard alone, a phone, what axe finds in all of them,
+light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser,
+EAGLECPP_SCREENSHOTS a folder.
 
 With EAGLECPP_CLIENT_MODEL and EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are of SmolLM2.
 """
@@ -240,6 +240,22 @@ def keep_conversations(page: Page) -> None:
     assert page.locator(".turn").all_inner_texts() == turns
 
 
+def use_two_windows(page: Page, url: str) -> None:
+    """Neither window loses what the other one has saved."""
+    other = page.context.new_page()
+    other.goto(url)
+    other.keyboard.press("Control+k")
+    ask(other, "What is len?")
+    expect(page.locator("#chats li")).to_have_count(2)
+    expect(page.locator("#chats")).to_contain_text("What is len?")
+    page.get_by_role("button", name="Edit").first.click()
+    other.get_by_role("button", name="Delete this conversation").click()
+    expect(page.locator("#chats li")).to_have_count(1)
+    expect(page.get_by_text("the answers it had are kept")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    other.close()
+
+
 def sent(page: Page, text: str) -> Any:
     """The request that the page makes of a question."""
     with page.expect_request("**/api/chat") as made:
@@ -378,7 +394,7 @@ def make_pictures(page: Page, url: str) -> None:
 
 with serving() as url, sync_playwright() as tools:
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-    page = browser.new_page(viewport={"width": 1100, "height": 800})
+    page = browser.new_context(viewport={"width": 1100, "height": 800}).new_page()
     asked: list[str] = []
     faults: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
@@ -417,6 +433,12 @@ with serving() as url, sync_playwright() as tools:
     expect(page.get_by_text("the speed without drafting, measured")).to_be_visible(timeout=120_000)
     figures = page.locator(".pair .figures").first.inner_text()
     assert figures.count("×") == 1 and "plain" not in figures, figures
+    speeds = [
+        float(line.split(" tokens/s")[0].split()[-1])
+        for line in page.locator(".pair .figures").all_inner_texts()
+    ]
+    gain = float(figures.split("×")[0].split()[-1])
+    assert abs(gain - speeds[0] / speeds[1]) < 0.02, (figures, speeds)
     both = page.locator(".pair .answer .text").all_inner_texts()
     assert both[0] == both[1] == text, both
     assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
@@ -429,6 +451,7 @@ with serving() as url, sync_playwright() as tools:
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     edit_and_go_back(page)
     keep_conversations(page)
+    use_two_windows(page, url)
     open_on_the_loaded_model(page, url)
     page.keyboard.press("Control+k")
     expect(page.locator(".turn")).to_have_count(0)
