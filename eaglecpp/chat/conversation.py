@@ -44,6 +44,11 @@ class PromptMemory:
         if known is not None:
             return known
         add_bos = not prompt.has_bos
+        if prompt.images:
+            tokens = self._vocabulary.tokenize_images(prompt.text, prompt.images, add_bos=add_bos)
+            if n_ctx is not None:
+                self._vocabulary.check_fit(len(tokens), n_ctx)
+            return tokens
         if n_ctx is None:
             return self._vocabulary.tokenize(prompt.text, add_bos=add_bos)
         return self._vocabulary.fitting(prompt.text, add_bos=add_bos, n_ctx=n_ctx)
@@ -52,9 +57,13 @@ class PromptMemory:
         """The tokens of a prompt that goes on from what is known; None if it does not."""
         for known, tokens in reversed(self._known):
             if prompt.text.startswith(known):
-                rest = self._vocabulary.tokenize(prompt.text[len(known) :], add_bos=False)
+                text = prompt.text[len(known) :]
+                if prompt.images:
+                    rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)
+                else:
+                    rest = self._vocabulary.tokenize(text, add_bos=False)
                 # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
-                if not rest or not self._vocabulary.token_to_piece(rest[0]):
+                if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]
         return None
 

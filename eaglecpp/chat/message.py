@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from eaglecpp.chat.images import checked_image, decoded_image, image_mark, image_of_url
 from eaglecpp.errors import InvalidValueError
 
 __all__ = ["Message", "Role", "ToolCall"]
@@ -67,7 +68,9 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. thinking: the reasoning text that belongs to an assistant's content."""
+    """One turn. thinking: the reasoning text that belongs to an assistant's content. images: the bytes of those
+    for which marks (`eaglecpp.chat.images`) stand in the content.
+    """
 
     role: str
     content: str = ""
@@ -75,12 +78,15 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_name: str = ""
     tool_call_id: str = ""
+    images: tuple[bytes, ...] = field(default=(), repr=False)
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """From a message of the Ollama or OpenAI chat API.
 
-        Raises InvalidValueError for a missing role and for content that is not text.
+        Images come as in Ollama's API, in `images`, and go before the text, or as in OpenAI's, among the parts
+        of the content. Raises InvalidValueError for a missing role, for other content than text and images, and
+        for an image that is not read.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
@@ -89,13 +95,16 @@ class Message:
         if not isinstance(calls, list | tuple):
             raise InvalidValueError(f"message: tool_calls must be a list, found {type(calls).__name__}")
         thinking = (message.get(key) for key in ("thinking", "reasoning_content", "reasoning"))
+        content, images = _content(message.get("content"))
+        before = _images(message.get("images"))
         return cls(
             role=role,
-            content=_text(message.get("content")),
+            content="".join(map(image_mark, before)) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
             tool_name=str(message.get("tool_name") or message.get("name") or ""),
             tool_call_id=str(message.get("tool_call_id") or ""),
+            images=(*before, *images),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,18 +121,33 @@ class Message:
         return values
 
 
-def _text(content: object) -> str:
-    """Message content as one string; a list of `{"type": "text"}` parts is joined."""
+def _content(content: object) -> tuple[str, list[bytes]]:
+    """Message content as one string and the images in it; of a list the parts are joined."""
     if content is None:
-        return ""
+        return "", []
     if isinstance(content, str):
-        return content
+        return content, []
     if not isinstance(content, list):
         raise InvalidValueError(f"message: content must be text, found {type(content).__name__}")
-    parts: list[str] = []
+    texts: list[str] = []
+    images: list[bytes] = []
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
-        if kind != "text" or not isinstance(part.get("text"), str):
-            raise InvalidValueError(f"message: content of type {kind!r} is not supported, only text is")
-        parts.append(part["text"])
-    return "".join(parts)
+        if kind == "image_url":
+            url = part["image_url"] if "image_url" in part else None
+            images.append(image_of_url(url.get("url") if isinstance(url, Mapping) else url))
+            texts.append(image_mark(images[-1]))
+        elif kind == "text" and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        else:
+            raise InvalidValueError(
+                f"message: content of type {kind!r} is not supported, only text and image_url are"
+            )
+    return "".join(texts), images
+
+
+def _images(images: object) -> list[bytes]:
+    """Bytes, or base64 as in Ollama's API."""
+    if not (images is None or isinstance(images, list | tuple)):
+        raise InvalidValueError(f"message: images must be a list, found {type(images).__name__}")
+    return [checked_image(one) if isinstance(one, bytes) else decoded_image(one) for one in images or ()]

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation, PromptMemory, fold_system
+from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.jinja_bounds import rendered_together
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader, ThinkTags, tags_of
@@ -113,8 +114,20 @@ class ChatModel:
         think: bool | str | None = None,
     ) -> Rendered:
         """The text of a prompt. For a template that refuses the system role, a system message goes before the
-        first question. Raises TemplateError.
+        first question. Raises TemplateError; UnsupportedError for images without a projector.
         """
+        images = {image_mark(data): data for message in messages for data in message.images}
+        if images and self._vocabulary.projector is None:
+            raise UnsupportedError(
+                f"{self._model.target.name} was opened without a projector, so it reads no images; give the "
+                "model's with --mmproj (mmproj=)"
+            )
+        rendered = self._rendered(messages, tools, think)
+        return replace(rendered, images=images) if images else rendered
+
+    def _rendered(
+        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], think: bool | str | None
+    ) -> Rendered:
         folded = fold_system(messages)
         if not self.folds_system:
             try:

@@ -105,10 +105,13 @@ def is_jinja(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized."""
+    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images: by
+    the marks that stand for them.
+    """
 
     text: str
     has_bos: bool
+    images: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True)

@@ -511,6 +511,8 @@ class Engine:
         if self._native is not None:
             self._native.close(self._save_planner)
             self._embedder.close()
+            if self._shared.vocabulary.projector is not None:
+                self._shared.vocabulary.projector.close()
             self._sessions.clear()
             self._main = None
 

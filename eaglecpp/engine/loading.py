@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from eaglecpp._extension import core
 from eaglecpp.chat.model import ChatModel
@@ -13,6 +14,7 @@ from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.predicted_costs import PREDICTED, predict
+from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.rehearsal import is_on_device, rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
@@ -68,7 +70,8 @@ def load(
     strategy = plan.strategy.value
     resolved, _ = resolve_strategy(strategy, may_draft)
     _note_amx()
-    options = engine_options(plan.target, plan.draft, plan.model_options(), drafting, resolved)
+    model = plan.model_options()
+    options = engine_options(plan.target, plan.draft, model, drafting, resolved)
     if cancel is not None:
         cancel.watch(options)
     native = NativeEngine(options, waits=waits)
@@ -84,6 +87,10 @@ def load(
             count,
             _learning(plan, drafting),
         )
+        if model.mmproj:
+            vocabulary.projector = Projector(
+                native, Path(model.mmproj), plan.target, n_threads=options.n_threads, gpu=model.n_gpu_layers != 0
+            )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
         cache = None

@@ -51,6 +51,7 @@ _FREE = {
     "exact",
     "text_drafts",
     "text_memory",
+    "mmproj",
     "learn",
 }
 

@@ -107,7 +107,7 @@ def engine_options(
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
-    _copy(model, native, skip={"lora", "rpc", "tensor_split", "override_tensor"})
+    _copy(model, native, skip={"lora", "mmproj", "rpc", "tensor_split", "override_tensor"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache", "learn"})
     native.lora = list(model.lora)
     native.tensor_split = list(model.tensor_split)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.projector import Projector
 from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
 
 __all__ = ["Detokenizer", "Prompt", "Vocabulary"]
@@ -117,6 +118,7 @@ class Vocabulary:
 
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
+        self.projector: Projector | None = None  # of a target that reads images
 
     @property
     def size(self) -> int:
@@ -166,9 +168,17 @@ class Vocabulary:
             raise self._context_full(f"at least {n_ctx} tokens", n_ctx)
         return tokens
 
-    def check_fit(self, n_prompt: int) -> None:
-        """Raises ContextFullError for a prompt that leaves no room for an answer."""
-        n_ctx = self._engine.get().n_ctx
+    def tokenize_images(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
+        """The ids of a text with marks for images, see `Projector.tokens`."""
+        assert self.projector is not None
+        _, add_bos = self._to_tokenize(text, add_bos, special=True)
+        return self.projector.tokens(text, images, add_bos=add_bos)
+
+    def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
+        """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx` tokens,
+        0 = the engine's.
+        """
+        n_ctx = n_ctx or self._engine.get().n_ctx
         if n_prompt >= n_ctx:
             raise self._context_full(f"{n_prompt} tokens", n_ctx)
 
@@ -208,7 +218,7 @@ class Vocabulary:
         else:
             if has_to_fit and hasattr(prompt, "__len__"):
                 self.check_fit(len(prompt))
-            tokens = self.checked(prompt)
+            tokens = self.checked(prompt, images=True)
         if not tokens:
             raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens
@@ -228,14 +238,16 @@ class Vocabulary:
     def _special_text(self, token: int) -> bytes:
         return b"" if token < 0 else self.token_to_piece(token, special=True)
 
-    def checked(self, tokens: Sequence[int]) -> list[int]:
-        """The ids as they are. Raises InvalidTypeError, InvalidValueError for others than the model's."""
+    def checked(self, tokens: Sequence[int], *, images: bool = False) -> list[int]:
+        """The ids as they are. images: also those of images that the engine has. Raises InvalidTypeError,
+        InvalidValueError for others than the model's.
+        """
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self.size
         except TypeError as error:
             raise InvalidTypeError(f"token ids must be whole numbers: {error}") from None
         for position, token in enumerate(ids):
-            if not 0 <= token < n_vocab:
+            if not 0 <= token < n_vocab and not (images and token < -1):
                 raise InvalidValueError(
                     f"token id {token} at position {position}: this model's ids are 0 to {n_vocab - 1}"
                 )

@@ -64,6 +64,7 @@ class ResolvedModel:
     target: Path
     draft: Path | None = None
     adapters: tuple[Path, ...] = ()
+    projectors: tuple[Path, ...] = ()
     name: ModelName | None = None
     modelfile: Modelfile | None = None
     stored_template: str | None = None
@@ -142,9 +143,9 @@ class Found:
 
     @property
     def files(self) -> list[Path]:
-        """Everything that is loaded: target in all its parts, drafter, adapters."""
+        """Everything that is loaded: target in all its parts, drafter, adapters, projector."""
         draft = [] if self.draft is None else [self.draft]
-        return [*part_paths(self.target), *draft, *self.model.adapters]
+        return [*part_paths(self.target), *draft, *self.model.adapters, *self.model.projectors]
 
     @property
     def n_weight_bytes(self) -> int:
@@ -297,6 +298,7 @@ def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
         target=files[0],
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
+        projectors=model.files("projector"),
         name=model.name,
         modelfile=replace(modelfile, template=template),
         stored_template=stored_template,

@@ -242,6 +242,8 @@ def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Se
     if model.adapters:
         lora = tuple((str(path), 1.0) for path in model.adapters)
         settings["model.lora"] = Setting(lora, f"ADAPTER of {name}")
+    if model.projectors:
+        settings["model.mmproj"] = Setting(str(model.projectors[0]), f"projector of {name}")
     return settings
 
 
@@ -250,7 +252,7 @@ def _apply_objects(settings: dict[str, Setting], objects: Sequence[Any]) -> None
         if one is None:
             continue
         for key in [key for key in settings if key.startswith(f"{group}.")]:
-            if key != "model.lora" or one.lora:
+            if key not in ("model.lora", "model.mmproj") or getattr(one, key.removeprefix("model.")):
                 del settings[key]
         for option in describe(one):
             if (value := getattr(one, option.name)) != option.default:

@@ -52,6 +52,7 @@ class ModelKeywords(TypedDict, total=False):
     n_sequences: int
     separate_caches: bool
     lora: Mapping[str, float] | Sequence[tuple[str, float]]
+    mmproj: str
     rpc: str | Sequence[str]
 
 

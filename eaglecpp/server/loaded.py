@@ -70,7 +70,7 @@ class Source:
         files = (
             tuple(map(file_state, part_paths(found.target))),
             None if draft is None else file_state(draft),
-            tuple(map(file_state, model.adapters)),
+            tuple(map(file_state, (*model.adapters, *model.projectors))),
         )
         texts = (said.template, model.stored_template, said.system, said.messages, said.pragmas)
         key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))))

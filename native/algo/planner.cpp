@@ -296,7 +296,7 @@ void Planner::keep_reachable(const SequencePlan & plan, TextDraft & draft) const
     const std::vector<Token> & ends = options_.end_tokens;
     std::vector<int> n_children(draft.size(), 0);
     draft.filter([&](const TextDraft::Node & node) {
-        if (node.depth > reach || n_children[node.parent] == k) return false;
+        if (node.token < 0 || node.depth > reach || n_children[node.parent] == k) return false;
         const bool is_over =
             node.parent > 0 && std::find(ends.begin(), ends.end(), draft.nodes[node.parent].token) != ends.end();
         n_children[node.parent] += !is_over;

@@ -13,6 +13,14 @@ using Pos = int32_t;    // a position in a sequence, from 0
 
 using Tokens = std::vector<Token>;
 
+// Ids from here down are rows of images (engine/images.h); -1 is no token.
+constexpr Token image_token_first = -2;
+
+// for what knows tokens alone, such as a drafter's embedding: some token in the place of a row of an image
+inline Token stand_in(Token token) {
+    return token < 0 ? 0 : token;
+}
+
 inline double now_ms() {
     using namespace std::chrono;
     return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();

@@ -353,6 +353,25 @@ std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
     return guarded([&] { return engine->score(tokens); });
 }
 
+nb::object image_ids(const std::shared_ptr<const Image> & image) {
+    return image ? nb::cast(std::make_pair(image->first, image->n_rows)) : nb::none();
+}
+
+nb::object add_image(const EngineHandle & e, const std::string & key, const ArrayIn<2> & rows, bool is_whole) {
+    const int n_values = e.target().model().n_embd_inp();
+    if (rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values) {
+        fail(ErrorKind::value, "an image of %zu rows with %zu values: expected 1 to %d rows, %d values", rows.shape(0),
+             rows.shape(1), e.target().n_ctx(), n_values);
+    }
+    if (e.target().model().has_state()) {
+        fail(ErrorKind::unsupported, "images: not on this architecture ('%s'), which keeps a state",
+             e.target().model().meta("general.architecture").c_str());
+    }
+    std::vector<float> values(rows.data(), rows.data() + rows.size());
+    return guarded(
+        [&] { return image_ids(e.get().images().add(key, (int)rows.shape(0), is_whole, std::move(values))); });
+}
+
 // A sampler that waits for its generation. The engine is kept for its vocabulary.
 struct MadeSampler {
     std::shared_ptr<Engine> engine;
@@ -529,6 +548,13 @@ void bind_engine(nb::module_ & m) {
                 return token >= 0 && token < e.target().vocab().size() && e.target().vocab().is_eog(token);
             },
             nb::arg("token"))
+        .def_prop_ro("n_image_values", [](const E & e) { return e.target().model().n_embd_inp(); })
+        .def_prop_ro("model_address", [](const E & e) { return (uintptr_t)e.target().model().get(); })
+        .def(
+            "find_image",
+            [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
+            nb::arg("key"))
+        .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
         .def(
             "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },

@@ -52,7 +52,7 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
     uint8_t * embd = at<uint8_t>(graph_.embd) + n_rows_ * n_row;
     std::fill_n(embd, n_idle * n_row, (uint8_t)0);  // zeros of every type are finite
     for (int i = 0; i < n; ++i) {
-        const Token token = i < n - call.n_ahead ? call.tokens[i] : spec_.mask_token;
+        const Token token = i < n - call.n_ahead ? stand_in(call.tokens[i]) : spec_.mask_token;
         uint8_t * row = embd + (n_idle + i) * n_row;
         if (graph_.embd_row) {
             std::copy_n(weights_.embedding.stored_row(token), n_row, row);

@@ -51,7 +51,7 @@ void Conversations::reuse(Sequence & s, const Tokens & prompt) {
     // after an error the drafter may lack rows; the target runs those positions again, by whatever kernel
     const int n_drafted = s.draft ? s.draft->n_rows() + s.pending.n_rows() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
-    n_keep = std::min(n_keep, n_drafted);
+    n_keep = s.before_whole(prompt, std::min(n_keep, n_drafted));
     if (s.draft) reuse_draft(s, n_keep, n_keep < (int)s.tokens.size() && s.tokens[n_keep] == prompt[n_keep]);
     keep(s, n_keep);
     if (is_lacking) s.mark_inexact(s.n_past);
@@ -100,7 +100,7 @@ void Conversations::adopt(Sequence & s) {
         int n_most = std::min(other.n_past, s.n_prompt - 1);
         if (s.draft) n_most = std::min(n_most, other.draft->n_rows() + other.pending.n_rows());
         if (s.exactness != Exactness::off) n_most = std::min(n_most, other.inexact_from);
-        const int n = n_common(other.tokens, s.tokens, n_most);
+        const int n = s.before_whole(s.tokens, n_common(other.tokens, s.tokens, n_most));
         if (&other != &s && n > n_best) best = &other, n_best = n;
     }
     if (!best) return;

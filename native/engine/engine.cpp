@@ -163,17 +163,40 @@ static void check_synth_rates(const std::vector<double> & rates) {
     }
 }
 
+// Also checks that the other tokens are the vocabulary's.
+std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt) {
+    std::vector<std::shared_ptr<const Image>> out;
+    for (size_t i = 0; i < prompt.size(); ++i) {
+        const Token t = prompt[i];
+        if (t >= 0 && t < target().vocab().size()) continue;
+        if (t > image_token_first) {
+            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target().vocab().size());
+        }
+        const std::shared_ptr<const Image> image = images_.find(t);
+        if (!image) fail(ErrorKind::value, "prompt token %d: the engine has no image with it (any more)", t);
+        const size_t end = i + image->n_rows;
+        for (size_t at = i; at < end; ++at) {
+            if (at + 1 < prompt.size() && prompt[at] == image->first - (Token)(at - i)) continue;
+            fail(ErrorKind::value, "prompt token %d: an image needs all of its %d rows, and text behind them", t,
+                 image->n_rows);
+        }
+        if (image->is_whole && image->n_rows > target().options().n_ubatch) {
+            fail(ErrorKind::value, "an image of this model is read at once: raise n_ubatch from %d to at least %d",
+                 target().options().n_ubatch, image->n_rows);
+        }
+        out.push_back(image);
+        i = end - 1;
+    }
+    return out;
+}
+
 int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, std::unique_ptr<Sampler> sampler) {
     Use use(*this);
     if (std::count(late_error_.ids.begin(), late_error_.ids.end(), id) > 0) late_error_ = {};
     Sequence & s = conversations_.get(id);
     const int n_ctx = target().n_ctx();
     if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
-    for (Token t : prompt) {
-        if (t < 0 || t >= target().vocab().size()) {
-            fail(ErrorKind::value, "prompt token %d is outside the vocabulary of %d", t, target().vocab().size());
-        }
-    }
+    const std::vector<std::shared_ptr<const Image>> images = images_of(prompt);
     if ((int)prompt.size() >= n_ctx) {
         fail(ErrorKind::context_full,
              "the prompt has %zu tokens but the context holds %d and the answer needs room; "
@@ -191,6 +214,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 
     s.is_active = false;
     s.stats = {};
+    s.images = images;
     attempt(
         [&] {
             if (!params.cache_prompt) conversations_.forget(s);

@@ -16,6 +16,7 @@
 
 #include "algo/planner.h"
 #include "engine/conversations.h"
+#include "engine/images.h"
 #include "engine/models.h"
 #include "engine/options.h"
 #include "engine/rounds.h"
@@ -73,6 +74,9 @@ class Engine {
     ParkedSequence park(int id);
     bool unpark(int id, const ParkedSequence & parked);
 
+    // Images that prompts may have: their rows stand in them by the ids that `add` gives.
+    Images & images() { return images_; }
+
     // log-probabilities of a text, see target/scoring.h; conversations are left as they are
     std::vector<float> score(const Tokens & tokens);
 
@@ -103,11 +107,13 @@ class Engine {
 
     void check_strategy(const Strategy & strategy) const;
     void begin_plan(Sequence & s, Exactness exactness);
+    std::vector<std::shared_ptr<const Image>> images_of(const Tokens & prompt);
 
     Exactness exactness_;
     Models models_;
     Planner planner_;
     Conversations conversations_;
+    Images images_{256u << 20};
     RowCounts exact_rows_;
     Rounds rounds_;
     std::atomic<bool> in_use_{false};

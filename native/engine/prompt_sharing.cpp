@@ -27,7 +27,7 @@ std::vector<Slice> PromptSharing::cut(const std::vector<Sequence *> & reading, i
     int n_left = std::min(target_.options().n_ubatch - n_rows, target_.n_shared_rows());
     std::vector<Slice> slices;
     for (Sequence * s : reading) {
-        Slice slice{s, 0, std::min(n_left, s->prompt_end() - s->n_past)};
+        Slice slice{s, 0, std::min(n_left, s->n_rows_alike())};
         while (slice.n_rows > 0 && !cuts_freely(*s, n_rows + slice.n_rows)) --slice.n_rows;
         if (slice.n_rows <= 0) continue;
         slices.push_back(slice);

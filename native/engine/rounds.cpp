@@ -10,6 +10,24 @@
 
 namespace eaglecpp {
 
+namespace {
+// rows see later ones, too
+class BothWays {
+  public:
+    BothWays(Target & target, bool is_on) : target_(is_on ? &target : nullptr) {
+        if (target_) target_->set_causal(false);
+    }
+    ~BothWays() {
+        if (target_) target_->set_causal(true);
+    }
+    BothWays(const BothWays &) = delete;
+    BothWays & operator=(const BothWays &) = delete;
+
+  private:
+    Target * target_;
+};
+}  // namespace
+
 Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
                const RowCounts & exact_rows)
     : target_(*models.target),
@@ -41,6 +59,8 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             if (!is_begun && sharing_.can_adopt(*s)) conversations_.adopt(*s);
             if (!is_begun && sharing_.waits_for(*s, reading)) {
                 results.push_back(result_of(*s, "prefill"));
+            } else if (s->image()) {
+                results.push_back(prefill(*s));  // its rows share no batch with tokens
             } else {
                 reading.push_back(s);
             }
@@ -135,11 +155,17 @@ StepResult Rounds::prefill(Sequence & s) {
     const int n_slice_end = std::min(s.n_past + target_.n_slice(), s.prompt_end());
     StepResult result = result_of(s, "prefill");
     while (s.n_past < n_slice_end && result.phase == "prefill") {
-        const Slice slice{&s, 0, std::min(target_.n_prompt_rows(), n_slice_end - s.n_past)};
+        const Image * image = s.image();
+        const bool is_whole = image && image->is_whole;
+        const int n_most = is_whole ? image->n_rows : std::min(target_.n_prompt_rows(), n_slice_end - s.n_past);
+        const Slice slice{&s, 0, std::min(n_most, s.n_rows_alike())};
         batch_.clear();
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
-        run(ThreadPolicy::Kind::prompt);
+        {
+            const BothWays scope(target_, is_whole);
+            run(ThreadPolicy::Kind::prompt);
+        }
         // the last block and the head of all rows round by their number, those of the last row alone do not
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
@@ -152,9 +178,15 @@ StepResult Rounds::prefill(Sequence & s) {
 
 void Rounds::add_rows(const Slice & slice) {
     const Sequence & s = *slice.seq;
+    const Image * image = s.image();
     for (int i = 0; i < slice.n_rows; ++i) {
         const bool output = target_.needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
-        batch_.add(s.tokens[s.n_past + i], s.n_past + i, s.range, output);
+        const Pos pos = s.n_past + i;
+        if (image) {
+            batch_.add_image_row(image->row(s.tokens[pos]), target_.model().n_embd_inp(), pos, s.range, output);
+        } else {
+            batch_.add(s.tokens[pos], pos, s.range, output);
+        }
     }
 }
 

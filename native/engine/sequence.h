@@ -26,6 +26,7 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
+#include "engine/images.h"
 #include "engine/options.h"
 #include "engine/recent_features.h"
 #include "engine/verified.h"
@@ -157,6 +158,7 @@ struct Sequence {
     int n_max = 0;  // tokens.size() at which it ends
     Exactness exactness = Exactness::off;
     GenerateParams params;
+    std::vector<std::shared_ptr<const Image>> images;  // of the prompt
     std::unique_ptr<Sampler> sampler;
     int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
     Stats stats;
@@ -174,6 +176,30 @@ struct Sequence {
     bool is_prefilling() const { return is_active && n_past < n_prompt; }
     // If no answer is to be generated, the last prompt token need not be run either.
     int prompt_end() const { return n_max > n_prompt ? n_prompt : n_prompt - 1; }
+
+    // the image whose row is to be run next, null = a token is
+    const Image * image() const {
+        const auto has = [&](const auto & image) { return image->has(tokens[n_past]); };
+        const auto found = std::find_if(images.begin(), images.end(), has);
+        return found == images.end() ? nullptr : found->get();
+    }
+    // prompt rows to the next border between tokens and an image, or to the end
+    int n_rows_alike() const {
+        const Image * first = image();
+        int end = n_past;
+        if (first) return std::min(first->n_rows - (first->first - tokens[n_past]), prompt_end() - n_past);
+        while (end < prompt_end() && tokens[end] >= 0) ++end;
+        return end - n_past;
+    }
+
+    // n, or the beginning of an image of the prompt that would be cut there and must not be
+    int before_whole(const Tokens & prompt, int n) const {
+        if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
+        for (const auto & image : images) {
+            if (image->is_whole && image->has(prompt[n])) return n - (image->first - prompt[n]);
+        }
+        return n;
+    }
 
     // gives the drafter what waits for it
     void commit_pending() {

@@ -17,7 +17,7 @@ struct TokenMap {
     // Empty: the same ids.
     std::vector<Token> to_draft;
 
-    Token for_draft(Token token) const { return to_draft.empty() ? token : to_draft[token]; }
+    Token for_draft(Token token) const { return to_draft.empty() ? stand_in(token) : to_draft[stand_in(token)]; }
 };
 
 // Error(mismatch) naming both files, how many tokens differ and the first of them

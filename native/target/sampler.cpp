@@ -130,7 +130,9 @@ void Sampler::add_draw(const SamplingParams & p) {
 
 void Sampler::accept_prompt(const Tokens & prompt) {
     const size_t n = std::min<size_t>(prompt.size(), n_history_);
-    for (size_t i = prompt.size() - n; i < prompt.size(); ++i) llama_sampler_accept(chain_.get(), prompt[i]);
+    for (size_t i = prompt.size() - n; i < prompt.size(); ++i) {
+        if (prompt[i] >= 0) llama_sampler_accept(chain_.get(), prompt[i]);
+    }
 }
 
 // chain over all candidates, or if it is bound over those that the grammar allows

@@ -292,6 +292,10 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     return cells_.close_gaps_before(range);
 }
 
+void Target::set_causal(bool is_causal) {
+    llama_set_causal_attn(ctx_.get(), is_causal);
+}
+
 void Target::decode(TargetBatch & batch, bool is_prompt, const std::function<void()> & meanwhile) {
     check_not_forked("the target cannot run");
     if (std::max(options_.n_threads, options_.n_threads_batch) > 1) note_helper_threads();

@@ -85,6 +85,9 @@ class Target {
     // left, because they would shift the tiles' borders. False if that cannot be done.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
+    // Rows of an image that see each other in both directions come in one batch, between set_causal(false) and (true).
+    void set_causal(bool is_causal);
+
     // number of threads for all decodes from now on
     void set_n_threads(int n_threads);
 

@@ -11,6 +11,7 @@ void TargetBatch::clear() {
     seqs_.clear();
     output_.clear();
     states_.clear();
+    n_image_values_ = 0;
 }
 
 void TargetBatch::add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state) {
@@ -25,6 +26,11 @@ void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output,
     std::vector<llama_seq_id> seqs(range.count);
     for (int i = 0; i < range.count; ++i) seqs[i] = range.first + i;
     add(token, pos, seqs, output, state);
+}
+
+void TargetBatch::add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output) {
+    add(0, pos, range, output, values);
+    n_image_values_ = n;
 }
 
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {
@@ -63,11 +69,12 @@ void TargetBatch::view(llama_batch & out, int n_state) {
         seq_ptrs_[i] = seqs_[i].data();
     }
     out.n_tokens = n_rows();
-    out.token = tokens_.data();
+    out.token = n_image_values_ > 0 ? nullptr : tokens_.data();
     // llama.cpp takes the states of MTP heads where a batch without tokens has its embeddings
     all_states_.clear();
+    const int n_values = n_image_values_ > 0 ? n_image_values_ : n_state;
     for (const float * state : states_) {
-        if (state) all_states_.insert(all_states_.end(), state, state + n_state);
+        if (state) all_states_.insert(all_states_.end(), state, state + n_values);
     }
     out.embd = all_states_.empty() ? nullptr : all_states_.data();
     out.pos = pos_.data();

@@ -33,6 +33,9 @@ class TargetBatch {
     // a committed row: every id of the conversation sees it
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
+    // A committed row of an image, n values in the place of a token; then all rows of the batch are. `values` as `state`.
+    void add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output);
+
     // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
     // Error(value) when the tree has more leaves than the conversation has ids.
     int add_tree(const DraftTree & tree, Pos pos, const SeqRange & range);
@@ -50,6 +53,7 @@ class TargetBatch {
     std::vector<std::vector<llama_seq_id>> seqs_;
     std::vector<int8_t> output_;
     std::vector<const float *> states_;
+    int n_image_values_ = 0;  // of a row; 0 = tokens
     // filled by view()
     std::vector<float> all_states_;
     std::vector<int32_t> n_seqs_;

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""Images in messages: their bytes lie beside the text, in which a mark stands for each.
+
+A mark names the content, so two prompts with the same text have the same images. Nothing here knows projectors.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import struct
+from collections.abc import Mapping
+
+from eaglecpp.errors import InvalidValueError
+
+__all__ = ["checked_image", "decoded_image", "image_mark", "image_of_url", "split_at_images"]
+
+_MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
+_MAX_BYTES = 32 << 20
+_MAX_PIXELS = 64 << 20
+_FORMATS = "PNG, JPEG, GIF or BMP"
+
+
+def image_mark(data: bytes) -> str:
+    """What stands for an image in a text."""
+    return f"<__image_{hashlib.sha256(data).hexdigest()}__>"
+
+
+def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
+    """Text, mark, text, mark, ..., text. Marks of images that are not there are text."""
+    parts, at = [""], 0
+    for found in _MARK.finditer(text):
+        if found[0] in images:
+            parts[-1] += text[at : found.start()]
+            parts += [found[0], ""]
+            at = found.end()
+    parts[-1] += text[at:]
+    return parts
+
+
+def decoded_image(text: object) -> bytes:
+    """An image of Ollama's API: base64. Raises InvalidValueError."""
+    if not isinstance(text, str):
+        raise InvalidValueError(f"images: expected base64 text, found {type(text).__name__}")
+    try:
+        return checked_image(base64.b64decode(text, validate=True))
+    except (binascii.Error, ValueError) as error:
+        if isinstance(error, InvalidValueError):
+            raise
+        raise InvalidValueError("images: expected base64 text") from None
+
+
+def image_of_url(url: object) -> bytes:
+    """An image of OpenAI's API. Only `data:` addresses: nothing is fetched. Raises InvalidValueError."""
+    match = re.match(r"data:image/[\w.+-]+;base64,", url) if isinstance(url, str) else None
+    if match is None:
+        raise InvalidValueError(
+            "image_url: expected data:image/...;base64,... (nothing is fetched from other addresses)"
+        )
+    return decoded_image(str(url)[match.end() :])
+
+
+def checked_image(data: bytes) -> bytes:
+    """The same bytes, if they are an image of a kind and size that are read. Raises InvalidValueError."""
+    if len(data) > _MAX_BYTES:
+        raise InvalidValueError(f"an image has {len(data) >> 20} MB; at most {_MAX_BYTES >> 20} are read")
+    size = _size(data)
+    if size is None:
+        raise InvalidValueError(f"an image is not what can be read: expected {_FORMATS}")
+    if not 0 < size[0] * size[1] <= _MAX_PIXELS:
+        raise InvalidValueError(f"an image has {size[0]} x {size[1]} pixels; at most 64 million are read")
+    return data
+
+
+def _size(data: bytes) -> tuple[int, int] | None:
+    """Width and height, as the file says; None for another format."""
+    try:
+        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+            return struct.unpack_from(">II", data, 16)
+        if data.startswith((b"GIF87a", b"GIF89a")):
+            return struct.unpack_from("<HH", data, 6)
+        if data.startswith(b"BM"):
+            width, height = struct.unpack_from("<ii", data, 18)
+            return abs(width), abs(height)
+        return _jpeg_size(data) if data.startswith(b"\xff\xd8\xff") else None
+    except struct.error:
+        return None
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    at = 2
+    while True:
+        mark, kind, length = struct.unpack_from(">BBH", data, at)
+        if mark != 0xFF:
+            return None
+        if kind == 0xFF:  # filling
+            at += 1
+        elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        else:
+            at += 2 + length

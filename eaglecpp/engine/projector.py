@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: MIT
+"""`Projector`: prompts with images become lists of ids, among them those of the images' rows.
+
+A projector (`--mmproj`, llama.cpp's word for the vision encoder and what fits its output to the target) runs in
+a process of its own, `eaglecpp.engine.projector_worker`. The engine keeps the rows of the images used of late,
+so a conversation's next turn encodes nothing again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eaglecpp.chat.images import checked_image, split_at_images
+from eaglecpp.engine import projector_worker
+from eaglecpp.engine.native import NativeEngine
+from eaglecpp.engine.projector_worker import MARKER, receive, send
+from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
+
+__all__ = ["Projector"]
+
+
+class Projector:
+    """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be used.
+
+    Raises MismatchError for a projector of another model or a damaged one, UnsupportedError for one whose rows
+    this engine cannot place.
+    """
+
+    def __init__(
+        self, engine: NativeEngine, mmproj: Path, target: Path, *, n_threads: int, gpu: bool
+    ) -> None:
+        if not mmproj.is_file():
+            raise ModelNotFoundError(f"projector {os.fspath(mmproj)!r} is not on this machine")
+        self.path = mmproj
+        self._engine = engine
+        self._lock = threading.Lock()
+        self._start = {
+            "mmproj": os.fspath(mmproj), "target": os.fspath(target), "n_threads": n_threads, "gpu": gpu
+        }  # fmt: skip
+        self._process: subprocess.Popen[bytes] | None = None
+        facts = self._open()
+        if not facts.get("vision"):
+            self.close()
+            raise MismatchError(f"{mmproj} reads no images; expected a projector with a vision encoder")
+        if facts.get("mrope"):
+            self.close()
+            raise UnsupportedError(
+                f"{mmproj}: this model numbers the rows of an image in three directions (M-RoPE, as Qwen-VL "
+                "does), which is not supported yet"
+            )
+
+    def tokens(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
+        """The ids of a text in which marks (`eaglecpp.chat.images`) stand for images. images: by mark.
+
+        Raises InvalidValueError for an image that cannot be read.
+        """
+        parts = split_at_images(text, images)
+        found = [images[mark] for mark in parts[1::2]]
+        plain = MARKER.join(part.replace(MARKER, "") for part in parts[::2])
+        request = {
+            "text": plain, "add_special": add_bos,
+            "ids": [hashlib.sha256(data).hexdigest() for data in found], "sizes": list(map(len, found)),
+        }  # fmt: skip
+        for data in found:
+            checked_image(data)
+        ids: list[int] = []
+        n_seen: dict[str, int] = {}
+        with self._lock:
+            reply, _ = self._ask(request, b"".join(found))
+            for index, chunk in enumerate(reply["chunks"]):
+                if "tokens" in chunk:
+                    ids += chunk["tokens"]
+                    if min(chunk["tokens"], default=0) < 0:
+                        raise UnsupportedError(
+                            f"{self.path} puts tokens around images that this model's vocabulary lacks"
+                        )
+                    continue
+                # an image may be cut into several, each with its own rows
+                n_seen[chunk["id"]] = number = n_seen.get(chunk["id"], -1) + 1
+                first, n_rows = self._rows(f"{chunk['id']}:{number}", index, chunk["whole"])
+                ids += range(first, first - n_rows, -1)
+        return ids
+
+    def __del__(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the process."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.kill()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        process.wait()
+
+    def _rows(self, key: str, index: int, whole: bool) -> tuple[int, int]:
+        native = self._engine.get()
+        known = native.find_image(key)
+        if known is not None:
+            return known
+        reply, data = self._ask({"chunk": index})
+        rows = np.frombuffer(data, np.float32).reshape(reply["n"], reply["width"])
+        if not np.isfinite(rows).all():
+            raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
+        return native.add_image(key, rows, whole)
+
+    def _open(self) -> dict[str, Any]:
+        command = [sys.executable, "-P", "-m", projector_worker.__name__]
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger is started where it ends
+        )
+        try:
+            return self._exchange(self._start)[0]
+        except (EOFError, OSError):
+            why = "llama.cpp's reader ended over it"
+        except InvalidValueError as error:
+            why = str(error) or "llama.cpp refuses it"
+        self.close()
+        raise MismatchError(
+            f"{self.path} is no projector for {Path(self._start['target']).name}: {why}; expected the mmproj file "
+            "that was made with this model"
+        )
+
+    def _ask(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        """The reply. A process that ended over an image is started again for the next one."""
+        if self._process is None:
+            self._open()
+        try:
+            return self._exchange(message, data)
+        except (EOFError, OSError):
+            self.close()
+            raise InvalidValueError(
+                "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
+            ) from None
+
+    def _exchange(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None
+        send(process.stdin, message, data)
+        reply, rest = receive(process.stdout)
+        if "error" in reply:
+            raise InvalidValueError(reply["error"])
+        return reply, rest

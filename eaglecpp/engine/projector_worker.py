@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: MIT
+"""The process that reads images for one engine, with llama.cpp's mtmd: `python -P -m` this module.
+
+llama.cpp ends its process over a damaged projector file, and images of strangers meet a decoder in C there. So
+neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
+stdin and stdout: a message is the lengths of a JSON object and of the bytes behind it, then both.
+
+* `open` {mmproj, target, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.
+* `read` {text, add_special, ids, sizes} and the images' bytes: {chunks}, in order, each {tokens} or {id, n,
+  whole}. Each of mtmd's markers in the text stands for one image.
+* `encode` {chunk}: {n, width}, and the rows in float32.
+
+Any answer may be {error} instead.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import struct
+import sys
+from typing import Any, BinaryIO
+
+__all__ = ["MARKER", "receive", "send"]
+
+MARKER = "<__media__>"
+"""What mtmd replaces by an image."""
+
+_HEAD = struct.Struct("<QQ")
+
+
+def send(stream: BinaryIO, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
+    """Writes one message."""
+    text = json.dumps(message).encode()
+    stream.write(_HEAD.pack(len(text), len(data)))
+    stream.write(text)
+    stream.write(data)
+    stream.flush()
+
+
+def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
+    """Reads one message. Raises EOFError where the other side is gone."""
+    n_text, n_data = _HEAD.unpack(_exactly(stream, _HEAD.size))
+    message = json.loads(_exactly(stream, n_text))
+    return message, _exactly(stream, n_data)
+
+
+def _exactly(stream: BinaryIO, n: int) -> bytes:
+    data = stream.read(n)
+    if len(data) < n:
+        raise EOFError
+    return data
+
+
+class _Reader:
+    """mtmd's context, and the chunks of the last text."""
+
+    def __init__(self, mmproj: str, target: str, n_threads: int, gpu: bool) -> None:
+        import llama_cpp
+        from llama_cpp import mtmd_cpp
+
+        self.mtmd = mtmd_cpp
+        params = llama_cpp.llama_model_default_params()
+        # mapped as they lie in the file, weights that nobody asks for are never read
+        params.n_gpu_layers, params.use_mmap, params.use_extra_bufts = 0, True, False
+        self.model = llama_cpp.llama_model_load_from_file(target.encode(), params)
+        if not self.model:
+            raise RuntimeError(f"{target} cannot be read")
+        self.width = llama_cpp.llama_model_n_embd_inp(self.model)
+        own = mtmd_cpp.mtmd_context_params_default()
+        own.use_gpu, own.n_threads, own.print_timings, own.warmup = gpu, n_threads, False, False
+        self.context = mtmd_cpp.mtmd_init_from_file(mmproj.encode(), self.model, own)
+        if not self.context:
+            raise RuntimeError("")
+        self.chunks = mtmd_cpp.mtmd_input_chunks_init()
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "vision": bool(self.mtmd.mtmd_support_vision(self.context)),
+            "mrope": bool(self.mtmd.mtmd_decode_use_mrope(self.context)),
+        }
+
+    def read(
+        self, text: str, add_special: bool, ids: list[str], sizes: list[int], data: bytes
+    ) -> dict[str, Any]:
+        mtmd, bitmaps, at = self.mtmd, [], 0
+        try:
+            for name, size in zip(ids, sizes, strict=True):
+                buffer = (ctypes.c_uint8 * size).from_buffer_copy(data, at)
+                at += size
+                bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, size, False)
+                if not bitmap:
+                    return {"error": "an image cannot be decoded: it is damaged"}
+                bitmaps.append(bitmap)
+                mtmd.mtmd_bitmap_set_id(bitmap, name.encode())
+            given = text.encode()
+            part = mtmd.mtmd_input_text(given, len(given), add_special, True)
+            array = (ctypes.c_void_p * len(bitmaps))(*bitmaps)
+            mtmd.mtmd_input_chunks_free(self.chunks)
+            self.chunks = mtmd.mtmd_input_chunks_init()
+            code = mtmd.mtmd_tokenize(self.context, self.chunks, ctypes.byref(part), array, len(bitmaps))
+        finally:
+            for bitmap in bitmaps:
+                mtmd.mtmd_bitmap_free(bitmap)
+        if code != 0:
+            return {"error": f"llama.cpp cannot prepare the images for this model (code {code})"}
+        return {"chunks": [self._chunk(i) for i in range(mtmd.mtmd_input_chunks_size(self.chunks))]}
+
+    def _chunk(self, index: int) -> dict[str, Any]:
+        mtmd = self.mtmd
+        chunk = mtmd.mtmd_input_chunks_get(self.chunks, index)
+        if mtmd.mtmd_input_chunk_get_type(chunk) == mtmd.MTMD_INPUT_CHUNK_TYPE_TEXT:
+            n = ctypes.c_size_t()
+            tokens = mtmd.mtmd_input_chunk_get_tokens_text(chunk, ctypes.byref(n))
+            return {"tokens": tokens[: n.value] if tokens else []}
+        return {
+            "id": (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode(),
+            "n": mtmd.mtmd_input_chunk_get_n_tokens(chunk),
+            "whole": bool(mtmd.mtmd_decode_use_non_causal(self.context, chunk)),
+        }
+
+    def encode(self, index: int) -> tuple[dict[str, Any], bytes]:
+        mtmd = self.mtmd
+        chunk = mtmd.mtmd_input_chunks_get(self.chunks, index)
+        code = mtmd.mtmd_encode_chunk(self.context, chunk)
+        rows = mtmd.mtmd_get_output_embd(self.context)
+        if code != 0 or not rows:
+            return {"error": f"llama.cpp cannot encode an image (code {code})"}, b""
+        n = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        return {"n": n, "width": self.width}, ctypes.string_at(rows, 4 * n * self.width)
+
+
+def main() -> None:
+    # what llama.cpp prints must not get between the messages
+    incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    message, _ = receive(incoming)
+    try:
+        reader = _Reader(**message)
+    except RuntimeError as error:
+        send(outgoing, {"error": str(error)})
+        return
+    send(outgoing, reader.facts())
+    while True:
+        try:
+            message, data = receive(incoming)
+        except EOFError:
+            return
+        if "chunk" in message:
+            send(outgoing, *reader.encode(message["chunk"]))
+        else:
+            send(outgoing, reader.read(**message, data=data))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+#include "engine/images.h"
+
+#include <algorithm>
+#include <climits>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+template <typename Is>
+std::shared_ptr<const Image> Images::find_if(Is && is) {
+    const auto found = std::find_if(images_.begin(), images_.end(), is);
+    if (found == images_.end()) return nullptr;
+    images_.splice(images_.begin(), images_, found);
+    return images_.front();
+}
+
+std::shared_ptr<const Image> Images::find(const std::string & key) {
+    const std::lock_guard lock(mutex_);
+    return find_if([&](const auto & image) { return image->key == key; });
+}
+
+std::shared_ptr<const Image> Images::find(Token token) {
+    const std::lock_guard lock(mutex_);
+    return find_if([&](const auto & image) { return image->has(token); });
+}
+
+std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bool is_whole,
+                                         std::vector<float> values) {
+    const std::lock_guard lock(mutex_);
+    if (auto known = find_if([&](const auto & image) { return image->key == key; })) return known;
+    if (n_rows >= next_ - INT_MIN) fail(ErrorKind::value, "this engine has read too many images: open it again");
+    n_bytes_ += values.size() * sizeof(float);
+    images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, std::move(values)}));
+    next_ -= n_rows;
+    while (n_bytes_ > n_bytes_most_ && images_.size() > 1) {
+        n_bytes_ -= images_.back()->values.size() * sizeof(float);
+        images_.pop_back();
+    }
+    return images_.front();
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: MIT
+"""Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does: Gemma
+3's, whose rows see each other in both directions, and Idefics 3's (SmolVLM), which cuts large images. Also
+small images.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+__all__ = ["make_image", "make_projector"]
+
+IMAGE, PATCH, MERGE = 32, 4, 2
+"""Pixels of an image's side, of a patch's; patches of a row's side: 16 rows an image."""
+N_ROWS = (IMAGE // PATCH // MERGE) ** 2
+
+
+def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
+    """n_embd: of the target. kind: "gemma3" or "idefics3". size: of the rows, about. keys: metadata in place of
+    the writer's, by the name behind `clip.vision.`.
+    """
+    rng = np.random.default_rng(3)
+    wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
+
+    def normal(*shape: int) -> np.ndarray:
+        return rng.normal(0.0, 1.0 / shape[-1] ** 0.5, shape).astype(np.float32)
+
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_bool("clip.has_vision_encoder", True)
+    writer.add_string("clip.projector_type", kind)
+    writer.add_bool("clip.use_gelu", True)
+    writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
+    values = {
+        "image_size": IMAGE, "patch_size": PATCH, "embedding_length": wide, "feed_forward_length": inner,
+        "block_count": 1, "attention.head_count": 4, "projection_dim": n_embd, "projector.scale_factor": MERGE,
+        "preproc_image_size": 2 * IMAGE,
+    }  # fmt: skip
+    for name, value in (values | keys).items():
+        writer.add_uint32(f"clip.vision.{name}", value)
+    writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
+    writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
+    tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH), "v.patch_embd.bias": normal(wide),
+               "v.position_embd.weight": normal(n_patches, wide)}  # fmt: skip
+    for name in ("v.post_ln", "v.blk.0.ln1", "v.blk.0.ln2"):
+        tensors |= {f"{name}.weight": np.ones(wide, np.float32), f"{name}.bias": normal(wide)}
+    for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
+        tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
+    # the two are exchanged in files of these kinds, and llama.cpp turns them round
+    tensors |= {"v.blk.0.ffn_down.weight": normal(inner, wide), "v.blk.0.ffn_down.bias": normal(inner)}
+    tensors |= {"v.blk.0.ffn_up.weight": normal(wide, inner), "v.blk.0.ffn_up.bias": normal(wide)}
+    if kind == "gemma3":
+        tensors |= {"mm.soft_emb_norm.weight": np.ones(wide, np.float32),
+                    "mm.input_projection.weight": size * normal(wide, n_embd)}  # fmt: skip
+    else:
+        tensors["mm.model.fc.weight"] = size * normal(n_embd, wide * MERGE * MERGE)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def make_image(seed: int = 0, width: int = IMAGE, height: int = IMAGE) -> bytes:
+    """A PNG of random pixels."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (height, 3 * width), np.uint8)
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+
+    def part(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
