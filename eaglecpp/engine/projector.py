@@ -36,6 +36,8 @@ class Projector:
     this engine cannot place.
     """
 
+    _process: subprocess.Popen[bytes] | None = None
+
     def __init__(
         self, engine: NativeEngine, mmproj: Path, target: Path, *, n_threads: int, gpu: bool
     ) -> None:
@@ -47,7 +49,6 @@ class Projector:
         self._start = {
             "mmproj": os.fspath(mmproj), "target": os.fspath(target), "n_threads": n_threads, "gpu": gpu
         }  # fmt: skip
-        self._process: subprocess.Popen[bytes] | None = None
         facts = self._open()
         if not facts.get("vision"):
             self.close()

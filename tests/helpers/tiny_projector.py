@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does: Gemma
-3's, whose rows see each other in both directions, and Idefics 3's (SmolVLM), which cuts large images. Also
-small images.
+3's, whose rows see each other in both directions, and Janus Pro's, whose rows are read as text is. Also small
+images.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from typing import Any
 import gguf
 import numpy as np
 
-__all__ = ["make_image", "make_projector"]
+__all__ = ["N_ROWS", "make_image", "make_projector"]
 
 IMAGE, PATCH, MERGE = 32, 4, 2
-"""Pixels of an image's side, of a patch's; patches of a row's side: 16 rows an image."""
-N_ROWS = (IMAGE // PATCH // MERGE) ** 2
+"""Pixels of an image's side, of a patch's; patches of a row's side with Gemma's."""
+N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH) ** 2}
+"""Rows of an image."""
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: of the target. kind: "gemma3" or "idefics3". size: of the rows, about. keys: metadata in place of
+    """n_embd: of the target. kind: "gemma3" or "janus_pro". size: of the rows, about. keys: metadata in place of
     the writer's, by the name behind `clip.vision.`.
     """
     rng = np.random.default_rng(3)
@@ -39,7 +40,6 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     values = {
         "image_size": IMAGE, "patch_size": PATCH, "embedding_length": wide, "feed_forward_length": inner,
         "block_count": 1, "attention.head_count": 4, "projection_dim": n_embd, "projector.scale_factor": MERGE,
-        "preproc_image_size": 2 * IMAGE,
     }  # fmt: skip
     for name, value in (values | keys).items():
         writer.add_uint32(f"clip.vision.{name}", value)
@@ -51,14 +51,15 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"{name}.weight": np.ones(wide, np.float32), f"{name}.bias": normal(wide)}
     for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
-    # the two are exchanged in files of these kinds, and llama.cpp turns them round
-    tensors |= {"v.blk.0.ffn_down.weight": normal(inner, wide), "v.blk.0.ffn_down.bias": normal(inner)}
-    tensors |= {"v.blk.0.ffn_up.weight": normal(wide, inner), "v.blk.0.ffn_up.bias": normal(wide)}
+    up, down = ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")  # llama.cpp turns them round
+    tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
+    tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":
         tensors |= {"mm.soft_emb_norm.weight": np.ones(wide, np.float32),
                     "mm.input_projection.weight": size * normal(wide, n_embd)}  # fmt: skip
     else:
-        tensors["mm.model.fc.weight"] = size * normal(n_embd, wide * MERGE * MERGE)
+        tensors |= {"mm.0.weight": normal(inner, wide), "mm.0.bias": normal(inner),
+                    "mm.1.weight": size * normal(n_embd, inner), "mm.1.bias": normal(n_embd)}  # fmt: skip
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     writer.write_header_to_file()

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""Texts behind images are those of llama.cpp's own reader of images, with drafts and without."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import eaglecpp
+from eaglecpp.chat.images import image_mark
+from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
+from helpers.http_server import DRAFT, TARGET
+from helpers.tiny_projector import N_ROWS, make_image, make_projector
+
+KINDS = tuple(N_ROWS)
+N_EMBD = 320  # of the demo target
+GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 48, "ignore_eos": True}
+STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=12", "auto")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def projector(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_projector(tmp_path_factory.mktemp("projector") / f"{request.param}.gguf", N_EMBD, request.param)
+
+
+@pytest.fixture
+def open_engine(projector: Path) -> Callable[..., eaglecpp.Engine]:
+    def opened(draft: Path | None = DRAFT, **options: Any) -> eaglecpp.Engine:
+        options = {"n_ctx": 1024, "n_threads": 1, "planner_cache": False, "mmproj": str(projector), **options}
+        return eaglecpp.Engine.open(TARGET, draft, **options)
+
+    return opened
+
+
+def ask(text: str, *images: bytes) -> dict[str, Any]:
+    return {"role": "user", "content": text, "images": list(images)}
+
+
+def said_by_llama_cpp(projector: Path, text: str, image: bytes, n: int) -> tuple[list[int], float]:
+    """What greedy decoding gives behind mtmd's own evaluation of the prompt, and the log-probability of the first
+    token.
+    """
+    import llama_cpp
+    from llama_cpp import mtmd_cpp
+
+    llama = llama_cpp.Llama(str(TARGET), n_ctx=1024, n_threads=1, n_batch=512, type_k=0, type_v=0, verbose=False)
+    params = mtmd_cpp.mtmd_context_params_default()
+    params.use_gpu, params.n_threads, params.warmup = False, 1, False
+    context = mtmd_cpp.mtmd_init_from_file(str(projector).encode(), llama.model, params)
+    buffer = (ctypes.c_uint8 * len(image)).from_buffer_copy(image)
+    bitmap = mtmd_cpp.mtmd_helper_bitmap_init_from_buf(context, buffer, len(image), False)
+    chunks, given = mtmd_cpp.mtmd_input_chunks_init(), text.encode()
+    part = mtmd_cpp.mtmd_input_text(given, len(given), True, True)
+    assert mtmd_cpp.mtmd_tokenize(context, chunks, part, (ctypes.c_void_p * 1)(bitmap), 1) == 0
+    n_past, tokens, first = ctypes.c_int32(), [], 0.0
+    assert mtmd_cpp.mtmd_helper_eval_chunks(
+        context, llama.ctx, chunks, 0, 0, 512, True, ctypes.byref(n_past)
+    ) == 0  # fmt: skip
+    llama.n_tokens = n_past.value
+    for _ in range(n):
+        logits = np.array(llama_cpp.llama_get_logits_ith(llama.ctx, -1)[: llama.n_vocab()])
+        tokens.append(int(logits.argmax()))
+        first = first or float(-np.log(np.exp(logits - logits.max()).sum()))
+        batch = llama_cpp.llama_batch_get_one((ctypes.c_int32 * 1)(tokens[-1]), 1)
+        assert llama_cpp.llama_decode(llama.ctx, batch) == 0
+    mtmd_cpp.mtmd_input_chunks_free(chunks)
+    mtmd_cpp.mtmd_bitmap_free(bitmap)
+    mtmd_cpp.mtmd_free(context)
+    llama.close()
+    return tokens, first
+
+
+def test_the_text_is_llama_cpps(projector: Path, open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    found = []
+    same: dict[str, Any] = {"kernels": "off", "type_k": "f32", "type_v": "f32", "flash_attn": "off"}
+    with open_engine(draft=None, **same) as engine:
+        for image in map(make_image, (1, 2)):
+            expected, first = said_by_llama_cpp(projector, "look: <__media__> What is os.path?", image, 48)
+            prompt = engine.shared.vocabulary.tokenize_images(
+                f"look: {image_mark(image)} What is os.path?", {image_mark(image): image}, add_bos=True
+            )
+            said = engine.generate(prompt, n_probs=1, **GREEDY)
+            assert said.tokens == expected and said.logprobs
+            assert said.logprobs[0].logprob == pytest.approx(first, abs=1e-4)
+            found.append(first)
+    assert abs(found[0] - found[1]) > 1e-3, "the image makes no difference"
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.8, "seed": 3}], ids=["greedy", "seeded"])
+def test_drafts_change_nothing(
+    sampling: dict[str, Any], projector: Path, open_engine: Callable[..., eaglecpp.Engine]
+) -> None:
+    messages = [ask("What does os.path.join do?", make_image(1), make_image(2))]
+    options = GREEDY | sampling
+    with open_engine() as engine:
+        plain = engine.chat(messages, strategy="off", **options)
+        assert plain.timings.prompt_n > 2 * N_ROWS[projector.stem]
+        for strategy in STRATEGIES:
+            engine.clear()
+            found = engine.chat(messages, strategy=strategy, **options)
+            assert found.tokens == plain.tokens
+            assert strategy == "auto" or found.timings.draft_n_accepted > 0
+
+
+def test_an_image_is_read_once_and_known_by_its_content(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    first, second = make_image(1), make_image(2)
+    with open_engine() as engine:
+        one = engine.chat([ask("What is len?", first)], **GREEDY)
+        again = engine.chat([ask("What is len?", first)], **GREEDY)
+        assert again.timings.prompt_n == 1 and again.tokens == one.tokens
+        other = engine.chat([ask("What is len?", second)], **GREEDY)
+        assert other.timings.reused_n < other.timings.prompt_n
+        engine.clear()
+        assert engine.chat([ask("What is len?", second)], **GREEDY).tokens == other.tokens
+        turns = [ask("What is len?", first), {"role": "assistant", "content": "It counts."}, ask("And max?")]
+        talk = engine.chat(turns, **GREEDY)
+        engine.clear()
+        assert engine.chat(turns, **GREEDY).tokens == talk.tokens
+
+
+def test_conversations_share_what_they_have_read(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    """Also while others generate, and out of a cache that was parked."""
+    image = make_image(1)
+    with open_engine(n_sequences=3) as engine:
+        with engine.session() as alone:
+            expected = [alone.chat([ask(text, image)], **GREEDY).tokens for text in ("What is len?", "Print?")]
+        with engine.session() as one, engine.session() as two:
+            first = one.chat([ask("What is len?", image)], **GREEDY)
+            second = two.chat([ask("Print?", image)], **GREEDY)
+            assert [first.tokens, second.tokens] == expected
+            assert second.timings.reused_n >= 16
+
+
+def test_parked_conversations_come_back(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    with open_engine() as engine:
+        said = engine.chat([ask("What is len?", make_image(1))], **GREEDY)
+        native = engine.native
+        if not native.can_park:
+            pytest.skip("this cache cannot be parked")
+        number = engine.default_session._sequence.number
+        parked = native.park(number)
+        engine.clear()
+        assert native.unpark(number, parked)
+        again = engine.chat([ask("What is len?", make_image(1))], **GREEDY)
+        assert again.tokens == said.tokens and again.timings.prompt_n == 1
+
+
+def test_what_is_refused(projector: Path, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
+    damaged, huge = make_image(1)[:200], bytearray(make_image(1))
+    huge[16:24] = (1 << 20).to_bytes(4, "big") * 2
+    with open_engine() as engine:
+        for image, why in ((damaged, "damaged"), (bytes(huge), "pixels"), (b"<svg/>", "PNG")):
+            with pytest.raises(InvalidValueError, match=why):
+                engine.chat([ask("What?", image)], **GREEDY)
+        assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the reader goes on"
+        with pytest.raises(InvalidValueError, match="no image with it"):
+            engine.generate([1, -9999, 5], **GREEDY)
+        prompt = engine.chat_prompt([ask("What is len?", make_image(1))])
+        first = next(i for i, token in enumerate(prompt) if token < 0)
+        with pytest.raises(InvalidValueError, match="all of its"):
+            engine.generate(prompt[: first + 2] + prompt[first + 3 :], **GREEDY)
+    with (
+        eaglecpp.Engine.open(TARGET, n_threads=1) as engine,
+        pytest.raises(UnsupportedError, match="without a projector"),
+    ):
+        engine.chat([ask("What?", make_image(1))])
+    with pytest.raises(ModelNotFoundError, match="projector"):
+        open_engine(mmproj=str(tmp_path / "none.gguf"))
+    bad = tmp_path / "bad.gguf"
+    for data in (projector.read_bytes()[:5000], b"GGUF", TARGET.read_bytes()[:100_000]):
+        bad.write_bytes(data)
+        with pytest.raises(MismatchError, match="is no projector"):
+            open_engine(mmproj=str(bad))
+    with pytest.raises(MismatchError, match="is no projector"):
+        open_engine(mmproj=str(make_projector(tmp_path / "other.gguf", 64)))
+
+
+def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
+    """Patches that the image cannot be cut into: an assertion of ggml."""
+    path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
+    with pytest.raises((MismatchError, InvalidValueError)):
+        with eaglecpp.Engine.open(TARGET, n_threads=1, mmproj=str(path)) as engine:
+            engine.chat([ask("What is len?", make_image(1))], **GREEDY)
+    with eaglecpp.Engine.open(TARGET, n_threads=1) as engine:
+        assert engine.generate("def", max_tokens=4).tokens
