@@ -104,13 +104,14 @@ class Conversation:
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role == Role.USER else ""
 
-    def ask(self, text: str) -> None:
+    def ask(self, text: str, images: Sequence[bytes] = ()) -> None:
         """Adds a question; one that got no answer before it becomes its first part, because many templates
         refuse two questions in a row.
         """
         if self.question:
-            text = f"{self.messages.pop().content}\n\n{text}"
-        self.messages.append(Message(Role.USER, text))
+            before = self.messages.pop()
+            text, images = f"{before.content}\n\n{text}", (*before.images, *images)
+        self.messages.append(Message(Role.USER, text, images=tuple(images)))
 
     def answer(self, content: str, thinking: str = "") -> None:
         """Adds the answer to the last question."""

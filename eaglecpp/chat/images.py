@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Images in messages: their bytes lie beside the text, in which a mark stands for each.
 
-A mark names the content, so two prompts with the same text have the same images. Nothing here knows projectors.
+A mark names the content, so two prompts with the same text have the same images. Nothing here knows
+projectors.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from collections.abc import Mapping
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["checked_image", "decoded_image", "image_mark", "image_of_url", "split_at_images"]
+__all__ = [
+    "checked_image",
+    "decoded_image",
+    "image_mark",
+    "image_of_url",
+    "is_image_name",
+    "split_at_images",
+]
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 _MAX_BYTES = 32 << 20
@@ -26,6 +34,11 @@ _FORMATS = "PNG, JPEG, GIF or BMP"
 def image_mark(data: bytes) -> str:
     """What stands for an image in a text."""
     return f"<__image_{hashlib.sha256(data).hexdigest()}__>"
+
+
+def is_image_name(name: str) -> bool:
+    """Whether a file of that name is meant as an image."""
+    return name.lower().endswith((".png", ".jpg", ".jpeg", ".gif", ".bmp"))
 
 
 def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:

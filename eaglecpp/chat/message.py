@@ -68,8 +68,8 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. thinking: the reasoning text that belongs to an assistant's content. images: the bytes of those
-    for which marks (`eaglecpp.chat.images`) stand in the content.
+    """One turn. thinking: the reasoning text that belongs to an assistant's content. images: the bytes of
+    those for which marks (`eaglecpp.chat.images`) stand in the content.
     """
 
     role: str
@@ -84,9 +84,9 @@ class Message:
     def from_dict(cls, message: Mapping[str, Any]) -> Message:
         """From a message of the Ollama or OpenAI chat API.
 
-        Images come as in Ollama's API, in `images`, and go before the text, or as in OpenAI's, among the parts
-        of the content. Raises InvalidValueError for a missing role, for other content than text and images, and
-        for an image that is not read.
+        Images come as in Ollama's API, in `images`, and go before the text, or as in OpenAI's, among the
+        parts of the content. Raises InvalidValueError for a missing role, for other content than text and
+        images, and for an image that is not read.
         """
         role = message.get("role")
         if not isinstance(role, str) or not role:
@@ -99,7 +99,7 @@ class Message:
         before = _images(message.get("images"))
         return cls(
             role=role,
-            content="".join(map(image_mark, before)) + content,
+            content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),
             tool_name=str(message.get("tool_name") or message.get("name") or ""),
@@ -134,7 +134,7 @@ def _content(content: object) -> tuple[str, list[bytes]]:
     for part in content:
         kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
         if kind == "image_url":
-            url = part["image_url"] if "image_url" in part else None
+            url = part.get("image_url")
             images.append(image_of_url(url.get("url") if isinstance(url, Mapping) else url))
             texts.append(image_mark(images[-1]))
         elif kind == "text" and isinstance(part.get("text"), str):

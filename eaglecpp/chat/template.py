@@ -105,8 +105,8 @@ def is_jinja(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Rendered:
-    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images: by
-    the marks that stand for them.
+    """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images:
+    by the marks that stand for them.
     """
 
     text: str

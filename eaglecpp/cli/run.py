@@ -68,6 +68,7 @@ class _RunCommand(Command):
         ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
         ('eaglecpp run smollm2 "Summarise this" < notes.txt', "about a file"),
         ("eaglecpp run model.gguf --draft drafter.gguf", "files of your own"),
+        ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
         ("eaglecpp run --continue", "go on with the last chat"),
     ],
 )
@@ -157,6 +158,7 @@ def run(
         verbose=verbose,
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
+    pictures, prompt = _pictures(prompt)
     question = _question(prompt)
     text = None if question is None else _decoded(question)
     if as_json and text is None:
@@ -167,7 +169,7 @@ def run(
     screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
     if text is not None:
         may_ask = not (no_server or resume or as_json) and draft is None
-        asked = Asked(text, settings, system, wanted, set_here, keepalive)
+        asked = Asked(text, pictures, settings, system, wanted, set_here, keepalive)
         if may_ask and source is not None and answered_by_server(source, asked, screen):
             return
     if keepalive is not None:
@@ -186,6 +188,7 @@ def run(
             load_ms=opened.load_ms,
         )
         stack.callback(chat.close)
+        chat.images += pictures
         if verbose:
             note_plan(chat.model.engine.plan, chat.model.engine)
         if think is not None and think != "false" and chat.model.chat.tags is None:
@@ -296,6 +299,16 @@ def _format(form: str | None) -> str:
     except ValueError as error:
         raise click.UsageError(f"--format: not a JSON schema: {error}") from None
     return text
+
+
+def _pictures(words: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
+    """The images among the words of a prompt, and the other words."""
+    from eaglecpp.chat.images import checked_image, is_image_name
+
+    found = [word for word in words if is_image_name(word) and Path(word).is_file()]
+    return [checked_image(Path(word).read_bytes()) for word in found], tuple(
+        w for w in words if w not in found
+    )
 
 
 def _question(words: tuple[str, ...]) -> bytes | None:

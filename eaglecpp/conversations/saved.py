@@ -7,6 +7,7 @@ own. Only their owner can read the files.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import secrets
@@ -171,9 +172,10 @@ def _content(chat: SavedChat) -> dict[str, Any]:
     return {name: getattr(chat, name) for name in names}
 
 
-def _message_json(message: Message) -> dict[str, str]:
-    values = {"role": str(message.role), "content": message.content, "thinking": message.thinking}
-    return {name: value for name, value in values.items() if value or name != "thinking"}
+def _message_json(message: Message) -> dict[str, Any]:
+    values = {"role": str(message.role), "content": message.content, "thinking": message.thinking,
+              "images": [base64.b64encode(image).decode() for image in message.images]}  # fmt: skip
+    return {name: value for name, value in values.items() if value or name in ("role", "content")}
 
 
 def _from_json(data: Any) -> SavedChat:

@@ -89,7 +89,11 @@ def load(
         )
         if model.mmproj:
             vocabulary.projector = Projector(
-                native, Path(model.mmproj), plan.target, n_threads=options.n_threads, gpu=model.n_gpu_layers != 0
+                native,
+                Path(model.mmproj),
+                plan.target,
+                n_threads=options.n_threads,
+                gpu=model.n_gpu_layers != 0,
             )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`Projector`: prompts with images become lists of ids, among them those of the images' rows.
 
-A projector (`--mmproj`, llama.cpp's word for the vision encoder and what fits its output to the target) runs in
-a process of its own, `eaglecpp.engine.projector_worker`. The engine keeps the rows of the images used of late,
-so a conversation's next turn encodes nothing again.
+A projector (`--mmproj`, llama.cpp's word for the vision encoder and what fits its output to the target) runs
+in a process of its own, `eaglecpp.engine.projector_worker`. The engine keeps the rows of the images used of
+late, so a conversation's next turn encodes nothing again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 
@@ -30,10 +30,11 @@ __all__ = ["Projector"]
 
 
 class Projector:
-    """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be used.
+    """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be
+    used.
 
-    Raises MismatchError for a projector of another model or a damaged one, UnsupportedError for one whose rows
-    this engine cannot place.
+    Raises MismatchError for a projector of another model or a damaged one, UnsupportedError for one whose
+    rows this engine cannot place.
     """
 
     _process: subprocess.Popen[bytes] | None = None
@@ -44,6 +45,7 @@ class Projector:
         if not mmproj.is_file():
             raise ModelNotFoundError(f"projector {os.fspath(mmproj)!r} is not on this machine")
         self.path = mmproj
+        self._target = target
         self._engine = engine
         self._lock = threading.Lock()
         self._start = {
@@ -135,8 +137,8 @@ class Projector:
             why = str(error) or "llama.cpp refuses it"
         self.close()
         raise MismatchError(
-            f"{self.path} is no projector for {Path(self._start['target']).name}: {why}; expected the mmproj file "
-            "that was made with this model"
+            f"{self.path} is no projector for {self._target.name}: {why}; expected the mmproj file that was "
+            "made with this model"
         )
 
     def _ask(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
@@ -154,8 +156,8 @@ class Projector:
     def _exchange(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
-        send(process.stdin, message, data)
-        reply, rest = receive(process.stdout)
+        send(cast("BinaryIO", process.stdin), message, data)
+        reply, rest = receive(cast("BinaryIO", process.stdout))
         if "error" in reply:
             raise InvalidValueError(reply["error"])
         return reply, rest

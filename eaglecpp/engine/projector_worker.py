@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """The process that reads images for one engine, with llama.cpp's mtmd: `python -P -m` this module.
 
-llama.cpp ends its process over a damaged projector file, and images of strangers meet a decoder in C there. So
-neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
+llama.cpp ends its process over a damaged projector file, and images of strangers meet a decoder in C there.
+So neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
 stdin and stdout: a message is the lengths of a JSON object and of the bytes behind it, then both.
 
 * `open` {mmproj, target, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.

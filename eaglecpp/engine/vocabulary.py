@@ -175,8 +175,8 @@ class Vocabulary:
         return self.projector.tokens(text, images, add_bos=add_bos)
 
     def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
-        """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx` tokens,
-        0 = the engine's.
+        """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx`
+        tokens, 0 = the engine's.
         """
         n_ctx = n_ctx or self._engine.get().n_ctx
         if n_prompt >= n_ctx:

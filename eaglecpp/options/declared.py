@@ -206,9 +206,7 @@ class ModelOptions(_Validated):
         False, "a cache of its own for each conversation: faster for many at once, but without trees"
     )
     lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
-    mmproj: str = _option(
-        "", "GGUF of the projector with which the model reads images", flags=("--mmproj",)
-    )
+    mmproj: str = _option("", "GGUF of the projector with which the model reads images", flags=("--mmproj",))
     rpc: tuple[str, ...] = _option(
         (),
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",

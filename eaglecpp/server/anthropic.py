@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.server.answer import Answer, Ask, make_prompt
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import field, json_response, read_json, sse
@@ -97,11 +99,14 @@ def _turns(entry: Any, where: str) -> list[Message]:
         return [Message(role, content)]
     if not isinstance(content, list):
         raise ApiError(400, f"{where}: content must be text or a list of blocks")
-    texts, thoughts, calls, results = [], [], [], []
+    texts, thoughts, calls, results, images = [], [], [], [], []
     for block in content:
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "text":
             texts.append(str(block.get("text", "")))
+        elif kind == "image":
+            images.append(_image(block.get("source"), where))
+            texts.append(image_mark(images[-1]))
         elif kind == "thinking":
             thoughts.append(str(block.get("thinking", "")))
         elif kind == "tool_use":
@@ -117,9 +122,20 @@ def _turns(entry: Any, where: str) -> list[Message]:
             text = _text(block.get("content"), f"{where}.tool_result")
             results.append(Message("tool", text, tool_call_id=str(block.get("tool_use_id", ""))))
         elif kind != "redacted_thinking":
-            raise ApiError(400, f"{where}: content of type {kind!r} is not supported, only text is")
-    turn = Message(role, "".join(texts), "".join(thoughts), tuple(calls))
+            raise ApiError(
+                400, f"{where}: content of type {kind!r} is not supported, only text and image are"
+            )
+    turn = Message(role, "".join(texts), "".join(thoughts), tuple(calls), images=tuple(images))
     return [*results, turn] if turn.content or turn.tool_calls or not results else results
+
+
+def _image(source: Any, where: str) -> bytes:
+    if not isinstance(source, dict) or source.get("type") != "base64":
+        raise ApiError(400, f"{where}: an image needs a source of type base64: nothing is fetched")
+    try:
+        return decoded_image(source.get("data"))
+    except InvalidValueError as error:
+        raise ApiError(400, f"{where}: {error}") from None
 
 
 def _text(content: Any, where: str) -> str:

@@ -62,8 +62,10 @@ async def generate(request: Request) -> Response:
     ask.template = field(body, "template", str) or None
     is_raw, context = field(body, "raw", bool, False), field(body, "context", list, [])
     suffix = field(body, "suffix", str, "")
-    _refuse_images(body)
-    if not text and not context and not suffix:
+    images = field(body, "images", list, [])
+    if images and (is_raw or suffix):
+        raise ApiError(400, "images need a chat template: leave out raw and suffix")
+    if not text and not context and not suffix and not images:
         return await _load_or_unload(server, ask, {"response": ""})
     if is_raw:
         if system or ask.template or context or suffix:
@@ -73,7 +75,7 @@ async def generate(request: Request) -> Response:
         ask.infill = Infill(text, suffix)
     else:
         head = [Message("system", system)] if system else []
-        ask.messages = [*head, Message("user", text)]
+        ask.messages = [*head, _message({"role": "user", "content": text, "images": images}, 0)]
     if context:
         ask.tokens = await _continued(server, ask, context)
 
@@ -81,7 +83,7 @@ async def generate(request: Request) -> Response:
         out: dict[str, Any] = {"response": delta.content if delta else ""}
         if delta and delta.thinking:
             out["thinking"] = delta.thinking
-        if delta is None and not is_raw:
+        if delta is None and not is_raw and not answer.prompt.rendered.images:  # whose ids others cannot use
             out["context"] = [*answer.prompt.tokens, *answer.completion.tokens]
         return out
 
@@ -125,16 +127,10 @@ def _common(body: Mapping[str, Any]) -> Ask:
 def _message(entry: Any, index: int) -> Message:
     if not isinstance(entry, dict):
         raise ApiError(400, f"messages[{index}] must be an object")
-    _refuse_images(entry)
     try:
         return Message.from_dict(entry)
     except InvalidArgumentError as error:
         raise ApiError(400, f"messages[{index}]: {error}") from None
-
-
-def _refuse_images(body: Mapping[str, Any]) -> None:
-    if body.get("images"):
-        raise ApiError(400, "images are not supported by this server: models are loaded for text only")
 
 
 def _tools(body: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -387,8 +387,10 @@ def _part(part: Any) -> Any:
         return {"type": "text", "text": part.get("text")}
     if kind == "refusal":
         return {"type": "text", "text": part.get("refusal")}
-    if kind in ("image_url", "input_image", "image", "input_audio", "file", "input_file"):
-        raise ApiError(400, f"content of type {kind} is not supported: models are loaded for text only")
+    if kind == "input_image":
+        return {"type": "image_url", "image_url": part.get("image_url")}
+    if kind in ("image", "input_audio", "file", "input_file"):
+        raise ApiError(400, f"content of type {kind} is not supported, only text and image_url are")
     return part
 
 

@@ -128,6 +128,8 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
     template = facts.file.text("tokenizer.chat_template", "") + "".join(model.texts("template", "prompt"))
     if "tools" in template or ".Tools" in template:
         words.append("tools")
+    if model.files("projector"):
+        words.append("vision")
     if ".Suffix" in template:
         words.append("insert")
     if "enable_thinking" in template or ".Thinking" in template or "<think>" in template:

@@ -551,8 +551,7 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("n_image_values", [](const E & e) { return e.target().model().n_embd_inp(); })
         .def_prop_ro("model_address", [](const E & e) { return (uintptr_t)e.target().model().get(); })
         .def(
-            "find_image",
-            [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
+            "find_image", [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
             nb::arg("key"))
         .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Images as a target reads them: rows of embeddings, made by a projector (llama.cpp's mtmd), which stand in a prompt in
-// the place of tokens. Each row of each image has an id of its own below 0, so that prompts with images are lists of ids
-// as all others: what is compared, cached, shared and parked by its tokens needs to know nothing of images.
+// the place of tokens. Each row of each image has an id of its own below 0, so that prompts with images are lists of
+// ids as all others: what is compared, cached, shared and parked by its tokens needs to know nothing of images.
 #pragma once
 
 #include <list>
@@ -15,8 +15,8 @@
 namespace eaglecpp {
 
 struct Image {
-    std::string key;            // names its content
-    Token first;                // id of row 0; row i has first - i
+    std::string key;  // names its content
+    Token first;      // id of row 0; row i has first - i
     int n_rows;
     bool is_whole;              // its rows see each other in both directions, and are read in one batch
     std::vector<float> values;  // [n_rows, n_embd_inp of the target]

@@ -33,7 +33,8 @@ class TargetBatch {
     // a committed row: every id of the conversation sees it
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
-    // A committed row of an image, n values in the place of a token; then all rows of the batch are. `values` as `state`.
+    // A committed row of an image, n values in the place of a token; then all rows of the batch are. `values` as
+    // `state`.
     void add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output);
 
     // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.

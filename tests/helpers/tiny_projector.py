@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does: Gemma
-3's, whose rows see each other in both directions, and Janus Pro's, whose rows are read as text is. Also small
-images.
+"""Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does:
+Gemma 3's, whose rows see each other in both directions, and Janus Pro's, whose rows are read as text is. Also
+small images.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: of the target. kind: "gemma3" or "janus_pro". size: of the rows, about. keys: metadata in place of
-    the writer's, by the name behind `clip.vision.`.
+    """n_embd: of the target. kind: "gemma3" or "janus_pro". size: of the rows, about. keys: metadata in place
+    of the writer's, by the name behind `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -39,7 +39,8 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
     writer.add_float32("clip.vision.attention.layer_norm_epsilon", 1e-6)
     values = {
         "image_size": IMAGE, "patch_size": PATCH, "embedding_length": wide, "feed_forward_length": inner,
-        "block_count": 1, "attention.head_count": 4, "projection_dim": n_embd, "projector.scale_factor": MERGE,
+        "block_count": 1, "attention.head_count": 4, "projection_dim": n_embd,
+        "projector.scale_factor": MERGE,
     }  # fmt: skip
     for name, value in (values | keys).items():
         writer.add_uint32(f"clip.vision.{name}", value)
@@ -51,7 +52,9 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {f"{name}.weight": np.ones(wide, np.float32), f"{name}.bias": normal(wide)}
     for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
         tensors |= {f"v.blk.0.{name}.weight": normal(wide, wide), f"v.blk.0.{name}.bias": normal(wide)}
-    up, down = ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")  # llama.cpp turns them round
+    up, down = (
+        ("ffn_down", "ffn_up") if kind == "gemma3" else ("ffn_up", "ffn_down")
+    )  # llama.cpp turns them round
     tensors |= {f"v.blk.0.{up}.weight": normal(inner, wide), f"v.blk.0.{up}.bias": normal(inner)}
     tensors |= {f"v.blk.0.{down}.weight": normal(wide, inner), f"v.blk.0.{down}.bias": normal(wide)}
     if kind == "gemma3":
@@ -78,4 +81,6 @@ def make_image(seed: int = 0, width: int = IMAGE, height: int = IMAGE) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
+    return (
+        b"\x89PNG\r\n\x1a\n" + part(b"IHDR", head) + part(b"IDAT", zlib.compress(rows)) + part(b"IEND", b"")
+    )

@@ -25,7 +25,9 @@ STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=12", "auto")
 
 @pytest.fixture(scope="module", params=KINDS)
 def projector(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_projector(tmp_path_factory.mktemp("projector") / f"{request.param}.gguf", N_EMBD, request.param)
+    return make_projector(
+        tmp_path_factory.mktemp("projector") / f"{request.param}.gguf", N_EMBD, request.param
+    )
 
 
 @pytest.fixture
@@ -42,13 +44,15 @@ def ask(text: str, *images: bytes) -> dict[str, Any]:
 
 
 def said_by_llama_cpp(projector: Path, text: str, image: bytes, n: int) -> tuple[list[int], float]:
-    """What greedy decoding gives behind mtmd's own evaluation of the prompt, and the log-probability of the first
-    token.
+    """What greedy decoding gives behind mtmd's own evaluation of the prompt, and the log-probability of the
+    first token.
     """
     import llama_cpp
     from llama_cpp import mtmd_cpp
 
-    llama = llama_cpp.Llama(str(TARGET), n_ctx=1024, n_threads=1, n_batch=512, type_k=0, type_v=0, verbose=False)
+    llama = llama_cpp.Llama(
+        str(TARGET), n_ctx=1024, n_threads=1, n_batch=512, type_k=0, type_v=0, verbose=False
+    )
     params = mtmd_cpp.mtmd_context_params_default()
     params.use_gpu, params.n_threads, params.warmup = False, 1, False
     context = mtmd_cpp.mtmd_init_from_file(str(projector).encode(), llama.model, params)
@@ -128,7 +132,9 @@ def test_conversations_share_what_they_have_read(open_engine: Callable[..., eagl
     image = make_image(1)
     with open_engine(n_sequences=3) as engine:
         with engine.session() as alone:
-            expected = [alone.chat([ask(text, image)], **GREEDY).tokens for text in ("What is len?", "Print?")]
+            expected = [
+                alone.chat([ask(text, image)], **GREEDY).tokens for text in ("What is len?", "Print?")
+            ]
         with engine.session() as one, engine.session() as two:
             first = one.chat([ask("What is len?", image)], **GREEDY)
             second = two.chat([ask("Print?", image)], **GREEDY)
@@ -150,7 +156,9 @@ def test_parked_conversations_come_back(open_engine: Callable[..., eaglecpp.Engi
         assert again.tokens == said.tokens and again.timings.prompt_n == 1
 
 
-def test_what_is_refused(projector: Path, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
+def test_what_is_refused(
+    projector: Path, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path
+) -> None:
     damaged, huge = make_image(1)[:200], bytearray(make_image(1))
     huge[16:24] = (1 << 20).to_bytes(4, "big") * 2
     with open_engine() as engine:
@@ -183,8 +191,10 @@ def test_what_is_refused(projector: Path, open_engine: Callable[..., eaglecpp.En
 def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
     """Patches that the image cannot be cut into: an assertion of ggml."""
     path = make_projector(tmp_path / "odd.gguf", N_EMBD, patch_size=5)
-    with pytest.raises((MismatchError, InvalidValueError)):
-        with eaglecpp.Engine.open(TARGET, n_threads=1, mmproj=str(path)) as engine:
-            engine.chat([ask("What is len?", make_image(1))], **GREEDY)
+    with (
+        pytest.raises((MismatchError, InvalidValueError)),
+        eaglecpp.Engine.open(TARGET, n_threads=1, mmproj=str(path)) as engine,
+    ):
+        engine.chat([ask("What is len?", make_image(1))], **GREEDY)
     with eaglecpp.Engine.open(TARGET, n_threads=1) as engine:
         assert engine.generate("def", max_tokens=4).tokens

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer, answer, answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
@@ -63,6 +64,7 @@ class Chat:
         self.plain = PlainSpeed()
         self.has_said_verdict = False
         self.attached: list[str] = []
+        self.images: list[bytes] = []  # that go with the next message
         self._n_tries = 0
         self._told_folding = False
         self.conversation = self.opening(system)
@@ -83,11 +85,13 @@ class Chat:
     def submit(self, text: str, *, show_stats: bool = True) -> ShownAnswer | None:
         """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
         before = list(self.conversation.messages)
-        self.conversation.ask("\n\n".join([*self.attached, text]))
+        marks = "".join(map(image_mark, self.images))
+        self.conversation.ask(marks + "\n\n".join([*self.attached, text]), self.images)
         self._n_tries = 0
         made = self._reply(before, show_stats)
         if made is not None:
             self.attached.clear()
+            self.images.clear()
         return made
 
     def again(self) -> ShownAnswer | None:
@@ -193,6 +197,7 @@ class Chat:
         self.conversation = conversation
         self.saved = None
         self.attached.clear()
+        self.images.clear()
         self._n_tries = 0
 
     def save(self) -> None:

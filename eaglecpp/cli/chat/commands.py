@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, unquoted
 from eaglecpp.cli.chat.model import find_source
@@ -166,6 +167,10 @@ def _read(chat: Chat, rest: str) -> None:
     if not name:
         raise ValueError("/read needs a file name")
     path = Path(name).expanduser()
+    if is_image_name(path.name):
+        chat.images.append(checked_image(path.read_bytes()))
+        chat.screen.say(f"Read {path}. It will go with your next message.")
+        return
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError as error:

@@ -7,11 +7,12 @@ refuses before the first token is no error: `run` opens the model itself then.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,7 @@ class Asked:
     """What a single answer is made from. options: those on the command line, by field name."""
 
     text: str
+    images: Sequence[bytes]
     settings: Settings
     system: str | None
     strategy: Strategy | None
@@ -54,9 +56,11 @@ class Asked:
         """The request."""
         head = [] if self.system is None else [{"role": "system", "content": self.system}]
         form = self.settings.format
+        coded = [base64.b64encode(image).decode() for image in self.images]
+        images = {"images": coded} if coded else {}
         return {
             "model": model,
-            "messages": [*head, {"role": "user", "content": self.text}],
+            "messages": [*head, {"role": "user", "content": self.text} | images],
             "options": self.options,
             "think": self.settings.think,
             "format": json.loads(form) if form.startswith("{") else form,

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: MIT
+"""Images over HTTP: the forms of three APIs give one answer, and what is refused says why."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp.cli import main
+from helpers.http_server import FAST, MODEL, TARGET, TestServer
+from helpers.tiny_projector import make_image, make_projector
+
+IMAGE = make_image(1)
+CODED = base64.b64encode(IMAGE).decode()
+URL = f"data:image/png;base64,{CODED}"
+TEXT = "What does os.path.join do?"
+
+
+@pytest.fixture(scope="module")
+def projector(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_projector(tmp_path_factory.mktemp("projector") / "mmproj.gguf", 320, "janus_pro")
+
+
+@pytest.fixture(scope="module")
+def seeing(projector: Path) -> Iterator[TestServer]:
+    with TestServer(preload=MODEL, engine=FAST | {"mmproj": str(projector)}) as server:
+        yield server
+
+
+def ollama(**rest: Any) -> dict[str, Any]:
+    options = {"temperature": 0, "num_predict": 24, "ignore_eos": True}
+    return {"model": MODEL, "stream": False, "options": options} | rest
+
+
+def openai(content: Any) -> dict[str, Any]:
+    messages = [{"role": "user", "content": content}]
+    return {"model": MODEL, "messages": messages, "temperature": 0, "max_tokens": 24, "ignore_eos": True}
+
+
+def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
+    chat = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}])
+    expected = seeing.post("/api/chat", chat).json()
+    text = expected["message"]["content"]
+    assert expected["prompt_eval_count"] > 64
+    made = seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED])).json()
+    assert made["response"] == text and "context" not in made
+    parts = [{"type": "image_url", "image_url": {"url": URL}}, {"type": "text", "text": TEXT}]
+    said = seeing.post("/v1/chat/completions", openai(parts)).json()
+    assert said["choices"][0]["message"]["content"] == text
+    assert said["usage"]["prompt_tokens_details"]["cached_tokens"] > 64
+    source = {"type": "base64", "media_type": "image/png", "data": CODED}
+    body = openai([{"type": "image", "source": source}, {"type": "text", "text": TEXT}])
+    assert seeing.post("/v1/messages", body).json()["content"][0]["text"] == text
+    asked = {"model": MODEL, "temperature": 0, "max_output_tokens": 24, "ignore_eos": True, "input": [
+        {"role": "user", "content": [{"type": "input_image", "image_url": URL},
+                                     {"type": "input_text", "text": TEXT}]}]}  # fmt: skip
+    assert seeing.post("/v1/responses", asked).json()["output"][0]["content"][0]["text"] == text
+
+
+@pytest.mark.parametrize(
+    ("image", "why"),
+    [
+        ("aa aa", "base64"),
+        (base64.b64encode(b"<svg/>").decode(), "PNG"),
+        (base64.b64encode(IMAGE[:150]).decode(), "damaged"),
+        (7, "base64"),
+    ],
+)
+def test_what_is_no_image_is_refused(seeing: TestServer, image: Any, why: str) -> None:
+    body = ollama(messages=[{"role": "user", "content": TEXT, "images": [image]}])
+    told = seeing.post("/api/chat", body)
+    assert told.status_code == 400 and why in told.json()["error"]
+    assert seeing.post("/api/chat", body | {"messages": [{"role": "user", "content": "x"}]}).ok
+
+
+def test_nothing_is_fetched(seeing: TestServer) -> None:
+    part = {"type": "image_url", "image_url": {"url": "http://127.0.0.1:9/a.png"}}
+    told = seeing.post("/v1/chat/completions", openai([part]))
+    assert told.status_code == 400 and "nothing is fetched" in told.json()["error"]["message"]
+
+
+def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
+    seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
+    rows = list(range(-2, -2 - 64, -1))
+    for path, body in (
+        ("/v1/completions", {"model": MODEL, "prompt": [1, *rows, 5], "max_tokens": 4}),
+        ("/completion", {"model": MODEL, "prompt": [1, *rows, 5], "n_predict": 4}),
+        ("/api/generate", ollama(prompt="x", context=[1, *rows, 5])),
+    ):
+        told = seeing.post(path, body)
+        assert told.status_code == 400 and "token id -2" in told.text, path
+
+
+def test_a_model_without_a_projector_says_so(server: TestServer) -> None:
+    told = server.post("/api/chat", ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]))
+    assert told.status_code == 400 and "--mmproj" in told.json()["error"]
+
+
+def test_a_stored_model_brings_its_projector(
+    projector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Ollama has it: a second FROM."""
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    (tmp_path / "Modelfile").write_text(f"FROM {TARGET}\nFROM {projector}\n")
+    assert main(["create", "eyes", "-f", str(tmp_path / "Modelfile")]) == 0
+    with TestServer(engine=FAST) as own:
+        assert "vision" in own.post("/api/show", {"model": "eyes"}).json()["capabilities"]
+        body = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]) | {"model": "eyes"}
+        assert own.post("/api/chat", body).json()["prompt_eval_count"] > 64
