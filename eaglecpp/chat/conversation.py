@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from eaglecpp.chat.images import checked_image, image_mark
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import Rendered
 
@@ -106,8 +107,10 @@ class Conversation:
 
     def ask(self, text: str, images: Sequence[bytes] = ()) -> None:
         """Adds a question; one that got no answer before it becomes its first part, because many templates
-        refuse two questions in a row.
+        refuse two questions in a row. images: go before it, as bytes. Raises InvalidValueError for one that
+        is not read.
         """
+        text = "".join(image_mark(checked_image(data)) for data in images) + text
         if self.question:
             before = self.messages.pop()
             text, images = f"{before.content}\n\n{text}", (*before.images, *images)

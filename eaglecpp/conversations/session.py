@@ -68,20 +68,22 @@ class ChatSession:
         """How many of the oldest messages the model no longer sees."""
         return self._conversation.n_left_out
 
-    def ask(self, text: str, **options: Unpack[ChatKeywords]) -> Completion:
-        """Asks, and returns the answer; options as `Engine.chat`. An error leaves the history unchanged."""
-        stream = self.stream(text, **options)
+    def ask(self, text: str, *, images: Sequence[bytes] = (), **options: Unpack[ChatKeywords]) -> Completion:
+        """Asks, and returns the answer; options as `Engine.chat`. images: PNG, JPEG, GIF or BMP files, for a
+        model that was opened with its projector. An error leaves the history unchanged.
+        """
+        stream = self.stream(text, images=images, **options)
         with stream:
             for _ in stream:
                 pass
         return stream.completion()
 
-    def stream(self, text: str, **options: Unpack[ChatKeywords]) -> Stream:
+    def stream(self, text: str, *, images: Sequence[bytes] = (), **options: Unpack[ChatKeywords]) -> Stream:
         """As `ask`, one chunk per round. What was generated until its end, or until it is closed, is the
         answer; a stream closed before its first token leaves the history unchanged.
         """
         before = self.history
-        self._conversation.ask(text)
+        self._conversation.ask(text, images)
         return self._answered(before, dict(options))
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:

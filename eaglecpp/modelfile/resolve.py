@@ -25,6 +25,7 @@ from .syntax import Command
 
 __all__ = ["Plan", "resolve"]
 
+_PROJECTOR = "clip"
 _OTHER_DRAFTERS = ("dflash",)
 
 
@@ -134,7 +135,7 @@ class _Resolver:
         for file in files:
             self._need_gguf(command, file)
         if len(files) == 1:  # the engine reads the one file anyway, and says what is wrong with it
-            self.targets += files
+            (self.projectors if _is_projector(files[0]) else self.targets).append(files[0])
             return
         for file in files:
             self._group(command, file).append(file)
@@ -154,7 +155,7 @@ class _Resolver:
             return []
         if facts["kind"] == "drafter":
             return self.drafters
-        if architecture == "clip":
+        if architecture == _PROJECTOR:
             return self.projectors
         return self.lora if is_adapter else self.targets
 
@@ -241,3 +242,12 @@ def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
     except ValueError:
         return None
     return tuple(by_name[name] for name in names) if len(names) == len(targets) else None
+
+
+def _is_projector(file: Path) -> bool:
+    from eaglecpp.convert import read_gguf
+
+    try:
+        return read_gguf(file).text("general.architecture", "") == _PROJECTOR
+    except EagleError:
+        return False

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.cli.doctor import report
+from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -222,3 +223,16 @@ def test_python_dash_m_is_the_same_command(tmp_path: Path) -> None:
     )
     assert done.returncode == 2
     assert done.stderr.startswith("error: ")
+
+
+def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Models, tmp_path: Path) -> None:
+    picture, projector = tmp_path / "a picture.PNG", make_projector(tmp_path / "mmproj.gguf", 64)
+    picture.write_bytes(make_image(1))
+    words = ("run", models.target, picture, "what", "is it?", "--json", "-n", "8", "--temp", "0")
+    with_it = cli(*words, "--mmproj", projector)
+    assert with_it.returncode == 0, with_it.stderr
+    assert json.loads(with_it.stdout)["timings"]["prompt_n"] > N_ROWS["gemma3"]
+    without = cli(*words)
+    assert without.returncode == 1 and "--mmproj" in without.stderr
+    wrong = cli(*words, "--mmproj", models.target)
+    assert wrong.returncode == 1 and "is no projector for" in wrong.stderr

@@ -13,6 +13,7 @@ import pytest
 
 import eaglecpp
 from eaglecpp.chat.images import image_mark
+from eaglecpp.chat.message import Message
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
@@ -198,3 +199,15 @@ def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
         engine.chat([ask("What is len?", make_image(1))], **GREEDY)
     with eaglecpp.Engine.open(TARGET, n_threads=1) as engine:
         assert engine.generate("def", max_tokens=4).tokens
+
+
+def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
+    with open_engine() as engine:
+        chat = eaglecpp.ChatSession(engine)
+        first = chat.ask("What is len?", images=[make_image(1)], **GREEDY)
+        assert chat.history[0] == Message.from_dict(ask("What is len?", make_image(1)))
+        chat.save(tmp_path / "chat.json")
+        engine.clear()
+        again = eaglecpp.ChatSession.load(engine, tmp_path / "chat.json")
+        assert again.history == chat.history
+        assert again.retry(**GREEDY).tokens == first.tokens

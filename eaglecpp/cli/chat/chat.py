@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer, answer, answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
@@ -85,8 +84,7 @@ class Chat:
     def submit(self, text: str, *, show_stats: bool = True) -> ShownAnswer | None:
         """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
         before = list(self.conversation.messages)
-        marks = "".join(map(image_mark, self.images))
-        self.conversation.ask(marks + "\n\n".join([*self.attached, text]), self.images)
+        self.conversation.ask("\n\n".join([*self.attached, text]), self.images)
         self._n_tries = 0
         made = self._reply(before, show_stats)
         if made is not None:

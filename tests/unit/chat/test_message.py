@@ -42,7 +42,7 @@ def test_dictionaries_read_back() -> None:
         ({"role": "user", "content": 5}, "content must be text, found int"),
         (
             {"role": "user", "content": [{"type": "image_url"}]},
-            "content of type 'image_url' is not supported",
+            "expected data:image",
         ),
         ({"role": "user", "content": ["x"]}, "content of type 'str' is not supported"),
         ({"role": "assistant", "tool_calls": [{}]}, "expected an object with function.name"),
