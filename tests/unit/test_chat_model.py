@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eaglecpp import ChatSession, Engine
+from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.results import Completion, Timings
 from helpers.opening import found_file
 from helpers.sayer import THOUGHTFUL, make_thinker
@@ -168,3 +170,27 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
     prompt = other.prompt([Message("user", "light?")], tools=[LAMP])
     made = other.message(prompt, said(engine, f"<tool_call>{call}</tool_call>"))
     assert made.tool_calls == (ToolCall("lamp", {"on": False}),)
+
+
+def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
+    """A known text is a prompt's beginning only where a control token follows: beside other text, tokens join."""
+    vocabulary = engine.shared.vocabulary
+    memory = PromptMemory(vocabulary)
+    said = engine.generate("hello there", **GREEDY)
+    memory.remember(Rendered("hello there", has_bos=False), said)
+    whole = "hello there" + said.text
+    assert memory.continued(Rendered(whole + vocabulary.border_texts[1], has_bos=False)) == [
+        *said.prompt_tokens, *said.tokens, *vocabulary.tokenize(vocabulary.border_texts[1], add_bos=False)
+    ]  # fmt: skip
+    assert memory.continued(Rendered(whole + "s of mine", has_bos=False)) is None
+
+
+def test_an_answer_that_a_stop_string_cut_is_not_gone_on_from(engine: Engine) -> None:
+    memory = PromptMemory(engine.shared.vocabulary)
+    said = engine.generate("hello there", **GREEDY)
+    cut = replace(said, text=said.text[:-1])
+    memory.remember(Rendered("hello there", has_bos=False), cut)
+    end = engine.shared.vocabulary.border_texts[1]
+    for text in (said.text, cut.text):
+        known = memory.continued(Rendered("hello there" + text + end, has_bos=False))
+        assert known is None or known[: len(said.prompt_tokens) + 1] != [*said.prompt_tokens, said.tokens[0]]
