@@ -173,7 +173,7 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
 
 
 def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
-    """A known text is a prompt's beginning only where a control token follows: beside other text, tokens join."""
+    """A known text is a beginning only where a control token follows: beside other text tokens join."""
     vocabulary = engine.shared.vocabulary
     memory = PromptMemory(vocabulary)
     said = engine.generate("hello there", **GREEDY)
