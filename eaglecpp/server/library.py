@@ -93,7 +93,10 @@ async def show(request: Request) -> Response:
     name = _model_of(body)
     verbose = field(body, "verbose", bool, False)
 
-    return json_response(await server.library.facts(name, verbose))
+    facts = await server.library.facts(name, verbose)
+    if server.config.engine.get("mmproj"):  # whatever this server opens reads images
+        facts["capabilities"] = list(dict.fromkeys([*facts["capabilities"], "vision"]))
+    return json_response(facts)
 
 
 async def copy(request: Request) -> Response:

@@ -43,6 +43,7 @@ def openai(content: Any) -> dict[str, Any]:
 
 def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
     chat = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}])
+    assert "vision" in seeing.post("/api/show", {"model": MODEL}).json()["capabilities"]
     expected = seeing.post("/api/chat", chat).json()
     text = expected["message"]["content"]
     assert expected["prompt_eval_count"] > 64
@@ -96,6 +97,7 @@ def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
 
 
 def test_a_model_without_a_projector_says_so(server: TestServer) -> None:
+    assert "vision" not in server.post("/api/show", {"model": MODEL}).json()["capabilities"]
     told = server.post("/api/chat", ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]))
     assert told.status_code == 400 and "--mmproj" in told.json()["error"]
 
