@@ -211,7 +211,8 @@ class Stream(Iterator[Chunk]):
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
         self._shared.count(self._timings)
-        if self._shared.learning is not None:
+        # what stands behind an image cannot be read again without it
+        if self._shared.learning is not None and min(self._request.prompt) >= 0:
             text = [*self._request.prompt, *self._tokens]
             rounds = Rounds.of(text, len(self._request.prompt), self._sequence.verified(self._generation))
             if len(rounds.root):

@@ -201,6 +201,17 @@ def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
         assert engine.generate("def", max_tokens=4).tokens
 
 
+def test_answers_about_images_are_not_learnt_from(
+    open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path))
+    with open_engine(learn=True) as engine:
+        engine.chat([ask("What is len?", make_image(1))], strategy="chain:4", **GREEDY)
+        assert engine.learning is not None and engine.learning.records() == []
+        engine.chat([ask("What is len?")], strategy="chain:4", **GREEDY)
+        assert len(engine.learning.records()) == 1
+
+
 def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path) -> None:
     with open_engine() as engine:
         chat = eaglecpp.ChatSession(engine)
