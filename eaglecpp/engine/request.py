@@ -275,7 +275,7 @@ def make_request(
     if exact is not None and exact not in EXACT:
         raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
     return Request(
-        prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True),
+        prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True, images=True),
         sampling=chosen,
         seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
         strategy=resolved,

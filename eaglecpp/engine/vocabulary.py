@@ -205,7 +205,7 @@ class Vocabulary:
         is_whole = len(tokens) == 1 and self.token_to_piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_whole else None
 
-    def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False) -> list[int]:
+    def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False, images: bool = False) -> list[int]:
         """As `Engine.prompt_tokens`. has_to_fit: raises ContextFullError for one that leaves no room for an
         answer.
         """
@@ -218,7 +218,7 @@ class Vocabulary:
         else:
             if has_to_fit and hasattr(prompt, "__len__"):
                 self.check_fit(len(prompt))
-            tokens = self.checked(prompt, images=True)
+            tokens = self.checked(prompt, images=images)
         if not tokens:
             raise InvalidValueError("the prompt is empty and the model has no BOS token to begin with")
         return tokens

@@ -302,10 +302,7 @@ def make_prompt(model: LoadedModel, ask: Ask, max_tokens: int = 1) -> ChatPrompt
         )
     given = ask.text if ask.tokens is None else ask.tokens
     if given is not None:
-        vocabulary = model.engine.engine.vocabulary
-        if not isinstance(given, str):  # ids of images that others sent stay theirs
-            vocabulary.checked(given)
-        tokens = vocabulary.prompt_tokens(given, has_to_fit=True)
+        tokens = model.engine.engine.vocabulary.prompt_tokens(given, has_to_fit=True)
         return ChatPrompt(Rendered(ask.text or "", has_bos=False), tokens)
     chat = model.chat.with_template(ask.template)
     conversation = chat.conversation(ask.messages)
