@@ -286,19 +286,14 @@ class Engine:
         were used (< 0: all). Legal at any time between steps.
         """
 
-    @property
-    def n_image_values(self) -> int:
-        """Values of a row that stands in a prompt in the place of a token."""
-
-    @property
-    def model_address(self) -> int:
-        """Where llama.cpp's `llama_model` is, for its other libraries; valid until `close`."""
-
     def find_image(self, key: str) -> tuple[int, int] | None:
         """An image that was added: the id of its first row, whose next ones count down from there, and their number."""
 
+    def has_image(self, token: int) -> bool:
+        """Whether the image with a row of this id is still there."""
+
     def add_image(self, key: str, rows: NDArray[np.float32], is_whole: bool) -> tuple[int, int]:
-        """As `find_image`, for a new one. rows: [n, n_image_values]; is_whole: they see each other in both directions.
+        """As `find_image`, for a new one. rows: [n, values of the target's input]; is_whole: they see each other in both directions.
         The engine keeps the images used of late.
         """
 

@@ -57,7 +57,8 @@ class PromptMemory:
     def continued(self, prompt: Rendered) -> list[int] | None:
         """The tokens of a prompt that goes on from what is known; None if it does not."""
         for known, tokens in reversed(self._known):
-            if prompt.text.startswith(known):
+            # an image that was not used for long has to be read again
+            if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text = prompt.text[len(known) :]
                 if prompt.images:
                     rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)

@@ -12,11 +12,12 @@ import binascii
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from eaglecpp.errors import InvalidValueError
 
 __all__ = [
+    "check_together",
     "checked_image",
     "decoded_image",
     "image_mark",
@@ -27,7 +28,8 @@ __all__ = [
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 _MAX_BYTES = 32 << 20
-_MAX_PIXELS = 64 << 20
+_MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
+_MAX_SEGMENTS = 4096  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
 
 
@@ -87,10 +89,20 @@ def checked_image(data: bytes) -> bytes:
     return data
 
 
+def check_together(images: Sequence[bytes]) -> None:
+    """Raises InvalidValueError for images that are too large for one prompt, or not read."""
+    sizes = [_size(checked_image(data)) or (0, 0) for data in images]
+    n = sum(width * height for width, height in sizes)
+    if n > _MAX_PIXELS:
+        raise InvalidValueError(
+            f"the images of a prompt have {n >> 20} million pixels; at most {_MAX_PIXELS >> 20} are read"
+        )
+
+
 def _size(data: bytes) -> tuple[int, int] | None:
     """Width and height, as the file says; None for another format."""
     try:
-        if data.startswith(b"\x89PNG\r\n\x1a\n"):
+        if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
             return struct.unpack_from(">II", data, 16)
         if data.startswith((b"GIF87a", b"GIF89a")):
             return struct.unpack_from("<HH", data, 6)
@@ -104,7 +116,7 @@ def _size(data: bytes) -> tuple[int, int] | None:
 
 def _jpeg_size(data: bytes) -> tuple[int, int] | None:
     at = 2
-    while True:
+    for _ in range(_MAX_SEGMENTS):
         mark, kind, length = struct.unpack_from(">BBH", data, at)
         if mark != 0xFF:
             return None
@@ -115,3 +127,4 @@ def _jpeg_size(data: bytes) -> tuple[int, int] | None:
             return width, height
         else:
             at += 2 + length
+    return None

@@ -11,22 +11,25 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import secrets
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
-from eaglecpp.chat.images import checked_image, split_at_images
+from eaglecpp.chat.images import check_together, split_at_images
 from eaglecpp.engine import projector_worker
 from eaglecpp.engine.native import NativeEngine
-from eaglecpp.engine.projector_worker import MARKER, receive, send
+from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 
 __all__ = ["Projector"]
+
+_MOST_S = 600.0  # for one image
 
 
 class Projector:
@@ -48,8 +51,10 @@ class Projector:
         self._target = target
         self._engine = engine
         self._lock = threading.Lock()
+        self._marker = f"<__media_{secrets.token_hex(8)}__>"  # that no text has
         self._start = {
-            "mmproj": os.fspath(mmproj), "target": os.fspath(target), "n_threads": n_threads, "gpu": gpu
+            "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
+            "n_threads": n_threads, "gpu": gpu,
         }  # fmt: skip
         facts = self._open()
         if not facts.get("vision"):
@@ -69,13 +74,11 @@ class Projector:
         """
         parts = split_at_images(text, images)
         found = [images[mark] for mark in parts[1::2]]
-        plain = MARKER.join(part.replace(MARKER, "") for part in parts[::2])
+        check_together(found)
         request = {
-            "text": plain, "add_special": add_bos,
+            "text": self._marker.join(parts[::2]), "add_special": add_bos,
             "ids": [hashlib.sha256(data).hexdigest() for data in found], "sizes": list(map(len, found)),
         }  # fmt: skip
-        for data in found:
-            checked_image(data)
         ids: list[int] = []
         n_seen: dict[str, int] = {}
         with self._lock:
@@ -92,7 +95,14 @@ class Projector:
                 n_seen[chunk["id"]] = number = n_seen.get(chunk["id"], -1) + 1
                 first, n_rows = self._rows(f"{chunk['id']}:{number}", index, chunk["whole"])
                 ids += range(first, first - n_rows, -1)
+        if not self.has_all(ids):
+            raise InvalidValueError("the images of this prompt have more rows than are kept; send fewer")
         return ids
+
+    def has_all(self, ids: Sequence[int]) -> bool:
+        """Whether the engine still has the images whose rows are among these ids."""
+        native = self._engine.get()
+        return all(native.has_image(one) for one in ids if one < 0)
 
     def __del__(self) -> None:
         self.close()
@@ -156,6 +166,19 @@ class Projector:
     def _exchange(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
+        # a file may make it compute for ever
+        watch = threading.Timer(_MOST_S, process.kill)
+        watch.daemon = True
+        watch.start()
+        try:
+            return self._exchanged(process, message, data)
+        finally:
+            watch.cancel()
+
+    @staticmethod
+    def _exchanged(
+        process: subprocess.Popen[bytes], message: dict[str, Any], data: bytes
+    ) -> tuple[dict[str, Any], bytes]:
         send(cast("BinaryIO", process.stdin), message, data)
         reply, rest = receive(cast("BinaryIO", process.stdout))
         if "error" in reply:

@@ -5,10 +5,10 @@ llama.cpp ends its process over a damaged projector file, and images of stranger
 So neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
 stdin and stdout: a message is the lengths of a JSON object and of the bytes behind it, then both.
 
-* `open` {mmproj, target, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.
-* `read` {text, add_special, ids, sizes} and the images' bytes: {chunks}, in order, each {tokens} or {id, n,
-  whole}. Each of mtmd's markers in the text stands for one image.
-* `encode` {chunk}: {n, width}, and the rows in float32.
+* first {mmproj, target, marker, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.
+* {text, add_special, ids, sizes} and the images' bytes: {chunks}, in order, each {tokens} or {id, n, whole}.
+  Each marker in the text stands for one image.
+* {chunk}, a number: {n, width}, and the rows in float32.
 
 Any answer may be {error} instead.
 """
@@ -22,10 +22,7 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-__all__ = ["MARKER", "receive", "send"]
-
-MARKER = "<__media__>"
-"""What mtmd replaces by an image."""
+__all__ = ["receive", "send"]
 
 _HEAD = struct.Struct("<QQ")
 
@@ -56,7 +53,7 @@ def _exactly(stream: BinaryIO, n: int) -> bytes:
 class _Reader:
     """mtmd's context, and the chunks of the last text."""
 
-    def __init__(self, mmproj: str, target: str, n_threads: int, gpu: bool) -> None:
+    def __init__(self, mmproj: str, target: str, marker: str, n_threads: int, gpu: bool) -> None:
         import llama_cpp
         from llama_cpp import mtmd_cpp
 
@@ -69,6 +66,7 @@ class _Reader:
             raise RuntimeError(f"{target} cannot be read")
         self.width = llama_cpp.llama_model_n_embd_inp(self.model)
         own = mtmd_cpp.mtmd_context_params_default()
+        own.media_marker = marker.encode()
         own.use_gpu, own.n_threads, own.print_timings, own.warmup = gpu, n_threads, False, False
         self.context = mtmd_cpp.mtmd_init_from_file(mmproj.encode(), self.model, own)
         if not self.context:

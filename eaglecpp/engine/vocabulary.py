@@ -174,6 +174,10 @@ class Vocabulary:
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
         return self.projector.tokens(text, images, add_bos=add_bos)
 
+    def has_images(self, tokens: Sequence[int]) -> bool:
+        """Whether the images among these ids are still there."""
+        return self.projector is None or self.projector.has_all(tokens)
+
     def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
         """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx`
         tokens, 0 = the engine's.

@@ -548,11 +548,11 @@ void bind_engine(nb::module_ & m) {
                 return token >= 0 && token < e.target().vocab().size() && e.target().vocab().is_eog(token);
             },
             nb::arg("token"))
-        .def_prop_ro("n_image_values", [](const E & e) { return e.target().model().n_embd_inp(); })
-        .def_prop_ro("model_address", [](const E & e) { return (uintptr_t)e.target().model().get(); })
         .def(
             "find_image", [](const E & e, const std::string & key) { return image_ids(e.get().images().find(key)); },
             nb::arg("key"))
+        .def(
+            "has_image", [](const E & e, Token token) { return (bool)e.get().images().find(token); }, nb::arg("token"))
         .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
         .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
         .def(

@@ -29,9 +29,9 @@ class TargetModel {
     const std::string & path() const { return path_; }
     int n_embd() const { return llama_model_n_embd(get()); }
     int n_layer() const { return llama_model_n_layer(get()); }
-    // values of the state that heads for further tokens read
     // values of a row that comes in the place of a token
     int n_embd_inp() const { return llama_model_n_embd_inp(get()); }
+    // values of the state that heads for further tokens read
     int n_state() const { return llama_model_n_embd_out(get()); }
     std::string meta(const char * key) const;
     std::vector<std::pair<std::string, std::string>> metadata() const;

@@ -160,12 +160,22 @@ def test_parked_conversations_come_back(open_engine: Callable[..., eaglecpp.Engi
 def test_what_is_refused(
     projector: Path, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path
 ) -> None:
-    damaged, huge = make_image(1)[:200], bytearray(make_image(1))
-    huge[16:24] = (1 << 20).to_bytes(4, "big") * 2
+    def of_side(n: int, seed: int = 1) -> bytes:
+        image = make_image(seed)
+        return image[:16] + n.to_bytes(4, "big") * 2 + image[24:]
+
+    damaged, huge = make_image(1)[:200], of_side(1 << 20)
     with open_engine() as engine:
-        for image, why in ((damaged, "damaged"), (bytes(huge), "pixels"), (b"<svg/>", "PNG")):
+        other = make_image(1)[:8] + b"\0\0\0\4CgBI    0000" + make_image(1)[8:]
+        filled = b"\xff\xd8" + b"\xff" * (1 << 20)
+        for image, why in (
+            (damaged, "damaged"), (huge, "pixels"), (b"<svg/>", "PNG"), (other, "PNG"), (filled, "PNG")
+        ):  # fmt: skip
             with pytest.raises(InvalidValueError, match=why):
                 engine.chat([ask("What?", image)], **GREEDY)
+        large = [of_side(6000, seed) for seed in (1, 2)]
+        with pytest.raises(InvalidValueError, match="the images of a prompt have 68 million pixels"):
+            engine.chat([ask("What?", *large)], **GREEDY)
         assert engine.chat([ask("What is len?", make_image(1))], **GREEDY).text, "the reader goes on"
         with pytest.raises(InvalidValueError, match="no image with it"):
             engine.generate([1, -9999, 5], **GREEDY)
@@ -199,6 +209,27 @@ def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
         engine.chat([ask("What is len?", make_image(1))], **GREEDY)
     with eaglecpp.Engine.open(TARGET, n_threads=1) as engine:
         assert engine.generate("def", max_tokens=4).tokens
+
+
+def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    """The engine keeps 256 MB of rows: rows of other images, made up here, take their place."""
+    with open_engine() as engine:
+        chat = eaglecpp.ChatSession(engine)
+        chat.ask("What is len?", images=[make_image(1)], **GREEDY)
+        before = engine.chat_prompt(chat.history)
+        for number in range(280):
+            engine.native.add_image(f"other {number}", np.zeros((800, N_EMBD), np.float32), False)
+        said = chat.ask("And max?", **GREEDY)
+        again = engine.chat_prompt(chat.history)
+        assert said.tokens and min(again) < min(before) - 280 * 800
+
+
+def test_a_mark_of_the_reader_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
+    with open_engine() as engine:
+        for text in ("<__media__>", "<__me<__media__>dia__>"):
+            said = engine.chat([ask(f"What is {text}?", make_image(1))], **GREEDY)
+            plain = engine.tokenize(text, add_bos=False)
+            assert any(said.prompt_tokens[i : i + len(plain)][1:-1] == plain[1:-1] for i in range(99))
 
 
 def test_answers_about_images_are_not_learnt_from(
