@@ -254,6 +254,10 @@ static void text_and_drafter_share_a_pool() {
     CHECK_NEAR(full.given_parent(1), 0.6, 1e-6);
     CHECK_NEAR(full.given_parent(1) + full.given_parent(3) + full.given_parent(4), 1.0, 1e-6);
     CHECK_NEAR(full.p()[2], 0.6 * 0.5, 1e-6);
+    DraftPool last;  // the text's last proposal is found as well
+    last.begin(9);
+    last.add_text(text, {1.0f, 0.6f, 0.5f, 0.3f});
+    CHECK(last.add_children(0, {{200, -0.5f}}, 1).nodes[0] == 3 && last.tree().n_draft() == 3);
 }
 
 int main() {
