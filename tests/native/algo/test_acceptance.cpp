@@ -79,6 +79,16 @@ static void siblings_share_one_token() {
     }
 }
 
+// What the first child does not take is left for the second, which is sure of it where nothing else is.
+static void a_sibling_is_judged_by_what_is_left() {
+    AcceptanceModel model;
+    TextState text;
+    const Candidate children[] = {{1, std::log(0.5f)}, {2, std::log(0.5f)}};
+    double a[2];
+    model.predict(RequestKind::greedy, text, 1, children, 2, a);
+    CHECK(a[1] > 0.9 * (1.0 - a[0]));
+}
+
 static void more_confidence_is_never_worth_less() {
     AcceptanceModel model;
     TextState text;
@@ -386,6 +396,7 @@ static void an_older_state_is_read() {
 int main() {
     starts_from_what_training_measured();
     siblings_share_one_token();
+    a_sibling_is_judged_by_what_is_left();
     more_confidence_is_never_worth_less();
     learns_a_drafter_and_is_calibrated();
     follows_a_change_of_text_within_tens_of_labels();

@@ -132,6 +132,19 @@ static void proposals_that_begin_to_come_true_are_taken_up() {
     CHECK_MSG(n_waited <= 12, strf("%d rounds", n_waited));
 }
 
+// What a round is compared with must stay true: plain steps are measured now and then, however well drafts do.
+static void plain_steps_are_measured_again() {
+    Scene scene(false);
+    const TextDraft draft = text_chain(16, 12);
+    for (int i = 0; i < 100; ++i) scene.round(&draft, run_of(30));
+    int n = 0;
+    for (int i = 0; i < 800; ++i) {
+        scene.round(&draft, run_of(30));
+        n += scene.plan.decision().reason == Decision::Reason::measuring;
+    }
+    CHECK_MSG(n >= 2 && n <= 20, strf("%d of 800 rounds", n));
+}
+
 static void nothing_to_propose_is_plain_and_says_so() {
     Scene scene(false);
     const TextDraft nothing;
@@ -291,6 +304,7 @@ int main() {
     a_copied_passage_runs_many_tokens_a_round();
     proposals_that_fail_are_not_verified();
     proposals_that_begin_to_come_true_are_taken_up();
+    plain_steps_are_measured_again();
     nothing_to_propose_is_plain_and_says_so();
     a_sure_copy_needs_no_drafter();
     both_sources_share_one_tree();
