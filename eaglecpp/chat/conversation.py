@@ -60,10 +60,7 @@ class PromptMemory:
             # an image that was not used for long has to be read again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
                 text = prompt.text[len(known) :]
-                if prompt.images:
-                    rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)
-                else:
-                    rest = self._vocabulary.tokenize(text, add_bos=False)
+                rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)
                 # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
                     return [*tokens, *rest]

@@ -9,7 +9,6 @@ late, so a conversation's next turn encodes nothing again.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import secrets
 import subprocess
@@ -77,7 +76,7 @@ class Projector:
         check_together(found)
         request = {
             "text": self._marker.join(parts[::2]), "add_special": add_bos,
-            "ids": [hashlib.sha256(data).hexdigest() for data in found], "sizes": list(map(len, found)),
+            "ids": parts[1::2], "sizes": list(map(len, found)),
         }  # fmt: skip
         ids: list[int] = []
         n_seen: dict[str, int] = {}

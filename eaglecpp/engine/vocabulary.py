@@ -170,6 +170,8 @@ class Vocabulary:
 
     def tokenize_images(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
         """The ids of a text with marks for images, see `Projector.tokens`."""
+        if not any(mark in text for mark in images):
+            return self.tokenize(text, add_bos=add_bos)
         assert self.projector is not None
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
         return self.projector.tokens(text, images, add_bos=add_bos)

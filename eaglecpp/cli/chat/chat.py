@@ -84,12 +84,14 @@ class Chat:
     def submit(self, text: str, *, show_stats: bool = True) -> ShownAnswer | None:
         """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
         before = list(self.conversation.messages)
-        self.conversation.ask("\n\n".join([*self.attached, text]), self.images)
+        images, self.images = self.images, []  # one that cannot be read stays in nobody's way
+        self.conversation.ask("\n\n".join([*self.attached, text]), images)
         self._n_tries = 0
         made = self._reply(before, show_stats)
         if made is not None:
             self.attached.clear()
-            self.images.clear()
+        else:
+            self.images = images
         return made
 
     def again(self) -> ShownAnswer | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eaglecpp.chat.message import Message
+from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.model import ChatPrompt
 from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.chat.chat import Chat
@@ -22,6 +22,7 @@ from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 from helpers.opening import found_file
+from helpers.tiny_projector import make_image, make_projector
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -325,3 +326,17 @@ def test_a_disk_that_refuses_does_not_end_the_chat(
     chat = talk("hello", "more")
     assert len(said(chat)) == 4
     assert "error: " in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_read_is_said_and_left_behind(talk: Talk, tmp_path: Path) -> None:
+    good, damaged = tmp_path / "good.png", tmp_path / "damaged.png"
+    good.write_bytes(make_image(1))
+    damaged.write_bytes(make_image(1)[:200])
+    chat = talk(f"/read {good}", "hello there")  # no projector: nothing to go with the message
+    assert chat.images == [] and len(chat.conversation.messages) == 2
+    mmproj = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
+    seeing = talk(
+        f"/read {damaged}", "what is it", "hello there", f"/read {good}", "and this", options=mmproj
+    )
+    asked = [message for message in seeing.conversation.messages if message.role == Role.USER]
+    assert [len(message.images) for message in asked] == [0, 1] and seeing.images == []
