@@ -4,19 +4,22 @@
     python benchmarks/soak.py --target T.gguf --draft D.gguf --minutes 60
 
 Clients of every kind at once: conversations of several turns, more of them than there are places; questions
-in all APIs, sampled with a seed, with a schema; clients that leave while they read or before anything came;
-bodies that are not JSON, not objects, of wrong types or too long; prompts longer than the context;
-models that are not there; pages of strangers. What a question is answered was asked of the idle server
-before, and whoever else is served, the answer has to be the same wherever it is exact. Shown: requests by
-kind and how they ended, answers that were wrong, memory, threads and open files of the server as time goes
-on, and whether it ends idle. Reads /proc, so Linux only.
+in all APIs, sampled with a seed, with a schema, about images; texts to embed; clients that leave while they
+read or before anything came; bodies that are not JSON, not objects, of wrong types or too long; images that
+are none; prompts longer than the context; paths that are not there; pages of strangers. Images are read by
+--mmproj or, without it, by a projector with random weights. What a question is answered was asked of the
+idle server before, and whoever else is served, the answer has to be the same wherever it is exact. Shown:
+requests by kind and how they ended, answers that were wrong, memory, threads and open files of the server as
+time goes on, and whether it ends idle. Reads /proc, so Linux only; uses the tests' sources.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import random
@@ -34,8 +37,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import psutil
 from common import arguments, facts, note, table, write_json
+from gguf import GGUFReader
 from llama_server import free_port
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from helpers.tiny_projector import make_image, make_projector
 
 MODEL = "target"
 QUESTIONS = (
@@ -46,6 +56,9 @@ QUESTIONS = (
     "Name three colours and something of each.",
     "What does a lighthouse keeper do?",
 )
+PICTURES = tuple(base64.b64encode(make_image(i)).decode() for i in range(4))
+SAME = 0.9999
+"""Cosine of two vectors of one text: in batches of other sizes sums are rounded otherwise."""
 SCHEMA = {"type": "object", "properties": {"n": {"enum": [1, 2, 3]}}, "required": ["n"]}
 
 
@@ -76,6 +89,8 @@ class Clients:
         self.port = port
         self.tally = tally
         self.known: dict[str, str] = {}
+        self.vectors: dict[str, list[float]] = {}
+        self.numbers = itertools.count(len(PICTURES))
 
     def request(self, method: str, path: str, body: bytes | None, headers: dict[str, str] | None = None,
                 ) -> tuple[int, bytes]:  # fmt: skip
@@ -119,6 +134,7 @@ class Clients:
     def openai(self, rng: random.Random) -> None:
         number = rng.randrange(len(QUESTIONS))
         body = {
+            "model": rng.choice([MODEL, "gpt-4o"]),  # a server of one file answers to any name
             "messages": [{"role": "user", "content": QUESTIONS[number]}],
             "temperature": 0,
             "max_tokens": 48,
@@ -147,6 +163,43 @@ class Clients:
         told = self.ask("/api/generate", body)
         if json.loads(told["response"])["n"] not in (1, 2, 3):
             self.tally.note_wrong(f"schema: {told['response']!r}")
+
+    def image(self, rng: random.Random) -> None:
+        """Of a few that are known, so that answers can be compared, or three that are new, so that
+        the rows of some must go.
+        """
+        number, is_new = rng.randrange(len(PICTURES)), rng.random() < 0.3
+        pictures = [PICTURES[number]]
+        if is_new:
+            pictures = [base64.b64encode(make_image(next(self.numbers))).decode() for _ in range(3)]
+        text, is_ollama = "Describe the picture.", rng.random() < 0.5
+        if is_ollama:
+            options = {"temperature": 0, "num_predict": 32}
+            message: dict[str, Any] = {"role": "user", "content": text, "images": pictures}
+            told = self.ask("/api/chat", {"messages": [message], "options": options, "stream": False})
+            said = told["message"]["content"]
+        else:
+            urls = [{"url": f"data:image/png;base64,{picture}"} for picture in pictures]
+            content = [{"type": "image_url", "image_url": url} for url in urls]
+            message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
+            body = {"messages": [message], "temperature": 0, "max_tokens": 32}
+            told = self.ask("/v1/chat/completions", body)
+            said = told["choices"][0]["message"]["content"]
+        if not is_new:
+            self.check(f"picture {number} {is_ollama}", said, told["timings"])
+
+    def embeddings(self, rng: random.Random) -> None:
+        """Of one text or of several, in both APIs."""
+        texts = rng.sample(QUESTIONS, rng.randrange(1, len(QUESTIONS)))
+        if rng.random() < 0.5:
+            vectors = self.ask("/api/embed", {"input": texts})["embeddings"]
+        else:
+            vectors = [row["embedding"] for row in self.ask("/v1/embeddings", {"input": texts})["data"]]
+        for text, vector in zip(texts, vectors, strict=True):
+            known = self.vectors.setdefault(text, vector)
+            cosine = np.dot(known, vector) / (np.linalg.norm(known) * np.linalg.norm(vector))
+            if not cosine >= SAME:
+                self.tally.note_wrong(f"embedding of {text!r}: cosine {cosine}")
 
     def conversation(self, rng: random.Random) -> None:
         """Three turns, in which others take the place."""
@@ -192,6 +245,13 @@ class Clients:
         # OpenAI's API has no such field, so that it is ignored there
         self.expect(path, body, range(400, 500), or_ok=b'"format"' in body)
 
+    def bad_image(self, rng: random.Random) -> None:
+        picture = base64.b64decode(PICTURES[0])
+        data = rng.choice([rng.randbytes(200), picture[: rng.randrange(1, len(picture) // 2)], b""])
+        message = {"role": "user", "content": "a", "images": [base64.b64encode(data).decode()]}
+        body = {"model": MODEL, "messages": [message], "options": {"num_predict": 4}}
+        self.expect("/api/chat", json.dumps(body).encode(), range(400, 401))
+
     def too_long(self, rng: random.Random) -> None:
         text = "word " * rng.choice([3000, 30_000, 300_000])
         body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
@@ -200,8 +260,8 @@ class Clients:
     def too_large(self, rng: random.Random) -> None:
         self.expect("/api/chat", b" " * (5 << 20), range(413, 414))
 
-    def nobody(self, rng: random.Random) -> None:
-        self.expect("/api/chat", json.dumps({"model": f"nobody{rng.random()}"}).encode(), range(404, 405))
+    def no_path(self, rng: random.Random) -> None:
+        self.expect(f"/v1/nothing{rng.random()}", b"{}", range(404, 405))
 
     def stranger(self, rng: random.Random) -> None:
         status, _ = self.request("POST", "/api/chat", b"{}", {"Origin": "http://evil.example"})
@@ -219,8 +279,9 @@ class Clients:
             self.tally.note_wrong(f"{path} {body[:80]!r}: {status} {data[:200]!r}")
 
 
-KINDS = {"question": 6, "openai": 4, "stream": 3, "schema": 1, "conversation": 3, "leaves": 5, "bad_body": 6,
-         "too_long": 1, "too_large": 1, "nobody": 2, "stranger": 1}  # fmt: skip
+KINDS = {"question": 6, "openai": 4, "stream": 3, "schema": 1, "conversation": 3, "image": 4, "embeddings": 4,
+         "leaves": 5, "bad_body": 6, "bad_image": 2, "too_long": 1, "too_large": 1, "no_path": 2,
+         "stranger": 1}  # fmt: skip
 
 
 def client(clients: Clients, seed: int, until: float) -> None:
@@ -238,7 +299,7 @@ def client(clients: Clients, seed: int, until: float) -> None:
 
 
 def usage(pid: int) -> dict[str, int]:
-    """MiB, threads and open files of a process."""
+    """MiB, threads and open files of a process; MiB of its children, of which one reads images."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
     told = {
         line.split(":")[0]: line.split()[1]
@@ -250,7 +311,13 @@ def usage(pid: int) -> dict[str, int]:
         "anonymous": int(told["RssAnon"]) // 1024,
         "threads": int(told["Threads"]),
         "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
+        "children": sum(child.memory_info().rss for child in psutil.Process(pid).children()) // (1 << 20),
     }
+
+
+def width_of(target: Path) -> int:
+    fields = GGUFReader(target).fields
+    return int(next(of for name, of in fields.items() if name.endswith(".embedding_length")).contents())
 
 
 @contextlib.contextmanager
@@ -261,8 +328,9 @@ def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
         link = Path(folder, f"{MODEL}.gguf")
         link.symlink_to(args.target.resolve())
         draft = ["--draft", str(args.draft)] if args.draft else []
-        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft,
-                   "--port", str(port), "-np", str(args.places), "-c", str(args.n_ctx),
+        projector = args.mmproj or make_projector(Path(folder, "mmproj.gguf"), width_of(args.target))
+        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
+                   "--mmproj", str(projector), "-np", str(args.places), "-c", str(args.n_ctx),
                    "-t", str(args.threads), "--max-body", "4M", "--cache-ram", args.cache_ram]  # fmt: skip
         environment = {**os.environ, "EAGLECPP_MODELS": folder}
         with Path(folder, "log").open("w+") as log:
@@ -290,6 +358,7 @@ def main() -> None:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, required=True)
     parser.add_argument("--draft", type=Path)
+    parser.add_argument("--mmproj", type=Path)
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--clients", type=int, default=8)
     parser.add_argument("--places", type=int, default=4)
@@ -305,6 +374,8 @@ def main() -> None:
             for _ in range(2):
                 clients.openai(random.Random(seed))
                 clients.question(random.Random(seed))
+                clients.image(random.Random(seed))
+                clients.embeddings(random.Random(seed))
         started = time.monotonic()
         until = started + 60 * args.minutes
         threads = [threading.Thread(target=client, args=(clients, i, until)) for i in range(args.clients)]
@@ -325,9 +396,13 @@ def main() -> None:
     rows = [[kind, how, n] for (kind, how), n in sorted(tally.ended.items())]
     print(table(["client", "ended", "number"], rows))
     print()
-    print(table(["minute", "MiB", "of these anonymous", "threads", "files"], [
-        [f"{s['minute']:.1f}", s["rss"], s["anonymous"], s["threads"], s["files"]] for s in samples
-    ]))  # fmt: skip
+    columns = ("rss", "anonymous", "children", "threads", "files")
+    print(
+        table(
+            ["minute", "MiB", "of these anonymous", "reader of images", "threads", "files"],
+            [[f"{sample['minute']:.1f}", *(sample[name] for name in columns)] for sample in samples],
+        )
+    )
     print(f"\nwrong: {len(tally.wrong)}; inexact answers, not compared: {tally.inexact}")
     print(f"at the end {health['running']} running, {health['waiting']} waiting")
     print(f"prompt tokens that conversations found: {tally.reused}")
