@@ -9,7 +9,8 @@ tokens per second of all together, the slowest user's speed over the mean and ov
 llama-server's plain decoding, the time to the first token (median and 95th percentile), and ours over theirs.
 Users whose text is easily drafted are faster than the mean, so the first of the two ratios falls when
 drafting helps some more than others, the second when somebody pays for it. Prompts are token ids, different
-for every user and every turn, so that nothing is found in a cache. llama-server runs plainly with as many
+for every user and every turn, so that nothing of an earlier turn is found in a cache; a system prompt that
+all begin with may be shared, unless --no-cache forbids that to both. llama-server runs plainly with as many
 slots as users (`-np`, `-cb`); --their-draft also runs its own drafting with each of --depths, and the best
 of them counts.
 
@@ -68,7 +69,7 @@ class Run:
 
 
 async def one_user(
-    port: int, prompt: Sequence[int], n_tokens: int, temperature: float
+    port: int, prompt: Sequence[int], n_tokens: int, temperature: float, cache: bool
 ) -> tuple[float, float, int, int]:
     """Asks over a plain socket; returns the times of the first and the last token, their number, and how many
     of them were drafted.
@@ -77,7 +78,7 @@ async def one_user(
         "model": "target", "prompt": list(prompt), "max_tokens": n_tokens, "n_predict": n_tokens,
         "stream": True,
         "temperature": temperature, "seed": 1, "options": {"ignore_eos": True}, "ignore_eos": True,
-        "cache_prompt": False,
+        "cache_prompt": cache,
     }).encode()  # fmt: skip
     started = time.perf_counter()
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -107,9 +108,11 @@ async def one_user(
     return first, last, n_out, n_accepted
 
 
-async def crowd(port: int, prompts: Sequence[Sequence[int]], n_tokens: int, temperature: float) -> Run:
+async def crowd(
+    port: int, prompts: Sequence[Sequence[int]], n_tokens: int, temperature: float, cache: bool
+) -> Run:
     started = time.perf_counter()
-    asked = (one_user(port, prompt, n_tokens, temperature) for prompt in prompts)
+    asked = (one_user(port, prompt, n_tokens, temperature, cache) for prompt in prompts)
     ended = await asyncio.wait_for(asyncio.gather(*asked), SECONDS)
     took = time.perf_counter() - started
     speeds = [n / last for _, last, n, _ in ended]
@@ -158,7 +161,7 @@ def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
 @contextlib.contextmanager
 def theirs(args: argparse.Namespace, n_users: int, *, depth: int = 0) -> Iterator[int]:
     """llama-server with a slot for every user; depth: of its drafts, 0 for none."""
-    extra = ["-np", str(n_users), "-cb", "--no-cache-prompt"]
+    extra = ["-np", str(n_users), "-cb"]
     with LlamaServer(
         args.server,
         args.target,
@@ -190,6 +193,7 @@ def main() -> None:
         "that mean nothing",
     )
     parser.add_argument("--temperature", type=float, default=0.0)
+    parser.add_argument("--no-cache", action="store_true", help="all of every prompt is read")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--n-ctx", type=int, default=1024)
@@ -228,7 +232,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
             for name, port in ports.items():
                 fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
-                run = asyncio.run(crowd(port, fresh, n_tokens, args.temperature))
+                run = asyncio.run(crowd(port, fresh, n_tokens, args.temperature, not args.no_cache))
                 if turn:
                     runs.setdefault(name, []).append(run)
     prompt = args.prompts.stem if args.prompts else f"{args.prompt_tokens} tokens"

@@ -91,8 +91,12 @@ def _found(native: core.Engine, ms: float = 0.0, decodes: int = 0) -> Exactness:
 
 
 def _key(native: core.Engine, target: Path, model: ModelOptions, drafting: DraftOptions) -> str:
-    # batches up to this size were measured; a context as short as that has room for fewer rows before them
-    sizes = f"n_draft_max={native.n_draft_max} n_ctx={min(native.n_ctx, 1024)}"
+    # how large the batches are that were measured: of the drafts of all conversations and of prompts beside
+    # them; a context as short as that has room for fewer rows before them
+    sizes = (
+        f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
+        f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
+    )
     # our kernels are in the extension
     build = "" if core.__file__ is None else f"build={fingerprint(Path(core.__file__))}"
     options = options_key(model, drafting, free={"n_threads_batch"})

@@ -63,6 +63,8 @@ def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
     assert found() == (rows, 0)
     assert found(exact="on", n_ctx=511)[1] == decodes, "another context"
     assert found(exact="on") == (rows, 0), "what it is used for does not matter"
+    assert found(n_sequences=4)[1] > 0, "the batches of several conversations are larger"
+    assert found(n_sequences=4)[1] == 0
     assert found(type_k="f32")[1] > 17, "other caches, other kernels"
     assert found(exact="off") == ("1", 0)
     for damage in (b"", b"{}", b"[1]", b"\xff"):
