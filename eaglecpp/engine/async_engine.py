@@ -421,23 +421,9 @@ class AsyncEngine:
         self._drop_cancelled()
         self._make_room()
         self._admit()
-        tasks = self._reading() + [task for task in self._running if not task.is_prefilling]
-        if tasks:
-            self._step(tasks)
+        if self._running:
+            self._step(list(self._running))
         return True
-
-    def _reading(self) -> list[Task]:
-        """The tasks whose prompt is read in this turn: the first, and others while all fit into one slice."""
-        found: list[Task] = []
-        n_rows = 0
-        for task in self._running:
-            if not task.is_prefilling:
-                continue
-            n_rows += len(task.request.prompt)
-            if found and n_rows > self.engine.native.n_shared_rows:
-                break
-            found.append(task)
-        return found
 
     def _drop_cancelled(self) -> None:
         with self._condition:
@@ -480,7 +466,7 @@ class AsyncEngine:
             tell([(task, "begun", None)])
 
     def _step(self, tasks: list[Task]) -> None:
-        """One slice of a prompt, or one round, of each of these."""
+        """One round of those of these that generate, and a slice of the first prompts among the others."""
         streams = [task.stream for task in tasks if task.stream is not None]
         try:
             with self._turns:
@@ -497,7 +483,6 @@ class AsyncEngine:
                 self._leave(task)
                 events.append((task, "error", result))
             elif result is not None:
-                task.is_prefilling = False
                 if task.watch and task.place is not None:
                     task.live = task.place.sequence.timings()
                 if result.finish_reason is not None:

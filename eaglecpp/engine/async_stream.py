@@ -36,7 +36,6 @@ class Task:
     place: Place | None = None
     place_number: int = -1  # stays when the place is left
     stream: Stream | None = None
-    is_prefilling: bool = True
     watch: bool = False
     live: dict[str, Any] = field(default_factory=dict)
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`ManyStreams`: several generations of one engine, side by side in its sequences, verified in one batch.
 
-Prompts are read one after another, one slice in each round, so that generations in progress do not wait for
-all of them. All generations share each round and one planner. If there are fewer free places than prompts,
-the rest wait. Each result is what the same call alone would have given.
+Prompts are read in turn, so many tokens of them in each round, so that generations in progress do not wait
+for all of them. All generations share each round and one planner. If there are fewer free places than
+prompts, the rest wait. Each result is what the same call alone would have given.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
         self._begin = begin
         self._waiting = deque(range(n_prompts))
         self._running: dict[int, tuple[Session, Stream]] = {}
-        self._reading: deque[int] = deque()  # of the running ones those whose prompt is being read
+        self._reading: set[int] = set()  # of the running ones those whose prompt is being read
         self._streams: dict[int, Stream] = {}
         self._ready: deque[tuple[int, Chunk]] = deque()
         self._n_prompts = n_prompts
@@ -110,14 +110,11 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
             stream = self._begin(index, session)
             self._streams[index] = stream
             self._running[index] = (session, stream)
-            self._reading.append(index)
+            self._reading.add(index)
 
     def _turn(self) -> None:
-        """A slice of one prompt, and a round of all that generate."""
-        generating = [index for index in self._running if index not in self._reading]
-        self._step([*list(self._reading)[:1], *generating])
-
-    def _step(self, indices: Sequence[int]) -> None:
+        """A slice of the first prompts, and a round of all that generate."""
+        indices = list(self._running)
         # a prompt that waits for a place, or to be read, waits for rounds one by one
         is_watched = self._is_watched or bool(self._waiting) or bool(self._reading)
         chunks = next_chunks([self._running[index][1] for index in indices], is_watched)
@@ -126,8 +123,7 @@ class ManyStreams(Iterator[tuple[int, Chunk]]):
                 raise chunk
             if chunk is None:
                 continue
-            if self._reading and self._reading[0] == index:
-                self._reading.popleft()
+            self._reading.discard(index)
             self._ready.append((index, chunk))
             if chunk.finish_reason is not None:
                 session, _ = self._running.pop(index)

@@ -59,8 +59,6 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             if (!is_begun && sharing_.can_adopt(*s)) conversations_.adopt(*s);
             if (!is_begun && sharing_.waits_for(*s, reading)) {
                 results.push_back(result_of(*s, "prefill"));
-            } else if (s->image()) {
-                results.push_back(prefill(*s));  // its rows share no batch with tokens
             } else {
                 reading.push_back(s);
             }
@@ -68,8 +66,16 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             decoding.push_back(s);
         }
     }
-    if (decoding.empty() || !sharing_.can_share(reading, decoding)) {
-        for (Sequence * s : reading) results.push_back(prefill(*s));
+    // rows of an image share no batch with tokens
+    const auto is_image = [](const Sequence * s) { return s->image() != nullptr; };
+    const bool has_image = std::any_of(reading.begin(), reading.end(), is_image);
+    if (decoding.empty() || has_image || !sharing_.can_share(reading, decoding)) {
+        int n_left = std::max(1, target_.n_shared_rows());
+        for (Sequence * s : reading) {
+            const int n_past = s->n_past;
+            results.push_back(n_left > 0 ? prefill(*s) : result_of(*s, "prefill"));
+            n_left -= s->n_past - n_past;
+        }
         reading.clear();
     }
     if (!decoding.empty()) decode(decoding, reading, results);

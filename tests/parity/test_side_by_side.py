@@ -148,6 +148,30 @@ def test_a_prompt_is_read_beside_the_others_rounds(
         check_same(completion, expected, kernels)
 
 
+def test_so_many_tokens_of_prompts_are_read_in_one_step(several: eaglecpp.Engine, kernels: str) -> None:
+    """Short prompts together, longer ones in the order in which they came; nobody waits for all of them."""
+
+    def steps_until_read(n_tokens: int) -> list[int]:
+        with several.session() as a, several.session() as b, several.session() as c, several.session() as d:
+            answering = a.stream(prompt_ids(12, seed=1), strategy="off", max_tokens=60, ignore_eos=True)
+            next(answering)
+            prompts = [prompt_ids(n_tokens, seed=seed) for seed in (2, 3, 4)]
+            reading = [
+                session.stream(prompt, strategy="off", max_tokens=60, ignore_eos=True)
+                for session, prompt in zip((b, c, d), prompts, strict=True)
+            ]
+            found = [0, 0, 0]
+            for step in range(1, 10):
+                chunks = next_chunks([answering, *reading])
+                assert chunks[0] is not None
+                found = [n or (step if chunk else 0) for n, chunk in zip(found, chunks[1:], strict=True)]
+            return found
+
+    assert several.native.n_shared_rows == 16
+    assert steps_until_read(5) == [1, 1, 1]
+    assert steps_until_read(12) == ([1, 2, 3] if kernels == "auto" else [1, 1, 2])
+
+
 KINDS = ("two-layers-31", "sliding-window", "full-then-sliding", "mixed-three-layers-31")
 LATENT = ("latent-31-yarn", "latent-two-layers-31", "latent-window")
 
