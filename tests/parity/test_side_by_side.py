@@ -17,7 +17,9 @@ import pytest
 
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
+from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
+from eaglecpp.rounds import Rounds
 from helpers.tiny import make_target, prompt_ids, tiny_tokenizer, write_gguf
 
 from .cases import CASES
@@ -190,3 +192,122 @@ def test_drafters_of_every_kind(name: str, tmp_path: Path) -> None:
         with eaglecpp.Engine.open(base.gguf, draft=draft, **sizes) as engine:
             logs.append([drafts(one) for one in engine.generate(prompts, **options)])
     assert logs[0] == logs[1]
+
+
+class Kept:
+    """In the place of what learns: keeps the rounds of the last text."""
+
+    def __init__(self) -> None:
+        self.rounds: Rounds | None = None
+
+    def keep(self, rounds: Rounds) -> None:
+        self.rounds = rounds
+
+
+@pytest.fixture
+def kept(several: eaglecpp.Engine, one: eaglecpp.Engine, monkeypatch: pytest.MonkeyPatch) -> Kept:
+    kept = Kept()
+    for engine in (several, one):
+        monkeypatch.setattr(engine.shared, "learning", kept)
+    return kept
+
+
+COMMON = prompt_ids(60, seed=5)
+GOING_ON: dict[str, Any] = {"strategy": "chain:4", "max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
+
+
+def check_drafts(
+    session: Session, one: eaglecpp.Engine, kept: Kept, prompt: list[int], n_reused: int
+) -> None:
+    """What is drafted behind rows that were taken over is what is drafted behind those that were read. With
+    ggml's kernels none of another conversation are, and a prompt beside others is not exact.
+    """
+    found = session.generate(prompt, **GOING_ON)
+    assert found.timings.reused_n == n_reused
+    rounds, kept.rounds = kept.rounds, None
+    one.clear()
+    expected = one.generate(prompt, **GOING_ON)
+    assert rounds is not None and kept.rounds is not None
+    if found.timings.exact or n_reused > 0:
+        assert found.timings.exact and found.tokens == expected.tokens
+        assert rounds.token.tolist() == kept.rounds.token.tolist()
+
+
+def test_a_beginning_that_goes_on_otherwise_is_drafted_on_anew(
+    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str, kept: Kept
+) -> None:
+    """The drafter's last row there embeds the token that followed, and is made again with the new one."""
+    short = COMMON[:17]  # of so few rows each counts
+    for token in range(40, 56):
+        several.clear()
+        with several.session() as a, several.session() as b:
+            a.generate([*short, 5], **GOING_ON | {"max_tokens": 1})
+            check_drafts(b, one, kept, [*short, token], 17 if kernels == "auto" else 0)
+            check_drafts(a, one, kept, [*short, token + 1], 17)
+
+
+def test_what_the_drafter_has_not_read_yet_is_taken_over(
+    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str, kept: Kept
+) -> None:
+    """After a round the features of what was accepted wait for the next one."""
+    several.clear()
+    for n_tokens in range(5, 9):
+        with several.session() as a, several.session() as b, several.session() as c:
+            first = a.generate(COMMON, **GOING_ON | {"max_tokens": n_tokens})
+            text = [*COMMON, *first.tokens]
+            check_drafts(b, one, kept, [*text, 3], len(text) - 1 if kernels == "auto" else 0)
+            parked = a._sequence.park()
+            assert parked is not None
+            assert c._sequence.unpark(parked)
+            check_drafts(c, one, kept, [*text, 8], len(text) - 1)
+        several.clear()
+
+
+def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: Path) -> None:
+    options = {**SIZES, "n_sequences": 2, "exact": "auto"}
+    with (
+        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
+        engine.session() as a,
+        engine.session() as b,
+    ):
+        engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond what prompts need
+        first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
+        assert not first.timings.exact
+        second = b.generate([*COMMON, *first.tokens, 3], **GOING_ON | {"strategy": "off"})
+        assert second.timings.exact
+        assert second.timings.reused_n == len(COMMON)
+
+
+def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPair, target: Path) -> None:
+    options = {**SIZES, "n_sequences": 2, "exact": "off"}
+    with (
+        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
+        engine.session() as a,
+        engine.session() as b,
+    ):
+        for points, is_exact in (([(17, True)], True), ([], False)):
+            engine.native.set_exact_rows(points)
+            a.clear()
+            b.clear()
+            answering = a.stream(COMMON, **GOING_ON)
+            next(answering)
+            reading = b.stream(COMMON[:8], **GOING_ON | {"max_tokens": 1, "cache_prompt": False})
+            assert all(chunk is not None for chunk in next_chunks([answering, reading]))
+            assert reading.completion().timings.exact == is_exact
+
+
+def test_a_prompt_for_which_drafts_leave_no_room_is_read_all_the_same(
+    it: ConvertedPair, target: Path
+) -> None:
+    options = {**SIZES, "n_sequences": 2, "exact": "auto"}
+    with (
+        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
+        engine.session() as a,
+        engine.session() as b,
+    ):
+        engine.native.set_exact_rows([(16, True), (17, False)])
+        answering = a.stream(COMMON, **GOING_ON | {"strategy": "chain:15", "max_tokens": 400})
+        next(answering)
+        reading = b.stream(COMMON[:40], **GOING_ON | {"cache_prompt": False})
+        assert read([reading, answering]) == 1
+        assert reading.completion().timings.exact
