@@ -125,6 +125,11 @@ def serve(
         raise click.UsageError(
             "--draft is only for a MODEL that is a file; a stored model has its drafter in the store"
         )
+    engine = given(options)
+    if model is None and (one := next((name for name in ("mmproj", "lora") if engine.get(name)), "")):
+        raise click.UsageError(
+            f"--{one} fits one model: name it; a stored model brings what its Modelfile says"
+        )
     config = ServerConfig(
         host=host,
         port=port,
@@ -141,7 +146,7 @@ def serve(
         keys=api_key,
         origins=allow_origin,
         hosts=allow_host,
-        engine=given(options),
+        engine=engine,
         model=preload,
         draft=draft,
         strategy=strategy,
@@ -174,7 +179,7 @@ def _served(model: str | None) -> tuple[dict[str, Path], str]:
         return {}, ""
     found = find_target(model)
     if found.name is not None:
-        return {}, model
+        return {}, str(found.name)
     return {found.target.stem: found.target.absolute()}, found.target.stem
 
 

@@ -12,6 +12,8 @@ __all__ = ["OLLAMA_VERSION", "ServerConfig"]
 OLLAMA_VERSION = "0.33.0"
 """The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
 
+_OF_ONE_MODEL = ("mmproj", "lora")
+
 
 @dataclass(frozen=True)
 class ServerConfig:
@@ -28,7 +30,8 @@ class ServerConfig:
     keys:        API keys of which a request must carry one; () = none is asked for
     origins:     origins allowed besides those of this machine; ("*",) = all
     hosts:       names by which the server is reached, checked on a loopback address against DNS rebinding
-    engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`
+    engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`;
+                 files that fit one model alone are for `model`
     model:       the one named on the command line, which requests mean that name none
     draft:       its drafter, if it is a file
     strategy:    for all requests that say nothing, "" = each model's own
@@ -58,6 +61,10 @@ class ServerConfig:
     strategy: str = ""
     insecure: bool = False
     learn_idle_s: float = 300.0
+
+    def engine_of(self, name: str) -> dict[str, Any]:
+        """The options of a model. name: in the one spelling that lists have"""
+        return {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
 
     @property
     def is_loopback(self) -> bool:

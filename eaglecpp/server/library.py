@@ -94,7 +94,8 @@ async def show(request: Request) -> Response:
     verbose = field(body, "verbose", bool, False)
 
     facts = await server.library.facts(name, verbose)
-    if server.config.engine.get("mmproj"):  # whatever this server opens reads images
+    listed = name if means_path(name) or name in server.library.files else str(read_name(name))
+    if server.config.engine_of(listed).get("mmproj"):
         facts["capabilities"] = list(dict.fromkeys([*facts["capabilities"], "vision"]))
     return json_response(facts)
 

@@ -120,7 +120,7 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     conversations. n_ctx: tokens of one conversation, 0 = as model and memory allow.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
-    options: dict[str, Any] = dict(config.engine) | {"n_sequences": config.n_parallel}
+    options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
     n_ids = MAX_SEQUENCES // config.n_parallel - 1
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if n_ctx:

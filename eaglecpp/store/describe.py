@@ -122,6 +122,9 @@ def head_facts(model: StoredModel) -> Heads:
     return target, None if draft is None else read_facts([draft])
 
 
+_FILL_IN = ("fim_suf_token_id", "suffix_token_id")
+
+
 def capabilities(model: StoredModel, facts: Facts) -> list[str]:
     """What the model can do, in Ollama's words."""
     words = ["embedding" if f"{facts.architecture}.pooling_type" in facts.file.fields else "completion"]
@@ -130,7 +133,7 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
         words.append("tools")
     if model.files("projector"):
         words.append("vision")
-    if ".Suffix" in template:
+    if ".Suffix" in template or any(f"tokenizer.ggml.{key}" in facts.file.fields for key in _FILL_IN):
         words.append("insert")
     if "enable_thinking" in template or ".Thinking" in template or "<think>" in template:
         words.append("thinking")

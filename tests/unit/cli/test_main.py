@@ -91,6 +91,7 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         ["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"],
         ["generate", "t.gguf", "-p", "x", "--draft", "d", "--no-draft", "--strategy", "chain:3"],
         ["generate", "t.gguf", "-p", "x", "--cache-type-k", "q2_k"],
+        ["serve", "--mmproj", "p.gguf"],
     ],
 )
 def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,11 @@ def projector(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def seeing(projector: Path) -> Iterator[TestServer]:
-    with TestServer(preload=MODEL, engine=FAST | {"mmproj": str(projector)}) as server:
+    other = projector.with_name("other.gguf")
+    shutil.copy(TARGET, other)
+    files = {MODEL: TARGET, "other": other}
+    engine = FAST | {"mmproj": str(projector)}
+    with TestServer(files, preload=MODEL, model=MODEL, engine=engine) as server:
         yield server
 
 
@@ -94,6 +99,15 @@ def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
     ):
         told = seeing.post(path, body)
         assert told.status_code == 400 and "token id -2" in told.text, path
+
+
+def test_a_projector_is_for_the_model_that_was_named(seeing: TestServer) -> None:
+    assert "vision" not in seeing.post("/api/show", {"model": "other"}).json()["capabilities"]
+    messages = [{"role": "user", "content": TEXT}]
+    assert seeing.post("/api/chat", ollama(model="other", messages=messages)).status_code == 200
+    messages = [{"role": "user", "content": TEXT, "images": [CODED]}]
+    told = seeing.post("/api/chat", ollama(model="other", messages=messages))
+    assert told.status_code == 400 and "--mmproj" in told.json()["error"]
 
 
 def test_a_model_without_a_projector_says_so(server: TestServer) -> None:
