@@ -15,6 +15,7 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ from common import done
 from playwright.sync_api import Page, expect, sync_playwright
 from serving import IS_DEMO, serving
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.tiny_projector import N_ROWS, make_image, make_projector
+
+WIDTH = 320  # of the demo's rows
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 SHOTS = os.environ.get("EAGLECPP_SCREENSHOTS")
 QUESTION = "What does os.path.join do?"
@@ -267,8 +273,8 @@ PIXELS = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhg
 
 
 def attach(page: Page) -> None:
-    """Text goes with the question, other things are refused with the reason, pictures need a model that reads
-    them.
+    """Text goes with the question; other things are refused with the reason, pictures where the model reads
+    none.
     """
     picker = page.locator("#attach-file")
     picker.set_input_files({"name": "tool.bin", "mimeType": "", "buffer": b"\0\1\2\xff"})
@@ -285,17 +291,32 @@ def attach(page: Page) -> None:
     assert body["messages"][-1]["content"] == "notes.md:\n````\n```\nlen\n```\n````\n\nWhat is len?", body
     expect(page.locator("#held li")).to_have_count(0)
     expect(page.locator(".turn.user summary")).to_have_text("notes.md")
-    page.route("**/api/show", lambda route: route.fulfill(json={"capabilities": ["completion", "vision"]}))
-    page.route("**/api/chat", lambda route: route.fulfill(body='{"message":{"content":"A dot."}}\n'))
-    page.reload()
-    expect(page.locator("#model")).not_to_have_value("")
-    picker.set_input_files(picture)
-    expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
-    message = sent(page, "What is this?")["messages"][-1]
-    assert message["content"] == "What is this?" and base64.b64decode(message["images"][0])[:2] == b"\xff\xd8"
-    check(page, "a picture")
-    page.unroute("**/api/show")
-    page.unroute("**/api/chat")
+
+
+def see(page: Page) -> None:
+    """A model that reads pictures says on the page what it says through the API about the same picture."""
+    with tempfile.TemporaryDirectory() as folder:
+        projector = make_projector(Path(folder, "mmproj.gguf"), WIDTH, "janus_pro")
+        with serving("--mmproj", str(projector)) as url:
+            page.goto(url)
+            expect(page.locator("#model")).not_to_have_value("")
+            page.get_by_role("button", name="Settings").click()
+            page.get_by_label("Temperature").fill("0")
+            page.get_by_role("button", name="Done").click()
+            page.locator("#attach-file").set_input_files(
+                {"name": "noise.png", "mimeType": "image/png", "buffer": make_image(3)}
+            )
+            expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
+            body = sent(page, "What is this?")
+            message = body["messages"][-1]
+            assert message["content"] == "What is this?"
+            assert base64.b64decode(message["images"][0])[:2] == b"\xff\xd8"
+            request = urllib.request.Request(f"{url}/api/chat", json.dumps(body | {"stream": False}).encode())
+            with urllib.request.urlopen(request, timeout=600) as response:
+                told = json.load(response)
+            assert told["prompt_eval_count"] + told["timings"]["reused_n"] > N_ROWS["janus_pro"]
+            expect(page.locator(".turn.assistant .text")).to_contain_text(told["message"]["content"].strip())
+            check(page, "a picture")
 
 
 def change_settings(page: Page) -> None:
@@ -484,11 +505,12 @@ with serving() as url, sync_playwright() as tools:
     expect(page.locator("#strip dl")).to_be_hidden()
     check(page, "an answer on a phone")
     shot(page, "page-phone")
+    see(page.context.new_page())
     assert not faults, faults
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
 done(
     f"question, {n_coloured} coloured pieces, side by side, edits, Markdown, conversations, files, settings, "
-    "models, keys, stop, phone, axe, no other host"
+    "pictures, models, keys, stop, phone, axe, no other host"
 )
