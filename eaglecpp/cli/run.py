@@ -12,9 +12,7 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,7 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["run"]
 
 _STDIN_PATIENCE_S = 3.0
-_LOAD_PATIENCE_S = 1.0
 
 
 class _RunCommand(Command):
@@ -136,14 +133,14 @@ def run(
     **options: Any,
 ) -> None:
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
-    answer that and exit; the answer comes from `eaglecpp serve` where that runs on this machine.
+    answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
     from eaglecpp.cli.chat.answer import Settings
     from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.loop import run_chat
     from eaglecpp.cli.chat.model import find_source
     from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.cli.chat.served import Asked, answered_by_server
+    from eaglecpp.cli.chat.served import ModelServer
 
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
@@ -167,32 +164,34 @@ def run(
     find = partial(find_source, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
     screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
-    if text is not None:
-        may_ask = not (no_server or resume or as_json) and draft is None
-        asked = Asked(text, pictures, settings, system, wanted, set_here, keepalive)
-        if may_ask and source is not None and answered_by_server(source, asked, screen):
-            return
-    if keepalive is not None:
-        which = "chats do not use" if text is None else "and none made this answer"
-        note(f"note: --keepalive is for a running server (eaglecpp serve), {which}")
-    opened = _open(source, find, wanted, resume, set_here, model, draft)
+    may_ask = not (no_server or as_json) and draft is None
+    server = ModelServer.find(keepalive) if may_ask else None
+    model_here, folder, saved = _resumed(source, find, wanted, resume, set_here, model, draft)
+    if server is not None and not ModelServer.can_have(model_here):
+        server = None
+    if keepalive is not None and server is None:
+        note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
     with contextlib.ExitStack() as stack:
+        if server is None:
+            model_here.open()
         chat = Chat(
-            opened.model,
+            model_here,
             _no_one_to_ask if text is not None else stack.enter_context(_keyboard(settings)),
             screen,
             settings,
-            folder=opened.folder if text is None or resume else None,
-            saved=opened.saved,
+            folder=folder if text is None or resume else None,
+            saved=saved,
             system=system,
-            load_ms=opened.load_ms,
+            server=server,
         )
         stack.callback(chat.close)
         chat.images += pictures
-        if verbose:
-            note_plan(chat.model.engine.plan, chat.model.engine)
-        if think is not None and think != "false" and chat.model.chat.tags is None:
-            note(f"warning: the template of {chat.model.source.name} does not support thinking")
+        if verbose and server is not None:
+            note(f"server:     {server.address} (--no-server opens the model in this process)")
+        elif verbose:
+            note_plan(model_here.engine.plan, model_here.engine)
+        if think is not None and think != "false" and server is None and model_here.chat.tags is None:
+            note(f"warning: the template of {model_here.source.name} does not support thinking")
         if text is None:
             run_chat(chat)
         else:
@@ -224,17 +223,7 @@ def _decoded(question: bytes) -> str:
     return text
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """An opened model and the conversation to continue."""
-
-    model: RunModel
-    folder: ChatFolder
-    saved: SavedChat | None
-    load_ms: float
-
-
-def _open(
+def _resumed(
     source: Found | None,
     find: Callable[[str, str | None], Found],
     strategy: Strategy | None,
@@ -242,12 +231,12 @@ def _open(
     options: dict[str, Any],
     model: str | None,
     draft: str | None,
-) -> _Opened:
+) -> tuple[RunModel, ChatFolder, SavedChat | None]:
+    """The model, not open yet, and the conversation to continue."""
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.data_dir import data_dir
 
-    started = time.perf_counter()
     folder = ChatFolder(data_dir() / "chats")
     saved = _last_chat(folder, source) if resume else None
     if saved is not None and (source is None or source.draft is None):
@@ -259,10 +248,9 @@ def _open(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    with patience(_LOAD_PATIENCE_S, f"loading {source.name} ..."):
-        opened = RunModel(source, options, strategy, parameters, must_draft=True)
-    opened.strategy_set = saved.strategy if saved is not None else ""
-    return _Opened(opened, folder, saved, 1000 * (time.perf_counter() - started))
+    found = RunModel(source, options, strategy, parameters, must_draft=True, may_wait=True)
+    found.strategy_set = saved.strategy if saved is not None else ""
+    return found, folder, saved
 
 
 def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:

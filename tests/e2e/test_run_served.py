@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp run` with a server on this machine: one answer comes from the model that it has in memory."""
+"""`eaglecpp run` with a server on this machine: answers come from the model that it has in memory."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_what_says_how_to_open_the_model_opens_it_here(
 ) -> None:
     done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
     assert done.returncode == 0
-    assert "none made this answer" in done.stderr
+    assert "none makes the answers" in done.stderr
     assert json.loads(cli("ps", "--json").stdout)["models"] == []
 
 
@@ -164,3 +164,81 @@ def test_ctrl_c_ends_the_answer_and_frees_the_place(
         process.communicate(timeout=120)
     assert process.returncode == 130
     assert cli(*ASK).returncode == 0
+
+
+def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
+    """What a terminal showed of a chat in which these lines were typed."""
+    with Terminal([COMMAND, "run", "tiny", "-n", "24", *options], tmp_path) as terminal:
+        for line in lines:
+            terminal.wait_for_prompt()
+            terminal.type(f"{line}\r")
+        terminal.wait_for_prompt()
+        terminal.type("/bye\r")
+        assert terminal.wait_for_end() == 0
+        return " ".join(terminal.text.split())
+
+
+def saved_messages(home: Path) -> list[dict[str, str]]:
+    newest = max((home / "chats").glob("*.json"), key=lambda path: path.stat().st_mtime_ns)
+    messages: list[dict[str, str]] = json.loads(newest.read_text())["messages"]
+    return messages
+
+
+def test_a_chat_is_answered_by_the_server(
+    cli: Cli, server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+) -> None:
+    lines = ["hello there", "and what more", "/system ab cd", "/regen", "/stats"]
+    shown = chat(tmp_path, lines, "--temp", "0", "--keepalive", "-1")
+    assert f"answered by {address(home)}" in shown and "answers in this process" not in shown
+    assert "answers: 3" in shown
+    assert "Forever" in cli("ps").stdout
+    served = saved_messages(home)
+    assert [one["role"] for one in served] == ["user", "assistant"] * 2
+    shown = chat(tmp_path, lines, "--temp", "0", "--no-server")
+    assert "answered by" not in shown
+    assert saved_messages(home) == served
+
+
+def test_a_second_try_has_another_seed(server: subprocess.Popen[bytes], home: Path, tmp_path: Path) -> None:
+    texts = []
+    for lines in (["hello there"], ["hello there", "/regen"], ["hello there", "/regen"]):
+        chat(tmp_path, lines, "--temp", "1", "--seed", "7")
+        texts.append(saved_messages(home)[-1]["content"])
+    assert texts[0] != texts[1] == texts[2]
+
+
+def test_what_needs_the_model_here_opens_it_here(
+    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+) -> None:
+    lines = [
+        "hello there",
+        "/set parameter temperature 0",
+        "/strategy off",
+        "and more",
+        "/show info",
+        "so what",
+    ]
+    shown = chat(tmp_path, lines)
+    assert "drafting off" in shown
+    before, _, after = shown.partition("from now on tiny:latest answers in this process")
+    assert "and more" in before and "tokens/s" in after
+    assert len(saved_messages(home)) == 6
+
+
+def test_a_chat_goes_on_where_the_server_ends(
+    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+) -> None:
+    with Terminal([COMMAND, "run", "tiny", "-n", "8"], tmp_path) as terminal:
+        terminal.wait_for_prompt()
+        terminal.type("hello there\r")
+        terminal.wait("tokens/s")
+        server.kill()
+        server.wait()
+        terminal.wait_for_prompt()
+        terminal.type("and more\r")
+        terminal.wait("tokens/s", count=2)
+        assert "is opened in this process" in " ".join(terminal.text.split())
+        terminal.wait_for_prompt()
+        terminal.type("/bye\r")
+        assert terminal.wait_for_end() == 0
+    assert len(saved_messages(home)) == 4

@@ -48,13 +48,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class ShownAnswer:
-    """The result. stopped: by Ctrl+C; total_ms: wall time."""
+    """The result. stopped: by Ctrl+C; total_ms: wall time; load_ms: of it, a server's for loading."""
 
     completion: Completion
     content: str
     thinking: str
     stopped: bool
     total_ms: float
+    load_ms: float = 0.0
 
     @property
     def timings(self) -> Timings:
@@ -143,12 +144,14 @@ def answer(
 def answer_lines(
     made: ShownAnswer, model: RunModel, settings: Settings, load_ms: float, speedup: float | None
 ) -> list[str]:
-    """The lines after an answer. load_ms: 0 if the model was already loaded."""
+    """The lines after an answer. load_ms: before it in this process, 0 if the model was already loaded."""
     lines = []
     if settings.verbose:
-        lines = ["", *verbose_lines(made.timings, made.total_ms + load_ms, load_ms, speedup)]
-        lines.append(f"{'template:':<22}{model.chat.template.describe()}")
-    return [*lines, stats_line(made.timings, has_draft=model.can_draft, speedup=speedup)]
+        lines = ["", *verbose_lines(made.timings, made.total_ms + load_ms, load_ms + made.load_ms, speedup)]
+        if model.is_open:
+            lines.append(f"{'template:':<22}{model.chat.template.describe()}")
+    has_draft = model.can_draft if model.is_open else "rounds" in made.timings.plan
+    return [*lines, stats_line(made.timings, has_draft=has_draft, speedup=speedup)]
 
 
 def verdict_line(stats: Timings, model: RunModel, speedup: float | None) -> str:

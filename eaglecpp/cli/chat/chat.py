@@ -2,7 +2,8 @@
 """The chat of `eaglecpp run`: one turn, and the state between turns, which is saved after each.
 
 Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal.
-`loop` reads what is typed; commands are in `commands`. Ctrl+C ends an answer and keeps the chat; what was
+`loop` reads what is typed; commands are in `commands`. Where a server of this machine has the model, it makes
+the answers until something here needs the model itself. Ctrl+C ends an answer and keeps the chat; what was
 generated until then is the answer.
 """
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatPrompt
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
+    from eaglecpp.cli.chat.served import ModelServer
 
 __all__ = ["Chat"]
 
@@ -36,7 +38,7 @@ class Chat:
     """One chat with one model at a time; `/load` changes the model.
 
     folder: where conversations are saved, None = nowhere; saved: the conversation to continue
-    load_ms: how long opening the model took, for the first answer's statistics
+    server: that makes the answers while the model is not open here
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class Chat:
         folder: ChatFolder | None = None,
         saved: SavedChat | None = None,
         system: str | None = None,
-        load_ms: float = 0.0,
+        server: ModelServer | None = None,
     ) -> None:
         self.model = model
         self.ask: Ask = lambda prompt, default: _clean(ask(prompt, default))
@@ -57,7 +59,7 @@ class Chat:
         self.settings = settings or Settings()
         self.folder = folder
         self.saved = saved
-        self.load_ms = load_ms
+        self.server = server
         self.totals = Timings()
         self.n_answers = 0
         self.plain = PlainSpeed()
@@ -77,7 +79,7 @@ class Chat:
 
     def opening(self, system: str | None = None) -> Conversation:
         """An empty conversation with the model's system prompt and examples."""
-        return self.model.chat.conversation(system=system)
+        return self.model.conversation(system)
 
     # Turns
 
@@ -117,9 +119,7 @@ class Chat:
     def _reply(self, before: Sequence[Message], show_stats: bool = True) -> ShownAnswer | None:
         """Answers the question at the end; `before` is restored if there is no answer."""
         try:
-            prompt = self._prompt()
-            self.save()
-            made = answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
+            made = self._served() or self._own()
         except BaseException as error:
             self._restore(before)
             if isinstance(error, EngineBrokenError):
@@ -134,6 +134,40 @@ class Chat:
         if show_stats:
             self._report(made)
         return made
+
+    def _served(self) -> ShownAnswer | None:
+        """The server's answer; None where the model is open here, or the server refuses."""
+        from eaglecpp.cli.chat.served import ModelServer, ServerRefusedError
+
+        name, server = self.model.source.name, self.server
+        if server is None:
+            return None
+        if not self.model.is_open and ModelServer.can_have(self.model):
+            self.save()
+            seed_step = self._n_tries
+            try:
+                made = server.answer(
+                    self.model, self.conversation, self.screen, self.settings, seed_step=seed_step
+                )
+            except ServerRefusedError as error:
+                what = f"{name} is opened in this process, because {server.address} refuses: {error}"
+            else:
+                if self.settings.think and not made.thinking and not made.stopped:
+                    self.screen.note(
+                        f"warning: {name} answered without thinking; its template may not support it"
+                    )
+                return made
+        else:
+            what = f"from now on {name} answers in this process, not in the server's"
+        self.server = None
+        self.screen.note(f"note: {what}")
+        return None
+
+    def _own(self) -> ShownAnswer:
+        """The answer of the model in this process."""
+        prompt = self._prompt()
+        self.save()
+        return answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
 
     def _think(self) -> bool | str | None:
         return self.model.chat.thinking(self.settings.think, has_form=bool(self.settings.format))
@@ -170,12 +204,13 @@ class Chat:
         stats = made.timings
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
         speedup = self.plain.learn(stats)
-        n_ctx, max_tokens = self.model.engine.n_ctx, self.model.sampling().max_tokens
+        max_tokens, is_open = self.model.sampling().max_tokens, self.model.is_open
         if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
-            self.screen.note(f"note: the answer ends here because the context of {n_ctx} tokens is full")
-        load_ms, self.load_ms = self.load_ms, 0.0
+            size = f" of {self.model.engine.n_ctx} tokens" if is_open else ""
+            self.screen.note(f"note: the answer ends here because the context{size} is full")
+        load_ms, self.model.load_ms = self.model.load_ms, 0.0
         lines = answer_lines(made, self.model, self.settings, load_ms, speedup)
-        if not self.has_said_verdict and (verdict := verdict_line(stats, self.model, speedup)):
+        if is_open and not self.has_said_verdict and (verdict := verdict_line(stats, self.model, speedup)):
             self.has_said_verdict = True
             lines.append(verdict)
         self.screen.note("\n".join(lines))
@@ -186,7 +221,7 @@ class Chat:
     def say_notices(self) -> None:
         """Prints the model's notices, once."""
         notices, self.model.notices = self.model.notices, []
-        if self.model.chat.folds_system and not self._told_folding:
+        if self.model.is_open and self.model.chat.folds_system and not self._told_folding:
             self._told_folding = True
             notices.append("this template takes no system prompt, so it is put before the first question")
         for notice in notices:
@@ -243,9 +278,12 @@ class Chat:
             drafter = "drafts from the text"
         if model.can_draft and not self._may_draft():
             drafter = "drafting off"
-        context = f"context {model.engine.n_ctx} tokens ({model.context.why})"
+        if model.is_open:
+            where = f"context {model.engine.n_ctx} tokens ({model.context.why})"
+        else:
+            where = f"answered by {self.server.address}" if self.server else "not in memory yet"
         colour = ["accepted drafts are green"] if self.screen.color and self._may_draft() else []
-        self.screen.note(" · ".join([model.source.name, drafter, context, *colour]))
+        self.screen.note(" · ".join([model.source.name, drafter, where, *colour]))
         self.say_notices()
         for message in self.conversation.examples:
             self._show(message.role, message.content)
@@ -259,9 +297,10 @@ class Chat:
 
     def _draft_name(self, draft: Path) -> str:
         """The name of a user's file; for a blob, whose name says nothing, its architecture."""
-        info = self.model.engine.draft_info
-        is_blob = draft.name.startswith("sha256-")
-        return str(info["arch"]) if is_blob and info is not None else draft.name
+        if not draft.name.startswith("sha256-"):
+            return draft.name
+        info = self.model.engine.draft_info if self.model.is_open else None
+        return str(info["arch"]) if info is not None else "of its own"
 
     def _show(self, role: str, text: str) -> None:
         """Prints an earlier message."""

@@ -105,12 +105,13 @@ def _load(chat: Chat, rest: str) -> None:
         chat.screen.note(str(error))
         return
     chat.screen.say(f"Loading model '{names[0]}'")
-    before = chat.model
+    before, was_open = chat.model, chat.model.is_open
     before.close()  # two models may not fit into memory at once
     try:
         chat.model = before.other(source)
     except BaseException:
-        before.reopen()
+        if was_open:
+            before.reopen()
         raise
     chat.start_over(chat.opening())
     chat.say_notices()
@@ -194,23 +195,28 @@ def _strategy(chat: Chat, rest: str) -> None:
         if chat.model.set_strategy(Strategy.parse(rest)):
             chat.screen.note("the model was reloaded for this")
         chat.say_notices()
+    chat.screen.say(f"Strategy: {_strategy_text(chat)}")
+
+
+def _strategy_text(chat: Chat) -> str:
+    if not chat.model.is_open:  # the server says what it made of it with each answer
+        return str(chat.model.strategy)
     resolved, why = chat.model.engine.resolve(chat.model.strategy)
-    chat.screen.say(f"Strategy: {resolved} ({why})")
+    return f"{resolved} ({why})"
 
 
 def _stats(chat: Chat, rest: str) -> None:
     """One fact per line, without those that were not measured."""
     totals, model, conversation = chat.totals, chat.model, chat.conversation
-    resolved, why = model.engine.resolve(model.strategy)
     left_out = conversation.n_left_out
     speedup = chat.plain.overall
     rows = [
         ("answers", str(chat.n_answers)),
         ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),
         ("prompts", f"{totals.prompt_n} tokens read, {totals.reused_n} taken from the cache"),
-        ("context", f"{chat.n_prompt()} of {model.engine.n_ctx} tokens in use"),
+        ("context", f"{chat.n_prompt()} of {model.engine.n_ctx} tokens in use" if model.is_open else ""),
         ("left out", f"{left_out} older messages" if left_out else ""),
-        ("strategy", f"{resolved} ({why})"),
+        ("strategy", _strategy_text(chat)),
     ]
     if totals.draft_n:
         rates = ", ".join(f"{rate:.2f}" for rate in totals.accepted_per_depth)

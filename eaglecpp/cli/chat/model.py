@@ -1,17 +1,20 @@
 # SPDX-License-Identifier: MIT
-"""`RunModel`: an opened model with everything a conversation needs, and how it is opened again.
+"""`RunModel`: a model with everything a conversation needs, and how it is opened, and opened again.
 
 It opens an `OpeningPlan`, made from the defaults of `run`, the Modelfile, the command line and what was set
-in the chat. Nothing here prints.
+in the chat.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.open_engine import look_up, needs_draft
+from eaglecpp.cli.terminal import patience
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.context import ContextChoice
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RunModel", "find_source"]
 
+_LOAD_PATIENCE_S = 1.0
+
 
 def find_source(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
@@ -38,9 +43,11 @@ class RunModel:
     """given: options on the command line by field name; strategy: the requested one, None = the model's;
     must_draft: raise click.UsageError before loading where a fixed strategy has nothing to draft from.
 
+    may_wait: open it when something needs it, which a server's answers do not
+
     `plan` is made once, and again when something is set: how the model is opened with the current options.
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name; `set_parameter` and
-    `set_strategy` change them.
+    `set_strategy` change them. `load_ms` is how long opening it took.
     """
 
     def __init__(
@@ -51,6 +58,7 @@ class RunModel:
         parameters: Mapping[str, ParameterValue] | None = None,
         *,
         must_draft: bool = False,
+        may_wait: bool = False,
     ) -> None:
         self.source = source
         self.parameters: dict[str, ParameterValue] = dict(parameters or {})
@@ -61,8 +69,34 @@ class RunModel:
         if must_draft:
             needs_draft(strategy, self.plan.can_draft)
         self.notices: list[str] = list(self.plan.notices)
-        self.engine = self._open()
+        self.load_ms = 0.0
+        self._engine: Engine | None = None
+        if not may_wait:
+            self.open()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is in this process's memory."""
+        return self._engine is not None
+
+    @property
+    def engine(self) -> Engine:
+        """Opened, if it was not."""
+        return self.open() if self._engine is None else self._engine
+
+    def open(self) -> Engine:
+        """Loads it. Raises what `Engine` does."""
+        started = time.perf_counter()
+        with patience(_LOAD_PATIENCE_S, f"loading {self.source.name} ..."):
+            self._engine = self._open()
+        self.load_ms = 1000 * (time.perf_counter() - started)
         self.notices += self.chat.template.notices
+        return self._engine
+
+    def conversation(self, system: str | None = None) -> Conversation:
+        """An empty one with the model's examples, and its system prompt unless another is given."""
+        model = self.plan.model
+        return Conversation((model.system if system is None else system) or "", model.messages)
 
     @property
     def chat(self) -> ChatModel:
@@ -106,7 +140,20 @@ class RunModel:
     def strategy(self) -> Strategy:
         """How to draft from the next answer on."""
         wanted: Strategy = self.plan.strategy.value
-        return wanted if self.engine.has_draft else Strategy("off")
+        return wanted if not self.is_open or self.engine.has_draft else Strategy("off")
+
+    @property
+    def asked(self) -> Strategy | None:
+        """The strategy that was asked for, on the command line or in the chat; None = the model's."""
+        return self._asked
+
+    def options_set(self) -> dict[str, Any]:
+        """The options that were set on the command line and in the chat, by field name."""
+        in_chat = {PARAMETERS[name]: value for name, value in self.parameters.items()}
+        fields = {
+            one.option.rpartition(".")[2]: one.fitted(v) for one, v in in_chat.items() if "." in one.option
+        }
+        return self._given | fields
 
     def sampling(self) -> SamplingOptions:
         """The options of the next answer."""
@@ -147,7 +194,7 @@ class RunModel:
             reloaded = self._make_room(strategy)
         except BaseException:
             self._asked, self.plan = before
-            if self.engine.closed:
+            if self.is_open and self.engine.closed:
                 self.reopen()
             raise
         self.strategy_set = str(strategy)
@@ -157,17 +204,18 @@ class RunModel:
         """Reloads the model with the current options. The caches start empty."""
         if n_draft_max is not None:
             self._given["n_draft_max"] = n_draft_max
-        self.engine.close()
+        self.close()
         self.plan = self._make_plan()  # the memory of the closed one is free now
-        self.engine = self._open()
+        self._engine = self._open()
 
     def other(self, source: Found) -> RunModel:
         """Another model opened with the same options."""
-        return RunModel(source, self._given, self._asked, self.parameters)
+        return RunModel(source, self._given, self._asked, self.parameters, may_wait=not self.is_open)
 
     def close(self) -> None:
         """Frees the model."""
-        self.engine.close()
+        if self._engine is not None:
+            self._engine.close()
 
     # Opening
 
@@ -191,6 +239,8 @@ class RunModel:
             return False
         if not self.can_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
+        if not self.is_open:
+            return False
         if not self.engine.has_draft:
             self.reopen()
             if not self.engine.has_draft:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""One answer from the server that runs on this machine, which has the model in memory already.
+"""Answers from the server that runs on this machine, which has the model in memory already.
 
 It is asked through Ollama's `/api/chat` with our own fields and shown as `answer` shows one. A server that
 refuses before the first token is no error: `run` opens the model itself then.
@@ -12,28 +12,30 @@ import http.client
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from eaglecpp.chat.images import image_mark, split_at_images
+from eaglecpp.chat.message import Message
 from eaglecpp.chat.reader import Piece
-from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer
+from eaglecpp.cli.chat.answer import Settings, ShownAnswer
 from eaglecpp.cli.chat.screen import Screen
-from eaglecpp.cli.terminal import note, patience, silent_keys, stats_line, verbose_lines
+from eaglecpp.cli.terminal import patience, silent_keys
 from eaglecpp.errors import EagleError
-from eaglecpp.options import SamplingOptions, Strategy, describe
+from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.results import Completion, Timings
 from eaglecpp.server.announced import Address, find_server
 
 if TYPE_CHECKING:
-    from eaglecpp.opening.find import Found
+    from eaglecpp.chat.conversation import Conversation
+    from eaglecpp.cli.chat.model import RunModel
 
-__all__ = ["Asked", "ServerRefusedError", "answered_by_server"]
+__all__ = ["ModelServer", "ServerRefusedError"]
 
 _CONNECT_S = 2.0
 _LOAD_PATIENCE_S = 1.0
+_SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
 class ServerRefusedError(EagleError):
@@ -41,30 +43,56 @@ class ServerRefusedError(EagleError):
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a single answer is made from. options: those on the command line, by field name."""
+class ModelServer:
+    """A server, and how long it is asked to keep the model; None = as long as it likes."""
 
-    text: str
-    images: Sequence[bytes]
-    settings: Settings
-    system: str | None
-    strategy: Strategy | None
-    options: Mapping[str, Any]
-    keep_alive_s: float | None
+    address: Address
+    keep_alive_s: float | None = None
 
-    def body(self, model: str) -> dict[str, Any]:
-        """The request."""
-        head = [] if self.system is None else [{"role": "system", "content": self.system}]
-        form = self.settings.format
-        coded = [base64.b64encode(image).decode() for image in self.images]
-        images = {"images": coded} if coded else {}
+    @classmethod
+    def find(cls, keep_alive_s: float | None = None) -> ModelServer | None:
+        """The one on this machine."""
+        address = find_server()
+        return None if address is None else cls(address, keep_alive_s)
+
+    @staticmethod
+    def can_have(model: RunModel) -> bool:
+        """Whether a server opens this model as this command would: a stored one, and nothing says how."""
+        return not model.source.is_file and model.options_set().keys() <= _SAMPLING
+
+    def answer(
+        self,
+        model: RunModel,
+        conversation: Conversation,
+        screen: Screen,
+        settings: Settings,
+        *,
+        seed_step: int = 0,
+    ) -> ShownAnswer:
+        """Shows the answer to a conversation; arguments as of `answer`. After Ctrl+C it has what came until
+        then, without figures.
+
+        Raises ServerRefusedError before the first token, EagleError for a server that ends in the middle.
+        """
+        return _answer(self.address, self._body(model, conversation, settings, seed_step), screen)
+
+    def _body(
+        self, model: RunModel, conversation: Conversation, settings: Settings, seed_step: int
+    ) -> dict[str, Any]:
+        """The request. The server has the model's examples and system prompt itself."""
+        options, sampling = model.options_set(), model.sampling()
+        if seed_step and not sampling.wants_random_seed:
+            options["seed"] = (int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF
+        is_own = conversation.system != model.conversation().system
+        head = [{"role": "system", "content": conversation.system}] if is_own else []
+        form = settings.format
         return {
-            "model": model,
-            "messages": [*head, {"role": "user", "content": self.text} | images],
-            "options": self.options,
-            "think": self.settings.think,
+            "model": model.source.name,
+            "messages": [*head, *map(_message, conversation.messages)],
+            "options": options,
+            "think": settings.think,
             "format": json.loads(form) if form.startswith("{") else form,
-            "strategy": None if self.strategy is None else str(self.strategy),
+            "strategy": None if model.asked is None else str(model.asked),
             "keep_alive": self.keep_alive_s,
             "truncate": False,
             "stream": True,
@@ -72,39 +100,18 @@ class Asked:
         }
 
 
-def answered_by_server(source: Found, asked: Asked, screen: Screen) -> bool:
-    """Shows the answer of the server on this machine; False where the model has to be opened here: there is
-    no server, it refuses, or the command line says how to open the model. Ends the command after Ctrl+C.
-    """
-    if source.is_file or not asked.options.keys() <= {one.name for one in describe(SamplingOptions)}:
-        return False
-    server = find_server()
-    if server is None:
-        return False
-    settings = asked.settings
-    if settings.verbose:
-        note(f"server:     {server} (--no-server opens the model in this process)")
-    try:
-        made, load_ms = _answer(server, asked.body(source.name), screen)
-    except ServerRefusedError as error:
-        note(f"note: {source.name} is opened in this process, because {server} refuses: {error}")
-        return False
-    if made.stopped:
-        raise click.exceptions.Exit(130)
-    if settings.think and not made.thinking:
-        note(f"warning: {source.name} answered without thinking; its template may not support it")
-    stats, speedup = made.timings, PlainSpeed().learn(made.timings)
-    lines = ["", *verbose_lines(stats, made.total_ms, load_ms, speedup)] if settings.verbose else []
-    note("\n".join([*lines, stats_line(stats, has_draft="rounds" in stats.plan, speedup=speedup)]))
-    return True
+def _message(message: Message) -> dict[str, Any]:
+    parts = split_at_images(message.content, {image_mark(data): data for data in message.images})
+    told: dict[str, Any] = {"role": str(message.role), "content": "".join(parts[::2])}
+    if message.thinking:
+        told["thinking"] = message.thinking
+    if message.images:
+        told["images"] = [base64.b64encode(data).decode() for data in message.images]
+    return told
 
 
-def _answer(server: Address, body: Mapping[str, Any], screen: Screen) -> tuple[ShownAnswer, float]:
-    """The answer to a request of `/api/chat`, shown as it streams, and how long loading the model took, in
-    milliseconds. After Ctrl+C it has what came until then, without figures.
-
-    Raises ServerRefusedError before the first token, EagleError for a server that ends in the middle.
-    """
+def _answer(server: Address, body: Mapping[str, Any], screen: Screen) -> ShownAnswer:
+    """The answer to a request of `/api/chat`, shown as it streams."""
     started = time.perf_counter()
     content: list[str] = []
     thinking: list[str] = []
@@ -141,8 +148,8 @@ def _answer(server: Address, body: Mapping[str, Any], screen: Screen) -> tuple[S
         timings=Timings(**known),
     )
     total_ms = 1000 * (time.perf_counter() - started)
-    shown = ShownAnswer(completion, "".join(content), "".join(thinking), stopped, total_ms)
-    return shown, last.get("load_duration", 0) / 1e6
+    load_ms = last.get("load_duration", 0) / 1e6
+    return ShownAnswer(completion, "".join(content), "".join(thinking), stopped, total_ms, load_ms)
 
 
 def _begun(connection: http.client.HTTPConnection, body: Mapping[str, Any]) -> http.client.HTTPResponse:

@@ -164,7 +164,7 @@ def _nothink(chat: Chat, value: str) -> None:
 
 
 def _warn_without_thinking(chat: Chat) -> None:
-    if chat.model.chat.tags is None:
+    if chat.model.is_open and chat.model.chat.tags is None:
         chat.screen.note(f"warning: the template of {chat.model.source.name} does not support thinking")
 
 

@@ -172,7 +172,7 @@ def test_verbose_shows_ollamas_lines_with_the_load_time_once(
 ) -> None:
     chat = talk("hello", "more", verbose=True)
     err = capsys.readouterr().err
-    assert chat.load_ms == 0
+    assert chat.model.load_ms == 0
     assert err.count("total duration:       ") == 2
     assert err.count("template:             Jinja template from the GGUF") == 2
     assert err.index("eval rate:") < err.index("strategy:             chain:3 (asked for)")
