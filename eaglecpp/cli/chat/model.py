@@ -68,7 +68,7 @@ class RunModel:
         self.plan = self._make_plan()
         if must_draft:
             needs_draft(strategy, self.plan.can_draft)
-        self.notices: list[str] = list(self.plan.notices)
+        self.notices: list[str] = []
         self.load_ms = 0.0
         self._engine: Engine | None = None
         if not may_wait:
@@ -87,6 +87,7 @@ class RunModel:
     def open(self) -> Engine:
         """Loads it. Raises what `Engine` does."""
         started = time.perf_counter()
+        self.notices += self.plan.notices
         with patience(_LOAD_PATIENCE_S, f"loading {self.source.name} ..."):
             self._engine = self._open()
         self.load_ms = 1000 * (time.perf_counter() - started)
