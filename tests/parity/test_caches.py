@@ -172,6 +172,8 @@ def test_several_conversations_go_back_each_by_itself(forgetful: ArchPair) -> No
         left = list(range(len(streams)))
         while left:
             for i, chunk in zip(left, next_chunks([streams[i] for i in left]), strict=True):
+                if chunk is None:  # its prompt waits: here they share no batch
+                    continue
                 assert isinstance(chunk, eaglecpp.Chunk), chunk
                 found[i] += chunk.tokens
             left = [i for i in left if len(found[i]) < len(plain[i])]
