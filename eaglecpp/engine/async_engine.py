@@ -466,7 +466,7 @@ class AsyncEngine:
             tell([(task, "begun", None)])
 
     def _step(self, tasks: list[Task]) -> None:
-        """One round of those of these that generate, and a slice of the first prompts among the others."""
+        """A round of each task that generates, and a slice of the first prompts of the others."""
         streams = [task.stream for task in tasks if task.stream is not None]
         try:
             with self._turns:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`ManyStreams`: several generations of one engine, side by side in its sequences, verified in one batch.
 
-Prompts are read in turn, so many tokens of them in each round, so that generations in progress do not wait
-for all of them. All generations share each round and one planner. If there are fewer free places than
-prompts, the rest wait. Each result is what the same call alone would have given.
+A round reads a limited number of prompt tokens, those of the first prompts, so that generations in progress
+do not wait for all of them. All generations share each round and one planner. If there are fewer free places
+than prompts, the rest wait. Each result is what the same call alone would have given.
 """
 
 from __future__ import annotations

@@ -66,18 +66,23 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             decoding.push_back(s);
         }
     }
-    // rows of an image share no batch with tokens
+    // rows of an image share no batch with tokens: they wait until they are the first
     const auto is_image = [](const Sequence * s) { return s->image() != nullptr; };
-    const bool has_image = std::any_of(reading.begin(), reading.end(), is_image);
-    if (decoding.empty() || has_image || !sharing_.can_share(reading, decoding)) {
-        int n_left = std::max(1, target_.n_shared_rows());
+    const bool is_image_next = !reading.empty() && is_image(reading.front());
+    if (decoding.empty() || is_image_next || !sharing_.can_share(reading, decoding)) {
+        int n_left = target_.n_shared_rows();
         for (Sequence * s : reading) {
             const int n_past = s->n_past;
-            results.push_back(n_left > 0 ? prefill(*s) : result_of(*s, "prefill"));
+            const bool is_read = s == reading.front() || s->n_prompt - n_past <= n_left;
+            results.push_back(is_read ? prefill(*s) : result_of(*s, "prefill"));
             n_left -= s->n_past - n_past;
         }
         reading.clear();
     }
+    for (const Sequence * s : reading) {
+        if (is_image(s)) results.push_back(result_of(*s, "prefill"));
+    }
+    reading.erase(std::remove_if(reading.begin(), reading.end(), is_image), reading.end());
     if (!decoding.empty()) decode(decoding, reading, results);
     return results;
 }

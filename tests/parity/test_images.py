@@ -14,6 +14,7 @@ import pytest
 import eaglecpp
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message
+from eaglecpp.engine.stream import next_chunks
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
@@ -253,3 +254,25 @@ def test_a_saved_chat_keeps_its_images(open_engine: Callable[..., eaglecpp.Engin
         again = eaglecpp.ChatSession.load(engine, tmp_path / "chat.json")
         assert again.history == chat.history
         assert again.retry(**GREEDY).tokens == first.tokens
+
+
+def test_an_image_that_waits_leaves_the_others_their_shared_rounds(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    """A long text before it is read a few rows in each round, as if it were not there."""
+    image = make_image(1)
+    text = list(range(40, 100))
+    with open_engine(n_sequences=4, n_batch=64, strategy="chain:4") as engine:
+        mark = image_mark(image)
+        rows = engine.shared.vocabulary.tokenize_images(f"{mark} a", {mark: image}, add_bos=False)
+        rows = rows[next(i for i, row in enumerate(rows) if row < 0) :]
+        expected = engine.generate(rows, **GREEDY).tokens
+        engine.clear()
+        with engine.session() as a, engine.session() as b, engine.session() as c:
+            answering = a.stream([1, 5, 6], **GREEDY | {"max_tokens": 200})
+            next(answering)
+            reading, seeing = b.stream(text, **GREEDY), c.stream(rows, **GREEDY)
+            steps = [next_chunks([answering, reading, seeing]) for _ in range(4)]
+            assert [step[1] is None for step in steps] == [True, True, True, False]
+            assert all(step[2] is None for step in steps), "it waits until it is the first"
+            assert seeing.finish().tokens == expected

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -150,7 +151,7 @@ def test_a_prompt_is_read_beside_the_others_rounds(
         check_same(completion, expected, kernels)
 
 
-def test_so_many_tokens_of_prompts_are_read_in_one_step(several: eaglecpp.Engine, kernels: str) -> None:
+def test_a_step_reads_a_limited_number_of_prompt_tokens(several: eaglecpp.Engine) -> None:
     """Short prompts together, longer ones in the order in which they came; nobody waits for all of them."""
 
     def steps_until_read(n_tokens: int) -> list[int]:
@@ -171,7 +172,7 @@ def test_so_many_tokens_of_prompts_are_read_in_one_step(several: eaglecpp.Engine
 
     assert several.native.n_shared_rows == 16
     assert steps_until_read(5) == [1, 1, 1]
-    assert steps_until_read(12) == ([1, 2, 3] if kernels == "auto" else [1, 1, 2])
+    assert steps_until_read(12) == [1, 2, 3]
 
 
 KINDS = ("two-layers-31", "sliding-window", "full-then-sliding", "mixed-three-layers-31")
@@ -263,13 +264,21 @@ def test_what_the_drafter_has_not_read_yet_is_taken_over(
         several.clear()
 
 
-def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: Path) -> None:
-    options = {**SIZES, "n_sequences": 2, "exact": "auto"}
+@contextmanager
+def two_sessions(
+    it: ConvertedPair, target: Path, exact: str
+) -> Iterator[tuple[eaglecpp.Engine, Session, Session]]:
+    options = {**SIZES, "n_sequences": 2, "exact": exact}
     with (
         eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
         engine.session() as a,
         engine.session() as b,
     ):
+        yield engine, a, b
+
+
+def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: Path) -> None:
+    with two_sessions(it, target, "auto") as (engine, a, b):
         engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond what prompts need
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact
@@ -279,12 +288,7 @@ def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: P
 
 
 def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPair, target: Path) -> None:
-    options = {**SIZES, "n_sequences": 2, "exact": "off"}
-    with (
-        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
-        engine.session() as a,
-        engine.session() as b,
-    ):
+    with two_sessions(it, target, "off") as (engine, a, b):
         for points, is_exact in (([(17, True)], True), ([], False)):
             engine.native.set_exact_rows(points)
             a.clear()
@@ -299,12 +303,7 @@ def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPai
 def test_a_prompt_for_which_drafts_leave_no_room_is_read_all_the_same(
     it: ConvertedPair, target: Path
 ) -> None:
-    options = {**SIZES, "n_sequences": 2, "exact": "auto"}
-    with (
-        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
-        engine.session() as a,
-        engine.session() as b,
-    ):
+    with two_sessions(it, target, "auto") as (engine, a, b):
         engine.native.set_exact_rows([(16, True), (17, False)])
         answering = a.stream(COMMON, **GOING_ON | {"strategy": "chain:15", "max_tokens": 400})
         next(answering)
