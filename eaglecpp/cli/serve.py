@@ -128,7 +128,7 @@ def serve(
     engine = given(options)
     if model is None and (one := next((name for name in ("mmproj", "lora") if engine.get(name)), "")):
         raise click.UsageError(
-            f"--{one} fits one model: name it; a stored model brings what its Modelfile says"
+            f"--{one} belongs to one model: name that MODEL; a stored model has what its Modelfile says"
         )
     config = ServerConfig(
         host=host,

@@ -225,6 +225,22 @@ def test_what_needs_the_model_here_opens_it_here(
     assert len(saved_messages(home)) == 6
 
 
+def test_ctrl_c_keeps_what_the_server_said_and_the_chat(
+    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+) -> None:
+    with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
+        terminal.wait_for_prompt()
+        terminal.type("hello there\r")
+        terminal.wait_until(lambda: len(terminal.text) > 400, "an answer")
+        terminal.type("\x03")
+        terminal.wait_for_prompt()
+        assert "in this process" not in terminal.text
+        terminal.type("/bye\r")
+        assert terminal.wait_for_end() == 0
+    question, answer = saved_messages(home)
+    assert question["content"] == "hello there" and len(answer["content"]) > 100
+
+
 def test_a_chat_goes_on_where_the_server_ends(
     server: subprocess.Popen[bytes], home: Path, tmp_path: Path
 ) -> None:

@@ -7,7 +7,7 @@ Both the chat and the one-shot `run` go through here. What was generated before 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.cli.chat.screen import Screen
@@ -104,20 +104,17 @@ class PlainSpeed:
 def answer(
     model: RunModel, prompt: ChatPrompt, screen: Screen, settings: Settings, *, seed_step: int = 0
 ) -> ShownAnswer:
-    """Generates and shows one answer. seed_step: added to a fixed seed, so that a second try differs.
+    """Generates and shows one answer. seed_step: as of `RunModel.sampling`.
 
     Raises what `Session.stream` raises. The answer's line on the screen is ended in any case.
     """
     started = time.perf_counter()
-    sampling = model.sampling()
-    if seed_step and not sampling.wants_random_seed:
-        sampling = replace(sampling, seed=(int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF)
     reader = model.chat.reader(prompt)
     watch = Watch()
     with watch.listening(), silent_keys():
         stream = model.engine.default_session.stream(
             prompt.tokens,
-            sampling=sampling,
+            sampling=model.sampling(seed_step),
             strategy=model.strategy,
             on_prefill=watch.on_prefill,
             **response_format(settings.format),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer, answer, answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
+from eaglecpp.cli.chat.served import ModelServer, ServerRefusedError
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
 from eaglecpp.errors import EngineBrokenError
 from eaglecpp.results import Timings
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatPrompt
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.cli.chat.served import ModelServer
 
 __all__ = ["Chat"]
 
@@ -137,31 +137,27 @@ class Chat:
 
     def _served(self) -> ShownAnswer | None:
         """The server's answer; None where the model is open here, or the server refuses."""
-        from eaglecpp.cli.chat.served import ModelServer, ServerRefusedError
-
-        name, server = self.model.source.name, self.server
+        model, name, server = self.model, self.model.source.name, self.server
         if server is None:
             return None
-        if not self.model.is_open and ModelServer.can_have(self.model):
-            self.save()
-            seed_step = self._n_tries
-            try:
-                made = server.answer(
-                    self.model, self.conversation, self.screen, self.settings, seed_step=seed_step
-                )
-            except ServerRefusedError as error:
-                what = f"{name} is opened in this process, because {server.address} refuses: {error}"
-            else:
-                if self.settings.think and not made.thinking and not made.stopped:
-                    self.screen.note(
-                        f"warning: {name} answered without thinking; its template may not support it"
-                    )
-                return made
-        else:
-            what = f"from now on {name} answers in this process, not in the server's"
+        if model.is_open or not server.can_have(model):
+            self._leave_server(f"from now on {name} answers in this process, not in the server's")
+            return None
+        self.save()
+        try:
+            made = server.answer(
+                model, self.conversation, self.screen, self.settings, seed_step=self._n_tries
+            )
+        except ServerRefusedError as error:
+            self._leave_server(f"{name} is opened in this process, because {server.address} refuses: {error}")
+            return None
+        if self.settings.think and not made.thinking and not made.stopped:
+            self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
+        return made
+
+    def _leave_server(self, why: str) -> None:
         self.server = None
-        self.screen.note(f"note: {what}")
-        return None
+        self.screen.note(f"note: {why}")
 
     def _own(self) -> ShownAnswer:
         """The answer of the model in this process."""
@@ -278,10 +274,10 @@ class Chat:
             drafter = "drafts from the text"
         if model.can_draft and not self._may_draft():
             drafter = "drafting off"
-        if model.is_open:
-            where = f"context {model.engine.n_ctx} tokens ({model.context.why})"
+        if self.server is not None:
+            where = f"answered by {self.server.address}"
         else:
-            where = f"answered by {self.server.address}" if self.server else "not in memory yet"
+            where = f"context {model.engine.n_ctx} tokens ({model.context.why})"
         colour = ["accepted drafts are green"] if self.screen.color and self._may_draft() else []
         self.screen.note(" · ".join([model.source.name, drafter, where, *colour]))
         self.say_notices()

@@ -169,7 +169,7 @@ def _read(chat: Chat, rest: str) -> None:
         raise ValueError("/read needs a file name")
     path = Path(name).expanduser()
     if is_image_name(path.name):
-        if chat.model.engine.shared.vocabulary.projector is None:
+        if not chat.model.plan.model_options().mmproj:
             raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
         chat.images.append(checked_image(path.read_bytes()))
         chat.screen.say(f"Read {path}. It will go with your next message.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
@@ -156,9 +157,12 @@ class RunModel:
         }
         return self._given | fields
 
-    def sampling(self) -> SamplingOptions:
-        """The options of the next answer."""
-        return self.plan.sampling_options()
+    def sampling(self, seed_step: int = 0) -> SamplingOptions:
+        """The options of the next answer. seed_step: added to a fixed seed, so that a second try differs."""
+        sampling = self.plan.sampling_options()
+        if not seed_step or sampling.wants_random_seed:
+            return sampling
+        return replace(sampling, seed=(int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF)
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
         """Sets a parameter by its Modelfile name; returns whether the model had to be reloaded for it.
@@ -171,7 +175,7 @@ class RunModel:
             return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
         if before == self.parameters:
             return False
-        reloads = option.startswith("model.")
+        reloads = self.is_open and option.startswith("model.")
         try:
             if reloads:
                 self.reopen()

@@ -80,9 +80,9 @@ class ModelServer:
         self, model: RunModel, conversation: Conversation, settings: Settings, seed_step: int
     ) -> dict[str, Any]:
         """The request. The server has the model's examples and system prompt itself."""
-        options, sampling = model.options_set(), model.sampling()
-        if seed_step and not sampling.wants_random_seed:
-            options["seed"] = (int(sampling.seed or 0) + seed_step) % 0xFFFFFFFF
+        options = model.options_set()
+        if seed_step:
+            options["seed"] = model.sampling(seed_step).seed
         is_own = conversation.system != model.conversation().system
         head = [{"role": "system", "content": conversation.system}] if is_own else []
         form = settings.format
