@@ -96,7 +96,7 @@ def built(llama_cpp: Path, name: str, arch: str) -> Path:
         "cmake", "-S", ROOT, "-B", ours, *cross, f"-DPython_EXECUTABLE={sys.executable}",
         "-DEAGLECPP_PYTHON=OFF", "-DEAGLECPP_KERNELS_ONLY=ON",
     )  # fmt: skip
-    run("cmake", "--build", ours, "--target", "eaglecpp_kernel_tables")
+    run("cmake", "--build", ours, "--target", "eaglecpp_kernels")
     theirs, source = BUILD / f"ggml-{name}", BUILD / "ggml"
     shutil.copytree(llama_cpp / "ggml", source, dirs_exist_ok=True)
     (source / "ggml.pc.in").touch()  # the sources of a release lack what only an installation needs
@@ -111,7 +111,7 @@ def built(llama_cpp: Path, name: str, arch: str) -> Path:
     run(
         CXX, "-O2", "-std=c++17", "-static", "-DEAGLECPP_KERNELS_ARM", "-I", ROOT / "native",
         "-I", source / "include", Path(__file__).with_suffix(".cpp"),
-        ours / "native" / "libeaglecpp_kernel_tables.a", *libraries, "-lpthread", "-ldl", "-o", program,
+        ours / "native" / "libeaglecpp_kernels.a", *libraries, "-lpthread", "-ldl", "-o", program,
     )  # fmt: skip
     return program
 

@@ -63,8 +63,8 @@ def main() -> None:
             if result.interrupted:
                 break
         models = {"target": engine.target_path} | ({"draft": engine.draft_path} if engine.draft_path else {})
-        told = facts(models, suite=suite.name, seed=args.seed, temperature=args.temp, n_tokens=args.n_tokens)
-        write_json(args.json, told | {"results": [result.as_dict() for result in results]})
+        about = facts(models, suite=suite.name, seed=args.seed, temperature=args.temp, n_tokens=args.n_tokens)
+        write_json(args.json, about | {"results": [result.as_dict() for result in results]})
 
 
 def parse() -> argparse.Namespace:

@@ -26,7 +26,7 @@ from common import arguments, facts, note, read_prompts, warn_if_busy, write_jso
 from compare_journal import Journal
 from compare_report import as_rows, draw, noise, print_results, print_verdicts
 from compare_stats import OUR_PLAIN, Cell, Contestant, Results, Run, label, still_in, verdicts
-from compare_targets import TARGETS, BenchmarkTarget, drafters_by_kind, make_target
+from compare_targets import TARGETS, BenchmarkTarget, drafters_by_kind, make_target, shuffled
 from contestants import Field, Request, Settings, line_up, open_field
 from prompt_sets import SETS, make_prompts
 
@@ -126,7 +126,9 @@ def measure(
 
 
 def of_field(args: argparse.Namespace) -> Settings:
-    return Settings(args.fixed, args.n_max, args.llama_server, args.n_ctx, args.threads)
+    return Settings(
+        args.fixed, args.n_max, args.llama_server, args.n_ctx, args.threads, text_drafts=args.text_drafts
+    )
 
 
 def all_done(args: argparse.Namespace, journal: Journal) -> bool:
@@ -150,6 +152,8 @@ def warm_text(args: argparse.Namespace) -> str:
 
 def targets_of(args: argparse.Namespace) -> list[BenchmarkTarget]:
     drafts = drafters_by_kind(args.draft)
+    if args.useless:
+        drafts = {kind: shuffled(path, args.out / f"useless-{kind}.gguf") for kind, path in drafts.items()}
     if args.target is not None:
         return [BenchmarkTarget(args.target.stem, args.target, drafts)]
     folder = args.models or args.out / "models"
@@ -207,8 +211,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, help="folder for padded targets; default: models in --out")
     parser.add_argument("--targets", type=words, default=list(TARGETS), help=f"of {','.join(TARGETS)}")
     parser.add_argument(
-        "--sets", type=words, help=f"of {','.join(SETS)}; default all, or the file of --prompts"
+        "--sets", type=words, help=f"of {','.join(SETS)},copy; default the first three, or --prompts"
     )
+    parser.add_argument("--useless", action="store_true", help="shuffle the drafters' output rows")
+    parser.add_argument("--text-drafts", action="store_true", help="also draft from the text alone")
     parser.add_argument("--prompts", type=Path, help="JSON with a list 'prompts', or a text: the set 'file'")
     parser.add_argument("--temperatures", type=lambda text: [float(word) for word in words(text)])
     parser.add_argument("--fixed", type=strategies, default=list(FIXED), help="comma-separated strategies")
@@ -239,7 +245,9 @@ def complete(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argpa
     args.threads = args.threads or system_info()["n_cores"]
     args.temperatures = args.temperatures or list(TEMPERATURES)
     args.sets = args.sets or (["file"] if args.prompts else list(SETS))
-    unknown = [name for name in args.sets if name not in SETS and not (name == "file" and args.prompts)]
+    unknown = [
+        name for name in args.sets if name not in (*SETS, "copy") and not (name == "file" and args.prompts)
+    ]
     unknown += [name for name in args.targets if name not in TARGETS]
     if unknown:
         parser.error(f"unknown set or target {unknown[0]!r}; 'file' is the set of --prompts")

@@ -128,7 +128,6 @@ def print_verdicts(found: Sequence[Verdict]) -> None:
         [goal, wanted, "", "", "", "not measured"] for goal, wanted in GOALS.items() if goal not in measured
     ]
     print(table(["goal", "wanted", "worst", "where", "reached at", ""], rows))
-    print("\n5 prefill and memory: benchmarks/prefill.py")
     missed = [verdict for verdict in found if not verdict.reached]
     if missed:
         print("\nMissed:\n")

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import gguf
+import numpy as np
 from common import note
 from pad_target import Plan, make_plan, move_drafter, pad, quantise
 
-__all__ = ["TARGETS", "BenchmarkTarget", "drafters_by_kind", "make_target"]
+__all__ = ["TARGETS", "BenchmarkTarget", "drafters_by_kind", "make_target", "shuffled"]
 
 SHAPES: dict[str, tuple[int, int | None]] = {"wide": (24, 12288), "deep": (96, None)}  # layers, feed-forward
 # the fastest first: what they leave of the time goes to the slower ones
@@ -45,6 +46,18 @@ def drafters_by_kind(paths: list[Path]) -> dict[str, Path]:
             raise SystemExit(f"{path} and {found[kind]} are both {kind} drafters: give one of each kind")
         found[kind] = path
     return found
+
+
+def shuffled(draft: Path, out: Path) -> Path:
+    """A copy whose output rows stand in random order, so that it is confidently wrong."""
+    data = bytearray(draft.read_bytes())
+    tensor = next(t for t in gguf.GGUFReader(draft).tensors if t.name == "output.weight")
+    begin, size = int(tensor.data_offset), int(tensor.n_bytes)
+    # quantised rows are whole bytes
+    matrix = np.frombuffer(data, np.uint8, size, begin).reshape(int(tensor.shape[1]), -1)
+    data[begin : begin + size] = matrix[np.random.default_rng(1).permutation(len(matrix))].tobytes()
+    out.write_bytes(data)
+    return out
 
 
 def make_target(

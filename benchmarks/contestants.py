@@ -74,6 +74,7 @@ class Settings:
     n_ctx: int
     n_threads: int
     with_ngram: bool = True
+    text_drafts: bool = False
     options: Sequence[tuple[str, str]] = ()  # of our engines, as in eaglecpp.options
 
 
@@ -83,6 +84,8 @@ def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
     for draft in drafts:
         found.append(Contestant("eaglecpp", "planner", draft))
         found += [Contestant("eaglecpp", "fixed", draft, strategy) for strategy in settings.fixed]
+    if settings.text_drafts:
+        found.append(Contestant("eaglecpp", "planner", "text"))
     if settings.server is not None:
         found.append(LLAMA_PLAIN)
         for draft in filter(their_kind, drafts):
@@ -124,7 +127,7 @@ def _engine(one: Contestant, target: BenchmarkTarget, settings: Settings) -> eag
         limits |= {"n_leaves_max": max(s.n_leaves for s in strategies)}
     return eaglecpp.Engine.open(
         target.path,
-        draft=target.drafts[one.draft] if one.draft else None,
+        draft=target.drafts.get(one.draft, one.draft or None),
         strategy=_strategy(one),
         n_ctx=settings.n_ctx,
         n_threads=settings.n_threads,

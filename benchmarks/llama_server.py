@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import socket
 import subprocess
 import tempfile
@@ -26,11 +25,10 @@ from suite_run import REST_SECONDS
 
 from eaglecpp.lowlevel import system_info
 
-__all__ = ["Answer", "Draft", "LlamaServer", "ServerError", "drafts_in_log"]
+__all__ = ["Answer", "LlamaServer", "ServerError"]
 
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
-CANDIDATE = re.compile(r"seq_id \d+, draft candidate +([01]), pos +(\d+): +(\d+) \( *([\d.]+)\)")
 
 
 class ServerError(RuntimeError):
@@ -150,16 +148,6 @@ class LlamaServer:
         """The end of the log."""
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-n_lines:])
 
-    def log_since(self, start: int) -> str:
-        """The log from byte `start` on, once it has stopped growing: the server writes it from a thread."""
-        size = -1
-        while size != self.log.stat().st_size:
-            size = self.log.stat().st_size
-            time.sleep(0.2)
-        with self.log.open("rb") as log:
-            log.seek(start)
-            return log.read().decode(errors="replace")
-
     def close(self) -> None:
         self.process.terminate()
         try:
@@ -174,25 +162,3 @@ class LlamaServer:
     def __exit__(self, *exc: object) -> None:
         self.close()
         self.log.unlink(missing_ok=True)
-
-
-@dataclass(frozen=True)
-class Draft:
-    """One drafted token and how far its probability was above the second best's (three digits are logged)."""
-
-    token: int
-    lead: float
-
-
-def drafts_in_log(text: str) -> list[list[Draft]]:
-    """The drafts of each round, read from a log of verbosity 5: the best candidate at every position."""
-    rounds: list[list[Draft]] = []
-    for rank, pos, token, p in CANDIDATE.findall(text):
-        if rank == "0":
-            if int(pos) == 0:
-                rounds.append([])
-            rounds[-1].append(Draft(int(token), float(p)))
-        else:
-            best = rounds[-1][-1]
-            rounds[-1][-1] = Draft(best.token, best.lead - float(p))
-    return rounds

@@ -23,6 +23,8 @@ from common import table
 ROOT = Path(__file__).parents[1]
 HEAD = ["without", "speed, %", "worst window over its limit", "changes of 1 % and more", "limits broken"]
 
+PROGRAMS = ("test_planner_scenarios", "test_planner_shared", "test_batch_sizes")
+
 # name: (file, what is there, what takes its place), ...
 PATCHES: dict[str, list[tuple[str, str, str]]] = {
     "undrafted levels drift back": [
@@ -31,36 +33,32 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
     "mean chances learned": [
         ("acceptance.cpp", "    const int d = row(depth);\n", "    return;\n    const int d = row(depth);\n"),
     ],
-    "dense probes at first": [
-        ("planner.cpp", "std::clamp(n_off_ / 4.0, std::max(probe_gap, fair / 3.0), fair)", "fair"),
+    "dense tries at first": [
+        ("planner.cpp", "std::clamp(++n_parked_ / 4.0, std::max(try_gap, fair / 3.0), fair)", "fair"),
     ],
     "scatter before turning off": [
         ("planner.cpp", "doubt = 2.0", "doubt = 0.0"),
     ],
-    "bursts of probes": [
-        ("planner.cpp", "if (!is_on_) n_burst_ = n_burst;", ""),
+    "hurry": [
+        ("planner.cpp", "plan.text.worth.hurry();", "{}"),
     ],
-    "faster weight while off": [
-        ("planner.cpp", "weight_off = 0.35", "weight_off = 0.10"),
+    "faster weight while parked": [
+        ("planner.cpp", "weight_parked = 0.35", "weight_parked = 0.10"),
     ],
-    "the switch": [
-        ("planner.cpp", "        is_on_ = false;\n", "        is_on_ = true;\n"),
+    "parking": [
+        ("planner.cpp", "    pays_ = gain_ + margin > 0.0;\n", "    pays_ = gain_ + margin > -1e9;\n"),
     ],
     "refresh by gain": [
-        ("planner.cpp", "(int)((speed_.speed() - 1.0) / refresh_share)", "100"),
+        ("planner.cpp", "(int)(cost / refresh_share)", "100"),
     ],
     "refresh dense at first": [
-        (
-            "planner.cpp",
-            "    if (n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);\n",
-            "",
-        ),
+        ("planner.cpp", "n_plain_ < n_refresh_gaps", "false"),
     ],
     "two levels ahead": [
         ("planner.cpp", "n_ahead = 2", "n_ahead = 1"),
     ],
     "first uses not charged": [
-        ("planner.h", "first_uses = 4.5", "first_uses = 0.0"),
+        ("ledger.h", "first_uses = 4.5", "first_uses = 0.0"),
     ],
     "stalls not charged": [
         ("planner.h", "stall = 1.5", "stall = 1e9"),
@@ -94,27 +92,13 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
         ("costs.h", "slowdown() * std::max(0.0, host_draft_ - host_plain_)", "0.0"),
     ],
     "slopes learned": [
-        ("acceptance.cpp", "        c.slope_first.learn(error, info, s.x, 0.9995, slope_prior);\n", ""),
-        ("acceptance.cpp", "        c.slope_later.learn(error, info, s.x, 0.9995, slope_prior);\n", ""),
+        ("acceptance.cpp", "            side.slope.learn(error, info, s.x, 0.9995, slope_prior);\n", ""),
     ],
     "depth terms (one for all)": [
-        (
-            "acceptance.cpp",
-            "c.depth[std::clamp(depth - 1, 0, n_depths - 1)].learn(error",
-            "c.depth[0].learn(error",
-        ),
-        (
-            "acceptance.cpp",
-            "           c.depth[std::clamp(depth - 1, 0, n_depths - 1)].value +",
-            "           c.depth[0].value +",
-        ),
+        ("acceptance.cpp", "i == 0 ? std::clamp(depth - 1, 0, n_depths - 1)", "i == 0 ? 0"),
     ],
     "rank terms learned": [
-        (
-            "acceptance.cpp",
-            "        c.rank[std::min(rank - 2, n_rank_terms - 1)].learn(error, info, 1.0, 0.999, 25.0);\n",
-            "",
-        ),
+        ("acceptance.cpp", "side.offset[offset].learn(", "if (i == 0) side.offset[offset].learn("),
     ],
     "CUSUM": [
         ("acceptance.cpp", "alarm = 5.0", "alarm = 1e9"),
@@ -122,12 +106,17 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
     "two text terms": [
         (
             "acceptance.cpp",
-            "rank - 2, n_rank_terms - 1)].value + text.later.value",
-            "rank - 2, n_rank_terms - 1)].value + text.first.value",
+            "TextTerm & term = i == 0 ? text.first : text.later;\n        const int",
+            "TextTerm & term = text.first;\n        const int",
+        ),
+        (
+            "acceptance.cpp",
+            "TextTerm & term = i == 0 ? text.first : text.later;\n        a[i]",
+            "TextTerm & term = text.first;\n        a[i]",
         ),
     ],
     "hand-over": [
-        ("acceptance.cpp", "handed_over_most = 0.4", "handed_over_most = 0.0"),
+        ("acceptance.cpp", "handed_over_max = 0.4", "handed_over_max = 0.0"),
     ],
     "pull of text terms": [
         ("acceptance.cpp", "pull = 0.995", "pull = 1.0"),
@@ -135,27 +124,23 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
     "recent speed as price": [
         ("planner.h", "n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0", "1.0"),
     ],
-    "drafting together priced": [
-        (
-            "planner.cpp",
-            "costs_.level(n_rows * plan.round.n_peers) / plan.round.n_peers",
-            "costs_.level(n_rows)",
-        ),
+    "those who wait priced": [
+        ("market.cpp", "per_ms_ = n_times * n_waiting / round_ms", "per_ms_ = n_times / round_ms"),
     ],
-    "buyers": [
-        ("planner.cpp", "std::clamp(n_drafting_last_ + !plan.round.has_drafted_last, 1, n_roots_)", "1"),
+    "shapes of devices": [
+        ("planner.cpp", "if (change < change_least) shape.n_rows = 0;", "shape.n_rows = 0;"),
     ],
-    "probe levels 2 (1)": [
-        ("planner.cpp", "n_probe_levels = 2", "n_probe_levels = 1"),
+    "answers that go on": [
+        ("planner.cpp", "n_periods_max = 4", "n_periods_max = 1"),
     ],
     "odd samples left out": [
-        ("costs.cpp", "if (!is_odd || e.n_odd > n_odd_most) e.add", "e.add"),
+        ("costs.cpp", "if (!is_outlier || e.n_outliers > n_outliers_max) e.add", "e.add"),
     ],
     "widths compared": [
-        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64}", "widths[] = {64}"),
+        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}", "widths[] = {512}"),
     ],
     "price of first use": [
-        ("costs.cpp", "const double first_ms = table.first_use(rows);", "const double first_ms = 0.0;"),
+        ("market.cpp", "once_[n] = n_waiting * first_use", "once_[n] = 0.0 * first_use"),
     ],
     "guesses along the neighbours": [
         ("costs.cpp", "if (below >= 0 && above < n_buckets) {", "if (false) {"),
@@ -170,7 +155,7 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
     ],
     "two levels ahead and widths": [
         ("planner.cpp", "n_ahead = 2", "n_ahead = 1"),
-        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64}", "widths[] = {64}"),
+        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}", "widths[] = {512}"),
     ],
 }
 
@@ -182,7 +167,7 @@ def build(home: Path) -> Path:
         options = ["PYTHON=OFF", "TESTS=ON", "ALGO_ONLY=ON"]
         command = ["cmake", "-S", str(home), "-B", str(out), *(f"-DEAGLECPP_{o}" for o in options)]
         subprocess.run(command, check=True, stdout=sys.stderr)
-    command = ["cmake", "--build", str(out), "--target", "test_planner_scenarios", "test_planner_shared"]
+    command = ["cmake", "--build", str(out), "--target", *PROGRAMS]
     subprocess.run(command, check=True, stdout=sys.stderr)
     return out / "tests" / "native" / "algo"
 
@@ -190,8 +175,9 @@ def build(home: Path) -> Path:
 def run(programs: Path, n_seeds: int) -> tuple[dict[str, float], float, list[str]]:
     """Speeds by scenario, the least margin of a window over its limit, and the limits that were broken."""
     speeds, margins, broken = {}, [], []
-    for command in (["test_planner_scenarios", "plain", str(n_seeds)], ["test_planner_shared"]):
-        done = subprocess.run([programs / command[0], *command[1:]], capture_output=True, text=True)
+    for program in PROGRAMS:
+        arguments = ["plain", str(n_seeds)] if program == PROGRAMS[0] else []
+        done = subprocess.run([programs / program, *arguments], capture_output=True, text=True)
         for line in done.stdout.splitlines():
             if "\t" in line:
                 name, speed, margin = line.split("\t")
@@ -199,6 +185,10 @@ def run(programs: Path, n_seeds: int) -> tuple[dict[str, float], float, list[str
                 margins.append(float(margin))
             elif "planner" in line:
                 speeds[line.split()[0]] = float(line.split("planner")[1].split("/")[0])
+            elif " of plain" in line:  # a device: one speed, or those of code, prose and hostile text
+                name, found = line.split(" of plain")[0].rsplit(":", 1)
+                for number, speed in enumerate(found.split(",")):
+                    speeds[f"{name} {number}"] = float(speed)
         broken += [line.split(": ", 1)[1] for line in done.stderr.splitlines() if ": S" in line]
     return speeds, min(margins), broken
 

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""Prompts a benchmark can make anywhere: code, prose and random tokens.
+"""Prompts a benchmark can make anywhere: code, prose, random tokens and copies.
 
 *code* is cut from modules of the running Python's standard library, *prose* from `data/prose.txt`; *random*
 is token ids drawn at random, without control tokens. All are seeded and cut to the same number of tokens.
-Python's version decides what *code* is, so only runs under one version have the same prompts.
+*copy* (`data/copy.jsonl`) has whole prompts that ask to repeat a text with a change. Python's version decides
+what *code* is, so only runs under one version have the same prompts.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -37,10 +39,14 @@ def make_prompts(
     if name == "random":
         usable = [token for token in range(engine.n_vocab) if engine.token_to_piece(token)]
         return [[int(t) for t in generator.choice(usable, n_tokens)] for _ in range(n_prompts)]
-    if name not in SETS:
-        raise SystemExit(f"prompt set {name!r}: expected one of {', '.join(SETS)}")
-    texts = _code() if name == "code" else PROSE.read_text(encoding="utf-8").split("\n\n")
-    prompts = list(_cut(texts, engine.tokenize, n_tokens, generator))
+    if name == "copy":
+        lines = PROSE.with_name("copy.jsonl").read_text(encoding="utf-8").splitlines()
+        prompts = [engine.tokenize(json.loads(line)["prompt"]) for line in lines]
+    elif name in SETS:
+        texts = _code() if name == "code" else PROSE.read_text(encoding="utf-8").split("\n\n")
+        prompts = list(_cut(texts, engine.tokenize, n_tokens, generator))
+    else:
+        raise SystemExit(f"prompt set {name!r}: expected one of {', '.join(SETS)}, copy")
     if len(prompts) < n_prompts:
         raise SystemExit(
             f"prompt set {name!r} gives {len(prompts)} prompts of {n_tokens} tokens, {n_prompts} are needed: "

@@ -52,12 +52,12 @@ PUBLISHED = {
     "MiniMax-M3, EAGLE 3.1, ATOM": ([4, 8, 16, 32], [1.63, 1.43, 1.42, 1.23]),
     "Qwen3-14B, EAGLE-3, TensorRT-LLM": ([1, 4, 16], [2.05, 2.06, 1.66]),
 }
-"""Users and speed over the same server's plain batching, as their makers told it."""
+"""Users and speed over the same server's plain batching, as their makers payload it."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """One crowd of users. tokens_s: of all together; least: the slowest user's speed over the mean,
+    """Users side by side. tokens_s: of all together; least: the slowest user's speed over the mean,
     least_tokens_s: that speed."""
 
     tokens_s: float
@@ -94,13 +94,13 @@ async def one_user(
     async for line in reader:
         if not line.startswith(b"data: {"):
             continue
-        told = json.loads(line[6:])
-        if "error" in told:
-            raise RuntimeError(told["error"])
-        if told.get("timings"):
-            n_out = told["timings"]["predicted_n"]
-            n_accepted = told["timings"].get("draft_n_accepted", 0)
-        choice = told["choices"][0] if told["choices"] else {"finish_reason": "stop"}
+        payload = json.loads(line[6:])
+        if "error" in payload:
+            raise RuntimeError(payload["error"])
+        if payload.get("timings"):
+            n_out = payload["timings"]["predicted_n"]
+            n_accepted = payload["timings"].get("draft_n_accepted", 0)
+        choice = payload["choices"][0] if payload["choices"] else {"finish_reason": "stop"}
         if choice.get("text") or not choice.get("finish_reason"):  # some tokens have no text
             last = time.perf_counter() - started
             first = first or last
@@ -108,7 +108,7 @@ async def one_user(
     return first, last, n_out, n_accepted
 
 
-async def crowd(
+async def ask_together(
     port: int, prompts: Sequence[Sequence[int]], n_tokens: int, temperature: float, cache: bool
 ) -> Run:
     started = time.perf_counter()
@@ -232,7 +232,7 @@ def measure(args: argparse.Namespace, n_users: int) -> list[dict[str, Any]]:
             for name, port in ports.items():
                 fresh = [[*ids[:1], 200 + turn, *ids[1:]] for ids in prompts]  # in no cache yet
                 n_tokens = args.tokens if turn else min(args.tokens, N_WARM)
-                run = asyncio.run(crowd(port, fresh, n_tokens, args.temperature, not args.no_cache))
+                run = asyncio.run(ask_together(port, fresh, n_tokens, args.temperature, not args.no_cache))
                 if turn:
                     runs.setdefault(name, []).append(run)
     prompt = args.prompts.stem if args.prompts else f"{args.prompt_tokens} tokens"

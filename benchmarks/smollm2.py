@@ -57,7 +57,7 @@ from suite import Question, in_turns, read_suite
 from suite_run import SERVER, SuiteResult, run_suite
 
 import eaglecpp
-from eaglecpp.train.capture.crowd import loop_start
+from eaglecpp.train.capture.batched import loop_start
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")

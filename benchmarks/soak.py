@@ -83,7 +83,7 @@ class Tally:
 
 
 class Clients:
-    """Each method is one kind of client; `check` compares what it was told."""
+    """Each method is one kind of client; `check` compares what it was payload."""
 
     def __init__(self, port: int, tally: Tally) -> None:
         self.port = port
@@ -104,10 +104,10 @@ class Clients:
 
     def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         status, data = self.request("POST", path, json.dumps({"model": MODEL, **body}).encode())
-        told: dict[str, Any] = json.loads(data)
+        payload: dict[str, Any] = json.loads(data)
         if status != 200:
             raise RuntimeError(f"{path} answered {status}: {data[:200]!r}")
-        return told
+        return payload
 
     def check(self, key: str, text: str, timings: dict[str, Any]) -> None:
         """The first answer to a key is the one that all others must be."""
@@ -128,8 +128,8 @@ class Clients:
             "options": options,
             "stream": False,
         }
-        told = self.ask("/api/chat", body)
-        self.check(f"question {number} seed {seed}", told["message"]["content"], told["timings"])
+        payload = self.ask("/api/chat", body)
+        self.check(f"question {number} seed {seed}", payload["message"]["content"], payload["timings"])
 
     def openai(self, rng: random.Random) -> None:
         number = rng.randrange(len(QUESTIONS))
@@ -139,9 +139,9 @@ class Clients:
             "temperature": 0,
             "max_tokens": 48,
         }
-        told = self.ask("/v1/chat/completions", body)
-        text = told["choices"][0]["message"]["content"]
-        self.check(f"question {number} seed 0", text, told["timings"])
+        payload = self.ask("/v1/chat/completions", body)
+        text = payload["choices"][0]["message"]["content"]
+        self.check(f"question {number} seed 0", text, payload["timings"])
 
     def stream(self, rng: random.Random) -> None:
         """Read slowly."""
@@ -160,9 +160,9 @@ class Clients:
 
     def schema(self, rng: random.Random) -> None:
         body = {"prompt": "A number:", "format": SCHEMA, "options": {"temperature": 0}, "stream": False}
-        told = self.ask("/api/generate", body)
-        if json.loads(told["response"])["n"] not in (1, 2, 3):
-            self.tally.note_wrong(f"schema: {told['response']!r}")
+        payload = self.ask("/api/generate", body)
+        if json.loads(payload["response"])["n"] not in (1, 2, 3):
+            self.tally.note_wrong(f"schema: {payload['response']!r}")
 
     def image(self, rng: random.Random) -> None:
         """Of a few that are known, so that answers can be compared, or three that are new, so that
@@ -176,17 +176,17 @@ class Clients:
         if is_ollama:
             options = {"temperature": 0, "num_predict": 32}
             message: dict[str, Any] = {"role": "user", "content": text, "images": pictures}
-            told = self.ask("/api/chat", {"messages": [message], "options": options, "stream": False})
-            said = told["message"]["content"]
+            payload = self.ask("/api/chat", {"messages": [message], "options": options, "stream": False})
+            said = payload["message"]["content"]
         else:
             urls = [{"url": f"data:image/png;base64,{picture}"} for picture in pictures]
             content = [{"type": "image_url", "image_url": url} for url in urls]
             message = {"role": "user", "content": [*content, {"type": "text", "text": text}]}
             body = {"messages": [message], "temperature": 0, "max_tokens": 32}
-            told = self.ask("/v1/chat/completions", body)
-            said = told["choices"][0]["message"]["content"]
+            payload = self.ask("/v1/chat/completions", body)
+            said = payload["choices"][0]["message"]["content"]
         if not is_new:
-            self.check(f"picture {number} {is_ollama}", said, told["timings"])
+            self.check(f"picture {number} {is_ollama}", said, payload["timings"])
 
     def embeddings(self, rng: random.Random) -> None:
         """Of one text or of several, in both APIs."""
@@ -207,11 +207,11 @@ class Clients:
         for turn in range(3):
             messages.append({"role": "user", "content": QUESTIONS[(number + turn) % len(QUESTIONS)]})
             body = {"messages": messages, "options": {"temperature": 0, "num_predict": 32}, "stream": False}
-            told = self.ask("/api/chat", body)
-            self.check(json.dumps(messages), told["message"]["content"], told["timings"])
-            messages.append(told["message"])
+            payload = self.ask("/api/chat", body)
+            self.check(json.dumps(messages), payload["message"]["content"], payload["timings"])
+            messages.append(payload["message"])
             with self.tally.lock:
-                self.tally.reused += told["timings"]["reused_n"]
+                self.tally.reused += payload["timings"]["reused_n"]
             time.sleep(rng.random())
 
     # Those that do not
@@ -301,15 +301,15 @@ def client(clients: Clients, seed: int, until: float) -> None:
 def usage(pid: int) -> dict[str, int]:
     """MiB, threads and open files of a process; MiB of its children, of which one reads images."""
     lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
-    told = {
+    payload = {
         line.split(":")[0]: line.split()[1]
         for line in lines
         if line.startswith(("VmRSS", "RssAnon", "Threads"))
     }
     return {
-        "rss": int(told["VmRSS"]) // 1024,
-        "anonymous": int(told["RssAnon"]) // 1024,
-        "threads": int(told["Threads"]),
+        "rss": int(payload["VmRSS"]) // 1024,
+        "anonymous": int(payload["RssAnon"]) // 1024,
+        "threads": int(payload["Threads"]),
         "files": len(list(Path(f"/proc/{pid}/fd").iterdir())),
         "children": sum(child.memory_info().rss for child in psutil.Process(pid).children()) // (1 << 20),
     }

@@ -33,10 +33,10 @@ from torch.profiler import ProfilerActivity, profile
 import eaglecpp
 from eaglecpp.convert import read_gguf
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train.capture import crowd
-from eaglecpp.train.capture.crew import samples_of
-from eaglecpp.train.capture.crowd import Said, Task, Wanted
+from eaglecpp.train.capture import batched
+from eaglecpp.train.capture.batched import GenerateJob, Task
 from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.parallel import samples_of
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
@@ -88,20 +88,20 @@ def writing(args: argparse.Namespace) -> list[list[Any]]:
 def our_writing(args: argparse.Namespace, n_sequences: int) -> float:
     """One text at a time writes an eighth of the texts."""
     n_texts = args.sequences * args.rounds // (1 if n_sequences > 1 else 8)
-    model = crowd.crowd_options(
+    model = batched.batch_options(
         ModelOptions(n_ctx=n_sequences * args.context, n_threads=args.threads), n_sequences
     )
     with eaglecpp.Engine.open(args.target, **vars(model)) as engine:
         started = time.perf_counter()
-        n = sum(crowd.run(engine, (written(engine, i, args.n_tokens) for i in range(n_texts))))
+        n = sum(batched.run(engine, (written(engine, i, args.n_tokens) for i in range(n_texts))))
         return n / (time.perf_counter() - started)
 
 
 def written(engine: eaglecpp.Engine, number: int, n_tokens: int) -> Task[int]:
     prompt = engine.prompt_tokens(engine.chat_prompt([{"role": "user", "content": PROMPT.format(number)}]))
     options = SamplingOptions(temperature=0.7, seed=number, max_tokens=n_tokens, ignore_eos=True)
-    said: Said = yield Wanted(prompt, options, watch=False)
-    return len(said.tokens)
+    generated = yield GenerateJob(prompt, options, watch=False)
+    return len(generated.tokens)
 
 
 def their_writing(args: argparse.Namespace, n_slots: int) -> float:

@@ -10,40 +10,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from .config import flag, id_list, integer, number
+from .config import flag, id_list, integer, number, shown
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
-from .layer_ids import Convention, LayerIds, layer_ids_choice, resolve_layer_ids
-from .parallel import MASK_FEATURE, check_parallel, parse_parallel
-from .readings import Choice, recorded, settle, unread_notes
+from .parallel import MASK_FEATURE, parse_parallel
+from .readings import (
+    Choice,
+    Convention,
+    LayerIds,
+    Options,
+    layer_ids_choice,
+    recorded,
+    resolve_layer_ids,
+    settle,
+    unread_notes,
+)
 from .rope import Magnitude, parse_rope
 from .spec import DraftSpec
 from .target_info import TargetInfo
-
-__all__ = ["Options", "build_spec", "find_choices"]
+from .tensor import TensorSource, first_rows
 
 Shapes = Mapping[str, tuple[int, ...]]
 _MAX_RATES = 16
+_MAX_PADDING = 128  # rows; vocabularies of other families differ by more
 """Depths of which measured acceptance is kept."""
 _IDS = "eagle_aux_hidden_state_layer_ids"
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user says about an ambiguous checkpoint.
-
-    readings: by name, as `readings.checked_readings` gives them. reasons: why one was given, for the file's
-    record. window: rows that every layer sees, as an engine was told that serves the drafter so.
-    """
-
-    aux_layers: tuple[int, ...] | None = None
-    readings: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    window: int | None = None
 
 
 def find_choices(
@@ -73,7 +67,7 @@ def build_spec(
     readings = settle(choices, options.readings)
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
-    vocab = integer(config, "vocab_size")
+    vocab, padding_note = _vocabulary(config, target)
     _check_target(target, target_hidden, vocab)
     n_heads = integer(config, "num_attention_heads")
     n_layers, layer_note = _count_layers(config, shapes)
@@ -87,7 +81,11 @@ def build_spec(
         raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
     parallel, parallel_note = None, ""
     if MASK_FEATURE in shapes:
-        check_parallel(dialect.fuses_embedding or gemma is not None or has_latent(shapes))
+        if dialect.fuses_embedding or gemma is not None or has_latent(shapes):
+            raise UnsupportedError(
+                f"tensor {MASK_FEATURE}: parallel drafting is supported only for EAGLE-3 drafters with "
+                "ordinary attention"
+            )
         parallel, parallel_note = parse_parallel(config, vocab)
     magnitude: Magnitude = dialect.latent_magnitude if has_latent(shapes) else "transformers"
     latent, latent_note = (
@@ -144,6 +142,7 @@ def build_spec(
     )
     _check_shared(spec)
     notes = (
+        padding_note,
         layer_note,
         *ids.notes,
         latent_note,
@@ -154,6 +153,32 @@ def build_spec(
         *unread_notes(choices, options.readings),
     )
     return spec, readings, tuple(note for note in notes if note)
+
+
+def without_padding(
+    sources: Mapping[str, TensorSource], config: Mapping[str, Any], target: TargetInfo
+) -> dict[str, TensorSource]:
+    """The tensors without rows above the target's tokens. sources: by canonical name; config: flattened."""
+    claimed, (vocab, note) = integer(config, "vocab_size"), _vocabulary(config, target)
+    tables = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d") if note else ()
+    return {
+        name: first_rows(source, vocab) if name in tables and source.shape[:1] == (claimed,) else source
+        for name, source in sources.items()
+    }
+
+
+def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str]:
+    """V, and a note where the config counts rows that only fill up a table of the target's checkpoint, which
+    its GGUF leaves out: 262,208 of Gemma 3's 262,144. A draft id among them is refused with the map.
+    """
+    claimed = integer(config, "vocab_size")
+    if not 0 < claimed - target.vocab_size <= _MAX_PADDING:
+        return claimed, ""
+    note = (
+        f"config.json says vocab_size {claimed}, the target has {target.vocab_size} tokens: the rows above "
+        "are left out"
+    )
+    return target.vocab_size, note
 
 
 def _check_target(target: TargetInfo, target_hidden: int, vocab: int) -> None:
@@ -260,7 +285,7 @@ def _held_out_rates(seen: Seen) -> tuple[float, ...]:
         isinstance(rate, float | int) and 0.0 <= rate <= 1.0 for rate in rates
     ):
         raise ConfigError(
-            f"config.json: eaglecpp.held_out.rates: expected numbers from 0 to 1, found {rates!r:.60}"
+            f"config.json: eaglecpp.held_out.rates: expected numbers from 0 to 1, found {shown(rates)}"
         )
     return tuple(float(rate) for rate in rates[:_MAX_RATES])
 
@@ -300,6 +325,8 @@ def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
     if given is None:
         rows = (shapes.get(name) for name in ("lm_head.weight", "d2t"))
         given = next((shape[0] for shape in rows if shape), vocab)
+    if given == integer(config, "vocab_size"):
+        return vocab
     if given > vocab:
         raise ConfigError(
             f"config.json: draft_vocab_size: expected at most vocab_size {vocab}, found {given}"
@@ -325,7 +352,8 @@ def _norm_before_fc(seen: Seen, config: Mapping[str, Any]) -> dict[str, Any]:
     nested, top = seen.eagle_config.get("norm_before_fc"), config.get("norm_before_fc")
     if nested is not None and top is not None and nested != top:
         raise ConfigError(
-            f"config.json: norm_before_fc is {top!r} at the top level and {nested!r} in eagle_config"
+            f"config.json: norm_before_fc is {shown(top)} at the top level and {shown(nested)} in "
+            "eagle_config"
         )
     return {"norm_before_fc": top if nested is None else nested}
 
@@ -344,7 +372,9 @@ def _head_norm(norm_output: bool, readings: Mapping[str, str]) -> bool:
 def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
     name = config.get("hidden_act")
     if name not in dialect.activations:
-        raise UnsupportedError(f"config.json: hidden_act: expected {dialect.activations[-1]}, found {name!r}")
+        raise UnsupportedError(
+            f"config.json: hidden_act: expected {dialect.activations[-1]}, found {shown(name)}"
+        )
 
 
 def _sliding(
@@ -390,7 +420,7 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
     if not sound or len(types) < n_layers or (len(types) > n_layers and len(set(types)) > 1):
         raise ConfigError(
             f"config.json: layer_types: expected {n_layers} of full_attention or sliding_attention, found "
-            f"{types!r}"
+            f"{shown(types)}"
         )
     return tuple(known[t] for t in types[:n_layers])
 

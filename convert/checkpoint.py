@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from . import safetensors_file, torch_zip
-from .config import load_json
+from .config import load_json, shown
 from .errors import CheckpointError, SourceError
+from .files import open_regular
 from .gguf_checkpoint import read_drafter
-from .gguf_file import Field
+from .gguf_head import Field
 from .mistral_format import from_mistral
 from .tensor import TensorSource
-
-__all__ = ["Checkpoint", "open_checkpoint"]
 
 _Read = Callable[[Path], dict[str, TensorSource]]
 # Index file, weight files (the usual names first, then any), reader.
@@ -30,6 +29,7 @@ _FORMATS: tuple[tuple[str, tuple[str, str], _Read], ...] = (
     ("model.safetensors.index.json", ("model*.safetensors", "*.safetensors"), safetensors_file.read_index),
     ("pytorch_model.bin.index.json", ("pytorch_model*.bin", "*.bin"), torch_zip.read_index),
 )
+_MAX_INDEX = 16 << 20  # bytes; some hundred for each tensor
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 
 
@@ -146,12 +146,12 @@ def _shards(directory: Path, index: str) -> dict[str, str] | None:
     path = directory / index
     if not path.is_file():
         return None
-    weight_map = load_json(path).get("weight_map")
+    weight_map = load_json(path, _MAX_INDEX).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{path}: expected a non-empty weight_map")
     for shard in weight_map.values():
         if not isinstance(shard, str) or Path(shard).name != shard:
-            raise CheckpointError(f"{path}: weight_map: expected plain file names, found {shard!r}")
+            raise CheckpointError(f"{path}: weight_map: expected plain file names, found {shown(shard)}")
         if not (directory / shard).is_file():
             raise CheckpointError(f"{path}: shard {shard} is missing; download the checkpoint completely")
     return weight_map
@@ -177,7 +177,7 @@ def _check_index(path: Path, shards: dict[str, str], tensors: dict[str, TensorSo
 
 def _file_sha256(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {error.strerror or error}") from error

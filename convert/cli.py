@@ -18,13 +18,11 @@ from typing import Any
 
 import click
 
+from .errors import InvalidValueError
 from .inspection import SWITCHES, inspect_file
-from .layer_ids import Convention
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
-from .readings import checked_readings
-
-__all__ = ["convert", "inspect", "printable", "run"]
+from .readings import Options
 
 
 class IdList(click.ParamType[tuple[int, ...]]):
@@ -41,36 +39,13 @@ class IdList(click.ParamType[tuple[int, ...]]):
             self.fail(f"expected numbers separated by commas, such as 2,16,29, found {value!r}", param, ctx)
 
 
-class ReadingText(click.ParamType[tuple[str, str]]):
-    """`feed=pre`."""
-
-    name = "reading"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        name, separator, text = str(value).partition("=")
-        try:
-            if not separator:
-                raise ValueError(f"expected NAME=VALUE, such as feed=pre, found {value!r}")
-            return next(iter(checked_readings({name: text}).items()))
-        except ValueError as error:
-            self.fail(str(error), param, ctx)
-
-
-def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -> float | None:
-    if value is not None and not 0.0 < value < float("inf"):
-        raise click.BadParameter(f"expected a positive number, found {value}", ctx, param)
-    return value
-
-
 @click.command("convert")
 @click.argument("src")
 @click.option(
     "--target",
     required=True,
     metavar="T",
-    help="The target: a GGUF or a Hugging Face directory.",
+    help="The target: a GGUF or a stored name.",
 )
 @click.option(
     "-o",
@@ -108,14 +83,12 @@ def _positive(ctx: click.Context, param: click.Parameter, value: float | None) -
 @click.option(
     "--rope-theta",
     type=float,
-    callback=_positive,
     metavar="THETA",
     help="Base of the rotary embedding that the drafter was trained with; overrides the config's.",
 )
 @click.option(
     "--reading",
     "readings",
-    type=ReadingText(),
     multiple=True,
     metavar="NAME=VALUE",
     help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
@@ -143,40 +116,22 @@ def run(
     *,
     out: Path | None,
     type_: str,
-    aux_layers: tuple[int, ...] | None,
-    layer_ids: Convention | None,
-    feed: str | None,
-    rope_theta: float | None,
-    readings: Sequence[tuple[str, str]],
-    window: int | None,
+    readings: Sequence[str],
     as_json: bool,
     hub_id: str | None = None,
-    target_id: str | None = None,
     by: Callable[..., ConvertReport] = convert_checkpoint,
+    **reading: Any,
 ) -> None:
-    """Converts with a bar and prints the report. hub_id, target_id: as for `convert_checkpoint`, in place of
-    which `by` is called.
+    """Converts with a bar and prints the report. hub_id, reading: as for `convert_checkpoint`, in
+    place of which `by` is called.
     """
-    given: dict[str, Any] = dict(readings)
-    short = {"layer_ids": layer_ids, "feed": feed, "rope_theta": rope_theta}
-    for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
-        if given.setdefault(name, value) != value:
-            raise click.UsageError(
-                f"--reading {name}={given[name]} and --{name.replace('_', '-')} {value} contradict each other"
-            )
+    named = {name: value for name, _, value in (text.partition("=") for text in readings)}
+    try:
+        Options.of({**reading, "readings": named})  # type: ignore[typeddict-item]
+    except InvalidValueError as error:
+        raise click.UsageError(str(error)) from None
     with _progress_bar() as progress:
-        report = by(
-            src,
-            target,
-            out,
-            type_,
-            aux_layers=aux_layers,
-            readings=given,
-            window=window,
-            progress=progress,
-            hub_id=hub_id,
-            target_id=target_id,
-        )
+        report = by(src, target, out, type_, readings=named, progress=progress, hub_id=hub_id, **reading)
     _print(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
 
 

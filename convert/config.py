@@ -7,31 +7,61 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
 
 from .errors import CheckpointError, ConfigError
+from .files import read_limited
 
-__all__ = ["flag", "id_list", "integer", "load_json", "number"]
-
-_MAX_JSON_BYTES = 128 << 20  # a tokenizer.json may have 30 MB
+_MAX_BYTES = 4 << 20
+"""Of a config: known ones have up to 0.5 MB, where they list quantised modules. Parsed, a file may take 25
+times its size.
+"""
+_MAX_DEPTH = 64
 _MISSING: Any = object()
 WHERE = "config.json: "
 """Start of a message about the draft's own config; a reader of another file or object passes its own."""
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object. Raises CheckpointError when the file is absent, unreadable or not an object."""
+def load_json(path: Path, limit: int = _MAX_BYTES, max_values: int | None = None) -> dict[str, Any]:
+    """A JSON object. limit: bytes of the file; max_values: counted by brackets and commas.
+
+    Raises CheckpointError when the file is absent, unreadable, too large or not an object.
+    """
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise ValueError(f"{path.stat().st_size} bytes; at most {_MAX_JSON_BYTES} are read")
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = read_limited(path, limit)
+        if len(text) > limit:
+            raise ValueError(f"more than {limit} bytes, which no such file has")
+        n_values = sum(map(text.count, (b"[", b"{", b",")))
+        if max_values is not None and n_values > max_values:
+            raise ValueError(f"{n_values} values, at most {max_values} are read")
+        data = json.loads(text.decode("utf-8"))
+        _check_depth(data)
     except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: cannot be read as JSON: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path}: cannot be read as JSON: {why}") from error
     if not isinstance(data, dict):
         raise CheckpointError(f"{path}: expected a JSON object, found {type(data).__name__}")
     return data
+
+
+def _check_depth(data: Any) -> None:
+    """Whoever shows or walks through a value later recurses, from a deeper place than the parser did."""
+    level = [data]
+    for _ in range(_MAX_DEPTH):
+        parents = [value for value in level if isinstance(value, dict | list)]
+        level = [part for value in parents for part in (value.values() if isinstance(value, dict) else value)]
+        if not level:
+            return
+    raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
+
+
+def shown(value: Any) -> str:
+    """A value in an error message: one line at most."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 @overload
@@ -45,14 +75,13 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
         if default is _MISSING:
             raise ConfigError(f"{where}{key}: expected a number, found nothing; add it")
         return default if default is None else float(default)
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or value != value
-        or abs(value) == float("inf")
-    ):
-        raise ConfigError(f"{where}{key}: expected a number, found {value!r}")
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        try:
+            if math.isfinite(value):
+                return float(value)
+        except OverflowError:  # a whole number that no float can hold
+            pass
+    raise ConfigError(f"{where}{key}: expected a number, found {shown(value)}")
 
 
 @overload
@@ -67,7 +96,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
             raise ConfigError(f"{where}{key}: expected a positive integer, found nothing; add it")
         return None if default is None else int(default)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        raise ConfigError(f"{where}{key}: expected a positive integer, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected a positive integer, found {shown(value)}")
     return value
 
 
@@ -77,7 +106,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str 
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ConfigError(f"{where}{key}: expected true or false, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected true or false, found {shown(value)}")
     return value
 
 
@@ -87,5 +116,5 @@ def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[in
     if value is None or value == []:
         return None
     if not isinstance(value, list) or any(isinstance(k, bool) or not isinstance(k, int) for k in value):
-        raise ConfigError(f"{where}{key}: expected a list of integers, found {value!r}")
+        raise ConfigError(f"{where}{key}: expected a list of integers, found {shown(value)}")
     return tuple(value)

@@ -8,27 +8,6 @@ Every message is one line (lists of tensors may span several), says what was exp
 
 from __future__ import annotations
 
-__all__ = [
-    "CheckpointError",
-    "ConfigError",
-    "ConvertError",
-    "EagleError",
-    "GgufError",
-    "InvalidArgumentError",
-    "InvalidTypeError",
-    "InvalidValueError",
-    "LayerIdError",
-    "QuantTypeError",
-    "SourceError",
-    "TargetError",
-    "TensorError",
-    "TokenizerError",
-    "UnsupportedError",
-    "VerifyError",
-    "VocabMapError",
-    "WriteError",
-]
-
 
 class EagleError(Exception):
     """Base class of all errors of eaglecpp; catch this to catch them all."""
@@ -88,10 +67,6 @@ class VocabMapError(ConvertError):
 
 class TargetError(ConvertError):
     """The target is not usable or does not fit the drafter."""
-
-
-class TokenizerError(TargetError):
-    """The target's tokenizer files cannot be written into a GGUF."""
 
 
 class QuantTypeError(ConvertError):

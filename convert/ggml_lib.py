@@ -21,8 +21,6 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
 from .errors import QuantTypeError
 
-__all__ = ["dequantize_rows", "needs_importance_matrix", "quantize_rows"]
-
 _F32 = npt.NDArray[np.float32]
 _U8 = npt.NDArray[np.uint8]
 _LIBRARY = {"win32": "ggml-base.dll", "darwin": "libggml-base.dylib"}.get(sys.platform, "libggml-base.so")

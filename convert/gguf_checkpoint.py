@@ -19,13 +19,11 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType
 
 from .errors import CheckpointError, GgufError, UnsupportedError
-from .gguf_file import Field, GgufFile, TensorInfo, read_gguf, type_name
-from .gguf_weights import read_rows
+from .gguf_file import GgufFile, TensorInfo, read_gguf, read_rows, type_name
+from .gguf_head import Field
 from .keys import EAGLE3, EAGLE31, TENSORS
 from .rope import unpair_rows
 from .tensor import TensorSource
-
-__all__ = ["read_drafter"]
 
 _OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
 _TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The head of a GGUF file in the gguf package's terms: typed keys, and where every tensor lies.
+"""A GGUF file in the gguf package's terms: typed keys, where every tensor lies, and its values as float32.
 
 `gguf_head` reads it; here types get their names, and tensors are checked against the sizes of ggml's types.
 (`gguf.GGUFReader` trusts counts and builds a numpy array per string, which takes seconds on a 128k
@@ -14,38 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType
 from gguf.gguf_writer import GGUFValue
 
-from .errors import GgufError
-from .gguf_head import Head, TensorHead, read_head
-
-__all__ = ["Field", "GgufFile", "TensorInfo", "field_of", "read_gguf", "type_name"]
-
-
-@dataclass(frozen=True)
-class Field:
-    """One metadata entry.
-
-    value: int, float, bool, bytes, or a list of these (`sub_type` names the elements).
-    """
-
-    name: str
-    type: GGUFValueType
-    sub_type: GGUFValueType | None
-    value: Any
-
-    @property
-    def text(self) -> str:
-        return (
-            self.value.decode("utf-8", errors="replace") if isinstance(self.value, bytes) else str(self.value)
-        )
+from . import ggml_lib
+from .errors import GgufError, QuantTypeError
+from .gguf_head import Field, Head, TensorHead, read_head
 
 
 def field_of(name: str, entry: GGUFValue) -> Field:
     """The Field of an entry made by the gguf package, which leaves the element type of arrays open."""
     sub = entry.sub_type
-    if entry.type is GGUFValueType.ARRAY and sub is None:
+    if entry.type == GGUFValueType.ARRAY and sub is None:
         sub = GGUFValueType.get_type(entry.value[0])
     return Field(name, entry.type, sub, entry.value)
 
@@ -92,8 +74,9 @@ class GgufFile:
         field = self.fields.get(name)
         if field is None:
             return default
-        if field.type is not GGUFValueType.STRING:
-            raise GgufError(f"{self.path}: key {name}: expected a string, found {field.type.name}")
+        if field.type != GGUFValueType.STRING:
+            found = GGUFValueType(field.type).name
+            raise GgufError(f"{self.path}: key {name}: expected a string, found {found}")
         return field.text
 
     def integer(self, name: str) -> int | None:
@@ -115,24 +98,15 @@ def type_name(number: int) -> str:
 def read_gguf(path: Path) -> GgufFile:
     """Read and check the head of a GGUF file. Raises GgufError."""
     head = read_head(path)
-    fields = {
-        entry.name: Field(
-            entry.name,
-            GGUFValueType(entry.kind),
-            None if entry.sub is None else GGUFValueType(entry.sub),
-            entry.value,
-        )
-        for entry in head.entries.values()
-    }
-    tensors = _tensor_infos(path, head, _alignment(path, fields))
-    return GgufFile(path, head.version, head.size, fields, tensors)
+    tensors = _tensor_infos(path, head, _alignment(path, head.fields))
+    return GgufFile(path, head.version, head.size, head.fields, tensors)
 
 
 def _alignment(path: Path, fields: dict[str, Field]) -> int:
     field = fields.get("general.alignment")
     if field is None:
         return 32
-    if field.type is not GGUFValueType.UINT32 or field.value < 1 or field.value & (field.value - 1):
+    if field.type != GGUFValueType.UINT32 or field.value < 1 or field.value & (field.value - 1):
         raise GgufError(f"{path}: general.alignment: expected a power of two, found {field.text}")
     return int(field.value)
 
@@ -171,3 +145,62 @@ def _tensor_bytes(path: Path, tensor: TensorHead) -> int | None:
             f"{path}: tensor {tensor.name}: rows of {tensor.ne[0]} do not divide into blocks of {block}"
         )
     return math.prod(tensor.ne) // int(block) * int(block_bytes)
+
+
+_CHUNK_VALUES = 4 << 20
+
+
+def read_tensor(file: GgufFile, name: str) -> npt.NDArray[np.float32]:
+    """A tensor in full, float32, slowest axis first.
+
+    Raises KeyError for a name the file does not have, GgufError for a type this gguf package does not know or
+    data that cannot be read, QuantTypeError when ggml's library is missing.
+    """
+    info = file.tensors[name]
+    return read_rows(file, name, 0, info.shape[0] if info.shape else 1).reshape(info.shape)
+
+
+def read_rows(file: GgufFile, name: str, start: int, stop: int) -> npt.NDArray[np.float32]:
+    """Rows [start, stop) of a tensor along its slowest axis; otherwise as `read_tensor`."""
+    info = file.tensors[name]
+    try:
+        kind = GGMLQuantizationType(info.type)
+    except ValueError as error:
+        raise GgufError(
+            f"{file.path}: tensor {name}: type {info.type} is newer than the gguf package"
+        ) from error
+    if len(info.shape) < 2:  # one row of ggml's, whose elements are asked for
+        return _read(file, info, kind, 0, 1)[0, start:stop]
+    inner = math.prod(info.shape[1:-1])
+    return _read(file, info, kind, start * inner, stop * inner).reshape(stop - start, *info.shape[1:])
+
+
+def _read(
+    file: GgufFile, info: TensorInfo, kind: GGMLQuantizationType, first: int, last: int
+) -> npt.NDArray[np.float32]:
+    """ggml's rows [first, last), a chunk at a time."""
+    width = info.shape[-1] if info.shape else 1
+    block, block_bytes = GGML_QUANT_SIZES[kind]
+    row_bytes = width // block * block_bytes
+    out = np.empty((last - first, width), np.float32)
+    step = max(1, _CHUNK_VALUES // width)
+    try:
+        with file.path.open("rb") as data:
+            data.seek(info.offset + first * row_bytes)
+            for start in range(0, last - first, step):
+                stop = min(start + step, last - first)
+                raw = np.frombuffer(data.read((stop - start) * row_bytes), np.uint8).reshape(
+                    stop - start, row_bytes
+                )
+                out[start:stop] = _decoded(raw, kind, width)
+    except (OSError, ValueError) as error:
+        raise GgufError(f"{file.path}: tensor {info.name} cannot be read: {error}") from error
+    except QuantTypeError as error:
+        raise QuantTypeError(f"{file.path}: tensor {info.name}: {error}") from error
+    return out
+
+
+def _decoded(raw: npt.NDArray[np.uint8], kind: GGMLQuantizationType, width: int) -> npt.NDArray[np.float32]:
+    if kind is GGMLQuantizationType.F32:  # ggml has no conversion to what it already is
+        return raw.view("<f4")
+    return ggml_lib.dequantize_rows(raw, kind, width)

@@ -11,6 +11,7 @@ Format: ggml-org/ggml: docs/gguf.md, versions 2 and 3, little-endian.
 from __future__ import annotations
 
 import array
+import os
 import struct
 import sys
 from dataclasses import dataclass
@@ -18,13 +19,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from .errors import GgufError
-
-__all__ = ["ARRAY", "STRING", "Entry", "Head", "TensorHead", "read_head", "read_keys"]
+from .files import open_regular
 
 STRING, ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
 _MAX_KEYS = 1 << 16
-_MAX_TENSORS = 1 << 17
+_MAX_TENSORS = 1 << 14  # ten times as many as the largest models have
 _MAX_VALUES = 1 << 24  # of all arrays together; a value takes up to eight times its bytes in the file
 _MAX_STRING = 64 << 20
 _MAX_HEAD = 512 << 20
@@ -35,16 +35,22 @@ _LONG = 256
 
 
 @dataclass(frozen=True)
-class Entry:
-    """One key. kind, sub: GGUF's value types, `sub` of the elements of an array.
+class Field:
+    """One key. type, sub_type: GGUF's value types, `sub_type` of the elements of an array.
 
     value: int, float, bool, bytes, or a list of these; None for an array that was passed over
     """
 
     name: str
-    kind: int
-    sub: int | None
+    type: int
+    sub_type: int | None
     value: Any
+
+    @property
+    def text(self) -> str:
+        return (
+            self.value.decode("utf-8", errors="replace") if isinstance(self.value, bytes) else str(self.value)
+        )
 
 
 @dataclass(frozen=True)
@@ -64,7 +70,7 @@ class Head:
     version: int
     size: int
     end: int
-    entries: dict[str, Entry]
+    fields: dict[str, Field]
     tensors: dict[str, TensorHead]
 
 
@@ -86,9 +92,8 @@ def read_keys(path: Path) -> dict[str, Any]:
 
 def _open(path: Path, read: Any) -> Any:
     try:
-        size = path.stat().st_size
-        with path.open("rb", buffering=0) as file:
-            return read(_Reader(path, file, size))
+        with open_regular(path) as file:
+            return read(_Reader(path, file, os.fstat(file.fileno()).st_size))
     except OSError as error:
         raise GgufError(f"{path}: cannot be read: {error.strerror or error}") from error
 
@@ -170,7 +175,7 @@ class _Reader:
             tensors[tensor.name] = tensor
         return Head(version, self.size, self.pos, entries, tensors)
 
-    def keys(self, longest: int | None) -> tuple[int, dict[str, Entry], int]:
+    def keys(self, longest: int | None) -> tuple[int, dict[str, Field], int]:
         """Version, keys, number of tensors. longest: arrays of more values are passed over; None = none."""
         magic = self.take(4, "magic")
         if magic != b"GGUF":
@@ -182,7 +187,7 @@ class _Reader:
         n_tensors, n_keys = self.number("Q", "tensor count"), self.number("Q", "key count")
         self.check_count(n_keys, 13, _MAX_KEYS, "key count")
         self.check_count(n_tensors, 24, _MAX_TENSORS, "tensor count")
-        entries: dict[str, Entry] = {}
+        entries: dict[str, Field] = {}
         for _ in range(n_keys):
             entry = self.entry(longest)
             if entry.name in entries:
@@ -190,23 +195,23 @@ class _Reader:
             entries[entry.name] = entry
         return version, entries, n_tensors
 
-    def entry(self, longest: int | None) -> Entry:
+    def entry(self, longest: int | None) -> Field:
         name = self.name("a key name")
         kind = self.kind(name)
         if kind != ARRAY:
-            return Entry(name, kind, None, self.scalar(name, kind))
+            return Field(name, kind, None, self.scalar(name, kind))
         sub, count = self.kind(name), self.number("Q", f"key {name}")
         if sub == ARRAY:
             raise self.error(f"key {name}: nested arrays are not supported")
         if longest is not None and count > longest:
             self.skip(name, sub, count)
-            return Entry(name, kind, sub, None)
+            return Field(name, kind, sub, None)
         self.n_values += count
         if self.n_values > _MAX_VALUES:
             raise self.error(
                 f"key {name}: array of {count} values; at most {_MAX_VALUES} are accepted in all"
             )
-        return Entry(name, kind, sub, self.values(name, sub, count))
+        return Field(name, kind, sub, self.values(name, sub, count))
 
     def kind(self, name: str) -> int:
         kind = int(self.number("I", f"key {name}"))

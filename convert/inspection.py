@@ -16,8 +16,6 @@ from .errors import GgufError
 from .gguf_file import GgufFile, read_gguf, type_name
 from .keys import EAGLE, EAGLE3, EAGLE31, KEYS
 
-__all__ = ["SWITCHES", "inspect_file"]
-
 SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
 
@@ -113,7 +111,11 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
         "readings": _texts(file, "eaglecpp.readings"),
         "latent_attention": _latent(file),
-        "switches": {name: bool(_key(file, name)) for name in SWITCHES} | _tensor_switches(file),
+        "switches": {name: bool(_key(file, name)) for name in SWITCHES}
+        | {
+            "qk_norm": any(n.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for n in file.tensors),
+            "bias": any(name.endswith(".bias") for name in file.tensors),
+        },
         "sliding_window": _key(file, "attention.sliding_window"),
         "rope": _rope(file),
         "own_embeddings": "token_embd.weight" in file.tensors,
@@ -150,13 +152,6 @@ def _latent(file: GgufFile) -> dict[str, Any] | None:
     }
 
 
-def _tensor_switches(file: GgufFile) -> dict[str, bool]:
-    return {
-        "qk_norm": any(name.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for name in file.tensors),
-        "bias": any(name.endswith(".bias") for name in file.tensors),
-    }
-
-
 def _rope(file: GgufFile) -> dict[str, Any]:
     scaling = _key(file, "rope.scaling.type") or ("llama3" if "rope_freqs.weight" in file.tensors else "none")
     return {
@@ -167,18 +162,14 @@ def _rope(file: GgufFile) -> dict[str, Any]:
     }
 
 
-def _heads(file: GgufFile) -> int:
-    """Heads for further tokens (MTP) whose weights the file has."""
-    return sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors)
-
-
 def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     hidden, vocab = _key(file, "embedding_length"), (tokenizer or {}).get("n_tokens")
     return {
         "hidden_size": hidden,
         "block_count": _key(file, "block_count"),
         "context_length": _key(file, "context_length"),
-        "heads": _heads(file),
+        # for further tokens (MTP), whose weights the file has
+        "heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
         "vocab_size": vocab,
         "fits": {
             "target_hidden_size": hidden,

@@ -12,12 +12,10 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .config import flag, integer
+from .config import flag, integer, shown
 from .errors import ConfigError, UnsupportedError
 from .rope import score_multiplier
 from .spec import LatentSpec
-
-__all__ = ["has_latent", "parse_latent"]
 
 
 def has_latent(names: Iterable[str]) -> bool:
@@ -65,6 +63,6 @@ def _unrotated_note(config: Mapping[str, Any]) -> str:
     if name not in ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM"):
         raise UnsupportedError(
             f"config.json: mla_use_nope is true: its meaning is known only for "
-            f"Eagle3DeepseekV2ForCausalLM, found architecture {name!r}"
+            f"Eagle3DeepseekV2ForCausalLM, found architecture {shown(name)}"
         )
     return "mla_use_nope is the target's: trainer and engines rotate the heads of this class anyway"

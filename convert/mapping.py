@@ -15,8 +15,6 @@ from .errors import TensorError
 from .keys import TENSORS, Role, TensorSpec
 from .spec import DraftSpec
 
-__all__ = ["Slot", "check_tensors", "slots"]
-
 _MAPS = frozenset({"d2t", "t2d"})  # checked by vocab_map, where one may stand for the other
 _QKV_BIAS = tuple(f"self_attn.{x}_proj.bias" for x in "qkv")
 

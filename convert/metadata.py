@@ -16,12 +16,11 @@ import gguf
 from gguf import GGUFValueType
 
 from .checkpoint import Checkpoint
-from .gguf_file import Field, field_of
-from .keys import EAGLE3, KEYS
-from .spec import DraftSpec, LatentSpec
+from .gguf_file import field_of
+from .gguf_head import Field
+from .keys import KEYS
+from .spec import DraftSpec
 from .target_info import TargetInfo
-
-__all__ = ["CONVERTER_VERSION", "GGUF_TYPES", "build_metadata"]
 
 CONVERTER_VERSION = "2"
 """Raised when the same checkpoint would be written differently."""
@@ -49,126 +48,94 @@ def build_metadata(
         "general.size_label": gguf.size_label(n_params, n_params, 0, 0),
         "general.file_type": file_type,
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
-        **_sizes(spec),
-        **_rope(spec),
-        **(_switches(spec) if spec.architecture != EAGLE3 else {}),
+        **{f"{{arch}}.{name}": value for name, value in _drafter(spec).items()},
         "eaglecpp.converter_version": CONVERTER_VERSION,
         "eaglecpp.source": checkpoint.name,
         "eaglecpp.source.sha256": sha256,
         "eaglecpp.family": spec.family,
         "eaglecpp.layer_ids": spec.layer_ids_rule,
-        **({"eaglecpp.readings": list(spec.readings)} if spec.readings else {}),
+        "eaglecpp.readings": list(spec.readings) or None,
         "eaglecpp.target.block_count": spec.target_block_count,
-        **({"eaglecpp.held_out_rates": list(spec.held_out_rates)} if spec.held_out_rates else {}),
+        "eaglecpp.held_out_rates": list(spec.held_out_rates) or None,
     }
     fields = {field.name: field for field in _typed(values, spec.architecture)}
     return {**fields, **general, **{field.name: field for field in target.tokenizer}}
 
 
-def _sizes(spec: DraftSpec) -> dict[str, Any]:
-    latent = spec.latent
-    return {
-        "{arch}.block_count": spec.n_layers,
-        "{arch}.context_length": spec.context_length,
-        "{arch}.embedding_length": spec.hidden_size,
-        "{arch}.feed_forward_length": spec.intermediate_size,
-        "{arch}.attention.head_count": spec.n_heads,
-        "{arch}.attention.head_count_kv": spec.n_kv_heads if latent is None else 1,
-        "{arch}.attention.key_length": spec.head_dim if latent is None else latent.cached_dim,
-        "{arch}.attention.value_length": spec.head_dim if latent is None else latent.kv_rank,
-        "{arch}.attention.layer_norm_rms_epsilon": spec.rms_norm_eps,
-        "{arch}.vocab_size": spec.vocab_size,
-        "{arch}.target_layers": list(spec.aux_layers),
-        "{arch}.target_hidden_size": spec.target_hidden_size,
-    } | (
-        {}
-        if spec.fuses_embedding
-        else {
-            "{arch}.norm_before_residual": spec.norm_before_residual,
-            "{arch}.norm_before_fc": spec.norm_before_fc,
-        }
-    )
-
-
-def _rope(spec: DraftSpec) -> dict[str, Any]:
-    rope = spec.rope
-    values: dict[str, Any] = {
-        "{arch}.rope.freq_base": rope.theta,
-        "{arch}.rope.dimension_count": spec.rope_dim,
+def _drafter(spec: DraftSpec) -> dict[str, Any]:
+    """Sizes, rope and switches; None where there is nothing to say. Keys and values of latent attention are
+    as llama.cpp's deepseek2 has them, whose cache holds the latent too.
+    """
+    latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
+    is_yarn, slides = rope.scaling == "yarn", any(spec.sliding_layers)
+    is_scaled = rope.scaling in ("linear", "yarn")
+    values = {
+        "block_count": spec.n_layers,
+        "context_length": spec.context_length,
+        "embedding_length": spec.hidden_size,
+        "feed_forward_length": spec.intermediate_size,
+        "attention.head_count": spec.n_heads,
+        "attention.head_count_kv": spec.n_kv_heads if latent is None else 1,
+        "attention.key_length": spec.head_dim if latent is None else latent.cached_dim,
+        "attention.value_length": spec.head_dim if latent is None else latent.kv_rank,
+        "attention.layer_norm_rms_epsilon": spec.rms_norm_eps,
+        "vocab_size": spec.vocab_size,
+        "target_layers": list(spec.aux_layers),
+        "target_hidden_size": spec.target_hidden_size,
+        "norm_before_residual": spec.norm_before_residual,
+        "norm_before_fc": spec.norm_before_fc,
+        "rope.freq_base": rope.theta,
+        "rope.dimension_count": spec.rope_dim,
+        "rope.scaling.type": rope.scaling if is_scaled else None,
+        "rope.scaling.factor": rope.factor if is_scaled else None,
+        "rope.scaling.original_context_length": rope.original_context if is_yarn else None,
+        "rope.scaling.attn_factor": rope.attn_factor if is_yarn and rope.attn_factor != 1.0 else None,
+        "rope.scaling.yarn_ext_factor": rope.ext_factor if is_yarn else None,
+        "rope.scaling.yarn_beta_fast": rope.beta_fast if is_yarn else None,
+        "rope.scaling.yarn_beta_slow": rope.beta_slow if is_yarn else None,
+        "norm_output": spec.norm_output,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "rope.type": spec.rope_type,
     }
-    if rope.scaling in ("linear", "yarn"):
-        values["{arch}.rope.scaling.type"] = rope.scaling
-        values["{arch}.rope.scaling.factor"] = rope.factor
-    if rope.scaling == "yarn":
-        optional = {
-            "original_context_length": rope.original_context,
-            "attn_factor": rope.attn_factor if rope.attn_factor != 1.0 else None,
-            "yarn_ext_factor": rope.ext_factor,
-            "yarn_beta_fast": rope.beta_fast,
-            "yarn_beta_slow": rope.beta_slow,
-        }
+    if latent is not None:
         values |= {
-            f"{{arch}}.rope.scaling.{key}": value for key, value in optional.items() if value is not None
+            "attention.kv_lora_rank": latent.kv_rank,
+            "attention.q_lora_rank": latent.q_rank or None,
+            "attention.key_length_mla": latent.key_dim,
+            "attention.value_length_mla": latent.value_dim,
+            "attention.scale": latent.scale,
         }
-    return values
-
-
-def _switches(spec: DraftSpec) -> dict[str, Any]:
-    """What an `eagle3` file cannot say."""
-    values: dict[str, Any] = {
-        "{arch}.norm_output": spec.norm_output,
-        "{arch}.draft_vocab_size": spec.draft_vocab_size,
-        "{arch}.rope.type": spec.rope_type,
-        **(_latent(spec.latent) if spec.latent else {}),
-    }
-    if not spec.fuses_embedding:
-        values["{arch}.fc_norm"] = spec.fc_norm
-    if spec.gemma is not None:
+    values["fc_norm"] = spec.fc_norm
+    if gemma is not None:
         values |= {
-            "{arch}.attention.scale": 1.0,
-            "{arch}.attention.value_norm": True,
-            "{arch}.hidden_activation": "gelu",
-            "{arch}.embedding_scale": spec.hidden_size**0.5,
+            "attention.scale": 1.0,
+            "attention.value_norm": True,
+            "hidden_activation": "gelu",
+            "embedding_scale": spec.hidden_size**0.5,
+            "final_logit_softcapping": gemma.softcap or None,
         }
-        if spec.gemma.softcap:
-            values["{arch}.final_logit_softcapping"] = spec.gemma.softcap
-    if spec.parallel is not None:
-        values["{arch}.mask_token_id"] = spec.parallel.mask_token
-        values["{arch}.parallel_depth"] = spec.parallel.depth
-    if not spec.head_norm:
-        values["{arch}.head_norm"] = False
-    if spec.logit_scale != 1.0:
-        values["{arch}.logit_scale"] = spec.logit_scale
-    if any(spec.sliding_layers):
-        values["{arch}.attention.sliding_window"] = spec.sliding_window
-        values["{arch}.attention.sliding_window_pattern"] = list(spec.sliding_layers)
-    return values
-
-
-def _latent(latent: LatentSpec) -> dict[str, Any]:
-    """Keys and values as llama.cpp's deepseek2 has them, whose cache holds the latent too."""
-    return {
-        "{arch}.attention.kv_lora_rank": latent.kv_rank,
-        **({"{arch}.attention.q_lora_rank": latent.q_rank} if latent.q_rank else {}),
-        "{arch}.attention.key_length_mla": latent.key_dim,
-        "{arch}.attention.value_length_mla": latent.value_dim,
-        "{arch}.attention.scale": latent.scale,
+    return values | {
+        "mask_token_id": parallel.mask_token if parallel else None,
+        "parallel_depth": parallel.depth if parallel else None,
+        "head_norm": None if spec.head_norm else False,
+        "logit_scale": None if spec.logit_scale == 1.0 else spec.logit_scale,
+        "attention.sliding_window": spec.sliding_window if slides else None,
+        "attention.sliding_window_pattern": list(spec.sliding_layers) if slides else None,
     }
 
 
 def _typed(values: Mapping[str, Any], arch: str) -> list[Field]:
-    specs = {key.name: key for key in KEYS if arch in key.archs}
+    """Those that a file of this architecture can have."""
+    specs = {key.name: key for key in KEYS}
     fields = []
     for name, value in values.items():
-        kind, sub = GGUF_TYPES[specs[name].type]
-        texts = GGUFValueType.STRING in (kind, sub)
-        stored = _encoded(value) if texts else value
-        fields.append(Field(name.replace("{arch}", arch), kind, sub, stored))
+        spec = specs[name]
+        if value is not None and arch in spec.archs:
+            kind, sub = GGUF_TYPES[spec.type]
+            if GGUFValueType.STRING in (kind, sub):
+                value = [text.encode() for text in value] if isinstance(value, list) else value.encode()
+            fields.append(Field(name.replace("{arch}", arch), kind, sub, value))
     return fields
-
-
-def _encoded(value: Any) -> Any:
-    return [text.encode() for text in value] if isinstance(value, list) else value.encode()
 
 
 def _general(checkpoint: Checkpoint, target: TargetInfo, n_params: int) -> dict[str, Field]:

@@ -18,11 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .config import integer
+from .config import integer, shown
 from .errors import ConfigError, TensorError, UnsupportedError
 from .tensor import TensorSource
-
-__all__ = ["ARCHITECTURE", "from_mistral"]
 
 ARCHITECTURE = "EagleMistralForCausalLM"
 _WHERE = "params.json: "
@@ -97,7 +95,7 @@ def from_mistral(
             raise ConfigError(f"{_WHERE}{key}: unknown key; it may change the arithmetic")
         elif value not in _NEUTRAL[key]:
             raise UnsupportedError(
-                f"{_WHERE}{key}: expected {_NEUTRAL[key][0]}, found {value!r}: not supported"
+                f"{_WHERE}{key}: expected {_NEUTRAL[key][0]}, found {shown(value)}: not supported"
             )
     head_dim = integer(config, "head_dim", where=_WHERE)
     return config, dict(_renamed(name, source, head_dim) for name, source in tensors.items())
@@ -106,7 +104,7 @@ def from_mistral(
 def _quantization(value: Any) -> dict[str, Any]:
     kind = value.get("qformat_weight") if isinstance(value, Mapping) else value
     if kind != "fp8_e4m3":
-        raise UnsupportedError(f"{_WHERE}quantization: expected qformat_weight fp8_e4m3, found {kind!r}")
+        raise UnsupportedError(f"{_WHERE}quantization: expected qformat_weight fp8_e4m3, found {shown(kind)}")
     return {"quant_method": "fp8"}
 
 

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .config import integer
-from .errors import ConfigError, UnsupportedError
+from .config import integer, shown
+from .errors import ConfigError
 from .spec import ParallelDraft
-
-__all__ = ["MASK_FEATURE", "MASK_TOKEN_KEYS", "check_parallel", "parse_parallel"]
 
 MASK_FEATURE = "mask_hidden"
 MASK_TOKEN_KEYS = ("pard_token", "ptd_token_id", "mask_token_id")
@@ -48,18 +46,9 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
     return ParallelDraft(token, depths[0]), ""
 
 
-def check_parallel(is_other: bool) -> None:
-    """Raises UnsupportedError for forms of which no public drafter drafts in parallel."""
-    if is_other:
-        raise UnsupportedError(
-            f"tensor {MASK_FEATURE}: parallel drafting is supported only for EAGLE-3 drafters with "
-            "ordinary attention"
-        )
-
-
 def _token(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
-        raise ConfigError(f"config.json: {key}: expected a token id, found {value!r}")
+        raise ConfigError(f"config.json: {key}: expected a token id, found {shown(value)}")
     return int(value)
 
 

@@ -1,50 +1,40 @@
 # SPDX-License-Identifier: MIT
 """`convert_checkpoint`: open, recognise, check, plan, write, verify, rename. Reads from top to bottom.
 
-Nothing is written before every check has passed, and the output takes its name only when it has been read
-back.
+Tensors get canonical names first: prefixes are stripped, buffers that are never used dropped, the one
+attention norm of later layers named alike, and a tied head made explicit. Nothing is written before every
+check has passed, and the output takes its name only when it has been read back.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
-from .build_spec import Options, build_spec, find_choices
-from .canonical import canonical_tensors
+from .build_spec import build_spec, find_choices, without_padding
 from .checkpoint import Checkpoint, open_checkpoint
-from .dialects import Seen, recognise
-from .errors import EagleError, InvalidValueError, WriteError
-from .head_check import check_head
-from .layer_ids import Convention
+from .config import flag
+from .dialects import Dialect, Seen, recognise
+from .errors import CheckpointError, ConfigError, EagleError, TensorError, WriteError
 from .mapping import Slot, check_tensors, slots
 from .metadata import build_metadata
+from .parallel import MASK_FEATURE
 from .quantised import dequantised
 from .quantize import TypePlan, file_type, parse_type
-from .readings import Choice, checked_readings, read_as
+from .readings import Choice, Options, Reading, read_as
 from .spec import DraftSpec
 from .stream import N_WORKERS, TensorReport, TensorStream
 from .target_info import TargetInfo, open_target
 from .tensor import TensorSource
-from .verify import verify_file
-from .vocab_map import absolute_ids
-from .writer import replace_file, write_gguf
-
-__all__ = [
-    "ConvertReport",
-    "DraftCheckpoint",
-    "Progress",
-    "convert_checkpoint",
-    "open_choices",
-    "open_drafter",
-]
+from .vocab_map import absolute_ids, check_head
+from .writer import replace_file, verify_file, write_gguf
 
 
 @dataclass(frozen=True)
@@ -88,38 +78,19 @@ class DraftCheckpoint:
     notes: tuple[str, ...]
 
 
-def open_drafter(
-    src: str | Path,
-    target: str | Path,
-    aux_layers: Sequence[int] | None = None,
-    layer_ids: Convention | None = None,
-    feed: str | None = None,
-    window: int | None = None,
-    rope_theta: float | None = None,
-    readings: Mapping[str, str] | None = None,
-) -> DraftCheckpoint:
+def open_drafter(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> DraftCheckpoint:
     """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
-    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings)
-    return _understand(open_checkpoint(src), open_target(target), options)
+    return _understand(open_checkpoint(src), open_target(target), Options.of(reading))
 
 
-def open_choices(
-    src: str | Path,
-    target: str | Path,
-    aux_layers: Sequence[int] | None = None,
-    layer_ids: Convention | None = None,
-    feed: str | None = None,
-    window: int | None = None,
-    rope_theta: float | None = None,
-    readings: Mapping[str, str] | None = None,
-) -> tuple[Choice, ...]:
+def open_choices(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> tuple[Choice, ...]:
     """What the checkpoint leaves open and the arguments do not say; arguments and errors as
     `convert_checkpoint`, though not every check is made.
     """
-    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings)
+    options = Options.of(reading)
     checkpoint = open_checkpoint(src)
     tensors, _ = dequantised(checkpoint.tensors, checkpoint.config)
-    seen = _seen(checkpoint, tensors)
+    seen = Seen.of(checkpoint.config, tensors)
     dialect = recognise(seen)
     return find_choices(seen, dialect, dialect.flatten(seen), open_target(target), options)
 
@@ -129,45 +100,31 @@ def convert_checkpoint(
     target: str | Path,
     out: str | Path | None = None,
     type: str = "Q8_0",
-    aux_layers: Sequence[int] | None = None,
-    layer_ids: Convention | None = None,
-    feed: str | None = None,
+    *,
     progress: Callable[[Progress], None] | None = None,
     hub_id: str | None = None,
-    target_id: str | None = None,
     share_head: bool = False,
-    window: int | None = None,
-    rope_theta: float | None = None,
-    readings: Mapping[str, str] | None = None,
-    reasons: Mapping[str, str] | None = None,
+    **reading: Unpack[Reading],
 ) -> ConvertReport:
     """Convert an EAGLE drafter checkpoint to a GGUF.
 
     src: checkpoint directory, weight file or a drafter's GGUF.
-    target: the target's GGUF or Hugging Face directory.
+    target: the target's GGUF.
     out: default `<name>-<TYPE>.gguf` in the current directory; an existing file is replaced when all is done.
-    type: a name in `quantize.TYPES`. aux_layers: boundary ids R_k (with layer_ids="post": block numbers).
-    layer_ids: how the checkpoint's ids count, "boundary" or "post".
-    feed: "pre" or "post" overrides norm_output.
-    rope_theta: in place of the config's. readings: these three and others by name (`readings.KNOWN`), where a
-    checkpoint can be read in several ways; reasons: why, for the record in the file.
+    type: a name in `quantize.TYPES`.
     hub_id: what the checkpoint in the directory `src` was downloaded from; named in the file as its source.
-    target_id: likewise for the directory `target`; named in the file as the model it was made for.
     share_head: leave the head out, because it is the target's own, copied for other readers.
-    window: rows that every layer sees, for a drafter that is served with a window its config does not name.
+    reading: where a checkpoint can be read in several ways, see `Reading`.
 
-    Raises EagleError (a subclass per cause), InvalidValueError for unknown readings, for values of theirs or
-    of window that there are not, and for a reading given in two ways.
+    Raises EagleError (a subclass per cause), and InvalidValueError for what is wrong with `reading`.
     """
-    options = _options(aux_layers, layer_ids, feed, window, rope_theta, readings, reasons)
+    options = Options.of(reading)
     tell = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src)
     if hub_id is not None:
         checkpoint = replace(checkpoint, name=hub_id, from_hub=True)
     target_info = open_target(target)
-    if target_id is not None:
-        target_info = replace(target_info, name=target_id)
     destination = _destination(out, checkpoint, target_info, types)
     if share_head:
         checkpoint = replace(
@@ -179,25 +136,6 @@ def convert_checkpoint(
     return ConvertReport(
         destination, drafter.spec, drafter.family, types.body.name, size, reports, drafter.notes
     )
-
-
-def _options(
-    aux_layers: Sequence[int] | None,
-    layer_ids: Convention | None,
-    feed: str | None,
-    window: int | None,
-    rope_theta: float | None,
-    readings: Mapping[str, str] | None,
-    reasons: Mapping[str, str] | None = None,
-) -> Options:
-    if window is not None and window < 1:
-        raise InvalidValueError(f"window: expected a positive number of rows, found {window}")
-    found = checked_readings(readings or {})
-    short = {"layer_ids": layer_ids, "feed": feed, "rope_theta": rope_theta}
-    for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
-        if found.setdefault(name, value) != value:
-            raise InvalidValueError(f"reading {name}: given twice, as {value} and as {found[name]}")
-    return Options(None if aux_layers is None else tuple(aux_layers), found, dict(reasons or {}), window)
 
 
 def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetInfo, types: TypePlan) -> Path:
@@ -223,10 +161,11 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
 
 def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
     tensors, quantised_note = dequantised(checkpoint.tensors, checkpoint.config)
-    seen = _seen(checkpoint, tensors)
+    seen = Seen.of(checkpoint.config, tensors)
     dialect = recognise(seen)
     dialect.check(tensors)
-    sources = canonical_tensors(tensors, dialect.flatten(seen), dialect)
+    config = dialect.flatten(seen)
+    sources = without_padding(canonical_tensors(tensors, config, dialect), config, target)
     shapes = {name: source.shape for name, source in sources.items()}
     spec, readings, notes = build_spec(seen, dialect, shapes, target, options)
     sources = read_as(sources, readings)
@@ -237,21 +176,20 @@ def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> Dr
         _small(sources, "d2t"), _small(sources, "t2d"), spec.draft_vocab_size, spec.vocab_size
     )
     present = tuple(slot for slot in expected if slot.required or slot.source in sources)
+    blockers = ", ".join(spec.stock_blockers)
     all_notes = (
         *checkpoint.notes,
         quantised_note,
         *notes,
         map_note,
         *_vocabulary_notes(ids, sources, target),
-        _architecture_note(spec),
+        f"written as {spec.architecture}, which llama.cpp does not support, because of: {blockers}"
+        if blockers
+        else "",
     )
     return DraftCheckpoint(
         spec, dialect.title, sources, present, ids, tuple(note for note in all_notes if note)
     )
-
-
-def _seen(checkpoint: Checkpoint, tensors: Mapping[str, TensorSource]) -> Seen:
-    return Seen(checkpoint.config, {name: source.shape for name, source in tensors.items()})
 
 
 def _vocabulary_notes(
@@ -264,15 +202,6 @@ def _vocabulary_notes(
         note = f"the target's end-of-sequence token {target.eos_token_id} is outside the draft vocabulary"
     head = check_head(sources["lm_head.weight"], ids, target.head) if target.head else ""
     return note, head
-
-
-def _architecture_note(spec: DraftSpec) -> str:
-    blockers = ", ".join(spec.stock_blockers)
-    return (
-        f"written as {spec.architecture}, which llama.cpp does not support, because of: {blockers}"
-        if blockers
-        else ""
-    )
 
 
 def _small(sources: Mapping[str, TensorSource], name: str) -> npt.NDArray[Any] | None:
@@ -315,3 +244,55 @@ def _write(
             verify_file(temporary, spec.architecture, fields, tensors, crcs)
             size = temporary.stat().st_size
     return size, stream.reports(tensors)
+
+
+Sources = dict[str, TensorSource]
+
+
+def canonical_tensors(
+    tensors: Mapping[str, TensorSource], config: Mapping[str, Any], dialect: Dialect
+) -> Sources:
+    """Sources by canonical name. config: flattened. Raises CheckpointError, TensorError, ConfigError."""
+    found: Sources = {}
+    for name, source in tensors.items():
+        canonical = dialect.canonical(name)
+        if canonical is None:
+            continue
+        if canonical in found:
+            raise CheckpointError(
+                f"tensors {found[canonical].name} and {name} are the same one under two names"
+            )
+        found[canonical] = source
+    if MASK_FEATURE in found:  # [1, 1, n] or [1, n]
+        source = found[MASK_FEATURE]
+        found[MASK_FEATURE] = replace(source, shape=(math.prod(source.shape),))
+    return _tie_head(_one_attention_norm(found), config)
+
+
+def _one_attention_norm(sources: Sources) -> Sources:
+    """Later layers have one norm before attention; exporters call it input_layernorm or hidden_norm."""
+    renamed: Sources = {}
+    for name, source in sources.items():
+        layer, found, suffix = name.rpartition(".hidden_norm")
+        wanted = f"{layer}.input_layernorm{suffix}"
+        if not found or layer == "layers.0":
+            renamed[name] = source
+        elif wanted in sources:
+            raise TensorError(f"tensors {name} and {wanted}: expected one norm before attention, found both")
+        else:
+            renamed[wanted] = source
+    return renamed
+
+
+def _tie_head(sources: Sources, config: Mapping[str, Any]) -> Sources:
+    """A head that is in the file is the drafter's, whatever the config says: trainers copy the key from the
+    target's, and one with a row per draft token cannot be tied.
+    """
+    if not flag(config, "tie_word_embeddings") or "lm_head.weight" in sources:
+        return sources
+    if "embed_tokens.weight" not in sources:
+        raise ConfigError(
+            "config.json: tie_word_embeddings is true, but the checkpoint has no embed_tokens.weight to be "
+            "the head; add the embedding table, or set it to false if the head is the target's own"
+        )
+    return {**sources, "lm_head.weight": sources["embed_tokens.weight"]}

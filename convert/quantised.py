@@ -18,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from .config import shown
 from .errors import ConfigError, TensorError
 from .tensor import TensorSource
-
-__all__ = ["dequantised"]
 
 F32Array = npt.NDArray[np.float32]
 
@@ -61,7 +60,7 @@ def dequantised(
         raise ConfigError(
             f"config.json: quantization_config.quant_method: expected one of "
             f"{', '.join(sorted(_SCALED_METHODS))}, which say how to read tensor {lonely[0]} in F8_E4M3, "
-            f"found {method!r}"
+            f"found {shown(method)}"
         )
     return found, f"converted {n_read} quantised tensors ({method}) to floating point" if n_read else ""
 
@@ -77,7 +76,7 @@ def _parts(name: str) -> tuple[str, ...]:
 def _method(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
     details = config.get("quantization_config") or config.get("compression_config") or {}
     if not isinstance(details, Mapping):
-        raise ConfigError(f"config.json: quantization_config: expected an object, found {details!r:.60}")
+        raise ConfigError(f"config.json: quantization_config: expected an object, found {shown(details)}")
     return str(details.get("quant_method") or ""), details
 
 
@@ -142,7 +141,7 @@ def _group(details: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(groups, Mapping) or len(groups) != 1:
         raise ConfigError(
             "config.json: quantization_config.config_groups: expected one group of layers, all stored the "
-            f"same way, found {len(groups) if isinstance(groups, Mapping) else groups!r}"
+            f"same way, found {len(groups) if isinstance(groups, Mapping) else shown(groups)}"
         )
     (group,) = groups.values()
     weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -182,7 +181,7 @@ def _awq(name: str, tensors: Mapping[str, TensorSource], details: Mapping[str, A
     if details.get("bits") != 4 or str(details.get("version", "gemm")).lower() != "gemm":
         raise ConfigError(
             "config.json: quantization_config: AWQ: expected 4 bits in version gemm, found "
-            f"{details.get('bits')} bits, version {details.get('version')!r}"
+            f"{details.get('bits')} bits, version {shown(details.get('version'))}"
         )
     if zeros is None or scales is None or not scales.is_float or {words.dtype, zeros.dtype} != {"I32"}:
         raise TensorError(

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 from gguf import GGML_QUANT_SIZES, LlamaFileType
@@ -24,8 +25,6 @@ from gguf import GGMLQuantizationType as Q
 from . import ggml_lib
 from .errors import QuantTypeError, TensorError
 from .keys import Role
-
-__all__ = ["TYPES", "ErrorSum", "TypePlan", "as_stored", "encode", "file_type", "parse_type", "plan_type"]
 
 
 @dataclass(frozen=True)
@@ -147,8 +146,7 @@ def _encode_part(rows: npt.NDArray[np.float32], kind: Q) -> tuple[bytes, npt.NDA
             half = rows.astype("<f2")
         return half.tobytes(), half.astype(np.float32)
     if kind is Q.BF16:
-        bits = rows.view(np.uint32)
-        short = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype("<u2")  # round to nearest, ties to even
-        return short.tobytes(), (short.astype(np.uint32) << 16).view(np.float32)
+        short = rows.astype(ml_dtypes.bfloat16)
+        return short.tobytes(), short.astype(np.float32)
     data = ggml_lib.quantize_rows(rows, kind)
     return data.tobytes(), ggml_lib.dequantize_rows(data, kind, rows.shape[1])

@@ -15,21 +15,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from .config import number
+from .config import number, shown
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
-
-__all__ = [
-    "Magnitude",
-    "pair_rows",
-    "parse_rope",
-    "rope_divisors",
-    "rope_kind",
-    "scaling_block",
-    "score_multiplier",
-    "stated_theta",
-    "unpair_rows",
-]
 
 Magnitude = Literal["transformers", "deepseek", "none"]
 """What yarn multiplies by beside the angles: cos and sin alone, DeepSeek's two factors, or nothing."""
@@ -75,7 +63,7 @@ def parse_rope(
         return RopeSpec(theta), ""
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
         raise UnsupportedError(
-            f"{block_name}: rope type {kind!r}: expected default or yarn; trainers and engines agree on "
+            f"{block_name}: rope type {shown(kind)}: expected default or yarn; trainers and engines agree on "
             "no other for latent attention"
         )
     if kind == "proportional":
@@ -93,7 +81,7 @@ def parse_rope(
     if kind == "yarn" or (deepseek and kind == "deepseek_yarn"):
         return _yarn(theta, block, block_name, magnitude), "" if deepseek else _mscale_note(block, block_name)
     raise UnsupportedError(
-        f"{block_name}: rope type {kind!r} is not supported; expected default, linear, llama3 or yarn"
+        f"{block_name}: rope type {shown(kind)} is not supported; expected default, linear, llama3 or yarn"
     )
 
 
@@ -155,7 +143,7 @@ def _check_same(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> No
         if one[key] != other[key]:
             raise ConfigError(
                 f"config.json: rope_parameters and rope_scaling contradict each other: {key} is "
-                f"{one[key]!r:.60} and {other[key]!r:.60}; keep the one the drafter was trained with"
+                f"{shown(one[key])} and {shown(other[key])}; keep the one the drafter was trained with"
             )
 
 

@@ -9,16 +9,14 @@ knows no bfloat16.
 from __future__ import annotations
 
 import json
-import struct
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
 from .errors import CheckpointError
+from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
-
-__all__ = ["read_index"]
 
 _MAX_HEADER_BYTES = 16 << 20  # some hundred bytes per tensor; as values they take ten times the memory
 
@@ -29,16 +27,19 @@ def read_index(path: Path) -> dict[str, TensorSource]:
     Raises CheckpointError on a malformed file or a dtype we cannot read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = int.from_bytes(file.read(8), "little")
         if size > _MAX_HEADER_BYTES:
             raise ValueError(f"a header of {size} bytes; at most {_MAX_HEADER_BYTES} are read")
         with safe_open(path, framework="numpy"):
             pass
-        header, data_start = _read_header(path)
+        with path.open("rb") as file:
+            header: dict[str, Any] = json.loads(file.read(8 + size)[8:])
     except (SafetensorError, OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
+        why = getattr(error, "strerror", None) or error
+        raise CheckpointError(f"{path}: not a readable safetensors file: {why}") from error
     sources: dict[str, TensorSource] = {}
+    header.pop("__metadata__", None)
     for name, entry in header.items():
         dtype = str(entry["dtype"])
         if dtype not in DTYPE_BYTES:
@@ -47,15 +48,6 @@ def read_index(path: Path) -> dict[str, TensorSource]:
                 "use the original bf16/fp16/fp32 checkpoint"
             )
         sources[name] = TensorSource(
-            name, tuple(entry["shape"]), dtype, path, data_start + entry["data_offsets"][0]
+            name, tuple(entry["shape"]), dtype, path, 8 + size + entry["data_offsets"][0]
         )
     return sources
-
-
-def _read_header(path: Path) -> tuple[dict[str, Any], int]:
-    """The header without its `__metadata__` entry, and the offset of the first data byte."""
-    with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        header: dict[str, Any] = json.loads(file.read(size))
-    header.pop("__metadata__", None)
-    return header, 8 + size

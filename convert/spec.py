@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 
 from .keys import EAGLE, EAGLE3, EAGLE31
 
-__all__ = ["DraftSpec", "GemmaLayer", "LatentSpec", "ParallelDraft", "RopeSpec"]
-
 
 @dataclass(frozen=True)
 class RopeSpec:

@@ -26,8 +26,6 @@ from .spec import DraftSpec
 from .tensor import TensorSource
 from .writer import PlannedTensor
 
-__all__ = ["N_WORKERS", "TensorReport", "TensorStream"]
-
 N_WORKERS = min(os.cpu_count() or 1, 8)
 _CHUNK_VALUES = 4 << 20  # 16 MiB as float32, and as much again for the decoded copy
 

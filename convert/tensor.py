@@ -14,34 +14,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from .errors import CheckpointError
 
-__all__ = ["DTYPE_BYTES", "FLOAT_DTYPES", "TensorSource"]
-
-# safetensors' dtype names, also used for .bin files. BF16 has no numpy dtype: it is read as uint16,
-# 8-bit floats as bytes.
-_NUMPY: dict[str, str] = {
-    "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4",
-    "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1", "F8_E4M3": "<u1",
+_NUMPY: dict[str, np.dtype[Any]] = {
+    name: np.dtype(kind)
+    for name, kind in {
+        "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "I64": "<i8", "I32": "<i4",
+        "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1", "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    }.items()
 }  # fmt: skip
-DTYPE_BYTES: dict[str, int] = {name: np.dtype(code).itemsize for name, code in _NUMPY.items()}
+"""safetensors' names, also used for .bin files."""
+DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
 """Of numbers that mean what they say; those of 8 bits mean nothing without a scale (`quantised`)."""
-
-
-def _e4m3() -> npt.NDArray[np.float32]:
-    """Value of each byte: sign, 4 bits of exponent with bias 7, 3 of mantissa; no infinities, two NaNs."""
-    byte = np.arange(256)
-    exponent, mantissa = (byte >> 3) & 15, (byte & 7) / 8.0
-    value = np.where(exponent == 0, mantissa * 2.0**-6, (1.0 + mantissa) * 2.0 ** (exponent - 7.0))
-    value[(byte & 127) == 127] = np.nan
-    return np.where(byte < 128, value, -value).astype(np.float32)
-
-
-_E4M3 = _e4m3()
 
 
 @dataclass(frozen=True)
@@ -87,16 +76,23 @@ class TensorSource:
                 f"{self.path}: tensor {self.name} ends early: expected {count} values, found {raw.size}; "
                 "the file is truncated, download or copy it again"
             )
-        return self._decode(raw).reshape(stop - start, *self.shape[1:])
+        values: npt.NDArray[Any] = raw.astype(np.float32) if self.dtype.startswith(("F", "BF")) else raw
+        return values.reshape(stop - start, *self.shape[1:])
 
     def read(self) -> npt.NDArray[Any]:
         """The whole tensor; meant for small ones (vocabulary maps)."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
 
-    def _decode(self, raw: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if self.dtype == "F8_E4M3":
-            values: npt.NDArray[Any] = _E4M3[raw]
-            return values
-        if self.dtype == "BF16":
-            return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
-        return raw.astype(np.float32) if self.is_float else raw
+
+def first_rows(source: TensorSource, n_rows: int) -> TensorSource:
+    """A tensor that ends early."""
+    shape = (n_rows, *source.shape[1:])
+    return _FirstRows(source.name, shape, source.dtype, source.path, source.offset, source)
+
+
+@dataclass(frozen=True)
+class _FirstRows(TensorSource):
+    whole: TensorSource
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        return self.whole.read_rows(start, stop)

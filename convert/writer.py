@@ -3,6 +3,7 @@
 
 `replace_file` gives that file a temporary name next to the destination and renames it only when everything
 (data, verification, fsync) is done, so a conversion that fails or is killed leaves the old file unchanged.
+`verify_file` reads the file back and compares it with what was intended.
 """
 
 from __future__ import annotations
@@ -10,19 +11,19 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, GGUFWriter
 
-from .errors import WriteError
-from .gguf_file import Field
-
-__all__ = ["PlannedTensor", "replace_file", "write_gguf"]
+from .errors import GgufError, VerifyError, WriteError
+from .files import replaced
+from .gguf_file import TensorInfo, read_gguf
+from .gguf_head import Field
 
 
 @dataclass(frozen=True)
@@ -94,37 +95,74 @@ def replace_file(out: Path) -> Iterator[Path]:
     """
     out = Path(os.path.realpath(out))
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{out.name}.", suffix=".tmp", dir=out.parent)
-        os.close(handle)
+        with replaced(out) as temporary:
+            yield temporary
     except OSError as error:
         raise WriteError(f"{out}: cannot be written: {error.strerror or error}") from error
-    temporary = Path(name)
+
+
+_CHUNK = 16 << 20
+
+
+def verify_file(
+    path: Path,
+    architecture: str,
+    fields: Mapping[str, Field],
+    tensors: Iterable[PlannedTensor],
+    crcs: Mapping[str, int],
+) -> None:
+    """Raise VerifyError on the first difference between the file and the plan."""
     try:
-        yield temporary
-        temporary.chmod(_mode(out))
-        _sync(temporary)
-        temporary.replace(out)
-        _sync(out.parent)
-    except OSError as error:
-        raise WriteError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        file = read_gguf(path)
+    except GgufError as error:
+        raise VerifyError(f"the written file cannot be read back: {error}") from error
+    arch = Field("general.architecture", GGUFValueType.STRING, None, architecture.encode())
+    expected = {**fields, arch.name: arch}
+    _same("keys", set(expected), set(file.fields))
+    for name, field in expected.items():
+        found = file.fields[name]
+        sub_type = field.sub_type if field.type == GGUFValueType.ARRAY else None
+        if (found.type, found.sub_type) != (field.type, sub_type):
+            raise VerifyError(f"key {name}: expected type {field.type}, read back {found.type}")
+        if not _equal(field.value, found.value):
+            raise VerifyError(f"key {name}: the value read back differs from the one written")
+    planned = {tensor.name: tensor for tensor in tensors}
+    _same("tensors", set(planned), set(file.tensors))
+    with path.open("rb") as data:
+        for name, tensor in planned.items():
+            found_tensor = file.tensors[name]
+            if (found_tensor.shape, found_tensor.type) != (tensor.shape, int(tensor.type)):
+                raise VerifyError(f"tensor {name}: shape or type read back differs from the one written")
+            if _crc(data, found_tensor) != crcs[name]:
+                raise VerifyError(
+                    f"tensor {name}: the data read back differs from the data written; failing disk?"
+                )
 
 
-def _mode(out: Path) -> int:
-    """The old file's mode, or what a plain open() would give; mkstemp's 0600 would surprise."""
-    if out.exists():
-        return out.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
+def _same(what: str, expected: set[str], found: set[str]) -> None:
+    if expected != found:
+        raise VerifyError(
+            f"{what} read back differ from those written: {', '.join(sorted(expected ^ found)[:8])}"
+        )
 
 
-def _sync(path: Path) -> None:
-    if path.is_dir() and os.name == "nt":
-        return  # Windows cannot open a directory, and needs no such sync
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _equal(written: Any, read: Any) -> bool:
+    if isinstance(written, list | tuple):
+        return len(written) == len(read) and all(map(_equal, written, read))
+    if isinstance(written, str):
+        return bool(written.encode() == read)
+    if isinstance(written, float):  # stored as float32
+        return math.isclose(written, read, rel_tol=1e-6, abs_tol=1e-37)
+    return bool(written == read)
+
+
+def _crc(data: Any, tensor: TensorInfo) -> int:
+    data.seek(tensor.offset)
+    crc, left = 0, tensor.n_bytes
+    while left:
+        chunk = data.read(min(left, _CHUNK))
+        if not chunk:
+            raise VerifyError(f"tensor {tensor.name}: ends early when read back")
+        crc = zlib.crc32(chunk, crc)
+        left -= len(chunk)
+    return crc

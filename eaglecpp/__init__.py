@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         AsyncStream,
         CancelFlag,
         Engine,
-        ManyStreams,
         Session,
         Stream,
     )
@@ -53,7 +52,6 @@ _HOMES = {
     "Embedding": "results",
     "Engine": "engine",
     "Llama": "llama",
-    "ManyStreams": "engine",
     "Message": "chat.message",
     "ModelOptions": "options",
     "SamplingOptions": "options",
@@ -80,7 +78,6 @@ __all__ = [
     "Embedding",
     "Engine",
     "Llama",
-    "ManyStreams",
     "Message",
     "ModelOptions",
     "SamplingOptions",

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""`python -m eaglecpp`: the same as the `eaglecpp` command."""
-
-from __future__ import annotations
+"""`python -m eaglecpp`, and the `eaglecpp` command. Imports nothing before Ctrl+C can be answered."""
 
 import sys
 
-from eaglecpp.cli import main
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Runs the process's command line; returns the exit code."""
+    try:
+        from eaglecpp.cli import main as run
+    except KeyboardInterrupt:
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

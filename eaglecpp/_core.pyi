@@ -13,7 +13,7 @@ def version_info() -> dict[str, str]:
 def system_info() -> dict[str, Any]:
     """`devices`: list of {name, description, kind, memory_total, memory_free}; `amx`: {claimed, works}; `n_cores`."""
 
-def start_rpc_relay(endpoint: str) -> str: ...
+def watch_rpc_server(endpoint: str, relay: str, pipe: int) -> None: ...
 def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:
     """Log lines of llama.cpp, ggml and ours since the last call, as (logging level, text)."""
@@ -121,9 +121,6 @@ class GenerateParams:
     ignore_eos: bool
     cache_prompt: bool  # go on from what the caches hold of the prompt
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
-    n_record: (
-        int  # likeliest tokens recorded behind each rejected draft, see `Engine.verified`; 0 = nothing is
-    )
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
     synth_rates: list[float]  # tests and benchmarks only: accept drafts by lot; the text is not the target's
 
@@ -308,11 +305,6 @@ class Engine:
         draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
         reused_n, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
 
-    def verified(self, sequence: int) -> dict[str, NDArray[Any]]:
-        """What verification told of the drafts of the current or last generation, if it had n_record > 0 (native/engine/verified.h).
-        By round i32 root (place among the text's tokens), n_drafts; by draft i32 token, parent (in its round; 0 = the
-        root), u8 accepted; by rejected draft i32 ids and f32 logp, [n, n_record]."""
-
     def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
         """Cost table and acceptance model as text that only the same key reads back."""
 
@@ -323,11 +315,14 @@ class Engine:
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
-        slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels, calibration_error,
-        bins}; chances: [depth][rank]."""
+        slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels};
+        chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...
+
+def check_lora(path: str, target: str) -> None: ...
+def check_projector(path: str) -> None: ...
 
 class DraftFile:
     """A drafter GGUF, read and validated without loading tensor data."""
@@ -446,7 +441,7 @@ class DraftTree:
     def path(self, node: int) -> list[int]: ...
 
 def grammar_limits() -> dict[str, int]:
-    """What a grammar or a JSON schema may cost, see native/algo/grammar.h."""
+    """What a grammar or a JSON schema may cost, see native/grammar/grammar.h."""
 
 def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
     """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""

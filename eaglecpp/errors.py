@@ -45,7 +45,7 @@ UnsupportedError = of_convert.UnsupportedError
 
 
 class MismatchError(EagleError):
-    """The drafter does not fit the target: other width, vocabulary, tokenizer or layer count."""
+    """The drafter, or an adapter, does not fit the target: other width, vocabulary, tokenizer, layers."""
 
 
 class ContextFullError(InvalidValueError):

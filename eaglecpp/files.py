@@ -1,39 +1,44 @@
 # SPDX-License-Identifier: MIT
 """Files that are whole or absent: written under another name, flushed to the disk, renamed.
 
-A reader, or a kill, sees the old content or the new one. `eaglecpp.convert` has a helper of its own, because
-it imports nothing of ours.
+A reader, or a kill, sees the old content or the new one. Much of it lives in `eaglecpp.convert.files`,
+because `convert` imports nothing of ours.
 """
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import hashlib
+import json
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-__all__ = ["fingerprint", "link", "replace_bytes", "replaced", "sync"]
+from eaglecpp.convert import files as of_convert
+from eaglecpp.errors import InvalidValueError
 
+__all__ = [
+    "NotAFileError",
+    "check_regular",
+    "exists",
+    "fingerprint",
+    "link",
+    "open_regular",
+    "read_json",
+    "read_limited",
+    "remove_leftover",
+    "replace_bytes",
+    "replaced",
+    "sync",
+]
 
-@contextlib.contextmanager
-def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """A temporary file beside `path`, to be written in the block; it is renamed to it when the block ends
-    well and removed when it does not. The folder is made if it is missing.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        temporary.chmod(_usual_mode(path) if mode is None else mode)
-        sync(temporary)
-        temporary.replace(path)
-        sync(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
+NotAFileError = of_convert.NotAFileError
+check_regular = of_convert.check_regular
+open_regular = of_convert.open_regular
+read_limited = of_convert.read_limited
+remove_leftover = of_convert.remove_leftover
+replaced = of_convert.replaced
+sync = of_convert.sync
 
 
 def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -42,11 +47,39 @@ def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         temporary.write_bytes(data)
 
 
+def read_json(path: Path, limit: int = 16 << 20) -> Any:
+    """A value of a file of ours, which may be damaged. Raises OSError, and ValueError for what is not JSON,
+    too long or too deep.
+    """
+    data = read_limited(path, limit)
+    if len(data) > limit:
+        raise InvalidValueError(f"{path}: more than {limit} bytes")
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise InvalidValueError(f"{path}: nested too deeply") from None
+
+
+def exists(path: Path) -> bool:
+    """Whether something is there; nothing is where the path cannot be one, being too long, say, or holding a
+    NUL. Raises OSError where that cannot be known.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    except OSError as error:
+        if error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise
+        return False
+    return True
+
+
 def fingerprint(path: Path) -> str:
     """Tells files apart without reading gigabytes: the size and 65 pieces spread over the file, hashed."""
     size = path.stat().st_size
     digest = hashlib.sha256(str(size).encode())
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for i in range(65):
             file.seek(max(0, size - 4096) * i // 64)
             digest.update(file.read(4096))
@@ -62,23 +95,3 @@ def link(file: Path, path: Path) -> None:
         os.link(real, path)
     except OSError:
         path.symlink_to(real)
-
-
-def _usual_mode(path: Path) -> int:
-    """The old file's mode, or what a plain open() would give; mkstemp's 0600 would surprise."""
-    if path.exists():
-        return path.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask
-
-
-def sync(path: Path) -> None:
-    """Asks the system to put a file, or the names in a folder, onto the disk."""
-    if os.name == "nt" and path.is_dir():
-        return  # Windows cannot open a folder, and needs no such call
-    handle = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

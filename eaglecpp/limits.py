@@ -2,7 +2,7 @@
 """The most that one request may ask for, and one model may set: what costs time or memory before anything is
 generated, or with every token. Everyone is held to these, because a stop string in a stranger's Modelfile and
 one in a stranger's request cost the same. SECURITY.md has the list; limits of the server's own are in its
-configuration, those of templates in `eaglecpp.chat.jinja_bounds`.
+configuration, those of templates in `eaglecpp.chat.bounds`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["JSON_VALUES", "LOGIT_BIASES", "check_texts"]
+__all__ = ["EMBEDDING_VALUES", "JSON_VALUES", "LOGIT_BIASES", "PATTERN_CHARS", "check_texts"]
 
 STOP_STRINGS = 256
 STOP_CHARS = 16_384
@@ -24,6 +24,10 @@ LOGIT_BIASES = 16_384
 """Entries of a request's `logit_bias`."""
 JSON_VALUES = 1_000_000
 """Values in the body of a request, as its brackets and commas count them."""
+EMBEDDING_VALUES = 8 << 20
+"""In all vectors that one request gets: 2048 of 4096 values, which is OpenAI's limit, 21,845 of 384."""
+PATTERN_CHARS = 1 << 16
+"""Of all regular expressions in a JSON schema, which take some 20 µs each to translate."""
 
 _TEXTS = {"stop": (STOP_STRINGS, STOP_CHARS), "dry_sequence_breakers": (DRY_BREAKERS, DRY_CHARS)}
 

@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,17 +27,19 @@ from numpy.typing import NDArray
 from eaglecpp.errors import EagleError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions, Target
-from eaglecpp.opening.checkpoint import local_checkpoint, local_target
+from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.find import find_target
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
-    from eaglecpp.convert import Choice, ConvertReport, Progress
+    from eaglecpp.convert import Choice, ConvertReport, Progress, Reading
 
 __all__ = ["convert_checkpoint", "convert_measured"]
 
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
 Readings = dict[str, str]
+_STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings", "window")
 
 PROMPTS = (
     "Explain in a few sentences how a bicycle stays upright while it is moving.",
@@ -99,45 +101,33 @@ def convert_checkpoint(
     out: str | os.PathLike[str] | None = None,
     *,
     type: str = "Q8_0",
-    aux_layers: Sequence[int] | None = None,
-    layer_ids: Literal["boundary", "post"] | None = None,
-    feed: Literal["pre", "post"] | None = None,
-    rope_theta: float | None = None,
-    readings: Mapping[str, str] | None = None,
-    window: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     report: Report = silent,
     say: Say = lambda _: None,
+    **reading: Unpack[Reading],
 ) -> ConvertReport:
     """Converts a drafter checkpoint to a GGUF that drafts for `target`.
 
     src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME[@REVISION]
-    target:  its GGUF, a folder of Hugging Face's form, hf.co/OWNER/NAME, or a stored model
-    type, aux_layers, layer_ids, feed, rope_theta, readings, window, progress: as in
-             `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
+    target:  its GGUF or a stored model
+    type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
     report:  is told about downloads
     say:     is told, a line at a time, how the readings of the checkpoint were measured
+    reading: what you know of it: aux_layers, layer_ids ("boundary" or "post"), feed ("pre" or "post"),
+             rope_theta, readings (others by name), window; see `eaglecpp.convert.Reading`
     Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
     """
-    with (
-        local_checkpoint(os.fspath(src), report) as checkpoint,
-        local_target(os.fspath(target), report) as model,
-    ):
+    model = find_target(target).target
+    with local_checkpoint(os.fspath(src), report) as checkpoint:
         return convert_measured(
             checkpoint.path,
-            model.path,
+            model,
             None if out is None else Path(out),
             hub_id=checkpoint.hub_id,
-            target_id=model.hub_id,
             say=say,
             type=type,
-            aux_layers=aux_layers,
-            layer_ids=layer_ids,
-            feed=feed,
-            rope_theta=rope_theta,
-            readings=readings,
-            window=window,
             progress=progress,
+            **reading,
         )
 
 
@@ -159,7 +149,7 @@ def convert_measured(
 
     stated = {name: options[name] for name in _STATED if name in options}
     choices = convert.open_choices(src, target, **stated)
-    if not choices or not Path(target).is_file():  # of a folder of Hugging Face's there is nothing to run
+    if not choices:
         return convert.convert_checkpoint(src, target, out, type, **options)
     given: Readings = dict(options.pop("readings", None) or {})
     chosen, reasons = given, {}
@@ -176,9 +166,6 @@ def convert_measured(
         if best is not None:
             chosen, reasons = given | best.readings, _reasons(best, measured, choices)
     return convert.convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
-
-
-_STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings", "window")
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:

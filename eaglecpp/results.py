@@ -8,11 +8,12 @@ are conditional on that depth having been reached.
 
 from __future__ import annotations
 
+import codecs
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from eaglecpp.errors import InvalidStateError
 
@@ -22,7 +23,18 @@ if TYPE_CHECKING:
 
     from eaglecpp.chat.message import Message, ToolCall
 
-__all__ = ["Chunk", "Completion", "Embedding", "FinishReason", "Score", "Timings", "TokenLogprob"]
+__all__ = [
+    "Answer",
+    "Chunk",
+    "Completion",
+    "Embedding",
+    "FinishReason",
+    "LogprobLists",
+    "Piece",
+    "Score",
+    "Timings",
+    "TokenLogprob",
+]
 
 FinishReason = Literal["stop", "length", "cancelled"]
 
@@ -36,6 +48,41 @@ class TokenLogprob:
     token: int
     logprob: float
     top: list[tuple[int, float]] = field(default_factory=list)
+
+
+class LogprobLists:
+    """`logprobs` of a completion in OpenAI's form, for one part of it after another.
+
+    name:   what a token is called; the chosen one is always among the likeliest
+    piece:  the bytes of a token in the completion's text
+    offset: characters before the completion
+    errors: how that text was decoded
+    """
+
+    def __init__(
+        self, name: Callable[[int], str], piece: Callable[[int], bytes], offset: int, errors: str
+    ) -> None:
+        self._name = name
+        self._piece = piece
+        self._offset = offset
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
+
+    def of(self, entries: Sequence[TokenLogprob], n_top: int | None = None) -> dict[str, Any]:
+        """The lists of these tokens, which come next. n_top: of the likeliest to tell; None = all."""
+        offsets = []
+        for entry in entries:
+            offsets.append(self._offset)
+            self._offset += len(self._decoder.decode(self._piece(entry.token)))
+        return {
+            "tokens": [self._name(entry.token) for entry in entries],
+            "text_offset": offsets,
+            "token_logprobs": [entry.logprob for entry in entries],
+            "top_logprobs": [
+                {self._name(token): value for token, value in entry.top[:n_top]}
+                | {self._name(entry.token): entry.logprob}
+                for entry in entries
+            ],
+        }
 
 
 @dataclass(frozen=True)
@@ -148,12 +195,21 @@ class Timings:
 
 
 @dataclass(frozen=True)
+class Piece:
+    """Text to show. is_thinking: it is not part of the answer; is_accepted: it was drafted and accepted."""
+
+    text: str
+    is_thinking: bool
+    is_accepted: bool
+
+
+@dataclass(frozen=True)
 class Chunk:
     """The result of one round of a stream.
 
     `text` is the text that became certain; it can be shorter or longer than that of `tokens`, because
     incomplete characters and possible stop strings are held back. `accepted[i]`: `tokens[i]` was drafted. The
-    last chunk has `finish_reason` and `timings`.
+    last chunk has `finish_reason` and `timings`. `pieces`: of a chat, the text as answer and thinking.
     """
 
     text: str
@@ -162,6 +218,7 @@ class Chunk:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     timings: Timings | None = None
+    pieces: list[Piece] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -205,6 +262,34 @@ class Completion:
     def tool_calls(self) -> tuple[ToolCall, ...]:
         """The tools that the model asks for, with arguments as JSON values."""
         return self._message.tool_calls if self._message is not None else ()
+
+
+class Answer(Iterator[Chunk]):
+    """A generation under way: iterate for chunks; leaving `with` ends it.
+
+    on_end: called with the result, unless an error ended it; notices: of the prompt
+    """
+
+    on_end: Callable[[Completion], None] | None = None
+    notices: tuple[str, ...] = ()
+    is_open = False  # whether it has neither ended nor been closed
+
+    def completion(self) -> Completion:
+        """What was generated so far. "cancelled" is the reason of one closed early or still running."""
+        raise NotImplementedError
+
+    def close(self) -> Chunk:
+        """Ends it where it is; returns what was held back. Never raises."""
+        raise NotImplementedError
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 def _rate(n: int, ms: float) -> float:

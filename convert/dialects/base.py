@@ -15,13 +15,10 @@ from typing import Any
 
 from ..errors import ConfigError
 from ..latent import has_latent
-from ..layer_ids import Convention
-from ..readings import Choice
+from ..readings import Choice, Convention
 from ..rope import Magnitude
 from ..spec import GemmaLayer
 from ..tensor import TensorSource
-
-__all__ = ["Dialect", "Seen", "canonical_name"]
 
 _AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # SGLang's older names
 _NEVER_USED = re.compile(r"(^|\.)(rotary_emb\.inv_freq|verifier_norm\..*|verifier_lm_head\..*)$")
@@ -33,6 +30,10 @@ class Seen:
 
     config: Mapping[str, Any]
     shapes: Mapping[str, tuple[int, ...]]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any], tensors: Mapping[str, TensorSource]) -> Seen:
+        return cls(config, {name: source.shape for name, source in tensors.items()})
 
     @property
     def architecture(self) -> str:

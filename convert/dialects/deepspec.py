@@ -12,10 +12,8 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..layer_ids import Convention
+from ..readings import Convention
 from .base import Dialect, Seen
-
-__all__ = ["DeepSpec"]
 
 _IDS = "eagle_aux_hidden_state_layer_ids"
 

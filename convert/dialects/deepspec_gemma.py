@@ -19,8 +19,6 @@ from ..tensor import TensorSource
 from .base import Seen, canonical_name
 from .deepspec import DeepSpec
 
-__all__ = ["DeepSpecGemma"]
-
 _NAMES = {
     ".post_attention_layernorm.": ".post_attention_norm.",
     # what other drafters call the norm at this place

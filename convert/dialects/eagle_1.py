@@ -13,12 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..config import shown
 from ..errors import ConfigError
 from ..readings import Choice
 from .base import Dialect, Seen
 from .eagle_repo import theta_of_scaled_rope
-
-__all__ = ["EAGLE_1_ARCHITECTURES", "Eagle1"]
 
 EAGLE_1_ARCHITECTURES = frozenset(
     {"EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle"}
@@ -44,8 +43,8 @@ class Eagle1(Dialect):
             told, found = config.get(key), seen.shape(tensor) is not None
             if told is not None and told is not found:
                 raise ConfigError(
-                    f"config.json: {key} is {told!r}, but the checkpoint has {'a' if found else 'no'} tensor "
-                    f"{tensor}; set it to what the drafter was trained with"
+                    f"config.json: {key} is {shown(told)}, but the checkpoint has {'a' if found else 'no'} "
+                    f"tensor {tensor}; set it to what the drafter was trained with"
                 )
         return config
 

@@ -15,8 +15,6 @@ from typing import Any
 from ..readings import Choice, ignored_theta
 from .base import Dialect, Seen
 
-__all__ = ["EagleRepo", "theta_of_scaled_rope"]
-
 
 class EagleRepo(Dialect):
     name = "eagle"

@@ -12,8 +12,6 @@ from typing import Any
 from ..mistral_format import ARCHITECTURE
 from .base import Dialect, Seen
 
-__all__ = ["MistralEagle"]
-
 
 class MistralEagle(Dialect):
     name = "mistral"

@@ -15,11 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..layer_ids import Convention
-from ..readings import Choice, feature_norm
+from ..readings import Choice, Convention, feature_norm
 from .base import Dialect, Seen
-
-__all__ = ["ModelOpt"]
 
 _OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
 _KIMI_TOO = "use_mtp_layernorm"

@@ -10,14 +10,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ..config import shown
 from ..errors import UnsupportedError
 from ..mistral_format import ARCHITECTURE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
 from .vllm_native import PARALLEL_CLASSES, VLLM_CLASSES
-
-__all__ = ["refuse"]
 
 KNOWN_ARCHITECTURES = VLLM_CLASSES | frozenset(
     {
@@ -110,7 +109,7 @@ def _half_latent(seen: Seen) -> str:
     if not seen.is_latent_class or seen.has_latent_tensors:
         return ""
     return (
-        f"architecture {seen.architecture!r} has latent attention, but the checkpoint has no tensor "
+        f"architecture {shown(seen.architecture)} has latent attention, but the checkpoint has no tensor "
         "kv_a_proj_with_mqa"
     )
 
@@ -177,7 +176,7 @@ def _architecture(seen: Seen) -> str:
     if seen.architecture in EAGLE_1_ARCHITECTURES and Eagle1().matches(seen):
         return ""
     return (
-        f"architecture {seen.architecture!r}: expected one of "
+        f"architecture {shown(seen.architecture)}: expected one of "
         f"{', '.join(sorted(KNOWN_ARCHITECTURES - {''}))}; drafters of other architectures use other "
         "arithmetic"
     )
@@ -191,5 +190,5 @@ def _eagle_config(seen: Seen) -> str:
             return f"config.json: eagle_config.{key}: unknown key; it may change the arithmetic"
         if value != _EAGLE_CONFIG_VALUES[key]:
             expected = _EAGLE_CONFIG_VALUES[key]
-            return f"config.json: eagle_config.{key}: expected {expected}, found {value!r}: not EAGLE-3"
+            return f"config.json: eagle_config.{key}: expected {expected}, found {shown(value)}: not EAGLE-3"
     return ""

@@ -15,12 +15,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..layer_ids import Convention
-from ..readings import Choice, feed, ignored_theta
+from ..readings import Choice, Convention, feed, ignored_theta
 from ..rope import rope_kind
 from .base import Dialect, Seen
-
-__all__ = ["SpecForge"]
 
 
 class SpecForge(Dialect):

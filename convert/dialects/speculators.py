@@ -12,10 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..layer_ids import Convention
+from ..readings import Convention
 from .base import Dialect, Seen
-
-__all__ = ["Speculators"]
 
 
 class Speculators(Dialect):

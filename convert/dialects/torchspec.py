@@ -17,11 +17,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..layer_ids import Convention
-from ..readings import Choice, ignored_theta
+from ..readings import Choice, Convention, ignored_theta
 from .base import Dialect, Seen
-
-__all__ = ["TorchSpec"]
 
 
 class TorchSpec(Dialect):

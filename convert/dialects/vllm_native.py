@@ -18,8 +18,6 @@ from ..parallel import MASK_FEATURE
 from ..readings import Choice, ignored_theta
 from .base import Dialect, Seen
 
-__all__ = ["PARALLEL_CLASSES", "VLLM_CLASSES", "VllmNative"]
-
 PARALLEL_CLASSES = frozenset({"PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"})
 _QWEN3_CLASSES = frozenset({"Eagle3Qwen3ForCausalLM", "PeagleQwen3ForCausalLM"})
 VLLM_CLASSES = PARALLEL_CLASSES | {

@@ -3,17 +3,19 @@
 what drafting and the kernels give.
 """
 
-from eaglecpp.bench.strategies import PROMPTS, STRATEGIES, Measured, measure, plan_report
-from eaglecpp.bench.verdict import Verdict, known_verdict, measure_verdict, verdict_of
+from eaglecpp.bench.strategies import QUESTIONS, STRATEGIES, TEMPERATURES, Measured, measure, plan_report
+from eaglecpp.bench.verdict import Verdict, keep, measure_verdict, planned_verdict, verdict_of
 
 __all__ = [
-    "PROMPTS",
+    "QUESTIONS",
     "STRATEGIES",
+    "TEMPERATURES",
     "Measured",
     "Verdict",
-    "known_verdict",
+    "keep",
     "measure",
     "measure_verdict",
     "plan_report",
+    "planned_verdict",
     "verdict_of",
 ]

@@ -10,18 +10,28 @@ import statistics
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["llama_plain_ms"]
+__all__ = ["LlamaPlain", "llama_plain"]
 
 _N_PROMPT = 16
+_OWN_SHARE = 0.8  # of the time of its threads; llama.cpp's do not sleep while they wait for each other
 _LIMIT_S = 300.0  # a process that hangs is no measurement
 
 
-def llama_plain_ms(
+@dataclass(frozen=True)
+class LlamaPlain:
+    """Milliseconds per token. is_disturbed: its threads did not get the processor all the time."""
+
+    ms: float
+    is_disturbed: bool = False
+
+
+def llama_plain(
     target: Path, n_threads: int, *, repack: bool, seconds: float, n_gpu_layers: int = 0
-) -> float | None:
-    """Milliseconds per token of llama.cpp with its default options; None if it could not be measured.
+) -> LlamaPlain | None:
+    """Of llama.cpp with its default options; None if it could not be measured.
     repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does not work).
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
@@ -33,12 +43,16 @@ def llama_plain_ms(
             timeout=_LIMIT_S,
             check=True,
         )
-        return float(done.stdout)
+        ms, share = map(float, done.stdout.split())
+        return LlamaPlain(ms, n_gpu_layers == 0 and share < _OWN_SHARE)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
-def _measure(target: str, n_threads: int, repack: bool, seconds: float, n_gpu_layers: int) -> float:
+def _measure(
+    target: str, n_threads: int, repack: bool, seconds: float, n_gpu_layers: int
+) -> tuple[float, float]:
+    """Milliseconds per token, and the share of its threads' time that they ran."""
     import llama_cpp
 
     llama_cpp.llama_backend_init()
@@ -63,11 +77,12 @@ def _measure(target: str, n_threads: int, repack: bool, seconds: float, n_gpu_la
 
     decode(*(16 + i * 7919 % (n_vocab - 16) for i in range(_N_PROMPT)))
     ms: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(ms) < 8 or (time.perf_counter() < end and len(ms) < 400):
+    started, own = time.perf_counter(), time.process_time()
+    while len(ms) < 8 or (time.perf_counter() < started + seconds and len(ms) < 400):
         ms.append(decode(16 + len(ms) * 104729 % (n_vocab - 16)))
-    return statistics.median(ms[4:])  # the first build graphs
+    share = (time.process_time() - own) / (n_threads * (time.perf_counter() - started))
+    return statistics.median(ms[4:]), share  # the first build graphs
 
 
 if __name__ == "__main__":
-    sys.stdout.write(str(_measure(**json.loads(sys.argv[1]))))
+    sys.stdout.write("{} {}".format(*_measure(**json.loads(sys.argv[1]))))

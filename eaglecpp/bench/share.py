@@ -18,8 +18,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core, versions
-from eaglecpp.bench.llama_plain import llama_plain_ms
-from eaglecpp.bench.strategies import PROMPTS, plan_report, point_at
+from eaglecpp.bench.llama_plain import llama_plain
+from eaglecpp.bench.strategies import QUESTIONS, answer, asked, ms_per_token, plan_report, point_at
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.log import drain
 from eaglecpp.store.content import file_digest
@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["HEAD", "cells", "fault", "file_name", "measure_pair"]
 
-SCHEMA = 1
+SCHEMA = 2
 CHAIN = "chain:5"
-WHO = ("plain", CHAIN, "auto")
-"""What is compared with llama.cpp's plain decoding."""
-HEAD = ("model", "drafter", "machine", "rows 1, 4, 8", "length", "plain", CHAIN, "auto", "by")
+_SAMPLED = 0.8
+WHO = {"plain": ("off", 0.0), CHAIN: (CHAIN, 0.0), "auto": ("auto", 0.0), "auto, 0.8": ("auto", _SAMPLED)}
+"""What is compared with llama.cpp's plain decoding: strategy and temperature."""
+HEAD = ("model", "drafter", "machine", "rows 1, 4, 8", "length", *WHO, "by")
 _ROWS = (1, 2, 4, 8, 16)
 _N_OF_ROWS = 48
 _LEAST_REPEATS = 3
@@ -55,46 +56,45 @@ def measure_pair(
     n_tokens: int = 96,
     progress: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
-    """Greedy answers to three prompts, `n_repeats` times. Raises InvalidValueError without a drafter, and
-    where llama.cpp cannot be measured.
+    """Answers to three questions in the model's chat template, `n_repeats` times. Raises InvalidValueError
+    without a drafter, and where llama.cpp cannot be measured.
     """
     if engine.draft_path is None:
         raise InvalidValueError("a pair has a drafter: name one with --draft")
     info, system = engine.device_info, core.system_info()
     amx, on_gpu = system["amx"], info["target"] != ["CPU"]
-    texts: dict[str, list[int]] = {}
+    texts: dict[tuple[int, float], list[int]] = {}  # by question and temperature
+    prompts, same_text = asked(engine), True
     speeds: dict[str, list[float]] = {name: [] for name in ("llama", *WHO)}
     total = None
-    for n_rows in _ROWS[1:]:  # so that the planner has seen what they take
-        chain = f"chain:{n_rows - 1}"
-        engine.generate(PROMPTS[0], max_tokens=_N_OF_ROWS, strategy=chain, temperature=0.0, ignore_eos=True)
     for turn in range(n_repeats + 1):  # the first one warms up
         progress(f"turn {turn} of {n_repeats}")
-        ms = llama_plain_ms(
+        # what they take is known to the planner then; before the first turn weights are still being packed
+        for n_rows in _ROWS[1:] if turn == 1 else ():
+            rows = {"temperature": 0.0, "ignore_eos": True}
+            answer(engine, prompts[0], _N_OF_ROWS, f"chain:{n_rows - 1}", rows)
+        llama = llama_plain(
             engine.target_path,
             info["n_threads"],
             repack=not amx["claimed"] or amx["works"],
             seconds=3.0,
             n_gpu_layers=engine.model.n_gpu_layers if on_gpu else 0,
         )
-        if ms is None:
+        if llama is None:
             raise InvalidValueError("llama.cpp's own plain decoding cannot be measured here")
         of_turn: dict[str, list[float]] = {name: [] for name in WHO}
-        for number, prompt in enumerate(PROMPTS):
+        for number, prompt in enumerate(prompts):
             for at in range(len(WHO)):
-                name = WHO[(at + turn + number) % len(WHO)]
-                engine.clear()
-                strategy = "off" if name == "plain" else name
-                said = engine.generate(
-                    prompt, max_tokens=n_tokens, strategy=strategy, temperature=0.0, ignore_eos=True
-                )
-                if texts.setdefault(prompt, said.tokens) != said.tokens:
-                    texts["changed"] = []
-                of_turn[name].append(said.timings.predicted_ms / max(said.timings.predicted_n - 1, 1))
+                name = list(WHO)[(at + turn + number) % len(WHO)]
+                strategy, temperature = WHO[name]
+                said = answer(engine, prompt, n_tokens, strategy, {"temperature": temperature, "seed": 1})
+                key = (number, temperature)
+                same_text = same_text and texts.setdefault(key, said.tokens) == said.tokens
+                of_turn[name].append(ms_per_token(said.timings))
                 if name == CHAIN and turn:
                     total = said.timings if total is None else total + said.timings
         if turn:
-            speeds["llama"].append(1000 / ms)
+            speeds["llama"].append(1000 / llama.ms)
             for name, found in of_turn.items():
                 speeds[name].append(1000 / statistics.mean(found))
     drain()
@@ -108,8 +108,8 @@ def measure_pair(
         "drafter": _file_facts(engine.draft_path),
         "machine": _machine(info, system),
         "settings": {
-            "interleaved": True, "repeats": n_repeats, "tokens": n_tokens, "prompts": len(PROMPTS),
-            "temperature": 0.0, "context": engine.n_ctx, "same_text": "changed" not in texts,
+            "interleaved": True, "repeats": n_repeats, "tokens": n_tokens, "questions": len(QUESTIONS),
+            "chat_template": engine.has_chat_template, "context": engine.n_ctx, "same_text": same_text,
         },
         "tokens_per_second": {name: [round(v, 2) for v in found] for name, found in speeds.items()},
         "row_ms": rows,

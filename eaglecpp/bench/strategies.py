@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: MIT
 """How fast each strategy decodes on this machine, and what the planner learns from it.
 
-`measure` runs plain decoding, fixed strategies and the planner in turns on the same prompts, so that a
-machine that changes speed changes all of them; only ratios of neighbours count. `plan_report` gives the
+`measure` runs plain decoding, fixed strategies and the planner in turns on the same questions, so that a
+machine that changes speed changes all of them; only ratios of neighbours count. Questions are asked as `run`
+asks them, in the model's chat template and up to its end token: endless raw text repeats itself, and what
+repeats is easily drafted. `plan_report` gives the
 planner's cost table, the reliability of its acceptance model and the speed it expects of every draft size.
 Prints nothing.
 """
@@ -17,10 +19,24 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from eaglecpp.engine import Engine
+from eaglecpp.engine.gains import Answered
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.results import Timings
+from eaglecpp.results import Completion, Timings
 
-__all__ = ["PROMPTS", "STRATEGIES", "Measured", "measure", "plan_report", "point_at"]
+__all__ = [
+    "QUESTIONS",
+    "STRATEGIES",
+    "TEMPERATURES",
+    "Measured",
+    "Prompt",
+    "answer",
+    "asked",
+    "measure",
+    "ms_per_token",
+    "plan_report",
+    "point_at",
+    "quartiles",
+]
 
 STRATEGIES = (
     "off",
@@ -32,30 +48,41 @@ STRATEGIES = (
     "tree:k=4,depth=5,nodes=15",
     "auto",
 )
-PROMPTS = (
-    "def quicksort(items):\n    if len(items) <= 1:\n        return items\n",
-    "The history of the steam engine begins with",
-    "Three things to remember when you cook rice:\n1.",
+QUESTIONS = (
+    "Write a Python function that sorts a list by quicksort, and explain how it works.",
+    "How did the steam engine change the way people lived and worked?",
+    "What should I remember when I cook rice? Give me a list with a reason for each point.",
 )
+TEMPERATURES = (0.0, 0.8)
+"""Greedy, and what `run` samples with where neither model nor user says otherwise."""
+Prompt = str | bytes | Sequence[Mapping[str, str]]
+"""Raw text, or the messages of a chat."""
 _N_TOKENS = (16, 256)  # of one answer, least and most
 _N_PASSES = 3  # prompts wanted within the time, at least
 _N_WARM = 12  # tokens of the answer that tells how fast the machine is
+_N_COUNTS = 8  # tokens; a shorter answer tells little about the speed
+_STEADY = 1.3  # upper over lower quartile of a plain token's time: more, and something else was running
+_NOISE = 1.05  # no speed is further above the tokens of a round, or something else was running
 _N_NODES_MAX = 32
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One strategy. Medians over all answers; `ratio`: speed against plain decoding of the same prompt in the
-    same pass, `ratios` each of them; `ms`: per token.
+    """One strategy at one temperature. Medians over all answers; `ratio`: speed against plain decoding of the
+    same prompt in the same pass, `ratios` each of them; `ms`: per token; `is_steady`: the times of a plain
+    token agree, and the ratio is not above the tokens of a round.
     """
 
     strategy: str
+    temperature: float
     ms: float
     ratio: float
     ratios: tuple[float, ...]
     acceptance_length: float
     acceptance_rate: float
+    is_steady: bool
     plan: dict[str, Any] = field(default_factory=dict)
+    answers: tuple[Answered, ...] = field(default=(), repr=False)
 
     @property
     def tokens_per_second(self) -> float:
@@ -63,53 +90,61 @@ class Measured:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return asdict(self) | {"tokens_per_second": self.tokens_per_second}
+        found = asdict(self) | {"tokens_per_second": self.tokens_per_second}
+        return {name: value for name, value in found.items() if name != "answers"}
 
 
 def measure(
     engine: Engine,
     strategies: Sequence[str] = STRATEGIES,
-    prompts: Sequence[str | bytes] = PROMPTS,
+    prompts: Sequence[Prompt] | None = None,
     *,
+    temperatures: Sequence[float] = TEMPERATURES,
     seconds: float = 60.0,
     n_tokens: int = 0,
     others: Mapping[str, Engine] | None = None,
     progress: Callable[[str], None] = lambda text: None,
     **options: Any,
 ) -> list[Measured]:
-    """Decodes until `seconds` are over, at least one prompt with every strategy; the first strategy is plain.
+    """Decodes until `seconds` are over, at least one prompt with every strategy and temperature; the first
+    strategy is plain. Returns all temperatures of the first strategy, then those of the next.
 
-    others: engines of the same target with other drafters, whose planner takes part under their names
+    prompts: None = `QUESTIONS` as chats, or as text where the model has no chat template; others: engines of
+    the same target with other drafters, whose planner takes part under their names
 
     Ctrl+C ends it early with what was measured by then, if every strategy has answered a prompt.
 
-    `n_tokens`: per answer, 0 = as many as give three passes. `options`: of `Session.stream`; the default is
-    greedy, without an end. Raises `ValueError` when the first strategy is not "off".
+    `n_tokens`: at most, of an answer; 0 = as many as give three passes. `options`: of `Session.stream`.
+    Raises `ValueError` when the first strategy is not "off".
     """
     if not strategies or str(strategies[0]) != "off":
         raise InvalidValueError("strategies: the first one must be 'off', which the others are compared with")
-    options = {"temperature": 0.0, "ignore_eos": True, "seed": 1} | options
+    options = {"seed": 1} | options
     started = time.monotonic()
-    who = {strategy: (engine, strategy) for strategy in strategies}
-    who |= {name: (other, "auto") for name, other in (others or {}).items()}
+    prompts = asked(engine) if prompts is None else prompts
+    runners = {strategy: (engine, strategy) for strategy in strategies}
+    runners |= {name: (other, "auto") for name, other in (others or {}).items()}
+    who = {(name, t): runner for name, runner in runners.items() for t in temperatures}
     n_tokens = n_tokens or _answer_length(engine, prompts, len(who), seconds, options)
-    found: dict[str, list[Timings]] = {name: [] for name in who}
+    found: dict[tuple[str, float], list[Timings]] = {one: [] for one in who}
     try:
         for number in range(1_000_000):
             passed = time.monotonic() - started
             if number and seconds - passed < passed / (2 * number):  # half of what one more is going to take
                 break
             progress(f"prompt {number + 1}")
-            for name in _in_turn(list(who), number):
+            for name, temperature in _in_turn(list(who), number):
                 progress(f"prompt {number + 1}: {name}")
-                prompt = prompts[number % len(prompts)]
-                found[name].append(_answer(who[name][0], prompt, n_tokens, who[name][1], options))
+                runner, strategy = who[name, temperature]
+                given = options | {"temperature": temperature}
+                done = answer(runner, prompts[number % len(prompts)], n_tokens, strategy, given)
+                found[name, temperature].append(done.timings)
     except KeyboardInterrupt:
         if not all(found.values()):
             raise
     n_whole = min(map(len, found.values()))
-    plain = found[strategies[0]][:n_whole]
-    return [_measured(name, found[name][:n_whole], plain) for name in who]
+    plain = {t: found[strategies[0], t][:n_whole] for t in temperatures}
+    return [_measured(name, t, found[name, t][:n_whole], plain[t]) for name, t in who]
 
 
 def plan_report(engine: Engine) -> dict[str, Any] | None:
@@ -134,49 +169,81 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
 # Measuring
 
 
+def asked(engine: Engine) -> Sequence[Prompt]:
+    """`QUESTIONS` as this model is asked them."""
+    if not engine.has_chat_template:
+        return QUESTIONS
+    return [[{"role": "user", "content": question}] for question in QUESTIONS]
+
+
 def _answer_length(
-    engine: Engine, prompts: Sequence[str | bytes], n_strategies: int, seconds: float, options: dict[str, Any]
+    engine: Engine, prompts: Sequence[Prompt], n_strategies: int, seconds: float, options: dict[str, Any]
 ) -> int:
     """Warms up, and finds how many tokens an answer may have."""
-    _answer(engine, prompts[0], _N_WARM, "off", options)
-    plain = _answer(engine, prompts[0], _N_WARM, "off", options)
+    options = options | {"temperature": 0.0}
+    answer(engine, prompts[0], _N_WARM, "off", options)
+    plain = answer(engine, prompts[0], _N_WARM, "off", options).timings
     n_answers = n_strategies * max(len(prompts), _N_PASSES)
-    n = int(1000.0 * seconds / (n_answers * max(_ms_per_token(plain), 1e-3)))
+    n = int(1000.0 * seconds / (n_answers * max(ms_per_token(plain), 1e-3)))
     return min(max(n, _N_TOKENS[0]), _N_TOKENS[1], max(1, engine.n_ctx // 2))
 
 
-def _answer(
-    engine: Engine, prompt: str | bytes, n_tokens: int, strategy: str, options: dict[str, Any]
-) -> Timings:
+def answer(
+    engine: Engine, prompt: Prompt, n_tokens: int, strategy: str, options: Mapping[str, Any]
+) -> Completion:
+    """From nothing in the caches."""
     engine.clear()
-    return engine.generate(prompt, max_tokens=n_tokens, strategy=strategy, **options).timings
+    given = {**options, "max_tokens": n_tokens, "strategy": strategy}
+    if isinstance(prompt, str | bytes):
+        return engine.generate(prompt, **given)
+    done: Completion = engine.chat(prompt, **given)
+    return done
 
 
-def _in_turn(strategies: Sequence[str], number: int) -> Sequence[str]:
+def _in_turn(strategies: Sequence[tuple[str, float]], number: int) -> Sequence[tuple[str, float]]:
     """Another order each pass, so that nobody always follows the same one."""
     at = number % len(strategies)
     turned = [*strategies[at:], *strategies[:at]]
     return turned if number % 2 == 0 else turned[::-1]
 
 
-def _ms_per_token(stats: Timings) -> float:
+def ms_per_token(stats: Timings) -> float:
     """The first token comes with the prompt."""
     return stats.predicted_ms / max(stats.predicted_n - 1, 1)
 
 
-def _measured(strategy: str, answers: list[Timings], plain: list[Timings]) -> Measured:
-    ms = [_ms_per_token(answer) for answer in answers]
-    ratios = tuple(_ms_per_token(one) / own for one, own in zip(plain, ms, strict=True) if own > 0)
-    total = sum(answers[1:], answers[0])
+def _measured(strategy: str, temperature: float, answers: list[Timings], plain: list[Timings]) -> Measured:
+    pairs = list(zip(answers, plain, strict=True))
+    # the same text, so both of a pair are long enough or neither is
+    pairs = [pair for pair in pairs if pair[1].predicted_n >= _N_COUNTS] or pairs
+    ms = [(ms_per_token(own), ms_per_token(one)) for own, one in pairs]
+    ratios = tuple(one / own for own, one in ms if own > 0)
+    ratio = statistics.median(ratios) if ratios else 0.0
+    total = sum((own for own, _ in pairs[1:]), pairs[0][0])
+    low, high = quartiles([one for _, one in ms])
     return Measured(
         strategy,
-        statistics.median(ms),
-        statistics.median(ratios) if ratios else 0.0,
+        temperature,
+        statistics.median(own for own, _ in ms),
+        ratio,
         ratios,
         total.acceptance_length,
         total.acceptance_rate,
+        high <= _STEADY * low and (strategy == "off" or ratio <= _NOISE * total.acceptance_length),
         dict(answers[-1].plan),
+        tuple(
+            Answered(own.predicted_n, own.rounds, own.predicted_n / ratio, temperature <= 0.0)
+            for own, _ in pairs
+            if ratio and own.rounds
+        ),
     )
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float]:
+    """Between which the middle half lies; zeros of nothing."""
+    ordered = sorted(values)
+    n = len(ordered)
+    return (ordered[n // 4], ordered[(3 * n) // 4 if n > 1 else 0]) if ordered else (0.0, 0.0)
 
 
 # Expectations
@@ -188,12 +255,12 @@ class _Node:
     depth: int
 
 
-def _grown(chances: Sequence[Sequence[float]], n_most: int) -> Iterator[list[_Node]]:
+def _grown(chances: Sequence[Sequence[float]], n_max: int) -> Iterator[list[_Node]]:
     """The best trees of 1, 2, ... nodes when the chance of a child depends on its depth and rank alone."""
     heap = [(-chance, 1, rank, 1.0) for rank, chance in enumerate(chances[0])]
     heapq.heapify(heap)
     nodes: list[_Node] = []
-    while heap and len(nodes) < n_most:
+    while heap and len(nodes) < n_max:
         minus, depth, _, _ = heapq.heappop(heap)
         nodes = [*nodes, _Node(-minus, depth)]
         yield nodes

@@ -1,36 +1,44 @@
 # SPDX-License-Identifier: MIT
-"""What drafting and the kernels give for one model on this machine, in one or two plain sentences."""
+"""What drafting and the kernels give for one model on this machine, in one or two plain sentences.
+
+`doctor`, `run`, `bench` and the server all say it from here, so that they say the same: from answers that
+were given here, where there are any; else predicted from what is known of rows and drafts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
-from eaglecpp.bench.llama_plain import llama_plain_ms
-from eaglecpp.bench.strategies import measure, plan_report, point_at
+from eaglecpp.bench.llama_plain import LlamaPlain, llama_plain
+from eaglecpp.bench.strategies import Measured, measure, plan_report, point_at
+from eaglecpp.engine.gains import Gain
 from eaglecpp.engine.predicted_costs import predicted_gain
 
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["Verdict", "known_verdict", "measure_verdict", "verdict_of"]
+__all__ = ["Verdict", "keep", "measure_verdict", "planned_verdict", "verdict_of"]
 
 PAYS = 1.05  # times plain decoding; what is less is no gain that a sentence with one decimal could name
-_STRATEGIES = ("off", "chain:3", "chain:5", "auto")
+_STEADY = 1.2  # llama.cpp's time after ours over that before: more, and something else was running
 _ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`n_rows` of the target, a draft and the token before it, cost `row_cost` times one; the drafter gets
-    `tokens` of a round and pays while they cost less than `most`. `speed`: of such rounds, in times of plain
-    decoding. `is_measured`: so many rows have run here; else their cost follows from other sizes, or from
-    processor and file. `is_drafter_known`: it has drafted here; else `tokens` is what drafters usually get.
-    `has_drafted`: `speed` is that of an answer, for most of which it drafted. `kernels`: plain decoding with
-    eaglecpp's kernels in times of that with llama.cpp's own; None = llama.cpp's own run, or nothing is known.
-    Without a drafter only `kernels` means something; `n_rows` is 0.
+    """`greedy`, `sampled`: of answers that were given here; None = there are too few. `n_rows` of the target,
+    a draft and the token before it, cost `row_cost` times one; the drafter should get `tokens` of a round
+    and pays while they cost less than `most`. `speed` in times of plain decoding: of all those answers, else
+    of such rounds.
+
+    `is_measured`: so many rows have run here; else their cost follows from other sizes, or from processor
+    and file. `is_drafter_known`: drafts of it were verified; else `tokens` is what drafters usually get.
+    `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
+    llama.cpp's own run, or nothing is known. `is_busy`: it was to be measured, and other programs took the
+    processor meanwhile. Without a drafter only `kernels` means something; `n_rows` is 0.
     """
 
     n_rows: int = 0
@@ -40,9 +48,11 @@ class Verdict:
     speed: float = 0.0
     is_measured: bool = False
     is_drafter_known: bool = True
-    has_drafted: bool = False
+    greedy: Gain | None = None
+    sampled: Gain | None = None
     kernels: float | None = None
-    are_kernels_measured: bool = True
+    are_kernels_measured: bool = False
+    is_busy: bool = False
 
     @property
     def pays(self) -> bool:
@@ -53,39 +63,52 @@ class Verdict:
         return asdict(self) | {"pays": self.pays}
 
     def __str__(self) -> str:
+        if self.is_busy:
+            return "Not measured: other programs took the processor meanwhile. Close them and measure again."
         return " ".join(filter(None, (self._on_drafting(), self._on_kernels())))
 
     def _on_drafting(self) -> str:
         if not self.n_rows:
             return ""
-        rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
-        longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= 1.05 else "no longer than"
-        cost = f"checking {rows} tokens at once takes {longer} one on this machine"
-        cost += " (measured)" if self.is_measured else " (predicted)"
-        gives = f"this drafter makes {self.tokens:.1f} tokens of that"
-        speed = f"about {self.speed:.1f} times the speed of plain decoding"
-        if self.pays and not self.is_drafter_known:
-            return (
-                f"Drafting should pay here: {cost}, and a drafter that makes {self.tokens:.1f} tokens of "
-                f"that, which is usual, gives {speed}."
-            )
+        answered = [gain for gain in (self.greedy, self.sampled) if gain is not None]
+        if not answered:
+            return self._prediction()
+        if self.tokens <= PAYS:
+            return self._left_off("does")
+        begin = "Drafting pays here" if self.pays else "Drafting makes little difference here"
+        speeds = f"{answered[0].speed:.1f} times"
+        if len(answered) == 2:
+            speeds = f"{answered[0].speed:.1f} times (greedy) and {answered[1].speed:.1f} times (sampled)"
+        n_answers = sum(gain.n_answers for gain in answered)
+        where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
+        return (
+            f"{begin}: {speeds} the speed of plain decoding in {where}, with {self.tokens:.1f} tokens a "
+            f"round; {self._cost()}."
+        )
+
+    def _prediction(self) -> str:
+        drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
+        gives = f"{drafter} makes {self.tokens:.1f} tokens of that"
         if self.pays:
-            return f"Drafting pays here: {cost}, and {gives}, {speed}."
-        if self.has_drafted:
-            return f"Drafting makes little difference here: {cost}, and {gives}."
+            speed = f"about {self.speed:.1f} times the speed of plain decoding"
+            return f"Drafting should pay here: {self._cost()}, and {gives}, {speed}."
         if self.speed >= 1.0:
-            usual = f"a usual drafter makes {self.tokens:.1f} tokens of that"
-            return (
-                f"Drafting should make little difference here: {cost}, and "
-                f"{gives if self.is_drafter_known else usual}."
-            )
-        does = "does" if self.is_measured and self.is_drafter_known else "should"
+            return f"Drafting should make little difference here: {self._cost()}, and {gives}."
+        return self._left_off("should")
+
+    def _left_off(self, does: str) -> str:
         drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
         if self.most >= 1:
             need = f"with {drafter}, it pays below {self.most:.1f} times"
         else:
             need = f"it would pay if more tokens of {drafter} were accepted"
-        return f"Drafting {does} not pay here, so auto leaves it off: {cost}; {need}."
+        return f"Drafting {does} not pay here, so auto leaves it off: {self._cost()}; {need}."
+
+    def _cost(self) -> str:
+        rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
+        longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
+        known = "measured" if self.is_measured else "predicted"
+        return f"checking {rows} tokens at once takes {longer} one on this machine ({known})"
 
     def _on_kernels(self) -> str:
         if self.kernels is None:
@@ -97,53 +120,88 @@ class Verdict:
         )
 
 
-def verdict_of(report: Mapping[str, Any] | None, kernels: float | None = None) -> Verdict:
-    """From `plan_report`: the chain with the best speed decides. None: no drafter, or nothing measured."""
+def verdict_of(engine: Engine) -> Verdict:
+    """From answers that were given here; without any, predicted."""
+    if not engine.timings.predicted_n:
+        engine.clear()  # opens the conversation that is reported on
+    gains = engine.gains
+    found = replace(
+        planned_verdict(plan_report(engine)),
+        greedy=gains.gain(greedy=True),
+        sampled=gains.gain(greedy=False),
+        kernels=gains.kernels or predicted_gain(engine.native),
+        are_kernels_measured=gains.kernels is not None,
+    )
+    both = gains.gain()
+    return found if both is None else replace(found, speed=both.speed, tokens=both.tokens)
+
+
+def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
+    """From `plan_report`: the chain or tree with the best speed decides. None: no drafter, or nothing known.
+
+    A batch costs at least what one row does, and so no draft is faster than its tokens; what says otherwise
+    is noise.
+    """
     if report is None:
-        return Verdict(kernels=kernels)
+        return Verdict()
     plain: float = report["plain_ms"]
-    best = max(report["chains"], key=lambda chain: float(chain["speed"]))
+
+    def priced(draft: Mapping[str, Any]) -> tuple[float, float, float]:
+        """Speed of a draft, time of its rows and of the rest of its round: drafting, and the host."""
+        _, verify, _ = point_at(report["verify"], draft["nodes"] + 1)
+        rest = max(draft["ms"] - verify, 0.0)
+        verify = max(verify, plain)
+        return draft["tokens"] * plain / (verify + rest), verify, rest
+
+    best = max((*report["chains"], *report.get("trees", ())), key=lambda draft: priced(draft)[0])
+    speed, verify, rest = priced(best)
     n_rows = best["nodes"] + 1
-    _, verify, n_samples = point_at(report["verify"], n_rows)
-    rest = best["ms"] - verify  # drafting, and the host
     return Verdict(
         n_rows=n_rows,
         row_cost=verify / plain,
         most=(best["tokens"] * plain - rest) / plain,
         tokens=best["tokens"],
-        speed=best["speed"],
-        is_measured=n_samples > 0,
-        kernels=kernels,
+        speed=speed,
+        is_measured=point_at(report["verify"], n_rows)[2] > 0,
+        is_drafter_known=any(kind["labels"] > 0 for kind in report.get("acceptance", {}).values()),
     )
 
 
-def known_verdict(engine: Engine, speed: float | None = None) -> Verdict:
-    """From what is known already, predicted where nothing was measured. speed: of an answer for most of which
-    it drafted, in times of plain decoding.
+def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = None) -> bool:
+    """Remembers what `auto` gave beside plain decoding in place of what was counted before; False, and
+    nothing is, where the turns disagree. measured: of one engine, plain and `auto`.
     """
-    is_drafter_known = engine.timings.predicted_n > 0
-    if not is_drafter_known:
-        engine.clear()  # opens the conversation that is reported on
-    found = verdict_of(plan_report(engine), predicted_gain(engine.native))
-    found = replace(found, is_drafter_known=is_drafter_known, are_kernels_measured=False)
-    return found if speed is None else replace(found, speed=speed, has_drafted=True)
+    if not all(one.is_steady for one in measured):
+        return False
+    drafted = [answer for one in measured if one.strategy != "off" for answer in one.answers]
+    engine.gains.replace(drafted, kernels)
+    return True
 
 
-def measure_verdict(engine: Engine, seconds: float = 6.0) -> Verdict:
+def measure_verdict(engine: Engine, seconds: float = 8.0) -> Verdict:
     """Decodes for about so many seconds, plain and with drafts, and where our kernels run, before and after
     that with llama.cpp's own, a sixth of the time each.
     """
     info = engine.device_info
     amx = core.system_info()["amx"]
 
-    def of_llama() -> float | None:
+    def of_llama() -> LlamaPlain | None:
         if not info["kernels"]:
             return None
         repack = not amx["claimed"] or amx["works"]
-        return llama_plain_ms(engine.target_path, info["n_threads"], repack=repack, seconds=seconds / 6)
+        return llama_plain(engine.target_path, info["n_threads"], repack=repack, seconds=seconds / 6)
 
     before = of_llama()
-    (plain, *_) = measure(engine, _STRATEGIES if engine.has_draft else _STRATEGIES[:1], seconds=seconds)
+    strategies = ("off", "auto") if engine.has_draft else ("off",)
+    measured = measure(engine, strategies, seconds=seconds)
     after = of_llama()
-    kernels = None if before is None or after is None else (before + after) / 2 / plain.ms
-    return verdict_of(plan_report(engine), kernels)
+    plain = [one for one in measured if one.strategy == "off"]
+    kernels, is_busy = None, False
+    if before is not None and after is not None:
+        ours = sum(one.ms for one in plain) / len(plain)
+        kernels = (before.ms + after.ms) / 2 / ours
+        low, high = sorted((before.ms, after.ms))
+        is_busy = before.is_disturbed or after.is_disturbed or high > _STEADY * low
+    if is_busy or not keep(engine, measured, kernels):
+        return replace(verdict_of(engine), is_busy=True)
+    return verdict_of(engine)

@@ -21,23 +21,41 @@ __all__ = ["Tools", "is_inside_value", "parse_calls"]
 Tools = Mapping[str, Mapping[str, Any]]
 """The schemas of their parameters, by the names of the tools there are."""
 
+# An answer may be long and say anything, so none of these may take more than a time in proportion to it: what
+# is repeated cannot be what follows it (possessive quantifiers say so), and names are looked for where one
+# begins.
 _XML = re.compile(r"<function=([^>\s]+)>(.*?)(</function>|\Z)", re.DOTALL)
 _XML_VALUE = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
 _PAIRS = re.compile(
-    r"<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)", re.DOTALL
+    r"<arg_key>([^<]*+)</arg_key>\s*+<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)", re.DOTALL
 )
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
-_DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]+)\s*(?:```json)?\s*(?=\{)")
-_DEEPSEEK_31 = re.compile(r"<｜tool▁call▁begin｜>([^\n`{<]+)<｜tool▁sep｜>\s*(?=\{)")
-_NAMED = re.compile(r"\s*([A-Za-z_][\w.-]*)\s*(?:\[CALL_ID\][\w-]+)?(?:\[ARGS\])?\s*(?=\{)")
-_INVOKE = re.compile(r'<｜DSML｜ ?invoke name="([^"]+)"\s*(?:/>|>(.*?)</｜DSML｜ ?invoke>)', re.DOTALL)
+_DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]++)\s*+(?:```json)?\s*+(?=\{)")
+_DEEPSEEK_31 = re.compile(r"<｜tool▁call▁begin｜>([^\n`{<]++)<｜tool▁sep｜>\s*+(?=\{)")
+_KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
+_KIMI = re.compile(rf"(?<![\w-])([\w-]++)(?::(\d++))?\s*+{re.escape(_KIMI_ARGUMENTS)}\s*+(?=\{{)")
+_HARMONY = re.compile(
+    r"(?<![\w-])([\w-]++)(?:<\|channel\|>\w++)?\s*+(?:<\|constrain\|>)?\s*+(?:json)?\s*+<\|message\|>\s*+(?=\{)"
+)
+_NAMED = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*+)\s*+(?:\[CALL_ID\][\w-]++)?(?:\[ARGS\])?\s*+(?=\{)")
+_INVOKE = re.compile(
+    r'<｜DSML｜ ?invoke name="([^"]++)"\s*+(?:/>|>((?:(?!</?｜DSML｜ ?invoke).)*+)</｜DSML｜ ?invoke>)',
+    re.DOTALL,
+)
 _INVOKE_VALUE = re.compile(
-    r'<｜DSML｜ ?parameter name="([^"]+)"(?: string="(true|false)")?>(.*?)</｜DSML｜ ?parameter>', re.DOTALL
+    r'<｜DSML｜ ?parameter name="([^"]++)"(?: string="(true|false)")?>'
+    r"((?:(?!</?｜DSML｜ ?parameter).)*+)</｜DSML｜ ?parameter>",
+    re.DOTALL,
 )
 _GEMMA = re.compile(r"\s*call:([\w.-]+)(?=\{)")
 _GEMMA_QUOTE = '<|"|>'
-_PYTHON = re.compile(r"([A-Za-z_]\w*)\(([^()]*)\)")
+_GEMMA_PART = re.compile(
+    r'call:[\w.-]+(?=\{)|<\|"\|>(.*?)<\|"\|>|([^,{}\[\]:<>]++)(?=:)|([^,{}\[\]:]++)', re.DOTALL
+)
+_BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)?\s*")
+_PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
+_MAX_BROKEN = 16  # objects of one answer
 _LITERALS = {"True": True, "False": False, "None": None}
 
 
@@ -50,14 +68,14 @@ def parse_calls(
     quotes; is_cut: the text ended before the call did
     """
     tools = tools or {}
-    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls):
+    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls, _kimi_calls):
         calls = form(text, tools, is_cut)
         if calls is not None:
             return calls
-    for pattern in (_DEEPSEEK_31, _DEEPSEEK, _NAMED):
+    for pattern in (_DEEPSEEK_31, _DEEPSEEK, _HARMONY, _NAMED):
         found = list(_objects(pattern, text))
-        if found and (pattern is not _NAMED or text.strip().startswith(found[0][0])):
-            return [ToolCall(name, value) for name, value in found if value is not None]
+        if found and (pattern is not _NAMED or text.strip().startswith(found[0][0][1])):
+            return [ToolCall(match[1].strip(), value) for match, value in found if value is not None]
     calls = [call for value in _values(text) for call in _from_json(value)]
     if names and any(call.name not in names for call in calls):
         return []
@@ -122,66 +140,49 @@ def _invocations(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None
     return calls
 
 
-def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4."""
-    match = _GEMMA.match(text)
-    if match is None:
+def _kimi_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`functions.name:0<|tool_call_argument_begin|>{"key": "text"}`, of Kimi K2; what stands before the
+    object is the call's id, which its template writes before the result.
+    """
+    if _KIMI_ARGUMENTS not in text:
         return None
-    calls: list[ToolCall] = []
-    while match is not None:
-        try:
-            value, at = _gemma_value(text, match.end())
-        except (ValueError, IndexError, RecursionError):
-            return calls
+    return [
+        ToolCall(match[1], value, "" if match[2] is None else f"functions.{match[1]}:{match[2]}")
+        for match, value in _objects(_KIMI, text)
+        if value is not None
+    ]
+
+
+def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
+    """`call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
+    if _GEMMA.match(text) is None:
+        return None
+    calls, at, text = [], 0, _GEMMA_PART.sub(_gemma_json, text)
+    while match := _GEMMA.match(text, at):
+        value, at = _object_at(text, match.end())
+        if value is None:
+            break
         calls.append(ToolCall(match[1], value))
-        match = _GEMMA.match(text, at)
     return calls
 
 
-def _gemma_value(text: str, at: int) -> tuple[Any, int]:
-    """The value that begins there, and where it ends. Raises ValueError or IndexError for none."""
-    if text.startswith(_GEMMA_QUOTE, at):
-        end = text.index(_GEMMA_QUOTE, at + len(_GEMMA_QUOTE))
-        return text[at + len(_GEMMA_QUOTE) : end], end + len(_GEMMA_QUOTE)
-    if text[at] in "{[":
-        close = {"{": "}", "[": "]"}[text[at]]
-        pairs: dict[str, Any] = {}
-        items: list[Any] = []
-        at = _gemma_next(text, at + 1)
-        while text[at] != close:
-            if close == "}":
-                if text.startswith(_GEMMA_QUOTE, at):
-                    key, at = _gemma_value(text, at)
-                    at = text.index(":", at)
-                else:
-                    key, at = text[at : text.index(":", at)], text.index(":", at)
-                pairs[key.strip()], at = _gemma_value(text, _gemma_next(text, at + 1))
-            else:
-                value, at = _gemma_value(text, at)
-                items.append(value)
-            at = _gemma_next(text, at)
-            if text[at] not in "," + close:
-                raise ValueError("not a value in Gemma's form")
-            at = _gemma_next(text, at + 1) if text[at] == "," else at
-        return (pairs if close == "}" else items), at + 1
-    match = re.compile(r"[^,{}\[\]]+").match(text, at)
-    if match is None:
-        raise ValueError("not a value in Gemma's form")
-    return _value(match[0].strip(), {}), match.end()
+def _gemma_json(match: re.Match[str]) -> str:
+    quoted, key, bare = match.groups()
+    if quoted is not None or key is not None:
+        return json.dumps(key.strip() if quoted is None else quoted)
+    is_json = bare is None or _BARE_JSON.fullmatch(bare) is not None
+    return match[0] if is_json else json.dumps(bare.strip())
 
 
-def _gemma_next(text: str, at: int) -> int:
-    while text[at].isspace():
-        at += 1
-    return at
-
-
-def _objects(pattern: re.Pattern[str], text: str) -> Iterator[tuple[str, dict[str, Any] | None]]:
-    """Names with the JSON object behind them; what looks like one within an object is not looked at."""
-    match = pattern.search(text)
-    while match is not None:
+def _objects(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], dict[str, Any] | None]]:
+    """Names with the JSON object behind them; what looks like one within an object is not looked at. What
+    follows many that are not JSON is none either: each may take a time in proportion to the whole text.
+    """
+    n_broken, match = 0, pattern.search(text)
+    while match is not None and n_broken < _MAX_BROKEN:
         value, at = _object_at(text, match.end())
-        yield match[1].strip(), value
+        yield match, value
+        n_broken += value is None
         match = pattern.search(text, max(at, match.end()))
 
 

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.results import Completion
 
-__all__ = ["Conversation", "PromptMemory", "fold_system"]
+__all__ = ["Conversation", "ConversationState", "PromptMemory"]
+
+
+ConversationState = tuple[tuple[Message, ...], int]
 
 
 class PromptMemory:
@@ -103,16 +106,27 @@ class Conversation:
         last = self.messages[-1] if self.messages else None
         return last.content if last is not None and last.role == Role.USER else ""
 
-    def ask(self, text: str, images: Sequence[bytes] = ()) -> None:
+    def ask(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> None:
         """Adds a question; one that got no answer before it becomes its first part, because many templates
-        refuse two questions in a row. images: go before it, as bytes. Raises InvalidValueError for one that
-        is not read.
+        refuse two questions in a row. images: go before it, as bytes; files: texts that go between them and
+        the question. Raises InvalidValueError for an image that is not read.
         """
-        text = "".join(image_mark(checked_image(data)) for data in images) + text
+        before, question = self.messages, Message(Role.USER)
         if self.question:
-            before = self.messages.pop()
-            text, images = f"{before.content}\n\n{text}", (*before.images, *images)
-        self.messages.append(Message(Role.USER, text, images=tuple(images)))
+            *before, question = self.messages
+            text = f"{question.typed}\n\n{text}"
+        self.messages = [*before, _asked(question, text, images, files)]
+
+    def edit(self, text: str, images: Sequence[bytes] = (), files: Sequence[str] = ()) -> bool:
+        """Puts another text in the place of the last question's, with what is attached to it and these, and
+        takes its answer back; returns whether there is one. Arguments and errors as of `ask`.
+        """
+        asked = [index for index, message in enumerate(self.messages) if message.role == Role.USER]
+        if asked:
+            question = _asked(self.messages[asked[-1]], text, images, files)
+            self.messages = [*self.messages[: asked[-1]], question]
+            self._clip()
+        return bool(asked)
 
     def answer(self, content: str, thinking: str = "") -> None:
         """Adds the answer to the last question."""
@@ -126,10 +140,19 @@ class Conversation:
         return bool(self.messages)
 
     def drop_question(self) -> str:
-        """Takes the last question and its answer back; returns the question, "" when there is none."""
-        question = self.messages.pop().content if self.drop_answer() else ""
+        """Takes the last question and its answer back; returns what was typed, "" when there is none."""
+        question = self.messages.pop().typed if self.drop_answer() else ""
         self._clip()
         return question
+
+    def state(self) -> ConversationState:
+        """What `restore` takes this conversation back to."""
+        return tuple(self.messages), self.n_left_out
+
+    def restore(self, state: ConversationState) -> None:
+        """As it was when `state` gave this."""
+        messages, self.n_left_out = state
+        self.messages = list(messages)
 
     def clear(self) -> None:
         """Forgets what was said; system prompt and examples stay."""
@@ -178,19 +201,11 @@ class Conversation:
         self.n_left_out = min(self.n_left_out, max(len(self.messages) - 1, 0))
 
 
-def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages for a template that knows no system role: what a system message at the beginning says
-    is put in front of the first question.
-    """
-    turns = list(messages)
-    if not turns or turns[0].role != Role.SYSTEM:
-        return turns
-    system = turns.pop(0).content
-    for index, turn in enumerate(turns):
-        if turn.role == Role.USER:
-            turns[index] = replace(turn, content=f"{system}\n\n{turn.content}")
-            break
-    return turns
+def _asked(question: Message, text: str, images: Sequence[bytes], files: Sequence[str]) -> Message:
+    """A question with another text, and with images and files beside those that it has."""
+    head = question.content[: question.attached] or "".join(map(image_mark, question.images))
+    head += "".join(image_mark(checked_image(data)) for data in images) + "".join(f"{f}\n\n" for f in files)
+    return replace(question, content=head + text, images=(*question.images, *images), attached=len(head))
 
 
 def _first(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Images in messages: their bytes lie beside the text, in which a mark stands for each.
+"""Images in messages: their bytes are kept apart from the text, in which a mark stands for each.
 
 A mark names the content, so two prompts with the same text have the same images. Nothing here knows
 projectors.
@@ -10,8 +10,8 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
+import io
 import re
-import struct
 from collections.abc import Mapping, Sequence
 
 from eaglecpp.errors import InvalidValueError
@@ -24,13 +24,15 @@ __all__ = [
     "image_of_url",
     "is_image_name",
     "split_at_images",
+    "without_images",
 ]
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 _MAX_BYTES = 32 << 20
 _MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
-_MAX_SEGMENTS = 4096  # of a JPEG, before its size
+_MAX_HEAD = 2 << 20  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
+_BEGINNINGS = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
 
 
 def image_mark(data: bytes) -> str:
@@ -53,6 +55,11 @@ def split_at_images(text: str, images: Mapping[str, bytes]) -> list[str]:
             at = found.end()
     parts[-1] += text[at:]
     return parts
+
+
+def without_images(text: str, images: Sequence[bytes]) -> str:
+    """The text without the marks of these images."""
+    return "".join(split_at_images(text, {image_mark(data): data for data in images})[::2])
 
 
 def decoded_image(text: object) -> bytes:
@@ -100,31 +107,10 @@ def check_together(images: Sequence[bytes]) -> None:
 
 
 def _size(data: bytes) -> tuple[int, int] | None:
-    """Width and height, as the file says; None for another format."""
-    try:
-        if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
-            return struct.unpack_from(">II", data, 16)
-        if data.startswith((b"GIF87a", b"GIF89a")):
-            return struct.unpack_from("<HH", data, 6)
-        if data.startswith(b"BM"):
-            width, height = struct.unpack_from("<ii", data, 18)
-            return abs(width), abs(height)
-        return _jpeg_size(data) if data.startswith(b"\xff\xd8\xff") else None
-    except struct.error:
-        return None
+    """Width and height, as the file says; None for another format. Large images say it at their beginning."""
+    import imagesize
 
-
-def _jpeg_size(data: bytes) -> tuple[int, int] | None:
-    at = 2
-    for _ in range(_MAX_SEGMENTS):
-        mark, kind, length = struct.unpack_from(">BBH", data, at)
-        if mark != 0xFF:
-            return None
-        if kind == 0xFF:  # filling
-            at += 1
-        elif 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            height, width = struct.unpack_from(">HH", data, at + 5)
-            return width, height
-        else:
-            at += 2 + length
-    return None
+    width, height = (-1, -1)
+    if data.startswith(_BEGINNINGS):
+        width, height = imagesize.get(io.BytesIO(data[:_MAX_HEAD]), exif_rotation=False)
+    return (width, height) if min(width, height) >= 0 else None

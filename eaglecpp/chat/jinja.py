@@ -3,35 +3,38 @@
 
 Settings and globals are those that Hugging Face and llama-cpp-python render such templates with (trimmed
 blocks, loop controls, `raise_exception`, `strftime_now`, `tojson` without ASCII escapes, ignored `generation`
-tags). Their renderer runs a template to its end, whatever it does; here every construct that can make
-something large asks `jinja_bounds` first, and a template that goes beyond is a TemplateError. To leave none
-out, a template is rewritten before it is compiled: loops are counted, `~` and literals become filters, and
-all operators, calls and outputs go through the environment. Jinja is imported on first use, because it is
-slow to load.
+tags). Their renderer runs a template to its end, whatever it does; here one that goes beyond a limit is a
+TemplateError.
+
+Only methods and filters that are listed here exist, so a new one does not open a hole. What may be larger
+than what it is made of (`*`, formats, `replace`, `join`, `indent`, JSON, lists of characters) asks first;
+everything else is measured after. To leave nothing out, a template is rewritten before it is compiled: loops,
+literals, slices, comparisons, `~` and text become filters; operators, calls and outputs go through the
+environment. Jinja is imported on first use, because it is slow to load.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 
-from eaglecpp.chat import jinja_bounds as bounds
-from eaglecpp.chat.jinja_bounds import MAX_CHARS, MAX_STEPS, Budget
+from eaglecpp.chat import bounds
+from eaglecpp.chat.bounds import NODE, Budget, as_text, budget, chars, counted, made, measure, stopped
 from eaglecpp.errors import TemplateError
 
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["MAX_CHARS", "MAX_STEPS", "JinjaTemplate", "rendered_at"]
+__all__ = ["JinjaTemplate", "rendered_at"]
 
-_OF_JINJA = ("_loop_vars", "_block_vars")  # what generated code adds to the arguments of a call
-_MAX_TEMPLATE = 1 << 20  # characters; the longest known one has 30 thousand
+_MAX_SEARCH = 1 << 28  # characters of a text times those of what is looked for, where that is what it takes
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 
 
@@ -51,46 +54,33 @@ class JinjaTemplate:
     def __init__(self, text: str) -> None:
         import jinja2
 
-        if len(text) > _MAX_TEMPLATE:
-            raise TemplateError(f"{len(text)} characters, at most {_MAX_TEMPLATE}", 0, name="chat_template")
-        left = Budget()
-        token = bounds.budget.set(left)
+        bounds.check_size(text)
         try:
             self._template = _environment().from_string(text)
         except jinja2.TemplateSyntaxError as error:
             raise TemplateError(error.message or "syntax error", error.lineno, name="chat_template") from None
         except (RecursionError, SyntaxError, MemoryError, OverflowError):  # Python has its own limits
             raise TemplateError("nested too deeply", 0, name="chat_template") from None
-        finally:
-            bounds.budget.reset(token)
-        self._n_static = left.n_static
+        except TemplateError:
+            raise
+        except ValueError as error:  # a number of more digits than Python reads
+            raise TemplateError(str(error), 0, name="chat_template") from None
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError for an error of the template and beyond the limits."""
-        token = bounds.budget.set(Budget(self._n_static))
+        token = budget.set(Budget())
         try:
-            return "".join(_bounded_parts(self._template.generate(**variables)))
+            return self._template.render(variables)
         except TemplateError as error:  # from a bound, or from raise_exception
             error.line = error.line or _line(error)
             raise
         except (RecursionError, MemoryError):
             raise TemplateError("nested too deeply", 0, name="chat_template") from None
-        except Exception as error:  # a stranger's program ran: whatever it raised is the template's error
+        except Exception as error:  # an untrusted program ran: whatever it raised is the template's error
             message = str(error)[:500] or type(error).__name__
             raise TemplateError(message, _line(error), name="chat_template") from None
         finally:
-            bounds.budget.reset(token)
-
-
-def _bounded_parts(parts: Iterable[str]) -> Iterator[str]:
-    n_chars = 0
-    for part in parts:
-        n_chars += len(part)
-        if n_chars > bounds.MAX_CHARS:
-            raise TemplateError(
-                f"stopped after {bounds.MAX_CHARS} characters of output", 0, name="chat_template"
-            )
-        yield part
+            budget.reset(token)
 
 
 def _line(error: BaseException) -> int:
@@ -103,13 +93,152 @@ def _line(error: BaseException) -> int:
     return line
 
 
+# What may be larger than what it is made of asks before it is made, with the arguments of the filter, method
+# or operator.
+
+
+def _operator(sign: str, left: Any, right: Any) -> None:
+    if sign == "**":
+        raise stopped("** is not for templates")
+    if sign == "%" and isinstance(left, str):
+        _percent(left, right)
+    for one, other in ((left, right), (right, left)):
+        if sign == "*" and isinstance(one, str | list | tuple) and isinstance(other, int):
+            chars(len(one) * max(other, 0))
+
+
+def _formatted(form: str, mark: str, wide: str, values: Any) -> None:
+    if re.search(wide, form):
+        raise stopped("a format of more than 999 columns, or with a field's name in parentheses")
+    chars(len(form) + form.count(mark) * 1000 + measure(values)[0])
+
+
+def _percent(form: str, *values: Any, **named: Any) -> None:
+    _formatted(form, "%", r"%[^a-zA-Z%]*([(*]|[0-9]{4})", [*values, named])
+
+
+def _braces(form: str, *values: Any, **named: Any) -> None:
+    plain = form.replace("{{", "").replace("}}", "")
+    chars(plain.count("{") * measure([*values, named])[0])
+    _formatted(plain, "{", r"\{[^}]*(\{|[0-9]{4})", [])
+
+
+def _replace(value: Any, old: Any = "", new: Any = "", *_: Any) -> None:
+    text = as_text(value)
+    chars(len(text) + text.count(as_text(old)) * len(as_text(new)))
+
+
+def _join(values: Any, separator: Any = "", *_: Any, **__: Any) -> None:
+    chars(measure(values)[0] + len(values) * len(as_text(separator)))
+
+
+def _indent(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
+    text, n_columns = as_text(value), len(width) if isinstance(width, str) else int(width)
+    chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
+
+
+def _json(value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = (), **_: Any) -> None:
+    if indent not in (None, *range(17)) or measure(separators)[0] > 1024:
+        raise stopped("tojson: an indent of more than 16 columns")
+    size, depth = measure(value)
+    chars(size + size // NODE * (indent or 0) * depth)
+
+
+def _searched(text: Any, part: Any = None, *_: Any) -> None:
+    """What Python searches backwards, or for each character of `part`, takes the product of both lengths."""
+    n_steps = len(as_text(text)) * len(as_text(part))
+    if n_steps > _MAX_SEARCH:
+        raise stopped(f"a search of {n_steps} steps")
+
+
+def _taken_apart(text: Any, *_: Any, **__: Any) -> None:
+    """A list with an entry for each character or word."""
+    if isinstance(text, str):
+        budget.get().spend(len(text) * 2 * NODE)
+
+
+def _split(text: str, sep: Any = None, *_: Any, **__: Any) -> None:
+    _searched(text, sep)
+    n_parts = text.count(sep) + 1 if isinstance(sep, str) else len(text) // 2 + 1
+    budget.get().spend(sys.getsizeof(text) + n_parts * 2 * NODE)
+
+
+def _sum(values: Any, attribute: Any = None, start: Any = 0) -> None:
+    if not isinstance(start, int | float):
+        raise TypeError("sum: expected numbers")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
+def _names(text: str, **asking: Callable[..., None]) -> dict[str, Callable[..., None]]:
+    return dict.fromkeys(text.split(), _nothing) | asking
+
+
+_METHODS: dict[type, Mapping[str, Callable[..., None]]] = {
+    str: _names(
+        """capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit
+        isidentifier islower isnumeric isprintable isspace istitle isupper lower partition removeprefix
+        removesuffix startswith swapcase title upper""",
+        **dict.fromkeys(("lstrip", "rfind", "rindex", "rpartition", "rstrip", "strip"), _searched),
+        format=_braces,
+        join=lambda text, values=(): _join(values, text),
+        replace=_replace,
+        split=_split,
+        rsplit=_split,
+        splitlines=_taken_apart,
+    ),
+    dict: _names("get items keys values copy"),
+    list: _names("count index copy"),
+    tuple: _names("count index"),
+    float: _names("is_integer"),
+    int: _names("bit_length"),
+}
+_TAKEN_APART = "dictsort groupby list map reverse select sort title unique wordcount"
+_FILTERS = _names(
+    """abs capitalize count d default e escape first float forceescape int items last length lower max min
+    reject rejectattr safe selectattr string truncate upper""",
+    format=_percent,
+    indent=_indent,
+    join=_join,
+    replace=_replace,
+    sum=_sum,
+    tojson=_json,
+    trim=_searched,
+    **dict.fromkeys(_TAKEN_APART.split(), _taken_apart),
+)
+"""Jinja's filters that templates may use, and what asks for what they make."""
+
+
+def _bounded(function: Callable[..., Any], ask: Callable[..., None]) -> Callable[..., Any]:
+    """A filter or test of Jinja's, asked for before, measured after. What Jinja passes first, such as the
+    context, is no value.
+    """
+    n_first = int(hasattr(function, "jinja_pass_arg"))
+
+    @wraps(function)
+    def run(*args: Any, **named: Any) -> Any:
+        args = _whole(args)
+        ask(*args[n_first:], **named)
+        return made(function(*args, **named))
+
+    return run
+
+
+def _whole(args: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments with lists in place of what is made bit by bit."""
+    budget.get().check_time()
+    return tuple(list(counted(value)) if isinstance(value, Iterator) else value for value in args)
+
+
 def _raise_exception(message: Any) -> None:
-    raise TemplateError(bounds.as_text(message)[:2000], 0, name="chat_template")
+    raise TemplateError(as_text(message)[:2000], 0, name="chat_template")
 
 
 def _strftime_now(form: str) -> str:
     if len(form) > 500 or re.search(r"%[^a-zA-Z%]*[0-9]{3}", form):
-        raise bounds.stopped("a date of more than 99 columns")
+        raise stopped("a date of more than 99 columns")
     return (_now.get() or datetime.now()).strftime(form)
 
 
@@ -132,6 +261,7 @@ def _environment() -> jinja2.Environment:
     from jinja2.exceptions import SecurityError
     from jinja2.ext import Extension, loopcontrols
     from jinja2.filters import FILTERS
+    from jinja2.lexer import Token
     from jinja2.parser import Parser
     from jinja2.runtime import BlockReference, LoopContext, Macro, Undefined
     from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
@@ -142,6 +272,14 @@ def _environment() -> jinja2.Environment:
         """`{% generation %}` marks what a trainer learns from; a prompt has its content only."""
 
         tags = frozenset(("generation",))  # type: ignore[assignment] # jinja2 declares a set
+
+        def filter_stream(self, stream: Iterable[Token]) -> Iterator[Token]:
+            """Passes the tokens on, as many as a template may have."""
+            for n_tokens, token in enumerate(stream):
+                if n_tokens >= bounds.MAX_TOKENS:
+                    message = f"more than {bounds.MAX_TOKENS} words and signs of the language"
+                    raise TemplateError(message, token.lineno, name="chat_template")
+                yield token
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)
@@ -154,71 +292,63 @@ def _environment() -> jinja2.Environment:
             return "<Namespace>"
 
     class Bounding(NodeTransformer):
-        """Puts a filter of ours around everything that makes a value without a call or an operator."""
+        """Puts a filter of ours around everything that makes a value, or may take long, without a call or an
+        operator. Text becomes a constant, because Jinja does not show text to `finalize`.
+        """
 
-        def _asking(self, node: nodes.Node, name: str, *others: nodes.Expr) -> nodes.Expr:
-            return nodes.Filter(
-                cast(nodes.Expr, node), name, list(others), [], None, None, lineno=node.lineno
-            )
+        level = 0
 
-        def visit_For(self, node: nodes.For) -> nodes.Node:
-            n_static = _static(node)
-            self.generic_visit(node)
-            node.iter = self._asking(node.iter, "_counted", nodes.Const(n_static, lineno=node.lineno))
+        def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
+            self.level += 1
+            if self.level > bounds.MAX_NESTING:
+                raise TemplateError("nested too deeply", node.lineno, name="chat_template")
+            if isinstance(node, nodes.Compare) and len(node.ops) > 8:
+                message = f"{len(node.ops)} comparisons in a row"
+                raise TemplateError(message, node.lineno, name="chat_template")
+            super().generic_visit(node)
+            self.level -= 1
+            if isinstance(node, nodes.TemplateData):
+                return nodes.Const(node.data, lineno=node.lineno)
+            if isinstance(node, nodes.Concat):
+                return _filter("_concat", *node.nodes)
+            if isinstance(node, nodes.For):
+                node.iter = _filter("_counted", node.iter)
+            is_slice = isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice)
+            if is_slice or isinstance(node, nodes.List | nodes.Dict | nodes.Tuple | nodes.Compare):
+                return _filter("_made", node) if getattr(node, "ctx", "load") == "load" else node
             return node
 
-        def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
-            self.generic_visit(node)
-            return self._asking(node.nodes[0], "_concat", *node.nodes[1:])
-
-        def _literal(self, node: Any) -> nodes.Node:
-            self.generic_visit(node)
-            is_stored = getattr(node, "ctx", "load") != "load"
-            is_slice = not isinstance(node, nodes.Getitem) or isinstance(node.arg, nodes.Slice)
-            return self._asking(node, "_made") if is_slice and not is_stored else node
-
-        visit_List = visit_Dict = visit_Tuple = visit_Getitem = _literal
-
-    def _static(node: nodes.Node) -> int:
-        """Characters that stand in a piece of the template itself."""
-        texts = [part.data for part in node.find_all(nodes.TemplateData)]
-        texts += [part.value for part in node.find_all(nodes.Const) if isinstance(part.value, str)]
-        return sum(map(len, texts))
+    def _filter(name: str, node: nodes.Node, *others: nodes.Node) -> nodes.Filter:
+        return nodes.Filter(node, name, list(others), [], None, None, lineno=node.lineno)
 
     class Environment(ImmutableSandboxedEnvironment):
         intercepted_binops = frozenset(ImmutableSandboxedEnvironment.default_binop_table)
+        concat = staticmethod(bounds.joined)
 
         def _generate(self, source: nodes.Template, *args: Any, **kwargs: Any) -> str:
-            again = source.find_all((nodes.Macro, nodes.CallBlock, nodes.Block, nodes.For))
-            kinds = [node for node in again if not isinstance(node, nodes.For) or node.recursive]
-            bounds.budget.get().n_static = sum(map(_static, kinds))
             return super()._generate(Bounding().visit(source), *args, **kwargs)
 
         def call(self, context: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-            left = bounds.budget.get()
-            left.step()
-            given = {name: value for name, value in kwargs.items() if name not in _OF_JINJA}
-            if isinstance(function, Macro | BlockReference | LoopContext):
-                left.spend(left.n_static)
-                if isinstance(function, LoopContext):
-                    args = (bounds.counted(args[0]), *args[1:]) if args else args
-            elif not isinstance(function, Undefined) and function not in known:
-                method = getattr(function, "__wrapped__", function)
-                owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-                args = tuple(list(bounds.counted(a)) if isinstance(a, Iterator) else a for a in args)
-                is_loop = isinstance(owner, LoopContext)
-                if not is_loop and not bounds.check_method(owner, name, args, given):
+            method = getattr(function, "__wrapped__", function)
+            owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
+            args = _whole(args)
+            is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
+            if not is_own and not isinstance(owner, LoopContext) and function not in known:
+                kind = next((kind for kind in _METHODS if isinstance(owner, kind)), None)
+                if kind is None or name not in _METHODS[kind]:
                     raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
-            return bounds.made(super().call(context, function, *args, **kwargs))
+                given = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds its own
+                _METHODS[kind][name](owner, *args, **given)
+            return made(super().call(context, function, *args, **kwargs))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-            bounds.check_operator(operator, left, right)
-            return bounds.made(super().call_binop(context, operator, left, right))
+            _operator(operator, left, right)
+            return made(super().call_binop(context, operator, left, right))
 
     @pass_eval_context
     def finalize(context: Any, value: Any) -> str:
         """Takes a context so that Jinja never works an output out while compiling, when nobody counts."""
-        return bounds.as_text(value)
+        return as_text(value)
 
     environment = Environment(
         trim_blocks=True,
@@ -227,10 +357,15 @@ def _environment() -> jinja2.Environment:
         finalize=finalize,
         optimized=False,
     )
-    environment.filters = {
-        name: bounds.bounded_filter(name, _tojson if name == "tojson" else FILTERS[name])
-        for name in bounds.FILTERS
-    } | {"_counted": bounds.counted, "_concat": bounds.concat, "_made": bounds.made}
+    functions = FILTERS | {"tojson": _tojson}
+    environment.filters = {name: _bounded(functions[name], ask) for name, ask in _FILTERS.items()} | {
+        "_counted": counted,
+        "_concat": lambda *parts: bounds.joined(map(as_text, parts)),
+        "_made": made,
+    }
+    environment.tests = {
+        name: _bounded(cast(Any, test), _nothing) for name, test in environment.tests.items()
+    }
     environment.globals = {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from eaglecpp.chat.images import checked_image, decoded_image, image_mark, image_of_url
+from eaglecpp.chat.images import checked_image, decoded_image, image_mark, image_of_url, without_images
 from eaglecpp.errors import InvalidValueError
 
 __all__ = ["Message", "Role", "ToolCall"]
@@ -48,7 +48,7 @@ class ToolCall:
         arguments = function.get("arguments") or {}
         if isinstance(arguments, str):
             try:
-                arguments = json.loads(arguments)
+                arguments = json.loads(arguments) or {}  # "null", and PHP's "[]", of a call without any
             except (ValueError, RecursionError) as error:
                 raise InvalidValueError(
                     f"tool call {function['name']}: arguments are not JSON: {error}"
@@ -69,7 +69,8 @@ class ToolCall:
 @dataclass(frozen=True)
 class Message:
     """One turn. thinking: the reasoning text that belongs to an assistant's content. images: the bytes of
-    those for which marks (`eaglecpp.chat.images`) stand in the content.
+    those for which marks (`eaglecpp.chat.images`) stand in the content. attached: how many characters at its
+    beginning nobody typed: marks of images and texts of files.
     """
 
     role: str
@@ -79,6 +80,17 @@ class Message:
     tool_name: str = ""
     tool_call_id: str = ""
     images: tuple[bytes, ...] = field(default=(), repr=False)
+    attached: int = 0
+
+    @property
+    def text(self) -> str:
+        """The content without the marks of its images."""
+        return without_images(self.content, self.images)
+
+    @property
+    def typed(self) -> str:
+        """The content without what is attached to it."""
+        return without_images(self.content[self.attached :], self.images)
 
     @classmethod
     def from_dict(cls, message: Mapping[str, Any]) -> Message:

@@ -7,20 +7,23 @@ server all go through it. It holds no conversation and generates nothing.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.conversation import Conversation, PromptMemory, fold_system
+from eaglecpp.chat.bounds import rendered_together
+from eaglecpp.chat.conversation import Conversation, PromptMemory
 from eaglecpp.chat.images import image_mark
-from eaglecpp.chat.jinja_bounds import rendered_together
 from eaglecpp.chat.message import Message, Role, ToolCall
-from eaglecpp.chat.reader import AnswerReader, ThinkTags, tags_of
+from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
-from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks
-from eaglecpp.errors import ContextFullError, InvalidTypeError, TemplateError, UnsupportedError
+from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought
+from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader, call_marks
+from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
+from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 
 if TYPE_CHECKING:
     from eaglecpp.engine.infill import Infill
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
     from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
 
-__all__ = ["ChatModel", "ChatPrompt", "answer_room"]
+__all__ = ["Asked", "ChatModel", "ChatPrompt", "answer_room"]
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
+_log = logging.getLogger("eaglecpp.chat")
+_MARK = "probes9x"  # that no honest template changes
 _ROOM = 1024  # tokens kept free for an answer whose length nobody limits
 
 
@@ -42,27 +47,47 @@ def answer_room(max_tokens: int, n_ctx: int) -> int:
 @dataclass(frozen=True)
 class ChatPrompt:
     """A rendered conversation, or a text without a template, and its tokens. tools: what the answer may call;
-    n_left_out: messages that had to be left out for want of room.
+    describes: the prompt says how, instead of the template; has_form: of `Asked`; n_left_out: messages that
+    had to be left out for want of room; notices: what had to be put elsewhere than the client did.
     """
 
     rendered: Rendered
     tokens: list[int] = field(repr=False)
     tools: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    describes: bool = False
+    has_form: bool = False
     n_left_out: int = 0
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks of its prompt, apart from the messages.
+
+    think:    None = as the template has it; a bool or a level such as "high"
+    has_form: a grammar holds for the answer; it has no thought before it unless `think` asks for one
+    values:   for variables of the template
+    """
+
+    tools: Sequence[Mapping[str, Any]] = ()
+    think: bool | str | None = None
+    has_form: bool = False
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+PLAIN = Asked()
 
 
 class ChatModel:
     """model: whose template, system prompt and messages are used. gguf_template: what the target's file
-    carries, "" for none.
+    carries under a name, "" for its own; "" where it carries none.
 
-    `folds_system`: its template refuses the system role, so `render` puts a system message before the first
-    question.
+    Nothing here changes with a request: one may not change another's prompt.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, model: ResolvedModel, gguf_template: Callable[[], str]
+        self, vocabulary: Vocabulary, model: ResolvedModel, gguf_template: Callable[[str], str]
     ) -> None:
-        self.folds_system = False
         self._vocabulary = vocabulary
         self._model = model
         self._gguf_template = gguf_template
@@ -73,8 +98,15 @@ class ChatModel:
         """The template, and why it is this one; the bare prompt where the model has none."""
         vocabulary = self._vocabulary
         return self._model.chat_template(
-            self._gguf_template(), vocabulary.has_token, *vocabulary.border_texts
+            self._gguf_template(""), vocabulary.has_token, *vocabulary.border_texts
         )
+
+    @cached_property
+    def _tool_template(self) -> ChatTemplate | None:
+        """The template that a GGUF has for conversations with tools, where its other one is in use."""
+        text = self._gguf_template("tool_use") if self._base is None else ""
+        is_own = self.template.language == "jinja" and self.template.text == self._gguf_template("")
+        return replace(self.template, text=text) if text and is_own else None
 
     def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
         """The same with another template, Jinja or Go; None = this one."""
@@ -101,20 +133,14 @@ class ChatModel:
         """Messages behind the system prompt and messages of the model; a system message of their own stands
         in the place of its system prompt, and so does `system`. Raises InvalidTypeError, InvalidValueError.
         """
-        turns = _checked(messages)
+        turns = lead_system(_checked(messages))
         if system is None:
             system = turns.pop(0).content if turns and turns[0].role == Role.SYSTEM else self._model.system
         return Conversation(system or "", self._model.messages, turns)
 
-    def render(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
-        think: bool | str | None = None,
-    ) -> Rendered:
-        """The text of a prompt. For a template that refuses the system role, a system message goes before the
-        first question. Raises TemplateError; UnsupportedError for images without a projector.
+    def render(self, messages: Sequence[Message], asked: Asked = PLAIN) -> tuple[Rendered, Accepted]:
+        """The text of a prompt, and how the messages came into it. Raises TemplateError; UnsupportedError for
+        images without a projector, and a template that prints no question.
         """
         images = {image_mark(data): data for message in messages for data in message.images}
         if images and self._vocabulary.projector is None:
@@ -122,22 +148,39 @@ class ChatModel:
                 f"{self._model.target.name} was opened without a projector, so it reads no images; give the "
                 "model's with --mmproj (mmproj=)"
             )
-        rendered = self._rendered(messages, tools, think)
-        return replace(rendered, images=images) if images else rendered
+        with rendered_together():
+            template = self._template_for(messages, asked.tools)
+            taken = accepted(messages, asked.tools, template.takes, call_marks(template.text))
+            rendered = self._rendered(template, taken, asked)
+            head = taken.messages[0] if taken.messages else None
+            if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
+                taken, rendered = self._with_system(template, taken, rendered, asked)
+        for notice in taken.notices:
+            _log.info("%s: %s", self._model.target.name, notice)
+        return (replace(rendered, images=images) if images else rendered), taken
 
-    def _rendered(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], think: bool | str | None
-    ) -> Rendered:
-        folded = fold_system(messages)
-        if not self.folds_system:
-            try:
-                return self.template.render(messages, tools=tools, think=think)
-            except TemplateError:
-                if folded == list(messages):
-                    raise
-        rendered = self.template.render(folded, tools=tools, think=think)
-        self.folds_system = True
-        return rendered
+    def _template_for(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
+        has_calls = bool(tools) or any(turn.tool_calls or turn.role == Role.TOOL for turn in messages)
+        return (self._tool_template if has_calls else None) or self.template
+
+    def _rendered(self, template: ChatTemplate, taken: Accepted, asked: Asked) -> Rendered:
+        return template.render(
+            taken.messages, tools=taken.tools, think=asked.think, answers=asked.has_form, values=asked.values
+        )
+
+    def _with_system(
+        self, template: ChatTemplate, taken: Accepted, rendered: Rendered, asked: Asked
+    ) -> tuple[Accepted, Rendered]:
+        """The prompt with what a system message says, which may not be in it: some templates print that in
+        some conversations only. A template may also have changed the text; a mark in its place tells.
+        """
+        head, *others = taken.messages
+        marked = replace(taken, messages=[replace(head, content=_MARK), *others])
+        if _MARK in self._rendered(template, marked, asked).text:
+            return taken, rendered
+        notice = "this template leaves the system prompt out here, so it is put before the first question"
+        folded = replace(taken, messages=fold_system(taken.messages), notices=(*taken.notices, notice))
+        return folded, self._rendered(template, folded, asked)
 
     def prompt(
         self,
@@ -145,16 +188,17 @@ class ChatModel:
         memory: PromptMemory | None = None,
         *,
         n_ctx: int | None = None,
-        tools: Sequence[Mapping[str, Any]] = (),
-        think: bool | str | None = None,
+        asked: Asked = PLAIN,
     ) -> ChatPrompt:
         """The prompt of exactly these messages. memory: of the caches that it will meet. n_ctx: raises
         ContextFullError for a prompt that leaves no room there, 0 = in the engine's context.
         """
-        with rendered_together():
-            rendered = self.render(messages, tools=tools, think=think)
+        rendered, taken = self.render(messages, asked)
         memory = memory or PromptMemory(self._vocabulary)
-        return ChatPrompt(rendered, memory.tokens(rendered, n_ctx), tools)
+        tokens = memory.tokens(rendered, n_ctx)
+        return ChatPrompt(
+            rendered, tokens, asked.tools, taken.describes, asked.has_form, notices=taken.notices
+        )
 
     def fitting(
         self,
@@ -163,8 +207,7 @@ class ChatModel:
         *,
         n_ctx: int,
         max_tokens: int,
-        tools: Sequence[Mapping[str, Any]] = (),
-        think: bool | str | None = None,
+        asked: Asked = PLAIN,
     ) -> ChatPrompt:
         """The prompt of a conversation, out of which the oldest exchanges are left where it, tools and all,
         and an answer of `max_tokens` (at most a quarter of the context) do not fit into `n_ctx` tokens.
@@ -173,7 +216,7 @@ class ChatModel:
 
         def count(messages: Sequence[Message]) -> int:
             try:
-                prompt = self.prompt(messages, memory, n_ctx=n_ctx, tools=tools, think=think)
+                prompt = self.prompt(messages, memory, n_ctx=n_ctx, asked=asked)
             except ContextFullError:
                 return n_ctx + 1
             made[len(messages)] = prompt
@@ -182,9 +225,7 @@ class ChatModel:
         with rendered_together():
             conversation.fit(count, n_ctx, answer_room(max_tokens, n_ctx))
             messages = conversation.prompt()
-            prompt = made.get(len(messages)) or self.prompt(
-                messages, memory, n_ctx=n_ctx, tools=tools, think=think
-            )
+            prompt = made.get(len(messages)) or self.prompt(messages, memory, n_ctx=n_ctx, asked=asked)
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
@@ -211,29 +252,35 @@ class ChatModel:
     @cached_property
     def tags(self) -> ThinkTags | None:
         """The tags around the model's thinking; None if it does not think."""
-        found = None if self.template.language == "family" else tags_of(self.template.text)
-        return found or (self._base.tags if self._base is not None else None)
+        own = self.template.tags or (self._tool_template and self._tool_template.tags)
+        return own or (self._base.tags if self._base is not None else None)
 
-    def thinking(self, asked: bool | str | None, *, has_form: bool) -> bool | str | None:
-        """`think` for a prompt whose answer may have to have a form, such as JSON. That forbids thinking, so
-        a template that opens a thought unasked must not.
-        """
-        return False if asked is None and has_form and self.tags is not None else asked
+    def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
+        """A grammar for the whole answer to a prompt, of one in GBNF for what comes behind its thought."""
+        begins = prompt.rendered.begins
+        if not think or self.tags is None or begins == "answer":
+            return grammar
+        return behind_thought(grammar, self.tags, begins)
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Splits an answer, while it streams, into thinking and the rest."""
         marks = self._think_marks | (self._call_tokens if prompt.tools else {})
-        return AnswerReader(self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.text[-100:])
+        return AnswerReader(
+            self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.begins, bool(prompt.tools)
+        )
 
-    def tool_reader(self, tools: Sequence[Mapping[str, Any]]) -> ToolReader | None:
-        """Finds calls of tools, in JSON schema as in the OpenAI API, in an answer; None without tools."""
-        if not tools:
+    def tool_reader(self, prompt: ChatPrompt) -> ToolReader | None:
+        """Finds calls of the tools that a prompt offers, in JSON schema as in the OpenAI API, in its answer;
+        None without tools.
+        """
+        if not prompt.tools:
             return None
-        functions = [tool.get("function", tool) for tool in tools]
+        functions = [tool.get("function", tool) for tool in prompt.tools]
         schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
         return ToolReader(
-            self._calls,
+            (*self._calls, *((HERMES,) if prompt.describes else ())),
             tools={name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()},
+            may_be_bare=self.tags is not HARMONY or prompt.has_form,
         )
 
     def message(self, prompt: ChatPrompt, completion: Completion) -> Message:
@@ -241,7 +288,7 @@ class ChatModel:
         reader = self.reader(prompt)
         reader.decode(completion.tokens, completion.accepted)
         reader.finish(completion.text)
-        tools = self.tool_reader(prompt.tools)
+        tools = self.tool_reader(prompt)
         if tools is None:
             return Message(Role.ASSISTANT, reader.content, reader.thinking)
         found = tools.feed(reader.content) + tools.finish()
@@ -250,25 +297,23 @@ class ChatModel:
         return Message(Role.ASSISTANT, content, reader.thinking, calls)
 
     @cached_property
-    def _calls(self) -> CallMarks | None:
-        return call_marks(self.template.text) or (self._base._calls if self._base is not None else None)
+    def _calls(self) -> tuple[CallMarks, ...]:
+        texts = [self.template.text, self._tool_template.text if self._tool_template is not None else ""]
+        found = next(filter(None, map(call_marks, texts)), ())
+        return found or (self._base._calls if self._base is not None else ())
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
-        return self._marks(self.tags.open + self.tags.close + self.tags.plain) if self.tags else {}
+        tags = self.tags
+        return self._marks(tags.open + tags.close + tags.after + tags.plain + tags.marks) if tags else {}
 
     @cached_property
     def _call_tokens(self) -> dict[int, str]:
-        return self._marks(self._calls.open + self._calls.close + self._calls.inside) if self._calls else {}
+        return self._marks("".join(one.open + one.close + one.inside for one in self._calls))
 
     def _marks(self, text: str) -> dict[int, str]:
         """The control tokens, which have no text of their own, among the marks in `text`."""
-        tokens = {mark: self._vocabulary.token_of(mark) for mark in _CONTROL.findall(text)}
-        return {
-            token: mark
-            for mark, token in tokens.items()
-            if token is not None and not self._vocabulary.token_to_piece(token)
-        }
+        return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 
 def _checked(messages: Sequence[Any]) -> list[Message]:

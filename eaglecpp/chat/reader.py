@@ -13,142 +13,13 @@ import codecs
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
 
-if TYPE_CHECKING:
-    from eaglecpp.results import Chunk
+from eaglecpp.chat.thinking import Begins, Part, ThinkTags, splitter
+from eaglecpp.results import Chunk, Piece
 
-__all__ = ["AnswerReader", "Part", "Piece", "ThinkSplitter", "ThinkTags", "tags_of"]
+__all__ = ["AnswerReader", "Piece"]
 
-
-Kind = Literal["thinking", "answer", "tag"]
-
-
-@dataclass(frozen=True)
-class ThinkTags:
-    """`open` and `close` surround the thinking; `plain` begins an answer without any."""
-
-    open: str
-    close: str
-    plain: str = ""
-
-
-_KNOWN = (
-    ThinkTags("<think>", "</think>"),
-    ThinkTags("<thinking>", "</thinking>"),
-    ThinkTags("<reasoning>", "</reasoning>"),
-    ThinkTags("<seed:think>", "</seed:think>"),
-    ThinkTags("[THINK]", "[/THINK]"),
-    ThinkTags("<|channel>thought", "<channel|>"),
-    ThinkTags(
-        "<|channel|>analysis<|message|>",
-        "<|end|><|start|>assistant<|channel|>final<|message|>",
-        "<|channel|>final<|message|>",
-    ),
-)
-
-
-def tags_of(template: str) -> ThinkTags | None:
-    """The tags that a chat template mentions; None for a model that does not think."""
-    return next((tags for tags in _KNOWN if tags.open in template or tags.close in template), None)
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of the text. "tag": the tags and the white space around them, not for showing."""
-
-    kind: Kind
-    text: str
-
-
-class ThinkSplitter:
-    """Feed text, take parts. `prompt_end`: the end of the prompt, where the template may have opened the
-    thinking.
-    """
-
-    def __init__(self, tags: ThinkTags | None, prompt_end: str = "") -> None:
-        self._tags = tags
-        self._held = ""
-        self._state: Literal["begin", "think begins", "think", "answer begins", "answer"] = "answer"
-        if tags is not None:
-            opened = prompt_end.rstrip().endswith(tags.open)
-            self._state = "think begins" if opened else "begin"
-
-    def feed(self, text: str) -> list[Part]:
-        """Takes the next text; returns what became certain."""
-        self._held += text
-        return self._advance(final=False)
-
-    def finish(self) -> list[Part]:
-        """Returns what was held back; no more text will come."""
-        return self._advance(final=True)
-
-    def _advance(self, final: bool) -> list[Part]:
-        parts: list[Part] = []
-        while self._held:
-            before = self._state
-            self._step(parts, final)
-            if self._state == before:
-                break
-        return [part for part in parts if part.text]
-
-    def _step(self, parts: list[Part], final: bool) -> None:
-        """Takes from the held text what the state allows; a change of state means: look again."""
-        if self._state == "begin":
-            self._begin(parts, final)
-        elif self._state == "think":
-            self._think(parts, final)
-        elif self._state == "answer":
-            parts.append(self._take("answer", len(self._held)))
-        else:  # white space behind a tag
-            n_blank = len(self._held) - len(self._held.lstrip())
-            parts.append(self._take("tag", n_blank))
-            if self._held:
-                self._state = "think" if self._state == "think begins" else "answer"
-
-    def _begin(self, parts: list[Part], final: bool) -> None:
-        assert self._tags is not None
-        text = self._held.lstrip()
-        n_blank = len(self._held) - len(text)
-        for tag in (self._tags.open, self._tags.plain):
-            if tag and text.startswith(tag):
-                parts.append(self._take("tag", n_blank + len(tag)))
-                self._state = "think begins" if tag == self._tags.open else "answer begins"
-                return
-            if tag and tag.startswith(text) and not final:
-                return
-        self._state = "answer"
-
-    def _think(self, parts: list[Part], final: bool) -> None:
-        assert self._tags is not None
-        close = self._tags.close
-        end = self._held.find(close)
-        if end >= 0:
-            n_text = len(self._held[:end].rstrip())
-            parts.append(self._take("thinking", n_text))
-            parts.append(self._take("tag", end - n_text + len(close)))
-            self._state = "answer begins"
-            return
-        n_sure = len(self._held)
-        if not final:  # the beginning of the tag, and white space before it, may have to go
-            n_tag = next(
-                n for n in range(min(len(close) - 1, n_sure), -1, -1) if self._held.endswith(close[:n])
-            )
-            n_sure = len(self._held[: n_sure - n_tag].rstrip())
-        parts.append(self._take("thinking", n_sure))
-
-    def _take(self, kind: Kind, n_chars: int) -> Part:
-        text, self._held = self._held[:n_chars], self._held[n_chars:]
-        return Part(kind, text)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Text to show. is_thinking: it is not part of the answer; is_accepted: it was drafted and accepted."""
-
-    text: str
-    is_thinking: bool
-    is_accepted: bool
+_GAP = "\n\n"  # between two messages that one answer has
 
 
 @dataclass
@@ -166,7 +37,8 @@ class AnswerReader:
     token_bytes: the bytes of a token, empty for a control token
     tags:        the model's thinking tags, None if it does not think
     marks:       texts of the control tokens that the tags are made of
-    prompt_end:  the last characters of the prompt
+    begins:      what its prompt leaves it to begin with
+    has_tools:   calls are among the content, with the marks around them
     """
 
     def __init__(
@@ -174,14 +46,15 @@ class AnswerReader:
         token_bytes: Callable[[int], bytes],
         tags: ThinkTags | None = None,
         marks: dict[int, str] | None = None,
-        prompt_end: str = "",
+        begins: Begins = "any",
+        has_tools: bool = False,
     ) -> None:
         self.content = ""
         self.thinking = ""
         self.text = ""
         self._token_bytes = token_bytes
         self._marks = marks or {}
-        self._splitter = ThinkSplitter(tags, prompt_end)
+        self._splitter = splitter(tags, begins, has_tools)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._decoded: deque[_Run] = deque()  # of tokens whose text is not certain yet
         self._split: deque[_Run] = deque()  # what the splitter holds back
@@ -223,7 +96,8 @@ class AnswerReader:
     def _labelled(self, parts: Iterable[Part]) -> list[Piece]:
         pieces: list[Piece] = []
         for part in parts:
-            for text, is_accepted in self._next_runs(len(part.text)):
+            runs = [(_GAP, False)] if part.is_next else self._next_runs(len(part.text))
+            for text, is_accepted in runs:
                 if part.kind == "thinking":
                     self.thinking += text
                 elif part.kind == "answer":

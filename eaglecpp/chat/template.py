@@ -9,20 +9,21 @@ template does not keep a model from loading. `Rendered.has_bos` lets the caller 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from eaglecpp.chat.bounds import check_time_left
 from eaglecpp.chat.jinja import JinjaTemplate
-from eaglecpp.chat.jinja_bounds import check_time_left
-from eaglecpp.chat.message import Message
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.probe import Form, Takes, probe
+from eaglecpp.chat.thinking import Begins, ThinkTags, tags_of
 from eaglecpp.errors import InvalidValueError, TemplateError
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.gotemplate.ollama import Template
+    from eaglecpp.chat.go_template import Template
 
 __all__ = ["ChatTemplate", "Rendered", "family_names", "family_of", "is_jinja", "render_family"]
 
@@ -103,15 +104,19 @@ def is_jinja(text: str) -> bool:
     return _JINJA_MARK.search(text) is not None
 
 
+Language = Literal["go", "jinja", "family"]
+
+
 @dataclass(frozen=True)
 class Rendered:
     """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images:
-    by the marks that stand for them.
+    by the marks that stand for them. begins: what its answer begins with.
     """
 
     text: str
     has_bos: bool
     images: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    begins: Begins = "any"
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,7 @@ class ChatTemplate:
     notices:  what the user should know about the choice
     """
 
-    language: Literal["go", "jinja", "family"]
+    language: Language
     text: str
     source: str
     reason: str = ""
@@ -152,7 +157,44 @@ class ChatTemplate:
         has_token: whether the vocabulary has a token of that text
         Raises ValueError for a choice that is not there.
         """
-        return _Chooser(modelfile, gguf, stored, bos_text, eos_text).chosen(choice, has_token)
+
+        def made(language: Language, text: str, source: str, reason: str, *notices: str) -> ChatTemplate:
+            return cls(language, text, source, reason, bos_text, eos_text, notices)
+
+        def written(text: str, source: str, reason: str) -> ChatTemplate:
+            return made("jinja" if is_jinja(text) else "go", text, source, reason)
+
+        asked = f"chat_template {choice} was requested"
+        of_modelfile, of_gguf = "the Modelfile's TEMPLATE", "the GGUF (tokenizer.chat_template)"
+        match choice:
+            case "auto" if modelfile:
+                return written(modelfile, of_modelfile, "a TEMPLATE overrides the GGUF's own" if gguf else "")
+            case "auto" if gguf:
+                reason = "drafters are trained on it, so it overrides the stored one" if stored else ""
+                return made("jinja", gguf, of_gguf, reason)
+            case "auto" if stored:
+                return written(stored, "the store (template layer)", "the GGUF has none")
+            case "auto":
+                family = family_of(has_token) if has_token is not None else ""
+                if family:
+                    notice = f"the model has no chat template; its vocabulary looks like {family}"
+                    return made("family", family, "", "guessed from the vocabulary", notice)
+                notice = "the model has no chat template; the prompt is used as it is, as for a base model"
+                return made("go", BARE_PROMPT, "", "no template was found", notice)
+            case "modelfile" if modelfile:
+                return written(modelfile, of_modelfile, asked)
+            case "gguf" if gguf:
+                return made("jinja", gguf, of_gguf, asked)
+            case "modelfile":
+                raise InvalidValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
+            case "gguf":
+                raise InvalidValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
+            case "raw":
+                return made("go", BARE_PROMPT, "", asked)
+        if choice not in family_names():
+            known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
+            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
+        return made("family", choice, "", asked)
 
     def describe(self) -> str:
         """One sentence: which language, from where, and why."""
@@ -168,6 +210,16 @@ class ChatTemplate:
         """Compiles the template now. Raises TemplateError."""
         _ = self._compiled
 
+    @cached_property
+    def tags(self) -> ThinkTags | None:
+        """The tags around the thinking of a model with this template; None where it mentions none."""
+        return None if self.language == "family" else tags_of(self.text)
+
+    @cached_property
+    def takes(self) -> Takes:
+        """What of a conversation reaches its prompts. Raises TemplateError."""
+        return probe(self._probed)
+
     def render(
         self,
         messages: Sequence[Message | Mapping[str, Any]],
@@ -175,93 +227,83 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] = (),
         think: bool | str | None = None,
         add_generation_prompt: bool = True,
+        answers: bool = False,
+        values: Mapping[str, Any] | None = None,
     ) -> Rendered:
-        """The prompt of a conversation; a trailing assistant message is the start of the answer.
+        """The prompt of a conversation; a trailing assistant message, without calls, begins the answer.
 
         think: None = as the template has it; a bool or a level such as "high"
         add_generation_prompt: open the assistant's turn; a Go template always does
+        answers: no thought comes before the answer, unless `think` asks for one. A thought that the template
+                 opens all the same, or although `think` is False, is closed.
+        values: for variables that a Jinja template names, over those that `think` sets
         Raises TemplateError, and ValueError for a message of the wrong form.
         """
         turns = tuple(turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages)
-        prefill = ""
-        if self.language != "go" and add_generation_prompt and turns and turns[-1].role == "assistant":
-            prefill, turns = turns[-1].content, turns[:-1]
+        start: Message | None = None
+        last = turns[-1] if turns and self.language != "go" and add_generation_prompt else None
+        if last is not None and last.role == Role.ASSISTANT and not last.tool_calls:
+            start, turns = self._start(last), turns[:-1]
+        answers = answers or (start is not None and bool(start.content))
+        if think is None and answers and self.tags is not None:
+            think = False
         check_time_left()
-        compiled = self._compiled
-        if isinstance(compiled, JinjaTemplate):
-            values = self._variables(turns, tools, think, add_generation_prompt)
-            if any(turn.tool_calls for turn in turns):
-                values["messages"] = [_said(message, *self._call_form) for message in values["messages"]]
-            text = compiled.render(values)
-        elif compiled is not None:
-            from eaglecpp.chat.gotemplate.ollama import TemplateInput
+        form = self.takes.form if self.language == "jinja" else Form()
+        text = self._text(turns, form, tools, think, add_generation_prompt, values or {})
+        begins: Begins = "any"
+        if add_generation_prompt:
+            text, begins = self._begun(text, start, think, answers)
+        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text), begins=begins)
 
-            text = compiled.render(TemplateInput(turns, tuple(tools), think))
-        else:
-            text = render_family(self.text, turns, add_generation_prompt)
-        text += prefill
-        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
+    def _start(self, message: Message) -> Message:
+        """The start of an answer, with the thought that is written into its content apart from it."""
+        tags, said = self.tags, message.content.lstrip()
+        if tags is None or not said.startswith(tags.open):
+            return message
+        thought, closed, content = said[len(tags.open) :].partition(tags.close)
+        if closed:
+            thought, content = thought.strip(), content.lstrip()
+            content = content.removeprefix(tags.after + tags.plain)
+        return replace(message, content=content, thinking=message.thinking + thought)
 
-    def infill(self, prefix: str, suffix: str) -> Rendered | None:
-        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one
-        of the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
-        """
-        if self.language != "go" or not (prefix and suffix):
-            return None
-        from eaglecpp.chat.gotemplate.ollama import TemplateInput
+    def _begun(
+        self, text: str, start: Message | None, think: bool | str | None, answers: bool
+    ) -> tuple[str, Begins]:
+        """A prompt with the start of its answer, and what the rest of that begins with."""
+        tags = self.tags
+        thought, said = (start.thinking, start.content) if start is not None else ("", "")
+        if tags is None:
+            return text + said, "any"
+        is_open = tags.is_open(text)
+        if thought and not is_open:
+            text, is_open = text + tags.open + ("\n" if tags.breaks else ""), True
+        text += thought.lstrip("\n") if is_open and thought else ""
+        if is_open and (said or think is False or (answers and not think)):
+            return text + tags.closing(text) + said, "answer"
+        if tags.plain and not is_open and (said or (answers and not think)):
+            return text + tags.plain + said, "answer"
+        return text + said, "thought" if is_open else "answer" if said else "any"
 
-        check_time_left()
-        compiled = self._compiled
-        assert compiled is not None and not isinstance(compiled, JinjaTemplate)
-        if "suffix" not in compiled.uses:
-            return None
-        text = compiled.render(TemplateInput(prompt=prefix, suffix=suffix))
-        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
+    def _probed(self, messages: Sequence[Message], form: Form, tools: Sequence[Mapping[str, Any]]) -> str:
+        """For `probe`."""
+        return self._text(messages, form, tools, None, True, {})
 
-    @cached_property
-    def _call_form(self) -> tuple[bool, bool]:
-        """How the template wants tool calls: arguments as text, and None for a content that is empty.
-
-        Templates differ and say so nowhere: one writes the arguments down as they are, the next turns them
-        into JSON itself, a third passes over a call beside a content. So each form is tried.
-        """
-        compiled = self._compiled
-        assert isinstance(compiled, JinjaTemplate)
-        call = {
-            "id": "call00001",
-            "type": "function",
-            "function": {"name": "probe_f", "arguments": {"probe_a": "probe_b"}},
-        }
-        asks = {"role": "assistant", "content": "", "tool_calls": [call]}
-        told = {"role": "tool", "content": "r", "tool_call_id": "call00001", "name": "probe_f"}
-        for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
-            values = self._variables([Message("user", "q")], (), None, False)
-            values["messages"] += [_said(asks, as_text, without), told]
-            try:
-                text = compiled.render(values)
-            except TemplateError:
-                continue
-            if "probe_b" in text and "'probe_a'" not in text and '\\"probe_a' not in text:
-                return as_text, without
-        return False, False
-
-    @cached_property
-    def _compiled(self) -> Template | JinjaTemplate | None:
-        if self.language == "go":  # the interpreter loads only for a template that needs it
-            from eaglecpp.chat.gotemplate.ollama import Template
-
-            return Template.parse(self.text)
-        return JinjaTemplate(self.text) if self.language == "jinja" else None
-
-    def _variables(
+    def _text(
         self,
         turns: Sequence[Message],
+        form: Form,
         tools: Sequence[Mapping[str, Any]],
         think: bool | str | None,
         add: bool,
-    ) -> dict[str, Any]:
+        values: Mapping[str, Any],
+    ) -> str:
+        compiled = self._compiled
+        if compiled is None:
+            return render_family(self.text, turns, add)
+        if not isinstance(compiled, JinjaTemplate):
+            return compiled.render(turns, tools=tools, think=think)
         variables: dict[str, Any] = {
-            "messages": [turn.to_dict() for turn in turns],
+            "messages": [form.applied(turn) for turn in turns],
             "tools": [dict(tool) for tool in tools] or None,
             "bos_token": self.bos_text,
             "eos_token": self.eos_text,
@@ -276,73 +318,26 @@ class ChatTemplate:
             }
         if isinstance(think, str):
             variables["reasoning_effort"] = think
-        return variables
+        named = [name for name in values if re.search(rf"\b{re.escape(name)}\b", self.text)]
+        return compiled.render(variables | {name: values[name] for name in named})
 
+    def infill(self, prefix: str, suffix: str) -> Rendered | None:
+        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one
+        of the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
+        """
+        if self.language != "go" or not (prefix and suffix):
+            return None
+        compiled = self._compiled
+        assert compiled is not None and not isinstance(compiled, JinjaTemplate)
+        if "suffix" not in compiled.uses:
+            return None
+        text = compiled.render(prompt=prefix, suffix=suffix)
+        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
 
-def _said(message: Mapping[str, Any], as_text: bool, without: bool) -> dict[str, Any]:
-    """A message in the form of `ChatTemplate._call_form`."""
-    if not message.get("tool_calls"):
-        return dict(message)
-    calls = []
-    for call in message["tool_calls"]:
-        function = call["function"]
-        given = function["arguments"]
-        text = json.dumps(given, ensure_ascii=False) if as_text else given
-        calls.append({**call, "function": {**function, "arguments": text}})
-    content = message.get("content") or (None if without else "")
-    return {**message, "tool_calls": calls, "content": content}
+    @cached_property
+    def _compiled(self) -> Template | JinjaTemplate | None:
+        if self.language == "go":  # the interpreter loads only for a template that needs it
+            from eaglecpp.chat.go_template import Template
 
-
-@dataclass(frozen=True)
-class _Chooser:
-    """The templates that are there, and the rule that picks among them."""
-
-    modelfile: str | None
-    gguf: str | None
-    stored: str | None
-    bos_text: str
-    eos_text: str
-
-    def chosen(self, choice: str, has_token: Callable[[str], bool] | None) -> ChatTemplate:
-        asked = f"chat_template {choice} was requested"
-        match choice:
-            case "auto":
-                return self._automatic(has_token)
-            case "modelfile" if self.modelfile:
-                return self._written(self.modelfile, "the Modelfile's TEMPLATE", asked)
-            case "gguf" if self.gguf:
-                return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", asked)
-            case "modelfile":
-                raise InvalidValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
-            case "gguf":
-                raise InvalidValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
-            case "raw":
-                return self._made("go", BARE_PROMPT, "", asked)
-        if choice not in family_names():
-            known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
-            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
-        return self._made("family", choice, "", asked)
-
-    def _automatic(self, has_token: Callable[[str], bool] | None) -> ChatTemplate:
-        if self.modelfile:
-            reason = "a TEMPLATE overrides the GGUF's own" if self.gguf else ""
-            return self._written(self.modelfile, "the Modelfile's TEMPLATE", reason)
-        if self.gguf:
-            reason = "drafters are trained on it, so it overrides the stored one" if self.stored else ""
-            return self._made("jinja", self.gguf, "the GGUF (tokenizer.chat_template)", reason)
-        if self.stored:
-            return self._written(self.stored, "the store (template layer)", "the GGUF has none")
-        family = family_of(has_token) if has_token is not None else ""
-        if family:
-            notice = f"the model has no chat template; its vocabulary looks like {family}"
-            return self._made("family", family, "", "guessed from the vocabulary", notice)
-        notice = "the model has no chat template; the prompt is used as it is, as for a base model"
-        return self._made("go", BARE_PROMPT, "", "no template was found", notice)
-
-    def _written(self, text: str, source: str, reason: str) -> ChatTemplate:
-        return self._made("jinja" if is_jinja(text) else "go", text, source, reason)
-
-    def _made(
-        self, language: Literal["go", "jinja", "family"], text: str, source: str, reason: str, *notices: str
-    ) -> ChatTemplate:
-        return ChatTemplate(language, text, source, reason, self.bos_text, self.eos_text, notices)
+            return Template.parse(self.text)
+        return JinjaTemplate(self.text) if self.language == "jinja" else None

@@ -9,74 +9,96 @@ back; what looked like a call but is not one comes out as text. Needs no model a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
 from eaglecpp.chat.message import ToolCall
+from eaglecpp.chat.thinking import n_begun
 
-__all__ = ["CallMarks", "ToolReader", "call_marks"]
+__all__ = ["HERMES", "CallMarks", "ToolReader", "call_marks"]
 
 
 @dataclass(frozen=True)
 class CallMarks:
     """`open` begins a call or a list of calls, `close` ends it; "" = the end of the answer does.
 
-    inside: other control tokens of a call; forgotten: what a call begins with where a model forgets `open`
+    inside: other control tokens of a call
+    stray:  the end that may follow where a model forgot the beginning that belongs to it
+    word:   what templates with these marks have; "" = `open`
     """
 
     open: str
     close: str = ""
     inside: str = ""
-    forgotten: str = ""
+    stray: str = ""
+    word: str = ""
+
+    @property
+    def keeps_open(self) -> bool:
+        """Whether `open` is a part of the call itself."""
+        return self.open == _FUNCTION
 
 
 _FUNCTION = "<function="
+HERMES = CallMarks("<tool_call>", "</tool_call>")
+"""Of many families, and of tools that are described to a model whose template has none."""
 _BARE = ("{", "[{", "```json", "```\n{")
 _KNOWN = (
-    ("[TOOL_CALLS]", CallMarks("[TOOL_CALLS]")),  # Mistral
-    ("<｜tool▁calls▁begin｜>", CallMarks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>")),  # DeepSeek
-    ("<|tool_call|>", CallMarks("<|tool_call|>")),  # Granite
-    ("<|tool_call>", CallMarks("<|tool_call>", "<tool_call|>", inside='<|"|>')),  # Gemma 4
+    CallMarks("[TOOL_CALLS]"),  # Mistral
+    CallMarks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
+    CallMarks("<|tool_call|>"),  # Granite
+    CallMarks("<|tool_call>", "<tool_call|>", inside='<|"|>'),  # Gemma 4
     *(  # DeepSeek 3.2 and later
-        (f"<｜DSML｜{word}>", CallMarks(f"<｜DSML｜{word}>", f"</｜DSML｜{word}>"))
+        CallMarks(f"<｜DSML｜{word}>", f"</｜DSML｜{word}>")
         for word in ("function_calls", "tool_calls", " calls")
     ),
-    ("<|tool_call_start|>", CallMarks("<|tool_call_start|>", "<|tool_call_end|>")),  # LFM2
-    ("<tool_call>", CallMarks("<tool_call>", "</tool_call>")),  # Hermes, Qwen, SmolLM2, GLM
-    ("<function_call>", CallMarks("<function_call>", "</function_call>")),
-    ("<functioncall>", CallMarks("<functioncall>")),
-    (_FUNCTION, CallMarks(_FUNCTION, "</function>")),
-    ("<|python_tag|>", CallMarks("<|python_tag|>")),  # Llama 3
+    CallMarks("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
+    CallMarks(  # Kimi K2
+        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", inside="<|tool_call_argument_begin|>"
+    ),
+    CallMarks("to=functions.", "<|call|>", word="<|start|>assistant to="),  # gpt-oss
+    HERMES,  # Hermes, Qwen, GLM
+    CallMarks("<function_call>", "</function_call>"),
+    CallMarks("<functioncall>"),
+    CallMarks(_FUNCTION, "</function>"),
+    CallMarks("<|python_tag|>"),  # Llama 3
 )
+_FORGOTTEN = {
+    "<tool_call>": CallMarks(_FUNCTION, "</function>", stray="</tool_call>"),  # of Qwen Coder
+    "<|tool_calls_section_begin|>": CallMarks(
+        "<|tool_call_begin|>", "<|tool_call_end|>", stray="<|tool_calls_section_end|>"
+    ),
+}
+"""What calls begin with where a model forgets the beginning."""
 
 
-def call_marks(template: str) -> CallMarks | None:
-    """The marks that a chat template puts around calls; None where it mentions none."""
-    found = next((marks for word, marks in _KNOWN if word in template), None)
-    if found is not None and found.open == "<tool_call>" and _FUNCTION in template:
-        return replace(found, forgotten=_FUNCTION)
-    return found
+def call_marks(template: str) -> tuple[CallMarks, ...]:
+    """The marks that a chat template puts around calls; () where it mentions none."""
+    found = next((marks for marks in _KNOWN if (marks.word or marks.open) in template), None)
+    if found is None:
+        return ()
+    other = _FORGOTTEN.get(found.open)
+    return (found, other) if other is not None and other.open in template else (found,)
 
 
 class ToolReader:
     """One answer of a model that was given tools.
 
-    marks: of its template, None for a model that only writes bare JSON; names: the tools there are, or
-    tools: with the schemas of their parameters
+    marks: of its template, none for a model that only writes bare JSON; tools: with the schemas of their
+    parameters; may_be_bare: an answer that is only JSON is a call, too
     """
 
-    def __init__(
-        self, marks: CallMarks | None, names: Sequence[str] = (), tools: Tools | None = None
-    ) -> None:
-        self._marks = marks
-        self._tools: Tools = tools if tools is not None else {name: {} for name in names}
-        self._names = tuple(self._tools)
+    def __init__(self, marks: Sequence[CallMarks], tools: Tools, may_be_bare: bool = True) -> None:
+        self._marks = {one.open: one for one in marks}
+        self._tools = tools
+        self._names = tuple(tools)
+        self._may_be_bare = may_be_bare
         self._held = ""
-        self._inside = ""  # what began the block
+        self._inside: CallMarks | None = None  # of the block that has begun
         self._looked = 0  # the block does not end before that
         self._stray = ""  # the end of a block that a model did not begin
         self._said = False  # something that is not white space
-        self.n_calls = 0
+        self._n_calls = 0
 
     def feed(self, text: str) -> list[str | ToolCall]:
         """Takes the next text; returns what became certain."""
@@ -91,11 +113,11 @@ class ToolReader:
         while self._held:
             if self._stray and not self._drop_stray(final):
                 return
-            if self._inside:
-                end = self._end_of_block(final)
+            if self._inside is not None:
+                end = self._end_of_block(self._inside, final)
                 if end == 0:
                     return
-                yield from self._take_block(end)
+                yield from self._take_block(self._inside, end)
             elif not self._said and self._is_bare():
                 if not final:
                     return
@@ -103,47 +125,42 @@ class ToolReader:
                 yield from self._calls(text, text, self._names, is_cut=False)
             else:
                 yield from self._take_text(final)
-                if not self._inside:
+                if self._inside is None:
                     return
 
     def _is_bare(self) -> bool:
         text = self._held.lstrip()
-        if not self._names:
+        if not self._names or not self._may_be_bare:
             return False
         begins = (*_BARE, *(f"[{name}(" for name in self._names))
         return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
-        openings = [one for one in (self._marks.open, self._marks.forgotten) if one] if self._marks else []
-        starts = {self._held.find(one): one for one in reversed(openings) if one in self._held}
+        starts = {self._held.find(one): one for one in reversed(self._marks) if one in self._held}
         if starts:
             start = min(starts)
             text, self._held = self._held[:start], self._held[start:]
-            self._inside, self._looked = starts[start], 0
+            self._inside, self._looked = self._marks[starts[start]], 0
             if text.strip():
-                yield self._told(text.rstrip())
+                yield self._noted(text.rstrip())
             return
         n_sure = len(self._held)
         if not final:
-            n_sure -= max((_n_begun(self._held, one) for one in openings), default=0)
+            n_sure -= max((n_begun(self._held, one) for one in self._marks), default=0)
             n_sure = len(self._held[:n_sure].rstrip())  # white space before a call is not text
         text, self._held = self._held[:n_sure], self._held[n_sure:]
-        if text.strip() or (text and not self.n_calls):
-            yield self._told(text)
+        if text.strip() or (text and not self._n_calls):
+            yield self._noted(text)
 
-    def _told(self, text: str) -> str:
+    def _noted(self, text: str) -> str:
         self._said = self._said or bool(text.strip())
         return text
 
-    def _close(self) -> str:
-        assert self._marks is not None
-        return "</function>" if self._inside == _FUNCTION else self._marks.close
-
-    def _end_of_block(self, final: bool) -> int:
+    def _end_of_block(self, marks: CallMarks, final: bool) -> int:
         """How many characters the block has, its end included; 0 = more may come. What looks like its end
         within a value is none.
         """
-        close, first = self._close(), len(self._inside)
+        close, first = marks.close, len(marks.open)
         at = self._held.find(close, max(first, self._looked)) if close else -1
         while at >= 0:
             if not is_inside_value(self._held[:at]):
@@ -152,21 +169,21 @@ class ToolReader:
             at = self._held.find(close, self._looked)
         if not final:
             return 0
-        at = self._held.find(close, first) if close else -1
+        is_whole = not is_inside_value(self._held)  # its end is the answer's
+        at = self._held.find(close, first) if close and not is_whole else -1
         return len(self._held) if at < 0 else at + len(close)
 
-    def _take_block(self, n_all: int) -> Iterator[str | ToolCall]:
-        assert self._marks is not None
+    def _take_block(self, marks: CallMarks, n_all: int) -> Iterator[str | ToolCall]:
         whole, self._held = self._held[:n_all], self._held[n_all:]
-        close = self._close()
-        is_cut = bool(close) and not whole.endswith(close)
-        inner = whole if self._inside == _FUNCTION else whole[len(self._inside) :]
-        if close and not is_cut and self._inside != _FUNCTION:
-            inner = inner[: -len(close)]
-        if self._inside == self._marks.forgotten and not is_cut:
-            self._stray = self._marks.close
-        self._inside = ""
-        yield from self._calls(whole, inner, (), is_cut)
+        is_cut = bool(marks.close) and not whole.endswith(marks.close)
+        inner = whole
+        if not marks.keeps_open:
+            inner = whole[len(marks.open) : None if is_cut or not marks.close else -len(marks.close)]
+        if not is_cut:
+            self._stray = marks.stray
+        self._inside = None
+        if inner.strip() or is_cut:
+            yield from self._calls(whole, inner, (), is_cut)
 
     def _drop_stray(self, final: bool) -> bool:
         """Leaves out the end that belongs to a forgotten beginning; False while it may still come."""
@@ -180,13 +197,8 @@ class ToolReader:
 
     def _calls(self, whole: str, inner: str, names: Sequence[str], is_cut: bool) -> Iterator[str | ToolCall]:
         calls = parse_calls(inner, names, self._tools, is_cut)
-        self.n_calls += len(calls)
+        self._n_calls += len(calls)
         if calls:
             yield from calls
         else:
-            yield self._told(whole)
-
-
-def _n_begun(text: str, mark: str) -> int:
-    """How many characters at the end of a text may be the beginning of a mark."""
-    return next(n for n in range(min(len(mark) - 1, len(text)), -1, -1) if text.endswith(mark[:n]))
+            yield self._noted(whole)

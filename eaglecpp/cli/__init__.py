@@ -34,9 +34,8 @@ COMMANDS = {
     "ps": ("eaglecpp.cli.ps:ps", "List the models that a server has loaded."),
     "stop": ("eaglecpp.cli.ps:stop", "Let a server free a model's memory."),
     "generate": ("eaglecpp.cli.generate:generate", "Complete a prompt, without a chat template."),
-    "bench": ("eaglecpp.cli.bench.command:bench", "Measure a model's speed, with and without drafting."),
+    "bench": ("eaglecpp.cli.benchmark:bench", "Measure a model's speed, with and without drafting."),
     "create": ("eaglecpp.cli.create:create", "Make a stored model from a Modelfile."),
-    "check": ("eaglecpp.cli.check:check", "Check a Modelfile, for eaglecpp or for Ollama."),
     "cp": ("eaglecpp.cli.cp:cp", "Give a stored model a second name."),
     "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
@@ -145,12 +144,11 @@ def group(ctx: click.Context, debug: bool, log_level: str | None) -> None:
     logging.basicConfig(handlers=[handler])
     logging.getLogger("eaglecpp").setLevel((log_level or "warning").upper())
     logging.getLogger("eaglecpp.native").setLevel((log_level or "critical").upper())
-    if log_level is None:  # it warns about every retry before the error that says what is wrong
-        logging.getLogger("urllib3").setLevel("ERROR")
 
 
 def main(args: Sequence[str] | None = None) -> int:
     """Runs the command line with `args` (default: the process's) and returns the exit code."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
@@ -168,6 +166,17 @@ def main(args: Sequence[str] | None = None) -> int:
     except Exception as error:
         return _report(error, "--debug" in (sys.argv if args is None else args))
     return code if isinstance(code, int) else 0
+
+
+def _open_closed_streams() -> None:
+    """Gives a process whose standard streams are closed empty ones, before a file or a socket gets their
+    numbers. What is said there has no reader, and that is no error.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each gets the lowest free number
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, mode, encoding="utf-8")  # noqa: SIM115, PTH123 - for ever
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
 
 
 def _report(error: Exception, debug: bool) -> int:

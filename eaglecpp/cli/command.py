@@ -29,20 +29,20 @@ _DEVICES = (
 )
 HEADINGS = {
     "Model": "model_named on_hub target finetune insecure keepalive no_server",
-    "Data": "data generate on_policy conversations sequences temp predict train_on held_out cache cache_type",
+    "Data": "data generate conversations sequences temp predict train_on held_out cache cache_type",
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
-    "Server": "host port parallel api_key allow_origin allow_host max_queue max_body max_time max_place "
-    "max_unread keep_alive memory cache_ram max_models log_json",
+    "Server": "host port api_key n_parallel keys origins hosts n_queue n_body request_s place_s unread_s "
+    "keep_alive_s n_bytes n_park_bytes n_models no_key registries log_json",
     "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",
-    "The drafter": "eagle3 mla eagle1 draft_vocab draft_layers share_head random_start aux_layers type qat",
+    "The drafter": "eagle3 eagle1 draft_vocab draft_layers share_head random_start aux_layers type qat",
     "Drafting": "draft drafts strategy no_draft log_plan "
     + " ".join(option.name for option in describe(DraftOptions)),
     "Sampling": " ".join(option.name for option in describe(SamplingOptions)),
     "Context and memory": " ".join(option.name for option in describe(ModelOptions)),
     "Devices": _DEVICES,
-    "Output": "out as_json share action verbose color nowordwrap hidethinking png with_plan part",
+    "Output": "out as_json share action verbose color nowordwrap hidethinking part",
 }
 """Heading of a help text: the options under it, by the names of their parameters. Devices go first, as some
 of them are among the model's; otherwise the first heading that has the name counts.

@@ -14,7 +14,8 @@ import click
 
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note
-from eaglecpp.opening.checkpoint import local_checkpoint, local_target
+from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.find import find_target
 
 __all__ = ["convert"]
 
@@ -24,16 +25,12 @@ _plain: Any = importlib.import_module("eaglecpp.convert.cli")
 def _run(src: str, target: str, **options: Any) -> None:
     from eaglecpp.readings import convert_measured
 
-    with (
-        Bars() as bars,
-        local_checkpoint(src, bars) as checkpoint,
-        local_target(target, bars) as model,
-    ):
+    file = find_target(target).target
+    with Bars() as bars, local_checkpoint(src, bars) as checkpoint:
         _plain.run(
             checkpoint.path,
-            model.path,
+            file,
             hub_id=checkpoint.hub_id,
-            target_id=model.hub_id,
             by=partial(convert_measured, say=note),
             **options,
         )
@@ -44,6 +41,6 @@ convert = click.Command(
     params=_plain.convert.params,
     callback=_run,
     help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, a "
-    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways and the target is a "
-    "GGUF, the target writes a few texts, and the reading that drafts them best is taken.",
+    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways, "
+    "the target writes a few texts, and the reading that drafts them best is taken.",
 )

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from eaglecpp.cli.command import Command, complete_model
@@ -10,6 +12,7 @@ from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import write
 from eaglecpp.store import Stores
+from eaglecpp.store.store import read_again
 from eaglecpp.store.transaction import copy_model
 
 __all__ = ["cp"]
@@ -27,5 +30,8 @@ def cp(source: str, destination: str) -> None:
     """Copy a model: give SOURCE a second name, DESTINATION."""
     stores = Stores.open()
     with Bars() as bars:
-        copy_model(stores, stores.get(stored_name(source)), stored_name(destination), bars)
+        read_again(
+            partial(stores.get, stored_name(source)),
+            lambda model: copy_model(stores, model, stored_name(destination), bars),
+        )
     write(f"copied '{source}' to '{destination}'\n")

@@ -34,11 +34,14 @@ def create(
 ) -> None:
     """Create the model NAME from a Modelfile."""
     from eaglecpp.modelfile import Modelfile, require_ollama
+    from eaglecpp.modelfile.syntax import MAX_TEXT
     from eaglecpp.store.create import create_model
     from eaglecpp.store.describe import draft_text
 
     wanted = stored_name(name)
-    modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file, strict=strict)
+    modelfile = Modelfile.from_text(
+        read_input(file, MAX_TEXT), file=None if file == "-" else file, strict=strict
+    )
     directory = Path.cwd() if file == "-" else Path(file).absolute().parent
     if strict:
         require_ollama(modelfile, directory)

@@ -42,15 +42,18 @@ _UNKNOWN = "What drafting gives is not predicted on this machine: --measure meas
 @model_option
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
-@option("-v", "--verbose", is_flag=True, help="Show the versions of all parts, too.")
-@option("--json", "as_json", is_flag=True, help="Print the facts as one JSON object.")
+@option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print the facts, with the versions of all parts, as one JSON object.",
+)
 @engine_options(ModelOptions, DraftOptions)
 def doctor(
     model: str | None,
     model_named: str | None,
     draft: str | None,
     measure: bool,
-    verbose: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -71,7 +74,7 @@ def doctor(
     if as_json:
         write_json(facts)
     else:
-        write("".join(f"{_fitted(line)}\n" for line in report(facts, verbose=verbose)))
+        write("".join(f"{_fitted(line)}\n" for line in report(facts)))
     if facts["problems"]:
         raise click.exceptions.Exit(1)
 
@@ -87,16 +90,15 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     """Where a model's memory goes, and the verdict on drafting. measure: and which batches are exact. Without
     a drafter there is only plain decoding.
     """
-    from eaglecpp.bench import known_verdict, measure_verdict
+    from eaglecpp.bench import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
-    options = options | {"exact": "off"} | ({"planner_cache": False} if measure else {})
-    with open_engine(model, draft, None, False, options) as engine:
+    with open_engine(model, draft, None, False, options | {"exact": "off"}) as engine:
         found = None
         if measure:
             found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
             show_progress("measuring speed")
-        verdict = measure_verdict(engine) if measure else known_verdict(engine)
+        verdict = measure_verdict(engine) if measure else verdict_of(engine)
         show_progress("")
         unknown = "" if verdict.n_rows or not engine.has_draft else _UNKNOWN
         facts = {
@@ -227,17 +229,16 @@ def build_features() -> list[str]:
     return [part.strip() for part in text.split("|") if part.strip()]
 
 
-def report(facts: dict[str, Any], *, verbose: bool = False) -> list[str]:
-    """The facts as lines of text, the verdict first; verbose: with versions and what was measured."""
+def report(facts: dict[str, Any]) -> list[str]:
+    """The facts as lines of text, the verdict first."""
     model = facts.get("model")
     verdict = model["verdict"]["text"] if model else ""
     lines = [f"BROKEN: {text}" for text in facts["problems"]]
     lines = [*(lines or [verdict or f"all good: eaglecpp {facts['eaglecpp']} works here"]), ""]
     lines += machine_lines(facts)
     if model:
-        lines += _model_lines(model, verbose)
-    lines += [f"note: {text}" for text in facts["notes"]]
-    return [*lines, "", *_version_lines(facts)] if verbose else lines
+        lines += _model_lines(model)
+    return lines + [f"note: {text}" for text in facts["notes"]]
 
 
 def machine_lines(facts: dict[str, Any]) -> list[str]:
@@ -266,29 +267,10 @@ def _counted(n: int, what: str) -> str:
     return f"{n} {what}{'' if n == 1 else 's'}"
 
 
-def _version_lines(facts: dict[str, Any]) -> list[str]:
-    lines = [
-        f"eaglecpp          {facts['eaglecpp']}",
-        f"python            {facts['python']} on {facts['platform']}",
-    ]
-    for package in facts["packages"]:
-        mark = "ok" if package["ok"] else f"WRONG, needs {package['required']}"
-        lines.append(f"{package['name']:<18}{package['found'] or 'missing'}  {mark}")
-    if "llama" in facts:
-        llama, amx = facts["llama"], facts["cpu"]["amx"]
-        works = "works" if amx["works"] else "does not work"
-        lines += [
-            f"llama.cpp         {llama['llama']}, ggml {llama['ggml']}, commit {llama['ggml_commit']}",
-            f"build features    {', '.join(facts['features'])}",
-            f"AMX               {f'claimed and {works}' if amx['claimed'] else 'not claimed'}",
-        ]
-    return lines
-
-
 _KINDS = {"head": "a head for further tokens", "model": "a small model"}
 
 
-def _model_lines(model: dict[str, Any], verbose: bool = False) -> list[str]:
+def _model_lines(model: dict[str, Any]) -> list[str]:
     lines = [f"target            {model['target']}, {model['n_threads']} threads"]
     if model["draft"] is None:
         lines += _memory_lines(model["memory_plan"])
@@ -314,8 +296,6 @@ def _model_lines(model: dict[str, Any], verbose: bool = False) -> list[str]:
         lines.append(
             f"exact             {kinds} in batches of {model['exact_rows']} rows: the same bits as one by one"
         )
-    if verbose and model["measured_steps"]:
-        lines.append(f"measured          {model['measured_steps']} steps in {model['measured_ms']:.0f} ms")
     return lines
 
 

@@ -16,8 +16,14 @@ import click
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, known_drafters, search_drafters
-from eaglecpp.store.ways import known_ways
+from eaglecpp.store.drafters import (
+    KnownDrafter,
+    Match,
+    find_drafters,
+    known_drafters,
+    known_ways,
+    search_drafters,
+)
 
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
@@ -48,7 +54,7 @@ def drafters(target: str | None, as_json: bool) -> None:
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        ways = [way.as_dict() for way in known_ways(own, matches, facts)] if target is not None else []
+        ways = [way._asdict() for way in known_ways(own, matches, facts)] if target is not None else []
         write_json(
             {"own": own and str(own), "drafters": [_facts(row, matches) for row in rows], "ways": ways}
         )
@@ -70,7 +76,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"note: {chosen.warning}")
     if facts is not None:
         ways_known = known_ways(own, matches, facts)
-        write(table(("BEST KNOWN FIRST", "BY", "WHY"), [(w.what, w.option, w.why) for w in ways_known]))
+        write(table(("BEST KNOWN FIRST", "BY", "WHY"), ways_known))
 
 
 def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:

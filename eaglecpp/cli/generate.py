@@ -73,21 +73,14 @@ def generate(
     """
     reference = hub_reference(only_model(target, model_named), on_hub=on_hub)
     text = _prompt(prompt, file)
-    constraint: dict[str, Any] = {
-        "grammar": _text(grammar_file),
-        "json_schema": _text(json_schema_file),
-    }
-    for_engine, for_sampling = _sorted(given(options))
+    forms = {"grammar": grammar_file, "json_schema": json_schema_file}
+    form: dict[str, Any] = {name: read_input(path).decode() for name, path in forms.items() if path}
+    model, drafting, sampling = split(given(options), ModelOptions, DraftOptions, SamplingOptions)
     watch = Watch()
-    opened = open_engine(reference, draft, strategy, no_draft, for_engine, verbose=verbose)
+    opened = open_engine(reference, draft, strategy, no_draft, model | drafting, verbose=verbose)
     with opened as engine, watch.listening():
-        stream = engine.stream(
-            text,
-            on_prefill=watch.on_prefill,
-            log_plan=log_plan is not None,
-            **constraint,
-            **for_sampling,
-        )
+        log = log_plan is not None
+        stream = engine.stream(text, on_prefill=watch.on_prefill, log_plan=log, **form, **sampling)
         follow(stream, watch, echo=not as_json)
         result = stream.completion()
         if log_plan is not None:
@@ -140,13 +133,3 @@ def _prompt(prompt: str | None, file: str | None) -> bytes:
     if file is not None:
         return read_input(file)
     return read_input("-") if prompt == "-" else argument_bytes(str(prompt))
-
-
-def _text(path: str | None) -> str | None:
-    return None if path is None else read_input(path).decode("utf-8")
-
-
-def _sorted(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Options of the engine and options of the generation."""
-    model, draft, sampling = split(options, ModelOptions, DraftOptions, SamplingOptions)
-    return model | draft, sampling

@@ -13,7 +13,6 @@ from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.drafters import find_drafter
 from eaglecpp.store.packaged import SMOLLM2
-from eaglecpp.store.remote.hub import cached_models
 
 __all__ = ["greeting"]
 
@@ -62,27 +61,18 @@ def _next(models: list[_Model]) -> list[str]:
 
 
 def _models() -> list[_Model]:
-    """Those of the stores, then those in the Hub's cache that are not among them."""
+    """Those of the stores."""
     stores = Stores.open()
     out = []
     for model in stores.models():
         if model.is_drafter:
             continue
         name = str(model.name).removesuffix(":latest")
-        own = draft_text(model)
-        known = None if own != "-" else find_drafter([str(model.name)], {})
-        place = "here" if model.own else model.keeper
-        out.append(_Model(name, place, model.size, *_drafter(own, known is not None)))
-    names = [model.name for model in out]
-    for repo, size in cached_models():
-        name = f"hf.co/{repo}"
-        if not any(other.startswith(name) for other in names):
-            known = find_drafter([repo], {})
-            out.append(_Model(name, "Hub's cache", size, *_drafter("-", known is not None)))
+        drafter, run = draft_text(model), ""
+        if drafter == "-":
+            is_known = find_drafter([str(model.name)], {}) is not None
+            drafter, run = ("known", " --draft auto") if is_known else ("", "")
+        else:
+            drafter = "the text itself" if drafter == TEXT else f"yes ({drafter})"
+        out.append(_Model(name, "here" if model.own else model.owner, model.size, drafter, run))
     return out
-
-
-def _drafter(own: str, is_known: bool) -> tuple[str, str]:
-    if own != "-":
-        return "the text itself" if own == TEXT else f"yes ({own})", ""
-    return ("known", " --draft auto") if is_known else ("", "")

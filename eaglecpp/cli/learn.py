@@ -10,9 +10,9 @@ import click
 
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.cli.train import Display, check_torch, set_allocator
+from eaglecpp.cli.train import Display, check_torch
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.learning import Learning
+from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import find_here
 
 __all__ = ["learn", "stock_pair"]
@@ -74,8 +74,7 @@ def stock_pair(model: str, draft: str | None = None) -> tuple[Path, Path]:
 
 def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: bool) -> None:
     check_torch()
-    set_allocator()
-    from eaglecpp.train.learn import learn as train_on
+    from eaglecpp.learn.training import learn as train_on
 
     with Display() as display:
         result = train_on(target, stock, display, minutes=minutes, threads=threads)

@@ -9,6 +9,7 @@ import click
 
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, stderr_is_terminal
+from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import Found
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
@@ -17,7 +18,18 @@ from eaglecpp.options import Strategy
 if TYPE_CHECKING:
     from eaglecpp.engine import Engine
 
-__all__ = ["look_up", "needs_draft", "note_plan", "open_engine", "strategy_of"]
+__all__ = ["look_up", "needs_draft", "note_plan", "open_engine", "run_defaults", "strategy_of"]
+
+# Tokens per slice of a prompt in `run`: Ctrl+C and the display of progress wait for a slice to end; longer
+# ones are no faster, because a compute graph takes 512 tokens anyway.
+_N_BATCH = 512
+
+
+def run_defaults() -> dict[str, Any]:
+    """What `run` opens a model with where neither model nor user says so: Ollama's defaults, and one of ours.
+    Values by "group.field" of `eaglecpp.options`; what is absent is the engine's own default.
+    """
+    return {**engine_options({}), "model.n_batch": _N_BATCH}
 
 
 def strategy_of(strategy: Strategy | None, no_draft: bool) -> Strategy | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import click
 
 from eaglecpp.cli import command
-from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
@@ -33,7 +32,6 @@ __all__ = [
     "hub_reference",
     "model_option",
     "only_model",
-    "possible_strategies",
     "read_input",
     "stored_name",
     "strategy_options",
@@ -58,20 +56,6 @@ class StrategyType(click.ParamType[Strategy]):
             return Strategy.parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
-
-
-class NumbersType(click.ParamType[str]):
-    """Numbers separated by commas; the option itself checks their range."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            for part in value.split(","):
-                float(part)
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 3,1", param, ctx)
-        return str(value)
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -155,8 +139,8 @@ class Seconds(click.ParamType[float]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        from eaglecpp.server.config import keep_alive
         from eaglecpp.server.errors import ApiError
-        from eaglecpp.server.http import keep_alive
 
         try:
             seconds = keep_alive(value)
@@ -194,12 +178,16 @@ def stored_name(text: str) -> ModelName:
         raise click.UsageError(str(error)) from None
 
 
-def read_input(path: str) -> bytes:
-    """The bytes of a file, exactly as they are; "-" is standard input."""
+def read_input(path: str, limit: int | None = None) -> bytes:
+    """The bytes of a file, exactly as they are; "-" is standard input. limit: of more, `limit` + 1 bytes,
+    which whoever reads them refuses.
+    """
+    n_bytes = -1 if limit is None else limit + 1
     if path == "-":
-        return sys.stdin.buffer.read()
+        return sys.stdin.buffer.read(n_bytes)
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as stream:
+            return stream.read(n_bytes)
     except OSError as error:
         raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
 
@@ -207,34 +195,6 @@ def read_input(path: str) -> bytes:
 def argument_bytes(text: str) -> bytes:
     """The bytes that the user typed, even if they are not text in the locale's encoding."""
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
-
-
-def possible_strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
-    """The strategies that this engine can run, plain decoding first: those that the user asked for, with a
-    note where one cannot run as asked, else the usual ones.
-    """
-    out = ["off"]
-    if not asked:
-        if not engine.has_draft:
-            note("no drafter: plain decoding only")
-            return out
-        n_heads = (engine.draft_info or {}).get("n_heads", 1)  # several draft a token each
-        unable = ("off", "tree") if engine.chains_only or n_heads > 1 else ("off",)
-        possible = [text for text in usual if Strategy.parse(text).kind not in unable]
-        return out + [t for t in possible if n_heads == 1 or Strategy.parse(t).depth <= n_heads]
-    for text in asked:
-        strategy = Strategy.parse(text)
-        if strategy.kind == "off" or str(strategy) in out:
-            continue
-        if not engine.has_draft:
-            note(f"skipping {strategy}: no drafter")
-        elif strategy.kind == "tree" and engine.chains_only:
-            note(f"skipping {strategy}: this target supports only chains")
-        else:
-            if "leaves" in (why := engine.resolve(strategy)[1]):
-                note(f"{strategy}: {why}")
-            out.append(str(strategy))
-    return out
 
 
 def _click_option(option: Option) -> Callable[[F], F]:
@@ -248,7 +208,7 @@ def _click_option(option: Option) -> Callable[[F], F]:
     if option.kind == "strings":
         return command.option(*flags, multiple=True, metavar="TEXT", help=about)
     if option.kind == "numbers":
-        return command.option(*flags, type=NumbersType(), default=None, metavar="N,N,...", help=about)
+        return command.option(*flags, default=None, metavar="N,N,...", help=about)
     return command.option(*flags, type=_type(option), default=None, help=text)
 
 

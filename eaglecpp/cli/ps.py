@@ -7,7 +7,9 @@ and free it at the end, so the list is empty.
 
 from __future__ import annotations
 
-import socket
+import contextlib
+import http.client
+import json
 from datetime import datetime
 from typing import Any
 
@@ -17,12 +19,14 @@ from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.options import added
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.conversations.served import ServerRefusedError, request
 from eaglecpp.human import human_bytes
 from eaglecpp.server.announced import Address, find_server, reached_as
 
 __all__ = ["ps", "stop"]
 
 _ALWAYS_YEARS = 10
+_PATIENCE_S = 10.0
 
 
 _server_options = added(
@@ -93,38 +97,19 @@ def _ask(
     an error.
     """
     address = Address(reached_as(host.strip("[]")), port)
-    if not _listens(address):
-        return None
-    import requests
-
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    # answers in progress end before a model is freed
+    patience = _PATIENCE_S if body is None else None
     try:
-        with requests.Session() as session:
-            session.trust_env = False  # no proxy between this machine and itself
-            patience = 10 if body is None else None  # answers in progress end first
-            url = f"{address}/api/{path}"
-            answer = session.request(method, url, headers=headers, json=body, timeout=patience)
-    except requests.ConnectionError:
-        return None
-    except requests.RequestException as error:
-        raise click.ClickException(f"{address} does not answer: {error}") from None
-    try:
-        told = answer.json()
-        if answer.ok and isinstance(told[key], (list, bool)):
-            return dict(told)
-        reason = told["error"]
-    except (ValueError, KeyError, TypeError):
-        reason = f"status {answer.status_code}"
-    raise click.ClickException(f"{address}: {reason}")
-
-
-def _listens(address: Address) -> bool:
-    """Whether anything does: tried first, because the library for the real request is slow to load."""
-    try:
-        socket.create_connection((address.host, address.port), timeout=10).close()
+        answer = request(str(address), method, f"/api/{path}", body, api_key or "", patience)
     except OSError:
-        return False
-    return True
+        return None
+    except ServerRefusedError as error:
+        raise click.ClickException(f"{address}: {error}") from None
+    with answer, contextlib.suppress(OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        found = json.loads(answer.read())
+        if isinstance(found[key], (list, bool)):
+            return dict(found)
+    raise click.ClickException(f"{address}: expected an answer of eaglecpp serve")
 
 
 def _until(text: str) -> str:

@@ -26,7 +26,7 @@ def rm(names: tuple[str, ...]) -> None:
     stores = Stores.open()
     models = [stores.get(stored_name(name)) for name in names]
     for text, model in zip(names, models, strict=True):
-        if model.keeper == "pip":
+        if model.owner == "pip":
             raise StoreError(
                 f"'{text}' belongs to a Python package in {model.root}: remove it with pip uninstall"
             )

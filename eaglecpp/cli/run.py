@@ -3,7 +3,7 @@
 
 Flags are Ollama's where Ollama has them. Piped input is put before the prompt. With a prompt, with piped
 input, or if the output is not a terminal, there is a single answer, and only that goes to stdout. `chat` has
-the chat, `chat.answer` a single answer.
+the chat, which also gives a single answer.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.open_engine import note_plan, strategy_of
+from eaglecpp.cli.open_engine import note_plan, run_defaults, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     Seconds,
@@ -36,11 +35,11 @@ from eaglecpp.cli.options import (
     strategy_options,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
+from eaglecpp.files import exists
 from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat.chat import Chat
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
@@ -135,12 +134,12 @@ def run(
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
     answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
-    from eaglecpp.cli.chat.answer import Settings
-    from eaglecpp.cli.chat.chat import Chat
-    from eaglecpp.cli.chat.loop import run_chat
+    from eaglecpp.cli.chat.chat import Chat, Settings
+    from eaglecpp.cli.chat.commands import run_chat
     from eaglecpp.cli.chat.model import find_source
     from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.cli.chat.served import ModelServer
+    from eaglecpp.conversations.served import ServerAnswers
+    from eaglecpp.server.announced import find_server
 
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
@@ -164,16 +163,18 @@ def run(
     find = partial(find_source, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
     screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
-    may_ask = not (no_server or as_json) and draft is None
-    server = ModelServer.find(keepalive) if may_ask else None
     model_here, folder, saved = _resumed(source, find, wanted, resume, set_here, model, draft)
-    if server is not None and not ModelServer.can_have(model_here):
-        server = None
+    may_ask = not (no_server or as_json or model_here.says_how_to_open) and draft is None
+    address = find_server() if may_ask else None
+    server = None
+    if address is not None:
+        api_key = os.environ.get("EAGLECPP_API_KEY", "")
+        server = ServerAnswers(str(address), "", keepalive, api_key=api_key)
     if keepalive is not None and server is None:
         note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
     with contextlib.ExitStack() as stack:
         if server is None:
-            model_here.open()
+            model_here.engine  # noqa: B018 - opens it
         chat = Chat(
             model_here,
             _no_one_to_ask if text is not None else stack.enter_context(_keyboard(settings)),
@@ -194,25 +195,20 @@ def run(
             note(f"warning: the template of {model_here.source.name} does not support thinking")
         if text is None:
             run_chat(chat)
-        else:
-            _answer_once(chat, text, as_json)
-
-
-def _answer_once(chat: Chat, text: str, as_json: bool) -> None:
-    chat.say_notices()
-    made = chat.submit(text, show_stats=not as_json)
+            return
+        chat.say_notices()
+        made = chat.reply(partial(chat.session.stream, text), show_stats=not as_json)
     if made is not None and as_json:
-        result = made.completion
         write_json(
             {
-                "text": made.content,
-                "thinking": made.thinking,
-                "tokens": result.tokens,
-                "finish_reason": result.finish_reason,
-                "timings": result.timings.as_dict(),
+                "text": made.message.content,
+                "thinking": made.message.thinking,
+                "tokens": made.tokens,
+                "finish_reason": made.finish_reason,
+                "timings": made.timings.as_dict(),
             }
         )
-    if made is None or made.stopped:
+    if made is None or made.finish_reason == "cancelled":
         raise click.exceptions.Exit(130)
 
 
@@ -248,7 +244,7 @@ def _resumed(
         parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
         if strategy is None and saved.strategy:
             strategy = Strategy.parse(saved.strategy)
-    found = RunModel(source, options, strategy, parameters, must_draft=True, may_wait=True)
+    found = RunModel(source, options, strategy, parameters, must_draft=True)
     found.strategy_set = saved.strategy if saved is not None else ""
     return found, folder, saved
 
@@ -278,7 +274,7 @@ def _format(form: str | None) -> str:
         return form or ""
     text = form
     if not form.lstrip().startswith("{"):
-        if not Path(form).is_file():
+        if not exists(Path(form)):
             raise click.UsageError(f"--format {form!r}: expected json, a JSON schema, or a file with one")
         text = read_input(form).decode("utf-8", "replace")
     try:
@@ -293,7 +289,8 @@ def _pictures(words: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
     """The images among the words of a prompt, and the other words."""
     from eaglecpp.chat.images import checked_image, is_image_name
 
-    found = [word for word in words if is_image_name(word) and Path(word).is_file()]
+    files = [word for word in words if is_image_name(word) and exists(Path(word))]
+    found = [word for word in files if Path(word).is_file()]
     return [checked_image(Path(word).read_bytes()) for word in found], tuple(
         w for w in words if w not in found
     )

@@ -6,6 +6,8 @@ from __future__ import annotations
 import logging
 import os
 import re
+import signal
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -50,31 +52,47 @@ class Size(click.ParamType[int]):
 @option("--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
 @option("--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
 @option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
-@option("-np", "--parallel", type=click.IntRange(1, 128), default=4, show_default=True,
+@option("-np", "--parallel", "n_parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
-@option("--max-queue", type=click.IntRange(0), default=512, show_default=True,
+@option("--max-queue", "n_queue", type=click.IntRange(0), default=512, show_default=True,
               help="Requests that may wait for each model; further ones are refused.")  # fmt: skip
-@option("--max-body", type=Size(), default="32M", show_default=True, help="Maximum size of a request's body.")
-@option("--max-time", type=Seconds(), default="0", help="Maximum time for one answer.  [default: no limit]")
-@option("--max-place", type=Seconds(), default="5m", show_default=True,
+@option(
+    "--max-body",
+    "n_body",
+    type=Size(),
+    default="32M",
+    show_default=True,
+    help="Maximum size of a request's body.",
+)
+@option(
+    "--max-time",
+    "request_s",
+    type=Seconds(),
+    default="0",
+    help="Maximum time for one answer.  [default: no limit]",
+)
+@option("--max-place", "place_s", type=Seconds(), default="5m", show_default=True,
               help="How long an answer may take while others wait for a place; 0 = to its end.")  # fmt: skip
-@option("--max-unread", type=Seconds(), default="30s", show_default=True,
+@option("--max-unread", "unread_s", type=Seconds(), default="30s", show_default=True,
               help="How long a client may read nothing before its answer ends; 0 = forever.")  # fmt: skip
-@option("--keep-alive", type=Seconds(), default="5m", show_default=True,
+@option("--keep-alive", "keep_alive_s", type=Seconds(), default="5m", show_default=True,
               help="How long an unused model stays in memory; negative = forever.")  # fmt: skip
-@option("--memory", type=Size(), default="0",
+@option("--memory", "n_bytes", type=Size(), default="0",
               help="Memory that models may use.  [default: most of what is free at the start]")  # fmt: skip
-@option("--cache-ram", type=Size(), default="1G", show_default=True,
+@option("--cache-ram", "n_park_bytes", type=Size(), default="1G", show_default=True,
               help="Additional memory per model for parked conversations, at most an eighth of what is "
               "free; 0 = their text is read again.")  # fmt: skip
-@option("--max-models", type=click.IntRange(1), default=3, show_default=True,
+@option("--max-models", "n_models", type=click.IntRange(1), default=3, show_default=True,
               help="Models in memory at a time; the least recently used one goes first.")  # fmt: skip
-@option("--api-key", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
+@option("--api-key", "keys", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
               help="Require this key (repeatable).")  # fmt: skip
-@option("--allow-origin", multiple=True, metavar="ORIGIN",
+@option("--no-key", is_flag=True, help="Let anyone who can reach --host use the server without a key.")
+@option("--allow-origin", "origins", multiple=True, metavar="ORIGIN",
               help="Let web pages of this origin use the server (repeatable); * = all.")  # fmt: skip
-@option("--allow-host", multiple=True, metavar="NAME",
+@option("--allow-host", "hosts", multiple=True, metavar="NAME",
               help="Another host name of this machine (repeatable).")  # fmt: skip
+@option("--allow-registry", "registries", multiple=True, metavar="HOST[:PORT]",
+        help="Another registry that requests may pull from, also in your network (repeatable).")  # fmt: skip
 @option(
     "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
 )
@@ -83,25 +101,10 @@ class Size(click.ParamType[int]):
 def serve(
     model: str | None,
     model_named: str | None,
-    host: str,
-    port: int,
     draft: str | None,
     strategy: str,
     no_draft: bool,
-    parallel: int,
-    max_queue: int,
-    max_body: int,
-    max_time: float,
-    max_place: float,
-    max_unread: float,
-    keep_alive: float,
-    memory: int,
-    cache_ram: int,
-    max_models: int,
-    api_key: tuple[str, ...],
-    allow_origin: tuple[str, ...],
-    allow_host: tuple[str, ...],
-    insecure: bool,
+    no_key: bool,
     log_json: bool,
     **options: Any,
 ) -> None:
@@ -125,50 +128,46 @@ def serve(
         raise click.UsageError(
             "--draft is only for a MODEL that is a file; a stored model has its drafter in the store"
         )
+    own = {one.name: options.pop(one.name) for one in fields(ServerConfig) if one.name in options}
     engine = given(options)
     if model is None and (one := next((name for name in ("mmproj", "lora") if engine.get(name)), "")):
         raise click.UsageError(
             f"--{one} belongs to one model: name that MODEL; a stored model has what its Modelfile says"
         )
-    config = ServerConfig(
-        host=host,
-        port=port,
-        n_parallel=parallel,
-        n_queue=max_queue,
-        n_body=max_body,
-        request_s=max_time,
-        place_s=max_place,
-        unread_s=max_unread,
-        keep_alive_s=-1.0 if model is not None else keep_alive,
-        n_bytes=memory,
-        n_park_bytes=cache_ram,
-        n_models=max_models,
-        keys=api_key,
-        origins=allow_origin,
-        hosts=allow_host,
-        engine=engine,
-        model=preload,
-        draft=draft,
-        strategy=strategy,
-        insecure=insecure,
-    )
-    listener = bind(host, port)
+    if model is not None:
+        own["keep_alive_s"] = -1.0
+    config = ServerConfig(engine=engine, model=preload, draft=draft, strategy=strategy, **own)
+    host, api_key = config.host, config.keys
+    if not all(key.strip() for key in api_key):
+        raise click.UsageError("--api-key: expected a key, found an empty text")
+    if no_key and api_key:
+        raise click.UsageError("--no-key and --api-key contradict each other")
+    if not (config.is_loopback or api_key or no_key):
+        raise click.UsageError(
+            f"--host {host}: anyone who can reach this machine could use the server; require a key with "
+            "--api-key, or say --no-key"
+        )
+    listener = bind(host, config.port)
     give_back_large_blocks()
     _set_log(log_json)
     address = Address(reached_as(host), listener.getsockname()[1])
     if not config.is_loopback and not api_key:
-        note(f"warning: anyone who can reach {address} can use this server; --api-key requires a key")
+        note(f"warning: anyone who can reach {address} can use this server, and change its models")
 
     def started() -> None:
         note(
             f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
         )
 
+    # uvicorn sends itself the signal that ended it once more, when it has shut down
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
             run(config, files, preload, listener, started)
     except KeyboardInterrupt:
         return
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.chat.defaults import run_defaults
 from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
-from eaglecpp.learning import Learning
+from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import resolved, template_in_use, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.store import Stores
@@ -22,9 +23,11 @@ from eaglecpp.store.describe import (
     everything,
     head_facts,
     modelfile_text,
+    parameter_rows,
     parameter_text,
 )
 from eaglecpp.store.model import StoredModel
+from eaglecpp.store.store import read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["show"]
 
 _HEAD_LINES = 2
+_WORDS = {"license": "license", "system": "system prompt", "parameters": "parameter"}
 
 
 @click.command(
@@ -53,13 +57,21 @@ _HEAD_LINES = 2
 @option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     """Show what MODEL is."""
-    model = Stores.open().get(stored_name(name))
+    read_again(
+        partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, verbose, as_json)
+    )
+
+
+def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:
     modelfile = stored_modelfile(model)
     if as_json:
         write_json(_everything(model, verbose))
     elif part is not None and part != "template":
         text = _part(model, modelfile, part)
-        write(text if text.endswith("\n") or not text else f"{text}\n")
+        if text:
+            write(text if text.endswith("\n") else f"{text}\n")
+        else:
+            note(f"no {_WORDS[part]} was specified for {model.name}")
     elif part == "template":
         _show_template(model)
     else:
@@ -95,7 +107,9 @@ def _part(model: StoredModel, modelfile: Modelfile, part: str) -> str:
     if part == "parameters":
         return parameter_text(modelfile)
     if part == "license":
-        return "\n".join(modelfile.license)
+        facts, _ = head_facts(model)
+        in_file = "" if facts is None else facts.file.text("general.license", "")
+        return "\n".join(modelfile.license) or in_file
     return getattr(modelfile, part) or ""
 
 
@@ -114,8 +128,7 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Template", [[template.describe()]]))
         blocks.append(section("Opened with", [list(row) for row in _plan(model).rows()]))
     if modelfile.parameters:
-        rows = [line.split(None, 1) for line in parameter_text(modelfile).splitlines()]
-        blocks.append(section("Parameters", rows))
+        blocks.append(section("Parameters", parameter_rows(modelfile)))
     if modelfile.settings.options or modelfile.settings.chat_template != "auto":
         blocks.append(section("Settings", [[p.name, p.args] for p in modelfile.pragmas]))
     if verbose and facts is not None:
@@ -130,16 +143,15 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
 
 
 def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
-    config = model.config
     rows = [
         ["architecture", facts.architecture],
-        ["parameters", config.text("model_type") or facts.config()["model_type"]],
+        ["parameters", model.text("model_type") or facts.config()["model_type"]],
         ["context length", str(facts.context_length or "")],
         ["embedding length", str(facts.hidden_size or "")],
-        ["quantization", config.text("file_type") or facts.file_type],
-        ["requires", config.text("requires")],
+        ["quantization", model.text("file_type") or facts.file_type],
+        ["requires", model.text("requires")],
         ["adapters", ", ".join(human_bytes(layer.size) for layer in model.manifest.of_kind("adapter"))],
-        ["store", f"{model.keeper}'s, {model.root}" if model.keeper else ""],
+        ["store", f"{model.owner}'s, {model.root}" if model.owner else ""],
     ]
     return [row for row in rows if row[1]]
 
@@ -166,8 +178,9 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
 def _learning_rows(model: StoredModel) -> list[list[str]]:
     """What `--learn` has kept, and the drafter that learnt."""
     stock = model.draft_file()
-    learning = Learning.of(model.target_files()[0])
-    return [] if stock is None else [list(row) for row in learning.rows(stock)]
+    if stock is None or model.is_drafter:
+        return []
+    return [list(row) for row in Learning.of(model.target_files()[0]).rows(stock)]
 
 
 def _head(text: str) -> list[list[str]]:

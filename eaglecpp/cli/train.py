@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp train`: a drafter for a GGUF, from text and the target's own hidden states.
 
-Parses options, sets up the process, shows progress. The work is in `eaglecpp.train`, which is imported only
-here and only when the command runs, because it needs the `train` extra.
+Shows progress. The work is in `eaglecpp.train`, which is imported when the command runs, because it needs the
+`train` extra; its options are declared in `eaglecpp.train.options`.
 """
 
 from __future__ import annotations
@@ -11,28 +11,33 @@ import importlib.util
 import os
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from eaglecpp.cli.command import Command, complete_model, option
 from eaglecpp.cli.interrupts import Interrupts
-from eaglecpp.cli.options import given
+from eaglecpp.cli.options import added, given
 from eaglecpp.cli.progress import bars_are_shown, new_bar
 from eaglecpp.cli.terminal import laid_out, note, write, write_json
-from eaglecpp.options import MAX_SEQUENCES
+from eaglecpp.errors import InvalidValueError
+from eaglecpp.opening.find import find_target
+from eaglecpp.options import Option
+from eaglecpp.train.options import TrainOptions, describe
 
 if TYPE_CHECKING:
     from eaglecpp.train.fit.evaluate import Acceptance
     from eaglecpp.train.fit.loop import StepReport
-    from eaglecpp.train.prepare import TrainOptions
     from eaglecpp.train.run import Result
 
-__all__ = ["Display", "check_torch", "set_allocator", "train"]
+__all__ = ["Display", "check_torch", "train"]
 
 _PATH = click.Path(path_type=Path)
 _EXISTING = click.Path(exists=True, path_type=Path)
+_METAVARS = {"finetune": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class LayerList(click.ParamType[tuple[int, ...]]):
@@ -47,6 +52,31 @@ class LayerList(click.ParamType[tuple[int, ...]]):
             return tuple(int(part) for part in str(value).split(","))
         except ValueError:
             self.fail(f"{value!r} is not a list of numbers such as 2,16,29", param, ctx)
+
+
+def _declared(declared: Option) -> Callable[[F], F]:
+    """The option of the command line for one of `TrainOptions`. One that was not given is not passed on."""
+    flags = declared.flags or ("--" + declared.name.replace("_", "-"),)
+    text, settings = declared.help, dict[str, Any]()
+    if declared.kind is bool:
+        settings["is_flag"] = True
+    elif "[default" not in text and declared.default not in (None, ()):
+        default = declared.default
+        text += f"  [default: {default if isinstance(default, str) else f'{default:g}'}]"
+    if declared.name in _METAVARS:
+        settings["metavar"] = _METAVARS[declared.name]
+    types: dict[Any, Any] = {"paths": _EXISTING, "path": _PATH, "ids": LayerList(), str: click.STRING}
+    if declared.choices:
+        settings["type"] = click.Choice(declared.choices)
+    elif declared.kind is int:
+        minimum, maximum = (None if n is None else int(n) for n in (declared.minimum, declared.maximum))
+        settings["type"] = click.IntRange(minimum, maximum)
+    elif declared.kind is float:
+        settings["type"] = click.FloatRange(declared.minimum, declared.maximum)
+    elif declared.kind is not bool:
+        settings |= {"type": types[declared.kind], "multiple": declared.kind == "paths"}
+    heading = "Training" if declared.name in ("resume", "seed") else ""
+    return option(*flags, declared.name, help=text, heading=heading, **settings)
 
 
 @click.command(
@@ -67,198 +97,27 @@ class LayerList(click.ParamType[tuple[int, ...]]):
     shell_complete=complete_model,
     help="The target: a GGUF file or a stored name.",
 )
-@option(
-    "--data",
-    type=_EXISTING,
-    multiple=True,
-    help="What to learn from (repeatable): files or folders of chats (JSON Lines), text or source code. "
-    "Without it the target writes conversations itself.",
-)
 @option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
-@option(
-    "--generate",
-    is_flag=True,
-    help="The data are prompts: the target first answers them, and the drafter learns from its answers.",
-)
-@option(
-    "--on-policy",
-    is_flag=True,
-    help="With --generate and --finetune: the drafter drafts the answers, and also learns from what the "
-    "target said behind its rejected drafts.",
-)
-@option(
-    "--conversations",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Let the target write N whole conversations.  [default: 2000 without --data, else none]",
-)
-@option(
-    "--sequences",
-    type=click.IntRange(1, MAX_SEQUENCES),
-    metavar="N",
-    help="Texts that the target writes side by side.  [default: 32, fewer if memory is short]",
-)
-@option("--temp", type=click.FloatRange(0), help="Temperature for --generate.  [default: 0.7]")
-@option(
-    "-n", "--predict", type=click.IntRange(1), help="Maximum tokens per answer of --generate.  [default: 512]"
-)
-@option("--steps", type=click.IntRange(0), help="Stop after this many steps.")
-@option("--epochs", type=click.FloatRange(0), help="Stop after this many passes over the data.  [default: 2]")
-@option("--minutes", type=click.FloatRange(0), help="Stop after this many minutes.")
-@option("--resume", is_flag=True, heading="Training", help="Continue the training in the folder.")
-@option(
-    "--finetune",
-    metavar="CKPT",
-    help="Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
-    "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
-)
-@option("--eagle3", is_flag=True, help="Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output).")
-@option("--mla", is_flag=True, help="Latent attention, as in Kimi's drafters: a much smaller cache.")
-@option(
-    "--eagle1",
-    is_flag=True,
-    help="EAGLE-1: reads the target's last state and uses its output head, the whole vocabulary.",
-)
-@option(
-    "--ttt-steps",
-    type=click.IntRange(1, 16),
-    help="Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]",
-)
-@option(
-    "--later-every",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Run every N-th row in the later steps of training-time test.  [default: 2 on a CPU, 1 on a GPU]",
-)
-@option(
-    "--loss",
-    type=click.Choice(["cross-entropy", "lk"]),
-    default="cross-entropy",
-    show_default=True,
-    help="What to learn: the target's probabilities, or increasingly how many drafts it accepts (LK).",
-)
-@option(
-    "--loss-vocab",
-    type=click.IntRange(0),
-    metavar="N",
-    help="Tokens of the draft vocabulary in the loss; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
-)
-@option(
-    "--draft-vocab",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Size of the draft vocabulary, the most frequent tokens; with --finetune, a larger one keeps the "
-    "drafter's tokens.  [default: 32000 or all]",
-)
-@option(
-    "--draft-layers",
-    type=click.IntRange(1, 16),
-    metavar="N",
-    help="Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
-    "[default: 1, or as many as it has]",
-)
-@option(
-    "--share-head",
-    is_flag=True,
-    help="Use the target's output head without training it; the whole vocabulary.",
-)
-@option(
-    "--random-start",
-    is_flag=True,
-    help="Start the layer with random weights, not with the target's last block.",
-)
-@option(
-    "--aux-layers",
-    type=LayerList(),
-    metavar="IDS",
-    help="Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
-)
-@option(
-    "-c",
-    "--n-ctx",
-    "--max-length",
-    "n_ctx",
-    type=click.IntRange(8),
-    help="Maximum tokens per conversation.  [default: 2048]",
-)
-@option(
-    "--train-on",
-    type=click.Choice(["assistant", "all"]),
-    help="Which tokens of chats to learn.  [default: assistant]",
-)
-@option(
-    "--held-out",
-    type=click.FloatRange(0, 0.5),
-    help="Share of the conversations to keep for evaluation.  [default: 0.02]",
-)
-@option(
-    "--cache",
-    type=_PATH,
-    metavar="DIR",
-    help="Keep the target's states on disk, for several passes over the data.",
-)
-@option(
-    "--cache-type", type=click.Choice(["bf16", "int8"]), help="Type of the states on disk.  [default: bf16]"
-)
-@option(
-    "--lr", type=click.FloatRange(0, min_open=True), help="Learning rate.  [default: depends on the width]"
-)
-@option(
-    "--batch-tokens",
-    type=click.IntRange(1),
-    help="Minimum tokens per step.  [default: 1024 on a CPU, 8192 on a GPU]",
-)
-@option("--micro-tokens", type=click.IntRange(1), help="Maximum tokens computed at once.  [default: 4096]")
-@option("--weight-decay", type=click.FloatRange(0), help="Weight decay of AdamW.  [default: 0.01]")
-@option("--clip", type=click.FloatRange(0, min_open=True), help="Maximum gradient norm.  [default: 1]")
-@option("--eval-steps", type=click.IntRange(1), help="Steps between evaluations.  [default: 20 per run]")
-@option(
-    "--patience",
-    type=click.IntRange(1),
-    help="Stop after this many evaluations without a better acceptance length.  [default: never]",
-)
-@option(
-    "--seed",
-    type=click.IntRange(0),
-    heading="Training",
-    help="Seed for weights, order and answers.  [default: 1]",
-)
-@option("--type", "type", metavar="TYPE", help="Type of the drafter's GGUF.  [default: Q8_0]")
-@option(
-    "--qat",
-    is_flag=True,
-    help="Quantisation-aware training: compute with the weights as --type will store them.",
-)
-@option(
-    "--device",
-    type=click.Choice(["auto", "cpu", "cuda", "mps"]),
-    help="Where to train.  [default: auto]",
-)
-@option(
-    "--dtype",
-    type=click.Choice(["auto", "bf16", "fp32"]),
-    help="Type to compute in; weights are fp32.  [default: bf16 where it is fast]",
-)
-@option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
-@option(
-    "-ngl", "--n-gpu-layers", type=click.IntRange(-1), help="Layers of the target on the GPU.  [default: all]"
-)
+@added(*map(_declared, describe()))
 @option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
 def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
     check_torch()
-    _check(options)
-    set_allocator()
+    target = find_target(options.pop("target")).target
+    try:
+        asked = TrainOptions(target, **given(options))
+    except InvalidValueError as error:
+        raise click.UsageError(str(error)) from None
     with Display() as display:
         display.on_work("starting", 0, 1)  # importing PyTorch takes seconds
         from eaglecpp.train.run import train as run
 
         try:
-            result = run(_options(given(options)), display)
+            result = run(asked, display)
         except KeyboardInterrupt:
             display.close()
             if _is_first_process():
-                note(_left_by(options["out"]))
+                note(_left_by(asked.out))
             raise click.exceptions.Exit(130) from None
     if not _is_first_process():
         return
@@ -388,79 +247,11 @@ def _left_by(out: Path) -> str:
     )
 
 
-def set_allocator() -> None:
-    """Restarts this command with glibc's allocator set for training, see `allocator`."""
-    from eaglecpp.train.fit.allocator import with_allocator
-
-    program = Path(sys.argv[0])
-    if program.parts[-2:] == ("eaglecpp", "__main__.py"):
-        with_allocator([sys.executable, "-P", "-m", "eaglecpp", *sys.argv[1:]])
-    elif program.name.startswith("eaglecpp") and program.is_file():
-        with_allocator([sys.executable, *sys.argv])
-
-
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
         raise click.ClickException(
-            "training needs PyTorch, which is not installed; to get it: pip install torch matplotlib"
+            "training needs PyTorch, which is not installed; to get it: pip install torch"
         )
-
-
-def _options(options: dict[str, Any]) -> TrainOptions:
-    """The options of the run; what was not given keeps the run's own default."""
-    from eaglecpp.opening.find import find_target
-    from eaglecpp.options import SamplingOptions
-    from eaglecpp.train.capture.cache import CacheOptions
-    from eaglecpp.train.fit.loop import Budget, Limits
-    from eaglecpp.train.prepare import TrainOptions
-
-    def take(*names: str) -> dict[str, Any]:
-        return {name: options.pop(name) for name in names if name in options}
-
-    budget, limits = take("steps", "epochs", "minutes"), take("micro_tokens", "eval_steps", "patience")
-    cache, sampling = take("cache", "cache_type"), take("temp", "predict")
-    if budget:
-        options["budget"] = Budget(**budget)
-    if cache:
-        options["cache"] = CacheOptions(cache["cache"], cache.get("cache_type", "bf16"))
-    if options["generate"]:
-        options["sampling"] = SamplingOptions(
-            temperature=sampling.get("temp", 0.7),
-            max_tokens=sampling.get("predict", 512),
-            seed=options.get("seed", 1),
-        )
-    options["target"] = find_target(options["target"]).target
-    return TrainOptions(**options, limits=Limits(**limits))
-
-
-def _check(options: dict[str, Any]) -> None:
-    """Options that contradict each other."""
-    if options["cache_type"] and not options["cache"]:
-        raise click.UsageError("--cache-type needs --cache")
-    if options["generate"] and not options["data"]:
-        raise click.UsageError("--generate answers the prompts in --data: give files of prompts")
-    if options["on_policy"] and not (options["generate"] and options["finetune"]):
-        raise click.UsageError(
-            "--on-policy is for a drafter that exists and answers that the target writes: give --finetune "
-            "CKPT and --generate"
-        )
-    if (options["temp"] is not None or options["predict"]) and not options["generate"]:
-        raise click.UsageError("--temp and --predict are for --generate")
-    if options["share_head"] and options["draft_vocab"]:
-        raise click.UsageError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
-    if options["eagle1"]:
-        others = [
-            name
-            for name in ("eagle3", "mla", "draft_vocab", "draft_layers", "aux_layers")
-            if options.get(name)
-        ]
-        if others:
-            names = ", ".join("--" + name.replace("_", "-") for name in others)
-            raise click.UsageError(f"--eagle1 fixes the form of the drafter: leave out {names}")
-    fixed = [name for name in ("eagle1", "eagle3", "mla", "share_head", "random_start") if options.get(name)]
-    if options["finetune"] and fixed:  # a drafter that exists has these already
-        names = ", ".join("--" + name.replace("_", "-") for name in fixed)
-        raise click.UsageError(f"--finetune keeps the form of the drafter: leave out {names}")
 
 
 def _tell(result: Result, as_json: bool) -> None:

@@ -7,24 +7,25 @@ own. Only their owner can read the files.
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
+
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.images import checked_image
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import EagleError
-from eaglecpp.files import replace_bytes
+from eaglecpp.files import open_regular, replace_bytes
 from eaglecpp.modelfile.parameters import ParameterValue, from_json
 
 __all__ = ["ChatFolder", "SavedChat", "SavedChatError", "new_chat", "read_chat", "write_chat"]
 
-_VERSION = 1
 _STALE_S = 3600.0  # no write takes so long: what is still there was left by a process that died
 
 
@@ -34,14 +35,16 @@ class SavedChatError(EagleError):
 
 @dataclass(frozen=True)
 class SavedChat:
-    """One conversation. model, draft: the references it was opened with; parameters, strategy: as the user
-    set them in the chat, by Modelfile name; created, updated: seconds since 1970.
+    """One conversation. model, draft: the references it was opened with; examples: of the model when it
+    began, None where an earlier release saved it; parameters, strategy: as the user set them in the chat, by
+    Modelfile name; created, updated: seconds since 1970.
     """
 
     id: str
     model: str
     draft: str | None = None
     system: str = ""
+    examples: tuple[Message, ...] | None = None
     messages: tuple[Message, ...] = ()
     parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
     strategy: str = ""
@@ -49,20 +52,47 @@ class SavedChat:
     updated: float = 0.0
     stamp: tuple[int, int] | None = field(default=None, compare=False)
 
-    def to_json(self) -> dict[str, Any]:
-        """What the file holds."""
-        return {
-            "eaglecpp_chat": _VERSION,
-            "id": self.id,
-            "model": self.model,
-            "draft": self.draft,
-            "system": self.system,
-            "parameters": dict(self.parameters),
-            "strategy": self.strategy,
-            "created": self.created,
-            "updated": self.updated,
-            "messages": [_message_json(message) for message in self.messages],
-        }
+    def of(self, conversation: Conversation) -> SavedChat:
+        """The same chat with what was said by now."""
+        return replace(
+            self,
+            system=conversation.system,
+            examples=conversation.examples,
+            messages=tuple(conversation.messages),
+        )
+
+    def continue_in(self, conversation: Conversation) -> None:
+        """Makes an empty conversation the saved one, whatever its model says by now: `/save` may have made
+        this very chat the model's examples.
+        """
+        conversation.system = self.system
+        conversation.messages = list(self.messages)
+        if self.examples is not None:
+            conversation.examples = self.examples
+
+
+class _Turn(msgspec.Struct, omit_defaults=True):
+    role: str
+    content: str
+    thinking: str = ""
+    images: list[bytes] = []
+    attached: int = 0
+
+
+class _File(msgspec.Struct):
+    """What a file holds."""
+
+    id: str
+    model: str
+    draft: str | None
+    system: str
+    parameters: dict[str, Any]
+    strategy: str
+    created: float
+    updated: float
+    messages: list[_Turn]
+    examples: list[_Turn] | None = None
+    eaglecpp_chat: Literal[1] = 1
 
 
 def new_chat(model: str, draft: str | None = None) -> SavedChat:
@@ -75,9 +105,12 @@ def new_chat(model: str, draft: str | None = None) -> SavedChat:
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
     """Writes a conversation in one step; returns it as saved. Raises SavedChatError, which names the file."""
     chat = replace(chat, updated=time.time())
-    text = json.dumps(chat.to_json(), ensure_ascii=False, indent=1) + "\n"
+    content = {name: getattr(chat, name) for name in _File.__struct_fields__ if hasattr(chat, name)}
+    content["messages"] = [*map(_turn, chat.messages)]
+    content["examples"] = None if chat.examples is None else [*map(_turn, chat.examples)]
+    text = msgspec.json.format(msgspec.json.encode(_File(**content)), indent=1)
     try:
-        replace_bytes(path, text.encode("utf-8"), mode=0o600)
+        replace_bytes(path, text + b"\n", mode=0o600)
     except OSError as error:
         reason = error.strerror or error
         raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
@@ -88,11 +121,16 @@ def read_chat(path: Path) -> SavedChat:
     """Reads a conversation. Raises SavedChatError."""
     stamp = _stamp(path)
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-        return replace(_from_json(data), stamp=stamp)
+        with open_regular(path) as file:
+            found = msgspec.json.decode(file.read(), type=_File)
+        values = {name: getattr(found, name) for name in _File.__struct_fields__ if name != "eaglecpp_chat"}
+        values["messages"] = tuple(map(_message, found.messages))
+        values["examples"] = None if found.examples is None else tuple(map(_message, found.examples))
+        values["parameters"] = {name: from_json(name, value) for name, value in found.parameters.items()}
+        return SavedChat(**values, stamp=stamp)
     except OSError as error:
         raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SavedChatError(f"{path}: not a saved conversation ({error}); move it away") from error
 
 
@@ -102,10 +140,6 @@ class ChatFolder:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
-    def new(self, model: str, draft: str | None = None) -> SavedChat:
-        """An empty conversation with an id of its own; nothing is written yet."""
-        return new_chat(model, draft)
-
     def save(self, chat: SavedChat) -> SavedChat:
         """Writes it; returns it as saved, under a new id if another process wrote to it meanwhile.
 
@@ -114,7 +148,8 @@ class ChatFolder:
         path = self.path(chat)
         try:
             if chat.stamp != _stamp(path):
-                chat = replace(self.new(chat.model, chat.draft), **_content(chat))
+                fresh = new_chat(chat.model)
+                chat = replace(chat, id=fresh.id, created=fresh.created)
                 path = self.path(chat)
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._remove_stale()
@@ -138,14 +173,10 @@ class ChatFolder:
         stamps = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         files = [(stamp[0], path) for stamp, path in stamps if stamp is not None]
         for _, path in sorted(files, reverse=True):
-            chat = self.load(path)
+            chat = read_chat(path)
             if model is None or chat.model == model:
                 return chat
         return None
-
-    def load(self, path: Path) -> SavedChat:
-        """Reads one file. Raises SavedChatError."""
-        return read_chat(path)
 
     def path(self, chat: SavedChat) -> Path:
         """Its file, written or not."""
@@ -167,34 +198,12 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _content(chat: SavedChat) -> dict[str, Any]:
-    names = ("system", "messages", "parameters", "strategy")
-    return {name: getattr(chat, name) for name in names}
+def _turn(message: Message) -> _Turn:
+    return _Turn(str(message.role), message.content, message.thinking, list(message.images), message.attached)
 
 
-def _message_json(message: Message) -> dict[str, Any]:
-    values = {"role": str(message.role), "content": message.content, "thinking": message.thinking,
-              "images": [base64.b64encode(image).decode() for image in message.images]}  # fmt: skip
-    return {name: value for name, value in values.items() if value or name in ("role", "content")}
-
-
-def _from_json(data: Any) -> SavedChat:
-    if not isinstance(data, dict) or data.get("eaglecpp_chat") != _VERSION:
-        raise ValueError(f"expected an object with eaglecpp_chat {_VERSION}")
-    return SavedChat(
-        id=_text(data, "id"),
-        model=_text(data, "model"),
-        draft=None if data["draft"] is None else _text(data, "draft"),
-        system=_text(data, "system"),
-        messages=tuple(Message.from_dict(message) for message in data["messages"]),
-        parameters={name: from_json(name, value) for name, value in data["parameters"].items()},
-        strategy=_text(data, "strategy"),
-        created=float(data["created"]),
-        updated=float(data["updated"]),
-    )
-
-
-def _text(data: Mapping[str, Any], name: str) -> str:
-    if not isinstance(data[name], str):
-        raise TypeError(f"{name}: expected a string, found {type(data[name]).__name__}")
-    return str(data[name])
+def _message(turn: _Turn) -> Message:
+    if not 0 <= turn.attached <= len(turn.content):
+        raise ValueError(f"attached: expected a number of characters of the content, found {turn.attached}")
+    message = Message.from_dict({"role": turn.role, "content": turn.content, "thinking": turn.thinking})
+    return replace(message, images=tuple(map(checked_image, turn.images)), attached=turn.attached)

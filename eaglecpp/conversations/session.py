@@ -6,51 +6,96 @@ with Engine.open("smollm2") as engine:
     print(chat.ask("Why is the sky blue?").text)
     chat.undo()
     chat.save("talk.json")
+
+Who answers is a function: a place of an engine, or a model in a server (`eaglecpp.conversations.served`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
+from weakref import ref
 
+from eaglecpp.chat.conversation import Conversation, ConversationState
 from eaglecpp.chat.message import Message
 from eaglecpp.conversations.saved import SavedChat, new_chat, read_chat, write_chat
-from eaglecpp.engine import Engine, Session, Stream
 from eaglecpp.errors import InvalidStateError
-from eaglecpp.results import Completion
+from eaglecpp.results import Answer, Completion
 
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from eaglecpp.engine import Engine, Session
     from eaglecpp.options.typed import ChatKeywords
 
-__all__ = ["ChatSession"]
+__all__ = ["Answers", "ChatSession", "has_begun"]
+
+
+Answers = Callable[[Conversation, Mapping[str, Any]], Answer]
+"""Begins the answer to a conversation; options as `Session.chat`."""
 
 
 class ChatSession:
     """A conversation with its own place in the engine's caches, or in the engine's default conversation.
 
+    engine:  that answers, or other `Answers`
     system:  the system prompt; None for the model's own
     session: a `Session` of the engine, which the caller closes; None for the engine's default conversation
+    conversation, saved: to go on with
     If the conversation outgrows the context, whole exchanges are left out of the prompt, oldest first;
     `left_out` says how many messages. They stay in `history`.
     """
 
-    def __init__(self, engine: Engine, *, system: str | None = None, session: Session | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine | Answers,
+        *,
+        system: str | None = None,
+        session: Session | None = None,
+        conversation: Conversation | None = None,
+        saved: SavedChat | None = None,
+    ) -> None:
         self._engine = engine
-        self._place = session
-        self._conversation = engine.shared.chat.conversation(system=system)
-        self._saved: SavedChat | None = None
+        if callable(engine):
+            self.answers: Answers = engine
+        else:
+            self.answers = (session or engine.default_session).answer_fitting
+            conversation = conversation or engine.shared.chat.conversation(system=system)
+        self._conversation = conversation or Conversation(system or "")
+        self.saved = saved
+        if saved is not None:
+            saved.continue_in(self._conversation)
+        if system is not None:
+            self._conversation.system = system
+        # The stream of an answer that is not in the history yet, what the conversation was before its
+        # question, and the answer. A stream that nobody else holds ends.
+        self._running: tuple[ref[Answer], ConversationState] | None = None
+        self._answer: Completion | None = None
 
     def __repr__(self) -> str:
         return f"<ChatSession of {len(self.history)} messages with {self._engine!r}>"
 
     @property
+    def conversation(self) -> Conversation:
+        """What was said, with an answer that has ended; after an error, or where it had not begun, its
+        question is gone, too.
+        """
+        if self._running is not None:
+            stream, before = self._running[0](), self._running[1]
+            if stream is None or not stream.is_open:
+                self._running, answer = None, self._answer
+                if answer is not None and has_begun(answer):
+                    self._conversation.messages.append(answer.message)
+                else:
+                    self._conversation.restore(before)
+        return self._conversation
+
+    @property
     def history(self) -> tuple[Message, ...]:
         """The messages so far, oldest first, without the system prompt and the model's own examples."""
-        return tuple(self._conversation.messages)
+        return tuple(self.conversation.messages)
 
     @property
     def system(self) -> str:
@@ -72,80 +117,107 @@ class ChatSession:
         """Asks, and returns the answer; options as `Engine.chat`. images: PNG, JPEG, GIF or BMP files, for a
         model that was opened with its projector. An error leaves the history unchanged.
         """
-        stream = self.stream(text, images=images, **options)
-        with stream:
-            for _ in stream:
-                pass
-        return stream.completion()
+        return _finished(self.stream(text, images=images, **options))
 
-    def stream(self, text: str, *, images: Sequence[bytes] = (), **options: Unpack[ChatKeywords]) -> Stream:
-        """As `ask`, one chunk per round. What was generated until its end, or until it is closed, is the
-        answer; a stream closed before its first token leaves the history unchanged.
+    def stream(
+        self,
+        text: str,
+        *,
+        images: Sequence[bytes] = (),
+        files: Sequence[str] = (),
+        **options: Unpack[ChatKeywords],
+    ) -> Answer:
+        """As `ask`, one chunk per round. What was generated until its end, or until it is closed or the next
+        question is asked, is the answer; a stream closed before its first token leaves the history unchanged.
+        files: texts that go before the question.
         """
-        before = self.history
-        self._conversation.ask(text, images)
-        return self._answered(before, dict(options))
+        return self._begin(lambda talk: talk.ask(text, images, files), options)
 
     def retry(self, **options: Unpack[ChatKeywords]) -> Completion:
         """Answers the last question once more. Raises InvalidStateError if there is none."""
-        before = self.history
-        if not self._conversation.drop_answer():
-            raise InvalidStateError("there is no question to answer again")
-        with self._answered(before, dict(options)) as stream:
-            for _ in stream:
-                pass
-            return stream.completion()
+        return _finished(self.stream_again(**options))
+
+    def stream_again(self, **options: Unpack[ChatKeywords]) -> Answer:
+        """As `retry`, one chunk per round."""
+        return self._begin(Conversation.drop_answer, options)
+
+    def edit(
+        self,
+        text: str,
+        *,
+        images: Sequence[bytes] = (),
+        files: Sequence[str] = (),
+        **options: Unpack[ChatKeywords],
+    ) -> Answer:
+        """Asks with another text in the place of the last question's; what is attached to it stays. As
+        `stream`. Raises InvalidStateError if there is none.
+        """
+        return self._begin(lambda talk: talk.edit(text, images, files), options)
 
     def undo(self) -> str:
-        """Removes the last question and its answer; returns the question, "" if there is none."""
-        return self._conversation.drop_question()
+        """Removes the last question and its answer; returns the question's text, "" if there is none."""
+        return self._settled().drop_question()
 
     def clear(self) -> None:
         """Forgets all messages; the system prompt stays."""
-        self._conversation.clear()
-        self._saved = None
+        self._settled().clear()
+        self.saved = None
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the conversation to a file, atomically and readable only by its owner. `eaglecpp run` saves
         its chats in the same format. Raises SavedChatError.
         """
-        self._saved = write_chat(Path(path), self._as_saved())
+        saved = self.saved
+        if saved is None and not callable(self._engine):
+            plan = self._engine.plan
+            saved = new_chat(plan.model.reference, None if plan.draft is None else str(plan.draft))
+        self.saved = write_chat(Path(path), (saved or new_chat("")).of(self.conversation))
 
     @classmethod
     def load(cls, engine: Engine, path: str | os.PathLike[str], *, session: Session | None = None) -> Self:
         """Continues a saved conversation, with whichever model `engine` has. Raises
         SavedChatError.
         """
-        saved = read_chat(Path(path))
-        chat = cls(engine, system=saved.system, session=session)
-        chat._conversation.messages = list(saved.messages)
-        chat._saved = saved
-        return chat
+        return cls(engine, session=session, saved=read_chat(Path(path)))
 
-    def _as_saved(self) -> SavedChat:
-        from dataclasses import replace
-
-        plan = self._engine.plan
-        saved = self._saved or new_chat(plan.model.reference, None if plan.draft is None else str(plan.draft))
-        return replace(saved, system=self._conversation.system, messages=self.history)
-
-    def _answered(self, before: Sequence[Message], options: dict[str, Any]) -> Stream:
-        conversation = self._conversation
+    def _begin(self, change: Callable[[Conversation], bool | None], options: Any) -> Answer:
+        """Answers the question that `change` makes or finds; it returns False where there is none."""
+        conversation = self._settled()
+        before = conversation.state()
         try:
-            place = self._engine.default_session if self._place is None else self._place
-            stream = place.answer_fitting(conversation, options)
+            if change(conversation) is False:
+                raise InvalidStateError("there is no question to answer again")
+            stream = self.answers(conversation, options)
         except BaseException:
-            conversation.messages = list(before)
+            conversation.restore(before)
             raise
         remember = stream.on_end
 
         def ended(result: Completion) -> None:
             if remember is not None:
                 remember(result)
-            if result.tokens:
-                conversation.messages.append(result.message)
-            else:
-                conversation.messages = list(before)
+            self._answer = result
 
         stream.on_end = ended
+        self._running, self._answer = (ref(stream), before), None
         return stream
+
+    def _settled(self) -> Conversation:
+        """The conversation after the answer under way, which ends here."""
+        stream = None if self._running is None else self._running[0]()
+        if stream is not None:
+            stream.close()
+        return self.conversation
+
+
+def has_begun(answer: Completion) -> bool:
+    """Whether anything was said; False only for one that was ended before."""
+    said = answer.message.content + answer.message.thinking
+    return answer.finish_reason != "cancelled" or bool(said.strip())
+
+
+def _finished(stream: Answer) -> Completion:
+    with stream:
+        for _ in stream:
+            pass
+        return stream.completion()

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.async_stream import AsyncStream
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.loading import CancelFlag
-    from eaglecpp.engine.many import ManyStreams
     from eaglecpp.engine.session import Session
     from eaglecpp.engine.stream import Stream
 
@@ -24,11 +23,10 @@ _HOMES = {
     "AsyncStream": "async_stream",
     "CancelFlag": "loading",
     "Engine": "engine",
-    "ManyStreams": "many",
     "Session": "session",
     "Stream": "stream",
 }
-__all__ = ["AsyncEngine", "AsyncStream", "CancelFlag", "Engine", "ManyStreams", "Session", "Stream"]
+__all__ = ["AsyncEngine", "AsyncStream", "CancelFlag", "Engine", "Session", "Stream"]
 
 
 def __getattr__(name: str) -> Any:

@@ -29,21 +29,30 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
 from eaglecpp.engine.embedding import Embedder, Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
-from eaglecpp.engine.native import checks_arguments
-from eaglecpp.engine.places import ParkingLot, Places, TurnLock
-from eaglecpp.engine.request import Request, make_request
-from eaglecpp.engine.sequence import NativeSequence
+from eaglecpp.engine.native import NativeSequence, checks_arguments
+from eaglecpp.engine.request import Answering, GenerationRequest, Request
+from eaglecpp.engine.slots import FairLock, HostCache, Slots
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.errors import EagleError, EngineBrokenError, InvalidStateError, PlaceLostError, QueueFullError
+from eaglecpp.errors import (
+    EagleError,
+    EngineBrokenError,
+    InvalidStateError,
+    InvalidValueError,
+    PlaceLostError,
+    QueueFullError,
+)
+from eaglecpp.options.typed import GenerateKeywords
+from eaglecpp.threads import Threads
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -51,13 +60,17 @@ if TYPE_CHECKING:
     from eaglecpp.engine.session import MessageList
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
+    from eaglecpp.options.typed import ChatKeywords, OpenKeywords
     from eaglecpp.results import Completion, Embedding, Score
 
-__all__ = ["AsyncEngine"]
+__all__ = ["AsyncEngine", "Lane"]
 
 T = TypeVar("T")
+Lane = Literal["short", "long", "images"]
+"""What a request's preparation waits for: only for others of its kind."""
+_N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
 _LONG = 1 << 14  # characters, which take some milliseconds
+_EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # in one turn of a request for vectors
 _log = logging.getLogger("eaglecpp.async")
 
 
@@ -66,10 +79,11 @@ class AsyncEngine:
 
     n_queue:    requests that may wait for a place, and others that may wait for embeddings
     n_park_bytes: host memory for parked conversations
-    place_s:    seconds for which a generation may keep its place while others wait; 0 = to its end
+    place_s:    seconds for which a generation may keep its place while others wait, and a request for
+                embeddings take its turns; 0 = to its end
     n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
                 number
-    turns:      a lock shared with other engines in this process, see `TurnLock`
+    turns:      a lock shared with other engines in this process, see `FairLock`
     """
 
     def __init__(
@@ -85,15 +99,16 @@ class AsyncEngine:
         self._n_queue = n_queue
         self._place_s = place_s
         self._n_unread = n_unread
-        self._turns = turns if turns is not None else TurnLock()
-        self._embedding = asyncio.Lock()
+        self._turns = turns if turns is not None else FairLock()
+        self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
+        self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
         self._condition = threading.Condition()
         self._waiting: deque[Task] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._running: list[Task] = []
-        self._lot = ParkingLot(n_park_bytes)
-        self._places = Places((), self._lot)
+        self._host_cache = HostCache(n_park_bytes)
+        self._slots = Slots((), self._host_cache)
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._broken: BaseException | None = None
         self._opened = threading.Event()
@@ -126,19 +141,13 @@ class AsyncEngine:
         """
         options["n_sequences"] = n_parallel
         cancel = CancelFlag()
-
-        def open_engine() -> Engine:
-            return Engine.open(
-                target,
-                draft,
-                strategy=strategy,
-                model=model,
-                drafting=drafting,
-                sampling=sampling,
-                cancel=cancel,
-                **options,
-            )
-
+        objects: dict[str, Any] = {
+            "strategy": strategy,
+            "model": model,
+            "drafting": drafting,
+            "sampling": sampling,
+        }
+        open_engine = partial(Engine.open, target, draft, cancel=cancel, **objects, **options)
         own = cls(
             open_engine,
             n_queue=n_queue,
@@ -148,19 +157,15 @@ class AsyncEngine:
             turns=turns,
         )
         try:
-            return await own.ready()
+            await asyncio.to_thread(own.wait_opened)
+            return own
         except BaseException:
             cancel.set()  # nobody else has it
             own._stop()
             raise
 
-    async def ready(self) -> Self:
-        """Waits until the engine is open; raises the error if it could not be opened."""
-        await asyncio.to_thread(self.wait_opened)
-        return self
-
     def wait_opened(self) -> None:
-        """As `ready`, blocking."""
+        """Waits, blocking, until the engine is open; raises the error if it could not be opened."""
         self._opened.wait()
         if self._failure is not None:
             raise self._failure
@@ -191,15 +196,12 @@ class AsyncEngine:
     @property
     def n_parked(self) -> tuple[int, int]:
         """The number of parked conversations, and their bytes."""
-        return len(self._lot), self._lot.n_bytes
+        return len(self._host_cache), self._host_cache.n_bytes
 
     @property
-    def places(self) -> list[tuple[int, Task | None]]:
-        """Of each conversation the tokens that it holds, and what runs there. A look from beside the engine's
-        thread, which may have gone on meanwhile.
-        """
-        running = {task.place_number: task for task in list(self._running)}
-        return [(len(place.tokens), running.get(place.number)) for place in self._places]
+    def n_slots(self) -> int:
+        """How many generations run at a time."""
+        return len(self._slots)
 
     @property
     def is_idle(self) -> bool:
@@ -212,23 +214,29 @@ class AsyncEngine:
 
     # Generating
 
-    def request(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Request:
-        """A generation for `stream`, checked and with all done that takes time before it begins; arguments
-        and errors as there, and GrammarError. For a thread beside the loop.
+    def prepared(self, asked: GenerationRequest) -> Answering:
+        """A generation for `stream`, checked and with all done that takes time before it begins; errors as
+        there, and GrammarError. For a thread next to the loop.
         """
-        return self._ready(make_request(self.engine.shared, prompt, **options))
+        return self._ready(self.engine.shared.prepare(asked))
+
+    async def prepare(self, work: Callable[..., T], *args: Any, lane: Lane = "short") -> T:
+        """Runs in a thread what a request needs before its generation. What waits is not begun when the
+        caller is cancelled.
+        """
+        return await self._preparing[lane].run(work, *args)
 
     def stream(
         self, prompt: Prompt | Request, *, watch: bool = False, **options: Unpack[GenerateKeywords]
     ) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`, or what `request` made of them. Wrong ones
-        raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
+        """Queues a generation; arguments as `Session.stream`, or the `request` that `prepared` made.
+        Wrong ones raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
-        when the generation begins, in the engine's thread; `request` does that before.
+        when the generation begins, in the engine's thread; `prepared` does that before.
         """
         engine = self.engine
-        request = prompt if isinstance(prompt, Request) else make_request(engine.shared, prompt, **options)
+        request = prompt if isinstance(prompt, Request) else engine.shared.make(prompt, **options)
         engine.vocabulary.check_fit(len(request.prompt))
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
@@ -236,10 +244,10 @@ class AsyncEngine:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it again")
             if self._closing != "no":
                 raise InvalidStateError("this engine is closing")
-            if len(self._waiting) >= self._n_queue:
+            if len(self._waiting) + len(self._running) >= self._n_queue + len(self._slots):
                 raise QueueFullError(
                     f"the queue is full: {len(self._waiting)} requests are waiting for "
-                    f"{len(self._places)} places"
+                    f"{len(self._slots)} places"
                 )
             self._waiting.append(task)
             self._condition.notify()
@@ -250,8 +258,9 @@ class AsyncEngine:
         tokenized in a thread: the loop does not wait for it, and it may be overtaken.
         """
         if isinstance(prompt, str | bytes) and len(prompt) > _LONG:
-            request = await asyncio.to_thread(lambda: self.request(prompt, **options))
-            return await self.stream(request).finish()
+            asked = GenerationRequest.of(GenerateKeywords, options, prompt=prompt)
+            made = await self.prepare(self.prepared, asked, lane="long")
+            return await self.stream(made.request).finish()
         return await self.stream(prompt, **options).finish()
 
     @overload
@@ -266,14 +275,11 @@ class AsyncEngine:
         self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
     ) -> Completion | AsyncStream:
         """Answers a conversation; arguments and errors as `Session.chat`. The prompt and a grammar are made
-        in a thread beside the loop.
+        in a thread next to the loop.
         """
         shared = self.engine.shared
-
-        def prepare() -> Request:
-            return self._ready(shared.chat_request(messages, options).request)
-
-        running = self.stream(await asyncio.to_thread(prepare))
+        made = await self.prepare(lambda: self._ready(shared.make_chat(messages, options)))
+        running = self.stream(made.request)
         return running if stream else await running.finish()
 
     async def score(self, text: Prompt) -> Score:
@@ -289,46 +295,81 @@ class AsyncEngine:
         normalize: bool = True,
         pooling: str | None = None,
         n_ctx: int = 0,
+        n_values_most: int = 0,
     ) -> list[Embedding]:
-        """As `Engine.embed`, of a list of texts, between the rounds of conversations. n_ctx: tokens of a
-        text, where that is less than the engine's. Raises QueueFullError, too.
+        """As `Engine.embed`, of a list of texts, between the rounds of conversations, and in turns with other
+        requests for embeddings. n_ctx: tokens of a text, where that is less than the engine's; n_values_most:
+        in all vectors, 0 = any number. Raises QueueFullError and PlaceLostError, too.
         """
-        return await self._beside(
-            lambda embedder, turns: embedder.embed(
-                texts,
-                dimensions=dimensions,
-                truncate=truncate,
-                normalize=normalize,
-                pooling=pooling,
-                n_ctx=n_ctx,
-                turns=turns,
-            )
-        )
+        found: list[Embedding] = []
+        n_values = 0
+        async with self._turn_for_embeddings() as check:
+            for first, part in _parts(texts):
+                read = await self._in_turns(
+                    Embedder.embed,
+                    part,
+                    dimensions=dimensions,
+                    truncate=truncate,
+                    normalize=normalize,
+                    pooling=pooling,
+                    n_ctx=n_ctx,
+                    n_before=first,
+                )
+                check()
+                found += read
+                n_values += sum(one.vector.size for one in read)
+                if n_values_most and n_values * len(texts) > n_values_most * len(found):
+                    raise InvalidValueError(
+                        f"{len(texts)} inputs of {n_values // len(found)} values each: expected at most "
+                        f"{n_values_most} values in all; send fewer at a time"
+                    )
+        return found
 
     async def rerank(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
-        """As `Engine.rerank`, between the rounds of conversations; and how many tokens were read."""
-        return await self._beside(lambda embedder, turns: embedder.rerank(query, documents, turns=turns))
+        """As `Engine.rerank`, between the rounds of conversations, and in turns as `embed`; and how many
+        tokens were read.
+        """
+        scores: list[float] = []
+        n_tokens = 0
+        async with self._turn_for_embeddings() as check:
+            for first, part in _parts(documents):
+                found, n = await self._in_turns(Embedder.rerank, query, part, n_before=first)
+                scores += found
+                n_tokens += n
+                check()
+        return scores, n_tokens
 
-    async def _beside(self, work: Callable[[Embedder, Turns], T]) -> T:
-        """Runs `work` in a thread, one after another. Whoever leaves ends it at its next step."""
-        embedder, gone = self.engine.embedder, threading.Event()
+    @asynccontextmanager
+    async def _turn_for_embeddings(self) -> AsyncIterator[Callable[[], None]]:
+        """Counts a request for embeddings; gives what ends one that takes long while others wait."""
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1
             raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
+        begun = time.perf_counter()
+
+        def check() -> None:
+            if self._n_embedding > 1 and 0 < self._place_s < time.perf_counter() - begun:
+                raise PlaceLostError(
+                    f"the request ended after {self._place_s:g} s: others wait for their turn"
+                )
+
         self._n_embedding += 1
         try:
-            async with self._embedding:
-                running = asyncio.ensure_future(
-                    asyncio.to_thread(work, embedder, Turns(self._turns, gone.is_set))
-                )
-                try:
-                    return await asyncio.shield(running)
-                except asyncio.CancelledError:
-                    gone.set()
-                    await asyncio.wait([running])
-                    raise
+            yield check
         finally:
             self._n_embedding -= 1
+
+    async def _in_turns(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
+        """Runs a method of the embedder in a thread, one after another. Whoever leaves ends it at its next
+        step.
+        """
+        gone = threading.Event()
+        options["turns"] = Turns(self._turns, gone.is_set)
+        try:
+            return await self._embedding.run(partial(work, self.engine.embedder, *args, **options))
+        except asyncio.CancelledError:
+            gone.set()
+            raise
 
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Runs `function(engine)` in the engine's thread, between two rounds."""
@@ -367,10 +408,11 @@ class AsyncEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _ready(self, request: Request) -> Request:
-        """With what takes time before a generation begins."""
+    def _ready(self, made: Answering) -> Answering:
+        """With the sampler, which takes time to make."""
         with checks_arguments():
-            return replace(request, sampler=self.engine.native.make_sampler(request.params()))
+            sampler = self.engine.native.make_sampler(made.request.params())
+        return replace(made, request=replace(made.request, sampler=sampler))
 
     def _stop(self) -> None:
         """Ends everything after the round under way; the thread frees the engine."""
@@ -391,7 +433,7 @@ class AsyncEngine:
             shared = self._engine.shared
             shared.native.waits = True  # a call of another thread must not make a round fail
             sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
-            self._places = Places(sequences, self._lot)
+            self._slots = Slots(sequences, self._host_cache)
         except BaseException as error:
             self._failure = error
             self._closing = "now"
@@ -438,7 +480,7 @@ class AsyncEngine:
 
     def _make_room(self) -> None:
         """Ends generations that had a place for long, as many as others wait for one."""
-        if self._place_s <= 0 or not self._waiting or self._places.has_free:
+        if self._place_s <= 0 or not self._waiting or self._slots.has_free:
             return
         now = time.perf_counter()
         late = [task for task in self._running if now - task.begun > self._place_s][: len(self._waiting)]
@@ -450,18 +492,18 @@ class AsyncEngine:
     def _admit(self) -> None:
         while True:
             with self._condition:
-                if not self._waiting or not self._places.has_free:
+                if not self._waiting or not self._slots.has_free:
                     return
                 task = self._waiting.popleft()
             try:
-                place = self._places.find(task.request.prompt)
-                task.stream = Stream(place.sequence, self.engine.shared, task.request)
+                slot = self._slots.find(task.request.prompt)
+                task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
                 tell([(task, "error", error)])
                 continue
-            place.take(task.request.prompt)
-            task.place, task.place_number, task.begun = place, place.number, time.perf_counter()
+            slot.take(task.request.prompt)
+            task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
             self._running.append(task)
             tell([(task, "begun", None)])
 
@@ -483,8 +525,8 @@ class AsyncEngine:
                 self._leave(task)
                 events.append((task, "error", result))
             elif result is not None:
-                if task.watch and task.place is not None:
-                    task.live = task.place.sequence.timings()
+                if task.watch and task.slot is not None:
+                    task.live = task.slot.sequence.timings()
                 if result.finish_reason is not None:
                     self._leave(task)
                 events.append((task, "chunk", result))
@@ -498,9 +540,9 @@ class AsyncEngine:
         """Ends a task and frees its place."""
         if task.stream is not None:
             task.stream.close()
-        place, task.place = task.place, None
-        if place is not None:
-            place.leave()
+        slot, task.slot = task.slot, None
+        if slot is not None:
+            slot.leave()
         with contextlib.suppress(ValueError):
             self._running.remove(task)
 
@@ -538,6 +580,21 @@ def _stop_all() -> None:
         engine._stop()
     for engine in engines:
         engine._thread.join()
+
+
+def _parts(texts: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+    """A list in parts that are read in one turn, each with the number of its first entry. What is no list is
+    left to whoever reads it.
+    """
+    first = n_chars = 0
+    if isinstance(texts, Sequence) and not isinstance(texts, str | bytes):
+        for index, text in enumerate(texts):
+            n_chars += len(text) if isinstance(text, Sized) else 1
+            if index > first and (index - first == _EMBEDDED_TEXTS or n_chars > _EMBEDDED_CHARS):
+                yield first, texts[first:index]
+                first, n_chars = index, len(text) if isinstance(text, Sized) else 1
+        texts = texts[first:]
+    yield first, texts
 
 
 def _settle(future: asyncio.Future[T], result: T) -> None:

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Self
 
-from eaglecpp.engine.places import Place
 from eaglecpp.engine.request import Request
+from eaglecpp.engine.slots import Slot
 from eaglecpp.engine.stream import Stream
-from eaglecpp.errors import InvalidStateError
+from eaglecpp.errors import InvalidStateError, PlaceLostError
 
 if TYPE_CHECKING:
     from eaglecpp.results import Chunk, Completion
@@ -33,8 +33,8 @@ class Task:
     asked: float = field(default_factory=time.perf_counter)
     begun: float = 0.0
     cancelled: bool = False
-    place: Place | None = None
-    place_number: int = -1  # stays when the place is left
+    slot: Slot | None = None
+    slot_number: int = -1  # stays when the place is left
     stream: Stream | None = None
     watch: bool = False
     live: dict[str, Any] = field(default_factory=dict)
@@ -50,6 +50,7 @@ class AsyncStream(AsyncIterator["Chunk"]):
         self._task = task
         self._cancel = cancel
         self._held: list[tuple[str, Any]] = []
+        self._lost: BaseException | None = None
         self._is_over = False
 
     def __repr__(self) -> str:
@@ -65,9 +66,9 @@ class AsyncStream(AsyncIterator["Chunk"]):
         return self._task.request
 
     @property
-    def place_number(self) -> int:
+    def slot_number(self) -> int:
         """Which of the engine's conversations it runs or ran in, from 0; -1 while it waits."""
-        return self._task.place_number
+        return self._task.slot_number
 
     @property
     def queue_ms(self) -> float:
@@ -95,6 +96,8 @@ class AsyncStream(AsyncIterator["Chunk"]):
     async def __anext__(self) -> Chunk:
         while not self._is_over:
             kind, value = self._held.pop(0) if self._held else await self._task.events.get()
+            if self._lost is not None:
+                kind, value = "error", self._lost
             if kind == "chunk":
                 self._is_over = value.finish_reason is not None
                 chunk: Chunk = value
@@ -127,6 +130,15 @@ class AsyncStream(AsyncIterator["Chunk"]):
         """Ends the generation before the next round. What it gave stays."""
         self._is_over = True
         self._cancel(self._task)
+
+    def end_late(self, max_s: float) -> None:
+        """Ends it where it had its place for longer, also what is unread of it: others wait for the model.
+        Whoever reads on gets PlaceLostError.
+        """
+        if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
+            self._lost = PlaceLostError(f"the answer ended after {max_s:g} s: others wait for its place")
+            self._task.events.put_nowait(("error", self._lost))
+            self._cancel(self._task)
 
     async def __aenter__(self) -> Self:
         return self

@@ -42,7 +42,7 @@ _COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted
 
 @dataclass(frozen=True)
 class Turns:
-    """How texts are read beside others. lock: held for each step; is_over: true = nobody waits for the
+    """How texts are read among others. lock: held for each step; is_over: true = nobody waits for the
     rest.
     """
 
@@ -78,10 +78,12 @@ class Embedder:
         pooling: str | None = None,
         n_ctx: int = 0,
         special: bool = True,
+        n_before: int = 0,
         turns: Turns = _ALONE,
     ) -> list[Embedding]:
         """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's;
-        special: the text of a special token becomes that token.
+        special: the text of a special token becomes that token; n_before: inputs that errors count before
+        these.
         """
         _check_list(texts)
         with self._lock:
@@ -93,8 +95,8 @@ class Embedder:
                     f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; "
                     f"found {dimensions}"
                 )
-            n_most = min(n_ctx or native.n_most, native.n_most)
-            read = [self._read(text, i, n_most, truncate, special) for i, text in enumerate(texts)]
+            n_max = min(n_ctx or native.n_most, native.n_most)
+            read = [self._read(text, i, n_max, truncate, special) for i, text in enumerate(texts, n_before)]
             rows = self._run(native, [tokens for tokens, _ in read], turns)
         rows = rows[:, :dimensions]
         if not np.isfinite(rows).all():
@@ -108,7 +110,7 @@ class Embedder:
         return [Embedding(part, len(tokens), n) for part, (tokens, n) in zip(parts, read, strict=True)]
 
     def rerank(
-        self, query: str, documents: Sequence[str], *, turns: Turns = _ALONE
+        self, query: str, documents: Sequence[str], *, n_before: int = 0, turns: Turns = _ALONE
     ) -> tuple[list[float], int]:
         """As `Engine.rerank`, and how many tokens were read."""
         _check_list(documents)
@@ -119,7 +121,7 @@ class Embedder:
                     f"this model is no reranker: its pooling is {native.pooling}; load one whose file says "
                     "rank"
                 )
-            pairs = self._pairs(query, documents, native.n_most)
+            pairs = self._pairs(query, documents, native.n_most, n_before)
             rows = self._run(native, pairs, turns)
         return rows[:, 0].tolist(), sum(map(len, pairs))
 
@@ -144,38 +146,38 @@ class Embedder:
             drain()
 
     def _read(
-        self, text: Prompt, index: int, n_most: int, truncate: bool, special: bool
+        self, text: Prompt, index: int, n_max: int, truncate: bool, special: bool
     ) -> tuple[list[int], bool]:
         """Its tokens, and whether it was cut."""
         if isinstance(text, str | bytes):
-            n_chars = _CHARS_PER_TOKEN * n_most
+            n_chars = _CHARS_PER_TOKEN * n_max
             tokens, is_whole = self._tokens(
-                text, n_most, n_chars if truncate else max(n_chars, _COUNTED_CHARS), special
+                text, n_max, n_chars if truncate else max(n_chars, _COUNTED_CHARS), special
             )
             n_tail = self._n_tail
         else:
             tokens, is_whole, n_tail = self._vocabulary.prompt_tokens(text), True, 0
         if not tokens:
             raise InvalidValueError(f"input {index} is empty, and the model has no token to begin with")
-        if len(tokens) <= n_most:
+        if len(tokens) <= n_max:
             return tokens, False
         if not truncate:
-            found = f"{len(tokens)} tokens" if is_whole else f"more than {n_most} tokens"
+            found = f"{len(tokens)} tokens" if is_whole else f"more than {n_max} tokens"
             raise ContextFullError(
-                f"input {index} has {found}, but at most {n_most} fit into the context; shorten it, or let "
+                f"input {index} has {found}, but at most {n_max} fit into the context; shorten it, or let "
                 "it be truncated"
             )
-        return [*tokens[: n_most - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
+        return [*tokens[: n_max - n_tail], *(tokens[-n_tail:] if n_tail else [])], True
 
-    def _tokens(self, text: str | bytes, n_most: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
+    def _tokens(self, text: str | bytes, n_max: int, n_chars: int, special: bool) -> tuple[list[int], bool]:
         """The tokens of a text, or of its beginning where that has more than fit; and whether they are all.
         n_chars: that are read first
         """
-        native = self._native.get()
         whole = text if isinstance(text, str) else text.decode("utf-8", "replace")
         while True:
-            tokens = native.tokenize(whole[:n_chars].encode(), True, special)
-            if n_chars >= len(whole) or len(tokens) > n_most + _SPARE_TOKENS:
+            tokens = self._vocabulary.read(whole[:n_chars].encode(), True, special)
+            assert tokens is not None
+            if n_chars >= len(whole) or len(tokens) > n_max + _SPARE_TOKENS:
                 return tokens, n_chars >= len(whole)
             n_chars *= 4
 
@@ -187,7 +189,7 @@ class Embedder:
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0
 
-    def _pairs(self, query: str, documents: Sequence[str], n_most: int) -> list[list[int]]:
+    def _pairs(self, query: str, documents: Sequence[str], n_max: int, n_before: int) -> list[list[int]]:
         """Query and document as llama.cpp's server joins them, a document cut to what fits.
         (llama.cpp: tools/server/server-common.cpp, format_prompt_rerank)
         """
@@ -195,29 +197,31 @@ class Embedder:
         self._vocabulary.tokenize("")  # refuses a file without the tokens around texts
         template = native.chat_template("rerank")
         if template:
-            return [self._filled(template, query, text, i, n_most) for i, text in enumerate(documents)]
+            return [
+                self._filled(template, query, text, i, n_max) for i, text in enumerate(documents, n_before)
+            ]
         end = [native.eos if native.eos >= 0 else native.sep] if native.add_eos else []
         head = [native.bos] if native.add_bos else []
-        head += self._bare(query, n_most) + end
+        head += self._bare(query, n_max) + end
         head += [native.sep] if native.add_sep else []
-        n_room = n_most - len(head) - len(end)
+        n_room = n_max - len(head) - len(end)
         if n_room < 1:
             raise ContextFullError(
-                f"the query leaves no room for a document: at most {n_most} tokens fit into the context"
+                f"the query leaves no room for a document: at most {n_max} tokens fit into the context"
             )
         return [[*head, *self._bare(text, n_room), *end] for text in documents]
 
-    def _filled(self, template: str, query: str, document: str, index: int, n_most: int) -> list[int]:
+    def _filled(self, template: str, query: str, document: str, index: int, n_max: int) -> list[int]:
         text = template.replace("{query}", query).replace("{document}", document)
-        tokens = self._native.get().tokenize(text.encode(), False, True, n_most)
+        tokens = self._vocabulary.read(text.encode(), False, True, n_max)
         if tokens is None:
-            raise ContextFullError(f"query and document {index} have more than the {n_most} tokens that fit")
+            raise ContextFullError(f"query and document {index} have more than the {n_max} tokens that fit")
         return tokens
 
-    def _bare(self, text: str, n_most: int) -> list[int]:
+    def _bare(self, text: str, n_max: int) -> list[int]:
         """At most so many tokens of a text, without those around it."""
-        data = text[: 4 * _CHARS_PER_TOKEN * n_most].encode()
-        return self._native.get().tokenize(data, False, False)[:n_most]
+        data = text[: 4 * _CHARS_PER_TOKEN * n_max].encode()
+        return (self._vocabulary.read(data, False, False) or [])[:n_max]
 
 
 def _check_list(texts: Any) -> None:

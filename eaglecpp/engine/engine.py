@@ -13,20 +13,23 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, overload
+from weakref import WeakSet
 
 from eaglecpp._extension import core
+from eaglecpp.chat.message import Message
+from eaglecpp.chat.model import Asked
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.engine.exactness import Exactness
+from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.loading import CancelFlag, load
-from eaglecpp.engine.many import ManyStreams
-from eaglecpp.engine.native import NativeEngine
-from eaglecpp.engine.request import Answering, Request, Shared, make_request
-from eaglecpp.engine.session import MessageList, Session
+from eaglecpp.engine.native import NativeEngine, NativeSequence
+from eaglecpp.engine.request import Answering, Request, Shared
+from eaglecpp.engine.session import MessageList, Session, run_side_by_side
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import (
@@ -35,13 +38,9 @@ from eaglecpp.errors import (
     InvalidArgumentError,
     InvalidStateError,
     InvalidTypeError,
-    OutOfMemoryError,
-    UnsupportedError,
 )
-from eaglecpp.learning import Learning
-from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
-from eaglecpp.options import MAX_SEQUENCES, DraftOptions, ModelOptions, SamplingOptions, Strategy
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
 from eaglecpp.results import Completion, Embedding, Score, Timings
 from eaglecpp.store.errors import Report, silent
@@ -55,9 +54,15 @@ if TYPE_CHECKING:
 __all__ = ["Engine"]
 
 _log = logging.getLogger("eaglecpp.engine")
-_MOST_BESIDE = 8  # prompts of a list that run at once in an engine that was opened for one conversation
-_LEAST_BESIDE = 192  # tokens of all answers from which on that is worth another context and drafter
-_SHARE_BESIDE = 4  # of the free memory, one part is the most that their caches may take
+
+
+class EmbedKeywords(TypedDict, total=False):
+    """Arguments of `Engine.embed`, which documents them."""
+
+    dimensions: int | None
+    truncate: bool
+    normalize: bool
+    pooling: str | None
 
 
 class Engine:
@@ -80,11 +85,13 @@ class Engine:
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self._sessions: list[Session] = []
+        self._open: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
         self._main: Session | None = None
+        self._opening = threading.Lock()  # of it, for which several threads may ask at once
         loaded = load(plan, waits=wait, count=self._count, cancel=cancel)
         self.drafting = loaded.drafting
         self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
+        self.gains = Gains(None) if self._cache is None else self._cache.gains
         self._embedder = Embedder(self._native, self._shared.vocabulary)
 
     @classmethod
@@ -155,42 +162,15 @@ class Engine:
 
     # Generating: the default conversation. `Session` documents the arguments.
 
-    @overload  # a str is a sequence of str, too: the first one that matches counts
-    def generate(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, **options: Unpack[GenerateKeywords]
-    ) -> Completion: ...
-    @overload
-    def generate(self, prompt: Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> list[Completion]: ...
-    def generate(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
-    ) -> Completion | list[Completion]:
+    def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
         `Session.stream`.
-
-        A list of prompts is completed side by side: in as many conversations as are free, and in an engine
-        that was opened for one (`n_sequences`) in places made for them, as far as memory allows. The results
-        are in the order of the prompts. All are checked before the first one runs, and an error of the check
-        names the index of its prompt.
         """
-        if _is_many(prompt):
-            return self._many(prompt, "stream", dict(options)).finish()
-        return self.default_session.generate(prompt, **options)  # type: ignore[arg-type]
+        return self.default_session.stream(prompt, **options).finish()
 
-    @overload
-    def stream(  # type: ignore[overload-overlap]
-        self, prompt: Prompt, **options: Unpack[GenerateKeywords]
-    ) -> Stream: ...
-    @overload
-    def stream(self, prompt: Sequence[Prompt], **options: Unpack[GenerateKeywords]) -> ManyStreams: ...
-    def stream(
-        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateKeywords]
-    ) -> Stream | ManyStreams:
-        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`. For a list of prompts it
-        yields (index, chunk), see `generate`.
-        """
-        if _is_many(prompt):
-            return self._many(prompt, "stream", dict(options))
-        return self.default_session.stream(prompt, **options)  # type: ignore[arg-type]
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
+        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`."""
+        return self.default_session.stream(prompt, **options)
 
     @overload
     def chat(
@@ -200,33 +180,30 @@ class Engine:
     def chat(
         self, messages: MessageList, *, stream: Literal[True], **options: Unpack[ChatKeywords]
     ) -> Stream: ...
-    @overload
     def chat(
-        self,
-        messages: Sequence[MessageList],
-        *,
-        stream: Literal[False] = False,
-        **options: Unpack[ChatKeywords],
-    ) -> list[Completion]: ...
-    @overload
-    def chat(
-        self, messages: Sequence[MessageList], *, stream: Literal[True], **options: Unpack[ChatKeywords]
-    ) -> ManyStreams: ...
-    def chat(
-        self,
-        messages: MessageList | Sequence[MessageList],
-        *,
-        stream: bool = False,
-        **options: Unpack[ChatKeywords],
-    ) -> Completion | Stream | list[Completion] | ManyStreams:
-        """Answers `messages` through the model's chat template; arguments as `Session.chat`. A list of
-        conversations is answered side by side, see `generate`.
+        self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
+    ) -> Completion | Stream:
+        """Answers `messages` through the model's chat template; arguments as `Session.chat`."""
+        running = self.default_session.answer(messages, options)
+        return running if stream else running.finish()
+
+    def generate_many(
+        self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
+    ) -> list[Completion]:
+        """Completes prompts, and answers conversations (lists of messages), side by side: as many at a time
+        as conversations are free, see `n_sequences`. The results are in the order of the prompts, each what
+        the same call alone would give; options as of `generate` and `chat`.
+
+        All are checked before the first one runs, and an error of the check names the index of its prompt.
         """
-        if isinstance(messages, list | tuple) and messages and isinstance(messages[0], list | tuple):
-            many = self._many(messages, "chat", dict(options))
-            return many if stream else many.finish()
-        one: Any = messages
-        return self.default_session.chat(one, stream=stream, **options)  # type: ignore[call-overload, no-any-return]
+        checked = [self._checked(index, prompt, options) for index, prompt in enumerate(prompts)]
+        sessions = [self.default_session]
+        try:
+            sessions += [self.session() for _ in range(min(self.n_free, len(checked) - 1))]
+            return run_side_by_side(sessions, checked)
+        finally:
+            for session in sessions[1:]:
+                session.close()
 
     def score(self, text: Prompt) -> Score:
         """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
@@ -245,27 +222,13 @@ class Engine:
             return Score(tokens, native.score(tokens))
 
     @overload
-    def embed(  # type: ignore[overload-overlap]
-        self,
-        texts: Prompt,
-        *,
-        dimensions: int | None = None,
-        truncate: bool = True,
-        normalize: bool = True,
-        pooling: str | None = None,
+    def embed(  # type: ignore[overload-overlap] # a str is a sequence of str, too: the first one counts
+        self, texts: Prompt, **options: Unpack[EmbedKeywords]
     ) -> Embedding: ...
     @overload
+    def embed(self, texts: Sequence[Prompt], **options: Unpack[EmbedKeywords]) -> list[Embedding]: ...
     def embed(
-        self,
-        texts: Sequence[Prompt],
-        *,
-        dimensions: int | None = None,
-        truncate: bool = True,
-        normalize: bool = True,
-        pooling: str | None = None,
-    ) -> list[Embedding]: ...
-    def embed(
-        self, texts: Prompt | Sequence[Prompt], *, pooling: str | None = None, **options: Any
+        self, texts: Prompt | Sequence[Prompt], **options: Unpack[EmbedKeywords]
     ) -> Embedding | list[Embedding]:
         """The vector of a text (str, bytes or token ids), or those of a list of texts, with any model: one
         that is made for it, which does nothing else, or one that generates. Uses the loaded weights and a
@@ -280,10 +243,11 @@ class Engine:
         `OutOfMemoryError`.
         """
         self._handle()
-        if _is_many(texts):
-            return self._embedder.embed(texts, pooling=pooling, **options)
+        # a list of texts, not one text as a list of token ids; an empty list is one of no texts
+        if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
+            return self._embedder.embed(texts, **options)
         one: Any = texts
-        return self._embedder.embed([one], pooling=pooling, **options)[0]
+        return self._embedder.embed([one], **options)[0]
 
     def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
         """How well each document answers a query, as a reranker scores it: higher is better. What of a
@@ -299,13 +263,13 @@ class Engine:
 
         Raises `EngineBusyError` if all `n_sequences` are open.
         """
-        if len(self._sessions) >= self.model.n_sequences:
+        if len(self._open) >= self.model.n_sequences:
             raise EngineBusyError(
                 f"all {self.model.n_sequences} conversations of this engine are open; close one, or open the "
-                f"engine with n_sequences={len(self._sessions) + 1}"
+                f"engine with n_sequences={len(self._open) + 1}"
             )
         session = Session(self._shared, self._drop)
-        self._sessions.append(session)
+        self._open.add(session.slot)
         return session
 
     def clear(self) -> None:
@@ -363,13 +327,17 @@ class Engine:
         """The token ids of a rendered conversation, ready for `generate`.
 
         `messages`: {"role", "content"} dicts or `eaglecpp.chat.message.Message`; those of a stored model go
-        before them, and so does its system prompt, unless they begin with one; for a template that refuses
-        system messages, one goes before the first question. `template`: text in Jinja or Go, or a
+        before them, and so does its system prompt, unless they begin with one; what the template does not
+        take goes where it prints something (docs/templates.md). `template`: text in Jinja or Go, or a
         `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
-        chat, of_prompt = self._shared.chat_with({"template": template, "tools": tools, "think": think})
-        return chat.prompt(chat.conversation(messages).prompt(), **of_prompt).tokens
+        self._shared.check_generates()
+        chat = self._shared.chat.with_template(template)
+        if template is None:
+            chat.require_template()
+        asked = Asked(tools, think, has_form=bool(self.sampling.grammar))
+        return chat.prompt(chat.conversation(messages).prompt(), asked=asked).tokens
 
     # Facts
 
@@ -389,7 +357,7 @@ class Engine:
     @property
     def n_free(self) -> int:
         """How many conversations can still be opened."""
-        return 0 if self.only_embeds else self.model.n_sequences - len(self._sessions)
+        return 0 if self.only_embeds else self.model.n_sequences - len(self._open)
 
     @property
     def only_embeds(self) -> bool:
@@ -402,9 +370,9 @@ class Engine:
         return self._embedder
 
     @property
-    def learning(self) -> Learning | None:
-        """Where its conversations are kept for the drafter to learn from; None = they are not."""
-        return self._shared.learning
+    def keeps_answers(self) -> bool:
+        """Whether its answers are kept for the drafter to learn from."""
+        return self._shared.on_answer is not None
 
     @property
     def has_draft(self) -> bool:
@@ -509,11 +477,11 @@ class Engine:
         `InvalidStateError`.
         """
         if self._native is not None:
-            self._native.close(self._save_planner)
+            self._native.close(lambda native: self._cache.save(native) if self._cache else None)
             self._embedder.close()
             if self._shared.vocabulary.projector is not None:
                 self._shared.vocabulary.projector.close()
-            self._sessions.clear()
+            self._open.clear()
             self._main = None
 
     def __enter__(self) -> Self:
@@ -538,7 +506,7 @@ class Engine:
 
     def count(self, timings: Timings) -> None:
         """Adds the counters of a generation that ran through `exclusive` to `timings`."""
-        self._count(timings)
+        self._count(timings, self.sampling.temperature)
 
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
         """The strategy that will run, and why. A tree becomes a chain of the same depth on a target that
@@ -546,102 +514,36 @@ class Engine:
         """
         return self._shared.drafting.resolve(strategy)
 
-    def _many(self, prompts: Sequence[Any], how: str, options: dict[str, Any]) -> ManyStreams:
-        """Streams of many prompts. how: "stream" for prompts, "chat" for conversations."""
-        checked = [self._check_one(index, prompt, how, options) for index, prompt in enumerate(prompts)]
-
-        def begin(index: int, session: Session) -> Stream:
-            one = checked[index]
-            return session.begin(one) if isinstance(one, Request) else session.begin_answer(one)
-
-        main = self.default_session
-        own: list[Session] = []
-        beside = self._beside(checked) if self.model.n_sequences == 1 else None
-        if beside is None:
-            own += [self.session() for _ in range(min(self.n_free, len(prompts) - 1))]
-        else:
-            shared, n_places = beside
-            own += [Session(shared) for _ in range(n_places)]
-
-        def close() -> None:
-            for session in own:
-                session.close()
-            if beside is not None:
-                beside[0].native.close(lambda native: None)
-
-        return ManyStreams(own if beside is not None else [main, *own], len(prompts), begin, close)
-
-    def _beside(self, checked: Sequence[Request | Answering]) -> tuple[Shared, int] | None:
-        """Places for several generations at once, on the weights of this engine, and how many they are; None
-        where there is no room for them. The default conversation stays as it is.
-        """
-        requests = [one if isinstance(one, Request) else one.request for one in checked]
-        limits = [one.sampling.max_tokens for one in requests]
-        n_most = [self.n_ctx if limit < 0 else limit for limit in limits]
-        if len(requests) < 2 or sum(n_most) < _LEAST_BESIDE:
-            return None
-        n_longest = max(len(one.prompt) + n + 1 for one, n in zip(requests, n_most, strict=True))
-        # no shorter than a slice of a prompt, so that prompts are read in the same slices
-        n_ctx = min(self.n_ctx, max(n_longest, self.model.n_batch))
-        n_ids = self._shared.drafting.n_leaves + 1
-        n_places = min(len(requests), _MOST_BESIDE, MAX_SEQUENCES // n_ids)
-        room = (free_memory() or 0) // _SHARE_BESIDE
-        while n_places > 1:
-            model = replace(self.model, n_ctx=n_ctx, n_sequences=n_places)
-            if memory_needed(self.target_path, model, 0) <= room:
-                break
-            n_places -= 1
-        if n_places < 2:
-            return None
-        try:
-            return self._shared.beside(n_places, n_ctx), n_places
-        except (OutOfMemoryError, UnsupportedError) as error:
-            _log.info("prompts run one after another: %s", error)
-            return None
-
-    def _check_one(
-        self, index: int, prompt: Any, how: str, options: Mapping[str, Any]
-    ) -> Request | Answering:
+    def _checked(self, index: int, prompt: Any, options: Mapping[str, Any]) -> Request | Answering:
         """One of many, ready to begin. Raises what beginning it would."""
         try:
-            if how == "chat":
-                return self._shared.chat_request(prompt, options)
-            request = make_request(self._shared, prompt, **options)
-            self._shared.vocabulary.check_fit(len(request.prompt))
+            if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message):
+                return self._shared.make_chat(prompt, options)
+            return self._shared.make(prompt, **options)
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
-        return request
 
-    def _count(self, timings: Timings) -> None:
+    def _count(self, timings: Timings, temperature: float) -> None:
         """Adds the counters of a generation that has ended."""
         self.timings = self.timings + timings
+        self.gains.add(timings, temperature)
         if self._cache is not None and self._native is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self._cache.save_now_and_then(native)
 
-    def _save_planner(self, native: core.Engine) -> None:
-        if self._cache is not None:
-            self._cache.save(native)
-
     def _drop(self, session: Session) -> None:
         """Forgets a session that was closed."""
-        self._sessions = [one for one in self._sessions if one is not session]
+        self._open.discard(session.slot)
 
     @property
     def default_session(self) -> Session:
         """The conversation that the engine's own methods use."""
-        if self._main is None:
-            self._main = self.session()
-        return self._main
+        with self._opening:
+            if self._main is None:
+                self._main = self.session()
+            return self._main
 
     def _handle(self) -> core.Engine:
         if self._native is None:
             raise InvalidStateError("this engine is closed")
         return self._native.get()
-
-
-def _is_many(prompt: Any) -> TypeGuard[Sequence[Prompt]]:
-    """Whether this is a list of prompts, not one prompt as a list of token ids. An empty list is one of no
-    prompts: a prompt has a token at least.
-    """
-    return isinstance(prompt, list | tuple) and not (prompt and hasattr(prompt[0], "__index__"))

@@ -9,16 +9,16 @@ and stored next to the planner's costs. If nothing is exact a model still drafts
 
 from __future__ import annotations
 
-import json
 import logging
-import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from eaglecpp._extension import core
+from eaglecpp.engine.gains import read_kept
 from eaglecpp.engine.planner_cache import (
-    OLD_DAYS,
     PlannerCache,
     options_key,
     planner_file,
@@ -103,23 +103,23 @@ def _key(native: core.Engine, target: Path, model: ModelOptions, drafting: Draft
     return f"{target_key(native, target)} {build} {sizes} {options}"
 
 
+class _File(msgspec.Struct):
+    key: str
+    points: list[tuple[int, bool]]
+
+
 def _read(path: Path, key: str) -> list[tuple[int, bool]] | None:
+    data = read_kept(path)
     try:
-        if time.time() - path.stat().st_mtime > OLD_DAYS * 86400:
-            return None
-        found: Any = json.loads(path.read_bytes())
-        if found["key"] != key:
-            return None
-        return [(int(n_rows), bool(is_exact)) for n_rows, is_exact in found["points"]]
-    except OSError:
-        return None
-    except (ValueError, KeyError, TypeError):
+        found = None if data is None else msgspec.json.decode(data, type=_File)
+        return found.points if found and found.key == key else None
+    except msgspec.MsgspecError:
         _log.info("%s is damaged or from another version; measuring again", path)
         return None
 
 
 def _write(path: Path, key: str, points: list[tuple[int, bool]]) -> None:
     try:
-        replace_bytes(path, json.dumps({"key": key, "points": points}).encode("utf-8"))
+        replace_bytes(path, msgspec.json.encode(_File(key, points)))
     except OSError as error:
         _log.info("cannot save which rows are exact: %s", error)

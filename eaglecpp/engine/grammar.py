@@ -30,20 +30,27 @@ def resolve_grammar(
     llama_cpp's "schema" key). Raises `ValueError` when more than one is given, `GrammarError` for a schema
     that cannot be translated. The grammar itself is parsed when the generation starts.
     """
-    given = [name for name, value in _named(grammar, json_schema, response_format) if value]
-    if len(given) > 1:
+    given = {"grammar": grammar, "json_schema": json_schema, "response_format": response_format}
+    names = [name for name, value in given.items() if value]
+    if len(names) > 1:
         raise InvalidValueError(
-            f"give one of grammar, json_schema and response_format, not {' and '.join(given)}"
+            f"give one of grammar, json_schema and response_format, not {' and '.join(names)}"
         )
     if grammar:
         return _text(grammar)
-    if json_schema:
-        return _from_schema(json_schema)
-    return _from_format(response_format) if response_format else None
+    kind, schema = ("json_schema", json_schema) if not response_format else _format(response_format)
+    if schema:
+        from .schema import schema_to_gbnf
 
+        try:
+            return schema_to_gbnf(schema if isinstance(schema, str) else json.dumps(schema))
+        except (TypeError, ValueError, RecursionError) as error:
+            raise GrammarError(f"the schema is not JSON: {error}") from None
+    if kind != "json_object":
+        return None
+    from llama_cpp.llama_grammar import JSON_GBNF
 
-def _named(grammar: Any, json_schema: Any, response_format: Any) -> list[tuple[str, Any]]:
-    return [("grammar", grammar), ("json_schema", json_schema), ("response_format", response_format)]
+    return str(JSON_GBNF)
 
 
 def _text(grammar: Any) -> str:
@@ -55,36 +62,20 @@ def _text(grammar: Any) -> str:
     return text
 
 
-def _from_schema(schema: str | Mapping[str, Any]) -> str:
-    from .schema import schema_to_gbnf
-
-    try:
-        text = schema if isinstance(schema, str) else json.dumps(schema)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise GrammarError(f"the schema is not JSON: {error}") from None
-    return schema_to_gbnf(text)
-
-
-def _from_format(response_format: Mapping[str, Any]) -> str | None:
+def _format(response_format: Any) -> tuple[Any, Any]:
+    """The type, and the schema if it has one."""
     if not isinstance(response_format, Mapping):
         raise InvalidTypeError(
             f'response_format must be a dict like {{"type": "json_object"}}, got {response_format!r}'
         )
-    kind = response_format.get("type")
-    if kind == "text":
-        return None
-    nested = response_format.get("json_schema")
+    kind, nested = response_format.get("type"), response_format.get("json_schema")
     schema = nested.get("schema", nested) if isinstance(nested, Mapping) else response_format.get("schema")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise InvalidValueError(
+            f"response_format type must be text, json_object or json_schema; got {kind!r}"
+        )
     if kind == "json_schema" and not schema:
         raise InvalidValueError(
             'response_format of type "json_schema" has no schema in ["json_schema"]["schema"]'
         )
-    if kind not in ("json_object", "json_schema"):
-        raise InvalidValueError(
-            f"response_format type must be text, json_object or json_schema; got {kind!r}"
-        )
-    if schema:
-        return _from_schema(schema)
-    from llama_cpp.llama_grammar import JSON_GBNF
-
-    return str(JSON_GBNF)
+    return kind, schema if kind != "text" else None

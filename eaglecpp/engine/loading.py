@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.rehearsal import is_on_device, rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
-from eaglecpp.learning import Learning
+from eaglecpp.learn.records import Learning
 from eaglecpp.log import drain
 from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
@@ -62,14 +62,17 @@ class CancelFlag:
 
 
 def load(
-    plan: OpeningPlan, *, waits: bool, count: Callable[[Timings], None], cancel: CancelFlag | None = None
+    plan: OpeningPlan,
+    *,
+    waits: bool,
+    count: Callable[[Timings, float], None],
+    cancel: CancelFlag | None = None,
 ) -> Loaded:
-    """Opens what was planned. count: takes the counters of each generation."""
+    """Opens what was planned. count: takes the counters of each generation and its temperature."""
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"
     strategy = plan.strategy.value
     resolved, _ = resolve_strategy(strategy, may_draft)
-    _note_amx()
     model = plan.model_options()
     options = engine_options(plan.target, plan.draft, model, drafting, resolved)
     if cancel is not None:
@@ -83,23 +86,21 @@ def load(
             vocabulary,
             Drafting(native, has_draft, strategy, min(options.n_leaves_max, options.n_draft_max)),
             plan.sampling_options(),
-            ChatModel(vocabulary, plan.model, lambda: native.get().chat_template()),
+            ChatModel(vocabulary, plan.model, lambda name: native.get().chat_template(name)),
             count,
-            _learning(plan, drafting),
+            _on_answer(plan, drafting),
         )
         if model.mmproj:
             vocabulary.projector = Projector(
-                native,
-                Path(model.mmproj),
-                plan.target,
-                n_threads=options.n_threads,
-                gpu=model.n_gpu_layers != 0,
+                native, Path(model.mmproj), plan.target, options.n_threads, gpu=model.n_gpu_layers != 0
             )
         if (possible := shared.drafting.resolve(strategy))[0] != resolved:
             _log.warning("strategy %s %s", *possible)
         cache = None
         if has_draft:
-            cache, has_costs = _planner_cache(native.get(), plan, drafting)
+            if PlannerCache.is_wanted(drafting):
+                cache = PlannerCache.of(native.get(), plan.target, plan.draft, model, drafting)
+            has_costs = cache is not None and cache.load(native.get())
             if not has_costs:
                 native.get().load_costs(predict(native.get()), PREDICTED)
             shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
@@ -111,13 +112,15 @@ def load(
     return Loaded(native, drafting, shared, cache)
 
 
-def _learning(plan: OpeningPlan, drafting: DraftOptions) -> Learning | None:
+def _on_answer(
+    plan: OpeningPlan, drafting: DraftOptions
+) -> Callable[[Sequence[int], Sequence[int]], None] | None:
     if not drafting.learn or plan.draft is None:
         return None
     if plan.model_options().lora:
         _log.warning("learn: nothing is kept, because a drafter learns the model without its adapters")
         return None
-    return Learning.of(plan.target)
+    return Learning.of(plan.target).keep_later
 
 
 def _connect_servers(plan: OpeningPlan) -> DraftOptions:
@@ -129,16 +132,6 @@ def _connect_servers(plan: OpeningPlan) -> DraftOptions:
         rpc.connect(servers)
         return rpc.keep_drafter_here(drafting, core.system_info()["devices"])
     return drafting
-
-
-def _planner_cache(
-    native: core.Engine, plan: OpeningPlan, drafting: DraftOptions
-) -> tuple[PlannerCache | None, bool]:
-    """The second is true if it knows from before what rows cost."""
-    if not PlannerCache.is_wanted(drafting):
-        return None, False
-    cache = PlannerCache.of(native, plan.target, plan.draft, plan.model_options(), drafting)
-    return cache, cache.load(native)
 
 
 def _settle_exactness(
@@ -154,11 +147,3 @@ def _settle_exactness(
     if drafting.exact == "on" and found.reason:
         _log.warning("exact=on: plain decoding, because %s", found.reason)
     return found
-
-
-def _note_amx() -> None:
-    amx = core.system_info()["amx"]
-    if amx["claimed"] and not amx["works"]:
-        _log.info(
-            "the CPU claims AMX but its instructions do not work here; loading without repacked weights"
-        )

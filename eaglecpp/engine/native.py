@@ -1,18 +1,26 @@
 # SPDX-License-Identifier: MIT
-"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed."""
+"""`NativeEngine`: the extension's engine, for one thread at a time and until it is closed; `NativeSequence`:
+one conversation in it, and the generation that runs there.
+
+`Session` and `Stream` share a sequence: neither has to know the engine or the other's fields. Each `begin`
+gives a generation a number; a call with an older number belongs to a generation that was replaced.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import starmap
+from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
 from eaglecpp.log import drain
 
-__all__ = ["NativeEngine", "checks_arguments"]
+__all__ = ["NativeEngine", "NativeSequence", "checks_arguments", "step_together"]
+
+_LOST_S = 1.0  # after which a waiting thread looks by itself: Ctrl+C may keep the one before from telling it
 
 
 @contextlib.contextmanager
@@ -31,30 +39,17 @@ def checks_arguments() -> Iterator[None]:
 class NativeEngine:
     """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
 
-    def __init__(
-        self, options: core.EngineOptions, *, waits: bool = False, weights: core.Engine | None = None
-    ) -> None:
+    def __init__(self, options: core.EngineOptions, *, waits: bool = False) -> None:
         self.waits = waits
-        self._options = options
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
+        self._left = threading.Event()
+        self.released: list[int] = []  # sequences that nobody owns any more
         try:
             with checks_arguments():
-                self._native = core.Engine(options, weights)
+                self._native = core.Engine(options)
         finally:
             drain()
-
-    def beside(self, n_sequences: int, n_ctx: int) -> NativeEngine:
-        """Another engine with the weights of this one and what it has learned, and caches of its own."""
-        with self.exclusive() as native:
-            costs, acceptance = native.planner_state("beside", "beside")
-            self._options.n_sequences, self._options.n_ctx = n_sequences, n_ctx
-            other = NativeEngine(self._options, waits=self.waits, weights=native)
-            if native.exact_points:
-                other.get().set_exact_rows(native.exact_points)
-        other.get().load_costs(costs.encode(), "beside")
-        other.get().load_acceptance(acceptance.encode(), "beside")
-        return other
 
     @property
     def closed(self) -> bool:
@@ -83,17 +78,26 @@ class NativeEngine:
         """
         me = threading.get_ident()
         while self._holder.setdefault("thread", me) != me:
-            if self.waits:
-                time.sleep(0.001)
-                continue
-            raise EngineBusyError(
-                "the engine is in use by another thread; an engine can be used by one thread at a time"
-            )
+            if not self.waits:
+                raise EngineBusyError(
+                    "the engine is in use by another thread; an engine can be used by one thread at a time"
+                )
+            self._left.clear()
+            if self._holder:  # whoever left before `clear` has set the event already
+                self._left.wait(_LOST_S)
         try:
             yield self.get()
         finally:
             self._holder.pop("thread", None)
+            self._left.set()
             drain()
+
+    def close_released(self, native: core.Engine) -> None:
+        """Closes the sequences that were released. Interrupted, it is done again by the next call."""
+        while self.released:
+            with contextlib.suppress(ValueError):  # closed before it was interrupted
+                native.close_sequence(self.released[-1])
+            self.released.pop()
 
     def close(self, last: Callable[[core.Engine], None]) -> None:
         """Frees weights and caches, after `last` was called with what is to be freed. A second call does
@@ -105,3 +109,154 @@ class NativeEngine:
             last(native)
             self._native = None
             native.close()
+
+
+class NativeSequence:
+    """Opens a sequence of the engine, which has it back when this object is closed or gone. Raises
+    `EngineBusyError` when a thread holds it.
+    """
+
+    _closed = True  # as long as it is being made
+
+    def __init__(self, engine: NativeEngine) -> None:
+        self._engine = engine
+        self._generation = 0
+        self._running_in: int | None = None
+        self._ended = threading.Event()
+        self._numbers: list[int] = []
+        self._closed = False
+        with engine.exclusive() as native:
+            engine.close_released(native)
+            # one call into C, after which a signal's handler may raise and the number is known
+            self._numbers.extend(starmap(native.open_sequence, [()]))
+
+    def __del__(self) -> None:
+        if not self._closed:
+            self._engine.released.extend(self._numbers)
+
+    @property
+    def number(self) -> int:
+        """The engine's number of it."""
+        return self._numbers[0]
+
+    @property
+    def closed(self) -> bool:
+        """Whether it gave its place back, or the engine is closed."""
+        return self._closed or self._engine.closed
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens committed here: prompt and generated."""
+        with self._exclusive() as native:
+            return native.tokens(self.number)
+
+    def begin(
+        self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
+    ) -> tuple[int, int]:
+        """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
+        reused.
+        """
+        while True:
+            while self._has_to_wait():
+                self._ended.clear()
+                if self._has_to_wait():
+                    self._ended.wait(_LOST_S)
+            with self._exclusive() as native:
+                if self._has_to_wait():  # another one was sooner
+                    continue
+                with checks_arguments():
+                    reused = native.begin(self.number, prompt, params, sampler)
+                self._generation += 1
+                self._running_in = threading.get_ident()
+                return self._generation, reused
+
+    def step(self, generation: int, for_ms: float = 0.0) -> core.StepResult:
+        """One slice of the prompt, or one round; with `for_ms` as many rounds as begin in that time."""
+        with self._exclusive() as native:
+            self._require_current(generation)
+            return native.step([self.number], for_ms)[0]
+
+    def end(self, generation: int, n_taken: int) -> dict[str, Any]:
+        """Ends the generation, of which n_taken tokens were used; returns its counters. Not for a generation
+        that was taken over.
+        """
+        self._require_current(generation)
+        try:
+            with self._exclusive() as native:
+                native.end(self.number, n_taken)
+                return native.timings(self.number)
+        finally:  # also where the engine is busy: the next `begin` ends it natively
+            self._running_in = None
+            self._ended.set()
+
+    def timings(self) -> dict[str, Any]:
+        """The counters of the running generation so far."""
+        with self._exclusive() as native:
+            return native.timings(self.number)
+
+    def clear(self) -> None:
+        """Forgets the conversation; nothing is reused by the next prompt."""
+        with self._exclusive() as native:
+            native.clear(self.number)
+
+    def offload(self) -> core.ParkedSequence | None:
+        """What the conversation holds between two generations; None where it cannot leave the caches."""
+        with self._exclusive() as native:
+            return native.park(self.number) if native.can_park else None
+
+    def restore(self, parked: core.ParkedSequence) -> bool:
+        """Puts an offloaded conversation in place of what is held here; False where there is no room, then
+        nothing is held here.
+        """
+        with self._exclusive() as native:
+            return native.unpark(self.number, parked)
+
+    def close(self) -> None:
+        """Gives the place back to the engine. A second call does nothing."""
+        if not self.closed:
+            with self._exclusive() as native:
+                self._engine.released.append(self.number)
+                self._closed = True
+                self._engine.close_released(native)
+        self._closed = True
+
+    @contextlib.contextmanager
+    def _exclusive(self) -> Iterator[core.Engine]:
+        if self._closed:
+            raise InvalidStateError("this session is closed")
+        with self._engine.exclusive() as native:
+            yield native
+
+    def _has_to_wait(self) -> bool:
+        """With `waits`: whether another living thread has a generation open here."""
+        other = self._running_in
+        return (
+            self._engine.waits
+            and other not in (None, threading.get_ident())
+            and any(thread.ident == other for thread in threading.enumerate())
+        )
+
+    def _require_current(self, generation: int) -> None:
+        if generation != self._generation:
+            raise EngineBusyError(
+                "a newer generation took this session over and ended this stream; use engine.session() for "
+                "conversations that run side by side"
+            )
+
+
+def step_together(
+    running: Sequence[tuple[NativeSequence, int]], for_ms: float = 0.0
+) -> list[core.StepResult]:
+    """One step of generations of one engine, each given by its sequence and its number; sequences that
+    generate are verified in one batch. With `for_ms` as many rounds as begin in that time, while all of them
+    generate. Results in the order of `running`.
+    """
+    if not running:
+        return []
+    for sequence, generation in running:
+        sequence._require_current(generation)
+    first, _ = running[0]
+    with first._exclusive() as native:
+        results = native.step([one.number for one, _ in running], for_ms)
+    found = {result.sequence: result for result in results}
+    return [found[one.number] for one, _ in running]

@@ -2,7 +2,7 @@
 """What the planner has learned, kept between processes: costs of this machine with these files, acceptance of
 this drafter.
 
-Two small text files below `data_dir()/planner`, read when an engine opens and written when it closes, and
+Small text files below `data_dir()/planner`, read when an engine opens and written when it closes, and
 every minute in between. A file that is damaged, old or from another machine or model is ignored and
 rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
 changes which tokens come out.
@@ -20,24 +20,25 @@ import logging
 import os
 import platform
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
-from eaglecpp.files import fingerprint, replace_bytes
+from eaglecpp.engine.gains import KEPT_DAYS, Gains, read_kept
+from eaglecpp.files import fingerprint, read_json, replace_bytes
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["OLD_DAYS", "PlannerCache", "options_key", "planner_file", "target_key"]
+__all__ = ["PlannerCache", "options_key", "planner_file", "target_key"]
 
 _log = logging.getLogger("eaglecpp.planner")
 PACKAGED = Path(__file__).parents[1] / "models"
 _PACKAGED_KEY = "packaged"
 _SAVE_EVERY = 60.0  # seconds
-OLD_DAYS = 30.0  # drivers and machines change behind the key's back
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
     "n_ctx",
@@ -57,13 +58,14 @@ _FREE = {
 
 
 class PlannerCache:
-    """The two files of one engine."""
+    """The files of one engine."""
 
     def __init__(self, costs_key: str, acceptance_key: str, packaged: Path | None = None) -> None:
         """packaged: of a drafter in this package, what is known of its acceptance."""
         self._costs_key, self._acceptance_key, self._packaged = costs_key, acceptance_key, packaged
         self._costs = planner_file(costs_key, "costs")
         self._acceptance = planner_file(acceptance_key, "acceptance")
+        self.gains = Gains(planner_file(costs_key, "answers"))
         self._saved: tuple[str, str] | None = None
         self._saved_at = time.monotonic()
         self._is_writable = True
@@ -97,7 +99,7 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> bool:
         """Hands what is known to the planner. True if costs were on disk."""
-        has_costs = self._read(self._costs, self._costs_key, native.load_costs)
+        has_costs = self._read(self._costs, self._costs_key, partial(_load_costs, native))
         has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
         if self._packaged is not None and not has_acceptance:
             native.load_acceptance(_packaged_acceptance(self._packaged), _PACKAGED_KEY)
@@ -126,6 +128,7 @@ class PlannerCache:
         try:
             replace_bytes(self._costs, state[0].encode("utf-8"))
             replace_bytes(self._acceptance, state[1].encode("utf-8"))
+            self.gains.save()
             _drop_old(self._costs.parent)
         except OSError as error:
             self._is_writable = False
@@ -136,22 +139,22 @@ class PlannerCache:
         return native.planner_state(self._costs_key, self._acceptance_key)
 
     def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> bool:
-        try:
-            if time.time() - path.stat().st_mtime > OLD_DAYS * 86400:
-                return False
-            text = path.read_bytes()
-        except OSError:
-            return False
-        if load(text, key):
-            return True
+        text = read_kept(path)
+        if text is None or load(text, key):
+            return text is not None
         _log.info("%s is damaged or from another version; measuring again", path)
         return False
+
+
+def _load_costs(native: core.Engine, text: bytes, key: str) -> bool:
+    """What an engine leaves that was closed before it decoded is no price: a prediction says more."""
+    return b"\nverify " in text and native.load_costs(text, key)
 
 
 def _packaged_acceptance(path: Path) -> bytes:
     """As `write_packaged` wrote it; nothing from a damaged file, which is logged."""
     try:
-        acceptance: str = json.loads(path.read_bytes())["acceptance"]
+        acceptance: str = read_json(path)["acceptance"]
         return acceptance.encode()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
@@ -194,7 +197,7 @@ def _digest(key: str) -> str:
 
 
 def _drop_old(folder: Path) -> None:
-    oldest = time.time() - OLD_DAYS * 86400
+    oldest = time.time() - KEPT_DAYS * 86400
     for path in folder.iterdir():
         with contextlib.suppress(OSError):  # another process may have been here first
             if path.stat().st_mtime < oldest:

@@ -6,8 +6,7 @@
 A batch reads the weights once, and each of its rows multiplies them; where one of the two takes long, it
 hides most of the other. Of experts a batch reads those that its rows chose. Good to about a third on the
 processors that it was compared with (docs/research/planner.md); ratios of rows, which decide whether drafting
-pays, are closer than times. On a GPU only these ratios are meant (row_classes.py): the first rounds set the
-times.
+pays, are closer than times. On a GPU nothing is predicted: its prices are measured when a model is opened.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from eaglecpp._extension import core
-from eaglecpp.engine.row_classes import Card, card_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +36,9 @@ _SPEEDS = {
     "portable": (4.0, 4.0, 2.0),
     "ggml": (30.0, 30.0, 10.0),
 }
-# Of weights that our kernels leave to ggml, by the type of the file; where that says nothing, as NVFP4's.
-_SPEED_BY_ROWS = {"NVFP4": 12.0, "Q1_0": 26.0, "Q2_0": 2.5}
+# Of weights that our kernels leave to ggml, by llama.h's number of the file's type: NVFP4, Q1_0, Q2_0; where
+# the file says nothing, as NVFP4's.
+_SPEED_BY_ROWS = {"39": 12.0, "40": 26.0, "41": 2.5}
 _BANDWIDTH = 18.0  # bytes per nanosecond of one thread ...
 _BANDWIDTH_MOST = 45.0  # ... and of all together: two channels of memory
 _BANDWIDTH_GGML = 0.55  # of that, which ggml's kernels reach with one row
@@ -50,16 +49,6 @@ _LEVEL_SHARE = 0.7  # of the time of the drafter's first level, which also reads
 # Those that are measured when a model is first opened with a drafter (native/target/exact_rows.cpp), so that
 # none stays predicted for long; sizes in between follow them.
 _ROWS = (1, 2, 3, 4, 5, 8, 16)
-_ROWS_GPU = (1, 2, 3, 4, 5, 6, 7, 8, 10, 16)  # where their prices change
-_NEARLY_ALL = 0.85  # the token embeddings stay in host memory
-_BANDWIDTH_GPU = 400.0  # bytes per nanosecond
-_FILE_TYPES = {  # llama.h
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K",
-    12: "Q3_K", 13: "Q3_K", 14: "Q4_K", 15: "Q4_K", 16: "Q5_K", 17: "Q5_K", 18: "Q6_K", 19: "IQ2_XXS",
-    20: "IQ2_XS", 21: "Q2_K", 22: "IQ3_XS", 23: "IQ3_XXS", 24: "IQ1_S", 25: "IQ4_NL", 26: "IQ3_S",
-    27: "IQ3_M", 28: "IQ2_S", 29: "IQ2_M", 30: "IQ4_XS", 31: "IQ1_M", 32: "BF16",
-    39: "NVFP4", 40: "Q1_0", 41: "Q2_0",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,19 +83,12 @@ class Weights:
     experts: float = 0.0
     used: float = 1.0
     by_rows: float = 0.0
-    speed_by_rows: float = _SPEED_BY_ROWS["NVFP4"]
+    speed_by_rows: float = _SPEED_BY_ROWS["39"]
     level: float = _LEVEL_SHARE
 
     def read(self, n_rows: int) -> float:
         """The share of them that a batch of n rows reads."""
         return 1.0 - self.experts + self.experts * (1.0 - (1.0 - self.used) ** n_rows)
-
-    def gpu_ms(self, n_rows: int, card: Card) -> float:
-        """Of a batch of n rows on a GPU. Between rows that share their experts and rows that share none: both
-        were measured.
-        """
-        memory = math.sqrt(self.read(1) * self.read(n_rows)) * self.n_bytes / _BANDWIDTH_GPU
-        return 0.1 * self.wait_ms + card.ratio(n_rows) * memory / 1e6
 
     def ms(self, n_rows: int, processor: Processor) -> float:
         """Of a batch of n rows."""
@@ -123,8 +105,8 @@ def predict(native: core.Engine) -> bytes:
     """A cost table for `native.load_costs`, whose prices all count as not measured; b"" where nothing can be
     predicted.
     """
-    place = _processor(native) or _card(native)
-    return b"" if place is None else cost_text(_target(native), _drafter(native), place)
+    processor = _processor(native)
+    return b"" if processor is None else cost_text(_target(native), _drafter(native), processor)
 
 
 def predicted_gain(native: core.Engine) -> float | None:
@@ -144,28 +126,12 @@ def _processor(native: core.Engine) -> Processor | None:
     return Processor(info["kernels"]["table"] if known["kernels"] else "ggml", known["n_threads"])
 
 
-def _card(native: core.Engine) -> Card | None:
-    """The GPU that holds nearly all of the target; None if there is none, or nothing is known of it."""
-    held = {place["device"]: float(place["target_weights"]) for place in native.memory_plan()}
-    weights = _file_type(native)
-    for device in core.system_info()["devices"]:
-        if device["kind"] == "gpu" and held.get(device["name"], 0.0) > _NEARLY_ALL * sum(held.values()):
-            return card_of(device["name"], device["description"], weights)
-    return None
-
-
-def _file_type(native: core.Engine) -> str:
-    """What most weights are; "" if the file does not say."""
-    number = native.metadata().get("general.file_type", "")
-    return _FILE_TYPES.get(int(number), "") if number.isdecimal() else ""
-
-
 def _target(native: core.Engine) -> Weights:
     """From the head of the file. Embeddings that are not the output's, too, count as multiplied."""
     n_weights = float(max(native.n_params, 1))
     experts, used = _experts(native.metadata(), native.n_layer * native.n_embd / n_weights)
     wait_ms, by_rows = _LAYER_MS * native.n_layer, native.share_by_rows
-    speed = _SPEED_BY_ROWS.get(_file_type(native), _SPEED_BY_ROWS["NVFP4"])
+    speed = _SPEED_BY_ROWS.get(native.metadata().get("general.file_type", ""), _SPEED_BY_ROWS["39"])
     return Weights(native.size_bytes, n_weights, wait_ms, experts, used, by_rows, speed)
 
 
@@ -201,17 +167,12 @@ def _experts(metadata: Mapping[str, str], matrices: float) -> tuple[float, float
     return min(3 * n_experts * n_ff * matrices, 0.95), n_used / n_experts
 
 
-def cost_text(target: Weights, draft: Weights | None, place: Processor | Card) -> bytes:
+def cost_text(target: Weights, draft: Weights | None, processor: Processor) -> bytes:
     """The table as text. draft: None for drafts from the text alone."""
-
-    def ms(weights: Weights, n_rows: int) -> float:
-        return weights.gpu_ms(n_rows, place) if isinstance(place, Card) else weights.ms(n_rows, place)
-
-    rows = _ROWS_GPU if isinstance(place, Card) else _ROWS
-    lines = [f"verify {n} {ms(target, n):.6g} 0" for n in rows]
+    lines = [f"verify {n} {target.ms(n, processor):.6g} 0" for n in _ROWS]
     if draft is not None:
-        lines += [f"commit {n} {ms(draft, n):.6g} 0" for n in (1, 4)]
-        lines += [f"level {n} {draft.level * ms(draft, n):.6g} 0" for n in (1, 4)]
+        lines += [f"commit {n} {draft.ms(n, processor):.6g} 0" for n in (1, 4)]
+        lines += [f"level {n} {draft.level * draft.ms(n, processor):.6g} 0" for n in (1, 4)]
     lines.append(f"host {_HOST_MS} {_HOST_DRAFT_MS}")
     head = ["eaglecpp cost-table 3", f"key {PREDICTED}"]
     return "\n".join([*head, *lines, f"end {len(lines)}", ""]).encode()

@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, cast
 
 import numpy as np
 
+from eaglecpp._extension import core
 from eaglecpp.chat.images import check_together, split_at_images
 from eaglecpp.engine import projector_worker
 from eaglecpp.engine.native import NativeEngine
@@ -35,17 +36,18 @@ class Projector:
     """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be
     used.
 
-    Raises MismatchError for a projector of another model or a damaged one, UnsupportedError for one whose
-    rows this engine cannot place.
+    Raises GgufError for a damaged file, MismatchError for a projector of another model, UnsupportedError for
+    one whose rows this engine cannot place.
     """
 
     _process: subprocess.Popen[bytes] | None = None
 
     def __init__(
-        self, engine: NativeEngine, mmproj: Path, target: Path, *, n_threads: int, gpu: bool
+        self, engine: NativeEngine, mmproj: Path, target: Path, n_threads: int, *, gpu: bool
     ) -> None:
         if not mmproj.is_file():
             raise ModelNotFoundError(f"projector {os.fspath(mmproj)!r} is not on this machine")
+        core.check_projector(os.fspath(mmproj))
         self.path = mmproj
         self._target = target
         self._engine = engine
@@ -170,16 +172,10 @@ class Projector:
         watch.daemon = True
         watch.start()
         try:
-            return self._exchanged(process, message, data)
+            send(cast("BinaryIO", process.stdin), message, data)
+            reply, rest = receive(cast("BinaryIO", process.stdout))
         finally:
             watch.cancel()
-
-    @staticmethod
-    def _exchanged(
-        process: subprocess.Popen[bytes], message: dict[str, Any], data: bytes
-    ) -> tuple[dict[str, Any], bytes]:
-        send(cast("BinaryIO", process.stdin), message, data)
-        reply, rest = receive(cast("BinaryIO", process.stdout))
         if "error" in reply:
             raise InvalidValueError(reply["error"])
         return reply, rest

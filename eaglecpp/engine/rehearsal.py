@@ -14,6 +14,7 @@ from itertools import product
 
 from eaglecpp._extension import core
 from eaglecpp.engine.request import generate_params
+from eaglecpp.errors import UnsupportedError
 from eaglecpp.options import SamplingOptions, Strategy
 
 __all__ = ["is_on_device", "rehearse"]
@@ -33,14 +34,12 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
     """Drafts short answers, as `sampling` says and greedily. The engine must hold no conversation."""
     try:
         prompt = native.tokenize(_TEXT, True, False)
-    except (IndexError, ValueError):  # a vocabulary without letters
+    except UnsupportedError:  # a vocabulary without letters
         return
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
     info = native.draft_info() or {}
-    n_heads = info.get("n_heads", 1)  # of several each drafts one token
-    longest = n_heads if n_heads > 1 else info.get("n_parallel") or _DEPTH
-    depth = min(_DEPTH, native.n_draft_max, longest)
+    depth = min(_DEPTH, native.n_draft_max, info.get("n_parallel") or _DEPTH)
     plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
     deadline = time.monotonic() + _SECONDS
     # what a commit costs alone, then together with the levels that follow in its graph

@@ -1,41 +1,46 @@
 # SPDX-License-Identifier: MIT
-"""`Request`: one generation, checked and ready to start; `Drafting`: what an engine can draft from; `Shared`:
-what all its conversations have.
+"""`GenerationRequest`: what is asked for, which `Shared.prepare` makes a `Request` of, checked and ready to
+start; `Drafting`: what an engine can draft from; `Shared`: what all its conversations have.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp._extension import core
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.model import Asked, ChatPrompt, answer_room
+from eaglecpp.chat.template import Rendered
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
-from eaglecpp.learning import Learning
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
+from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
     from eaglecpp.chat.conversation import PromptMemory
     from eaglecpp.chat.message import Message
-    from eaglecpp.chat.model import ChatModel, ChatPrompt
+    from eaglecpp.chat.model import ChatModel
+    from eaglecpp.chat.reader import AnswerReader
+    from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.results import Completion
 
 __all__ = [
     "Answering",
     "Drafting",
+    "GenerationRequest",
     "Request",
     "Shared",
     "engine_options",
     "generate_params",
-    "make_request",
     "resolve_strategy",
 ]
 
@@ -144,13 +149,80 @@ def _copy(source: ModelOptions | DraftOptions | SamplingOptions, target: object,
 
 
 EXACT = ("auto", "on", "off")
-_FORMS = ("grammar", "json_schema", "response_format")
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """What is asked for, by whichever way it came in: one of `messages`, `prompt` and `gap`, and how it is to
+    be answered.
+
+    messages:  a conversation, which the chat template makes a prompt of
+    prompt:    text or token ids, as they are
+    gap:       two texts between which the answer goes
+    context:   tokens before all of it
+    template:  in place of the model's own; template_values: for its variables
+    needs_template: refuse a model whose template is only a guess
+    truncate:  leave out the oldest messages where a conversation does not fit, or what is far from a gap
+    images:    ids of images that the engine has are taken in a prompt
+    options:   of `SamplingOptions`, over `sampling`, which is the engine's where it is None
+    The others are those of `Session.stream` and `Session.chat`.
+    """
+
+    messages: Conversation | Sequence[Any] | None = None
+    prompt: Prompt | None = None
+    gap: Infill | None = None
+    context: Sequence[int] = ()
+    template: str | ChatTemplate | None = None
+    template_values: Mapping[str, Any] = field(default_factory=dict)
+    needs_template: bool = False
+    tools: Sequence[Mapping[str, Any]] = ()
+    think: bool | str | None = None
+    truncate: bool = False
+    images: bool = False
+    sampling: SamplingOptions | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    grammar: Any = None
+    json_schema: str | Mapping[str, Any] | None = None
+    response_format: Mapping[str, Any] | None = None
+    strategy: str | Strategy | None = None
+    exact: str | None = None
+    cache_prompt: bool = True
+    on_prefill: Callable[[int, int], None] | None = None
+    stop_when: Callable[[list[int]], bool] | None = None
+    utf8_errors: str = "replace"
+    log_plan: bool = False
+
+    @classmethod
+    def of(cls, keywords: Any, options: Mapping[str, Any], **what: Any) -> GenerationRequest:
+        """The request that keyword arguments make. keywords: those there are, of `eaglecpp.options.typed`.
+        Raises InvalidTypeError for others.
+        """
+        known = keywords.__annotations__.keys() & ({one.name for one in fields(cls)} | {"suffix"})
+        own = {name: value for name, value in options.items() if name in known}
+        (given,) = split({name: v for name, v in options.items() if name not in known}, SamplingOptions)
+        suffix = own.pop("suffix", None)
+        if suffix is not None:
+            prompt = what.pop("prompt")
+            if not isinstance(prompt, str) or not isinstance(suffix, str):
+                found = f"{type(prompt).__name__} and {type(suffix).__name__}"
+                raise InvalidTypeError(f"suffix: prompt and suffix must be str, found {found}")
+            what["gap"] = Infill(prompt, suffix)
+        own["tools"] = own.get("tools") or ()
+        return cls(**what, **own, options=given, images=True)
+
+    def chosen(self, usual: SamplingOptions) -> SamplingOptions:
+        """Its options over the usual ones."""
+        given = dict(self.options)
+        text = resolve_grammar(self.grammar, self.json_schema, self.response_format)
+        if text is not None:
+            given["grammar"] = text
+        return replace(self.sampling or usual, **given)
 
 
 @dataclass
 class Shared:
-    """What the conversations of an engine have in common. count: takes the counters of each generation;
-    learning: keeps its verified drafts.
+    """What the conversations of an engine have in common. count: takes the counters of each generation and
+    its temperature; on_answer: is given each prompt and its answer, tokens, for a drafter to learn from.
     """
 
     native: NativeEngine
@@ -158,48 +230,96 @@ class Shared:
     drafting: Drafting
     sampling: SamplingOptions
     chat: ChatModel
-    count: Callable[[Timings], None]
-    learning: Learning | None = None
+    count: Callable[[Timings, float], None]
+    on_answer: Callable[[Sequence[int], Sequence[int]], None] | None = None
 
     def check_generates(self) -> None:
         """Raises UnsupportedError for an embedding model."""
         self.native.get().check_generates()
 
-    def beside(self, n_sequences: int, n_ctx: int) -> Shared:
-        """The same for an engine beside this one, see `NativeEngine.beside`."""
-        native = self.native.beside(n_sequences, n_ctx)
-        return replace(self, native=native, drafting=replace(self.drafting, engine=native))
+    def make(self, prompt: Prompt, **options: Any) -> Request:
+        """A generation without a template, checked; options as `Session.stream`."""
+        return self.prepare(GenerationRequest.of(GenerateKeywords, options, prompt=prompt)).request
 
-    def chat_with(self, options: dict[str, Any]) -> tuple[ChatModel, dict[str, Any]]:
-        """The model with the template that `options` ask for, and those that are about the prompt; both are
-        taken out of `options`. Raises UnsupportedError without any template.
-        """
-        self.check_generates()
-        template = options.pop("template", None)
-        chat = self.chat.with_template(template)
-        if template is None:
-            chat.require_template()
-        form = resolve_grammar(*(options.pop(name, None) for name in _FORMS))
-        if form is not None:
-            options["grammar"] = form
-        think = chat.thinking(options.pop("think", None), has_form=form is not None)
-        return chat, {"tools": options.pop("tools", None) or (), "think": think}
-
-    def chat_request(
-        self, messages: Sequence[Any], options: Mapping[str, Any], memory: PromptMemory | None = None
+    def make_chat(
+        self, messages: Any, options: Mapping[str, Any], memory: PromptMemory | None = None, **rest: Any
     ) -> Answering:
         """A conversation to be answered, checked; options as `Session.chat`. memory: of the caches that the
-        prompt will meet.
+        prompt will meet. rest: fields of `GenerationRequest`.
         """
-        rest = dict(options)
-        chat, of_prompt = self.chat_with(rest)
-        prompt = chat.prompt(chat.conversation(messages).prompt(), memory, n_ctx=0, **of_prompt)
-        return self.answering(chat, prompt, rest)
+        rest = {"needs_template": options.get("template") is None, **rest}
+        asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
+        made = self.prepare(asked, memory)
+        chat, prompt = self.chat.with_template(asked.template), made.prompt
+        request = replace(
+            made.request,
+            read=lambda completion: chat.message(prompt, completion),
+            reader=lambda: chat.reader(prompt),
+        )
+        return replace(made, request=request)
 
-    def answering(self, chat: ChatModel, prompt: ChatPrompt, options: Mapping[str, Any]) -> Answering:
-        """A prompt to be answered, checked; options without those about the prompt."""
-        request = make_request(self, prompt.tokens, **options)
-        return Answering(prompt, replace(request, read=lambda completion: chat.message(prompt, completion)))
+    def prepare(self, asked: GenerationRequest, memory: PromptMemory | None = None) -> Answering:
+        """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
+        ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError for
+        misuse.
+        """
+        self.check_generates()
+        sampling = asked.chosen(self.sampling)
+        prompt = self.prompt(asked, sampling, memory)
+        if sampling.grammar and asked.messages is not None:
+            chat = self.chat.with_template(asked.template)
+            sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
+        drafting, vocabulary = self.drafting, self.vocabulary
+        strategy = drafting.strategy if asked.strategy is None else Strategy.parse(asked.strategy)
+        resolved, why = drafting.resolve(strategy)
+        if asked.exact is not None and asked.exact not in EXACT:
+            raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {asked.exact!r}")
+        request = Request(
+            prompt=prompt.tokens,
+            sampling=sampling,
+            seed=random.getrandbits(31) if sampling.wants_random_seed else int(sampling.seed or 0),
+            strategy=resolved,
+            plan={"strategy": str(resolved), "why": why},
+            asked=asked,
+            stop_tokens={
+                token: text
+                for token, text in vocabulary.control_tokens(sampling.stop).items()
+                if not vocabulary.is_end(token)
+            },
+        )
+        return Answering(prompt, request)
+
+    def prompt(
+        self,
+        asked: GenerationRequest,
+        sampling: SamplingOptions | None = None,
+        memory: PromptMemory | None = None,
+    ) -> ChatPrompt:
+        """What the model reads. Raises ContextFullError for what leaves no room for an answer."""
+        sampling = sampling or asked.chosen(self.sampling)
+        chat, n_ctx = self.chat.with_template(asked.template), self.native.get().n_ctx
+        if asked.messages is not None:
+            if asked.needs_template:
+                chat.require_template()
+            of_prompt = Asked(asked.tools, asked.think, bool(sampling.grammar), asked.template_values)
+            found, n_room = asked.messages, sampling.max_tokens
+            talk = found if isinstance(found, Conversation) else chat.conversation(found)
+            if asked.truncate:
+                prompt = chat.fitting(talk, memory, n_ctx=n_ctx, max_tokens=n_room, asked=of_prompt)
+            else:
+                prompt = chat.prompt(talk.prompt(), memory, n_ctx=0, asked=of_prompt)
+        elif asked.gap is not None:
+            n_most = n_ctx - answer_room(sampling.max_tokens, n_ctx) if asked.truncate else 0
+            prompt = chat.infill(asked.gap, n_most)
+        else:
+            given: Any = asked.prompt
+            tokens = self.vocabulary.prompt_tokens(given, has_to_fit=True, images=asked.images)
+            text = given if isinstance(given, str) else ""
+            prompt = ChatPrompt(Rendered(text, has_bos=False), tokens)
+        if not asked.context:
+            return prompt
+        tokens = [*asked.context, *prompt.tokens]
+        return replace(prompt, tokens=self.vocabulary.prompt_tokens(tokens, has_to_fit=True))
 
 
 @dataclass(frozen=True)
@@ -212,9 +332,10 @@ class Answering:
 
 @dataclass(frozen=True)
 class Request:
-    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; exact: "" = as
-    the engine was opened; sampler: made before the generation begins, which then begins at once; read: turns
-    the result of a chat into a message.
+    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; asked: what
+    it was made of; sampler: made before the generation begins, which then begins at once; read: turns
+    the result of a chat into a message; reader: makes what reads its chunks; stop_tokens: control tokens
+    among the stop strings, which have no text in an answer, beside those that end every generation.
     """
 
     prompt: list[int]
@@ -222,68 +343,16 @@ class Request:
     seed: int
     strategy: Strategy
     plan: Mapping[str, Any]
-    log_plan: bool
-    on_prefill: Callable[[int, int], None] | None
-    stop_when: Callable[[list[int]], bool] | None
-    utf8_errors: str
-    exact: str = ""
-    cache_prompt: bool = True
+    asked: GenerationRequest
     sampler: core.MadeSampler | None = None
     read: Callable[[Completion], Message] | None = None
+    reader: Callable[[], AnswerReader] | None = None
+    stop_tokens: Mapping[int, str] = field(default_factory=dict)
 
     def params(self) -> core.GenerateParams:
         """The request in the extension's terms."""
         params = generate_params(self.sampling, self.seed, self.strategy)
-        params.log_plan = self.log_plan
-        params.exact = self.exact
-        params.cache_prompt = self.cache_prompt
+        params.log_plan = self.asked.log_plan
+        params.exact = self.asked.exact or ""
+        params.cache_prompt = self.asked.cache_prompt
         return params
-
-
-def make_request(
-    shared: Shared,
-    prompt: Prompt,
-    *,
-    suffix: str | None = None,
-    cache_prompt: bool = True,
-    sampling: SamplingOptions | None = None,
-    strategy: str | Strategy | None = None,
-    exact: str | None = None,
-    grammar: Any = None,
-    json_schema: str | Mapping[str, Any] | None = None,
-    response_format: Mapping[str, Any] | None = None,
-    on_prefill: Callable[[int, int], None] | None = None,
-    stop_when: Callable[[list[int]], bool] | None = None,
-    utf8_errors: str = "replace",
-    log_plan: bool = False,
-    **options: Any,
-) -> Request:
-    """Checks the arguments of `Session.stream`, which documents them; draws the seed if there is none."""
-    shared.check_generates()
-    drafting = shared.drafting
-    (given,) = split(options, SamplingOptions)
-    if suffix is not None:
-        if not isinstance(prompt, str) or not isinstance(suffix, str):
-            found = f"{type(prompt).__name__} and {type(suffix).__name__}"
-            raise InvalidTypeError(f"suffix: prompt and suffix must be str, found {found}")
-        prompt = shared.chat.infill(Infill(prompt, suffix)).tokens
-    text = resolve_grammar(grammar, json_schema, response_format)
-    if text is not None:
-        given["grammar"] = text
-    chosen = replace(sampling or shared.sampling, **given)
-    resolved, why = drafting.resolve(drafting.strategy if strategy is None else Strategy.parse(strategy))
-    if exact is not None and exact not in EXACT:
-        raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {exact!r}")
-    return Request(
-        prompt=shared.vocabulary.prompt_tokens(prompt, has_to_fit=True, images=True),
-        sampling=chosen,
-        seed=random.getrandbits(31) if chosen.wants_random_seed else int(chosen.seed or 0),
-        strategy=resolved,
-        plan={"strategy": str(resolved), "why": why},
-        log_plan=log_plan,
-        on_prefill=on_prefill,
-        stop_when=stop_when,
-        utf8_errors=utf8_errors,
-        exact=exact or "",
-        cache_prompt=cache_prompt,
-    )

@@ -3,27 +3,31 @@
 
 Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. Works only if the
 installed llama.cpp was built with its RPC backend, which the wheels on PyPI were not. ggml ends the
-process when a server does not answer as it should, so each one is greeted from here first, and ggml speaks to
-it through a relay in this process that outlives it (native/target/rpc_relay.h). Connections last as long as
-the process, or until the server is lost. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp.
+process when a server does not answer as it should, so each one is greeted from here first, and ggml speaks
+to it through a relay that outlives it (rpc_relay.py, a process of its own; on Windows there is none).
+Connections last as long as the process, or until the server is lost. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp
+of the pinned llama.cpp.
 """
 
 from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import socket
 import struct
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from eaglecpp._extension import core
 from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.options import DraftOptions
 
-__all__ = ["connect", "greet", "keep_drafter_here"]
+__all__ = ["connect", "greet", "keep_drafter_here", "start_relay"]
 
 _HELLO = struct.pack("<BQ24x", 14, 24)  # command, size, 24 bytes of capabilities: none
 _ANSWER = struct.Struct("<QBBBx24x")  # size, version of the protocol, capabilities
@@ -58,13 +62,38 @@ def connect(endpoints: Sequence[str]) -> None:
         greet(endpoint)
     for endpoint in new:
         assert add is not None
-        relay = core.start_rpc_relay(endpoint)
+        relay = start_relay(endpoint)
         registry = add(relay.encode())
         if not registry:
             raise UnsupportedError(f"RPC server {endpoint}: it offers no device")
         _function("ggml_backend_register", None, ctypes.c_void_p)(registry)
         _connected[endpoint] = relay
         _log.info("RPC server %s: connected", endpoint)
+
+
+def start_relay(endpoint: str) -> str:
+    """The endpoint that ggml is given for a server that was greeted. Raises UnsupportedError."""
+    if sys.platform == "win32":
+        return endpoint
+    # These stay open until the process has ended: models are freed, over the relay, at the very end
+    its_input, keeps_it_alive = os.pipe()
+    says, its_output = os.pipe()
+    command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
+    # a session of its own: Ctrl+C is not for it
+    relay_process = subprocess.Popen(command, stdin=its_input, stdout=its_output, start_new_session=True)
+    relay_process.returncode = 0  # nobody waits for it: it ends with this process
+    os.close(its_input)
+    os.close(its_output)
+    port = b""
+    while byte := os.read(says, 1).strip():
+        port += byte
+    if not port:
+        os.close(says)
+        os.close(keeps_it_alive)
+        raise UnsupportedError(f"RPC server {endpoint}: no relay to it could be started")
+    relay = f"127.0.0.1:{port.decode()}"
+    core.watch_rpc_server(endpoint, relay, says)
+    return relay
 
 
 def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) -> DraftOptions:

@@ -2,7 +2,7 @@
 """JSON schemas to GBNF.
 
 Whoever sends a schema shares the server with others: its size, depth and number of parts are limited before
-anything is made of it (native/algo/grammar.h), repetitions are written as {m,n} and never unrolled,
+anything is made of it (native/grammar/grammar.h), repetitions are written as {m,n} and never unrolled,
 and time and text grow with the schema only. A `$ref` becomes the name of a rule, so schemas may be recursive.
 
 As in llama.cpp, properties come in the schema's order, required ones first, `allOf` joins the properties of
@@ -23,6 +23,7 @@ from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SPACE_RULE,
 
 from eaglecpp._extension import core
 from eaglecpp.errors import GrammarError
+from eaglecpp.limits import PATTERN_CHARS
 
 __all__ = ["integers", "schema_to_gbnf"]
 
@@ -64,7 +65,7 @@ class _Translator:
         self._root = schema
         self._rules = {"space": SPACE_RULE}
         self._n_of_name: dict[str, int] = {}
-        self._n_nodes = 0
+        self._n_nodes = self._n_pattern_chars = 0
         self._rule_of_ref: dict[tuple[int, str], str] = {}
         self._waiting: list[
             tuple[str, Any, Any]
@@ -230,6 +231,12 @@ class _Translator:
     def _string(self, schema: dict[str, Any], kind: str | None) -> str:
         form = schema.get("format")
         if "pattern" in schema:
+            self._n_pattern_chars += len(str(schema["pattern"]))
+            if self._n_pattern_chars > PATTERN_CHARS:
+                raise GrammarError(
+                    f"the JSON schema: at most {PATTERN_CHARS} characters in all patterns, found "
+                    f"{self._n_pattern_chars}"
+                )
             return f'"\\"" ({_pattern(schema)}) "\\"" space'
         if isinstance(form, str) and re.fullmatch(r"uuid[1-5]?", form):
             return self._builtin("uuid")
@@ -306,6 +313,7 @@ _SETS = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
          "s": [(9, 13), (32, 32), (160, 160), (0x2028, 0x2029)]}  # fmt: skip
 _CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
 _LAST = 0x10FFFF
+_QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 
 
 def _pattern(schema: Mapping[str, Any]) -> str:
@@ -324,7 +332,7 @@ def _pattern(schema: Mapping[str, Any]) -> str:
 
     while at < len(text):
         c = text[at]
-        if quantifier := re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}").match(text, at):
+        if quantifier := _QUANTIFIER.match(text, at):
             if not can_repeat:
                 raise fail(f"nothing to repeat before {c!r}")
             numbers = [int(n[:20]) for n in (quantifier[1], quantifier[3]) if n]

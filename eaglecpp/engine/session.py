@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: MIT
-"""`Session`: one conversation, with its own place in the caches."""
+"""`Session`: one conversation, with its own slot in the caches."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.conversation import PromptMemory
-from eaglecpp.engine.request import Answering, Request, Shared, make_request
-from eaglecpp.engine.sequence import NativeSequence
-from eaglecpp.engine.stream import Stream
+from eaglecpp.engine.native import NativeSequence
+from eaglecpp.engine.request import Answering, Request, Shared
+from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.results import Completion
 
@@ -21,14 +22,14 @@ if TYPE_CHECKING:
     from eaglecpp.chat.message import Message
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 
-__all__ = ["MessageList", "Session"]
+__all__ = ["MessageList", "Session", "run_side_by_side"]
 
 MessageList = Sequence["Message | Mapping[str, Any]"]
 """Messages, or {"role", "content"} dicts."""
 
 
 class Session:
-    """A conversation with its own place in the KV caches: prompts that begin like the last one are cheap.
+    """A conversation with its own slot in the KV caches: prompts that begin like the last one are cheap.
 
     Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
     starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
@@ -38,7 +39,7 @@ class Session:
 
     def __init__(self, shared: Shared, on_close: Callable[[Session], None] = lambda session: None) -> None:
         self._shared = shared
-        self._sequence = NativeSequence(shared.native)
+        self.slot = NativeSequence(shared.native)
         self.memory = PromptMemory(shared.vocabulary)
         self._on_close = on_close
 
@@ -55,21 +56,32 @@ class Session:
         engine's, and so does `exact` ("auto", "on", "off"; see `DraftOptions`). `grammar`, `json_schema`,
         `response_format`: at most one, see `eaglecpp.engine.grammar`.
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
-        each token with all generated ones; True ends the generation. `utf8_errors`: what to do with bytes
-        that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the answer goes between a `prompt` that
-        is a str and this text, see `Engine.infill_prompt`. `cache_prompt=False`: all of the prompt is
-        computed, even if the caches hold its beginning.
+        each token with all generated ones, which it must not change; True ends the generation.
+        `utf8_errors`: what to do with bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
+        answer goes between a `prompt` that is a str and this text, see `Engine.infill_prompt`.
+        `cache_prompt=False`: all of the prompt is computed, even if the caches hold its beginning.
 
         `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
 
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
         """
-        return self.begin(make_request(self._shared, prompt, **options))
+        return self.begin(self._shared.make(prompt, **options))
 
-    def begin(self, request: Request) -> Stream:
-        """Starts a generation that was checked."""
-        return Stream(self._sequence, self._shared, request)
+    def begin(self, checked: Request | Answering) -> Stream:
+        """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
+        and its answer begins with exactly their tokens, where they fit.
+        """
+        if isinstance(checked, Request):
+            return Stream(self.slot, self._shared, checked)
+        rendered, request = checked.prompt.rendered, checked.request
+        tokens = self.memory.continued(rendered)
+        if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
+            request = replace(request, prompt=tokens)
+        running = Stream(self.slot, self._shared, request)
+        running.notices = checked.prompt.notices
+        running.on_end = lambda result: self.memory.remember(rendered, result)
+        return running
 
     @overload
     def chat(
@@ -87,51 +99,65 @@ class Session:
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
         `UnsupportedError` if the model has no template and none is given.
         """
-        running = self.begin_answer(self._shared.chat_request(messages, options, self.memory))
+        running = self.answer(messages, options)
         return running if stream else running.finish()
 
-    def answer_fitting(self, conversation: Conversation, options: dict[str, Any]) -> Stream:
-        """Answers a conversation, out of which old messages are left if it is too long; options as `chat`."""
-        rest = dict(options)
-        chat, of_prompt = self._shared.chat_with(rest)
-        sampling = rest.get("sampling") or self._shared.sampling
-        max_tokens = rest.get("max_tokens", sampling.max_tokens)
-        n_ctx = self._shared.native.get().n_ctx
-        prompt = chat.fitting(conversation, self.memory, n_ctx=n_ctx, max_tokens=max_tokens, **of_prompt)
-        return self.begin_answer(self._shared.answering(chat, prompt, rest))
+    def answer(self, messages: MessageList, options: Mapping[str, Any]) -> Stream:
+        """As `chat`, streamed."""
+        return self.begin(self._shared.make_chat(messages, options, self.memory))
 
-    def begin_answer(self, answering: Answering) -> Stream:
-        """Starts an answer that was checked, with the tokens of this conversation's past where they fit. A
-        prompt that continues an earlier one and its answer then has exactly the tokens of that answer.
+    def answer_fitting(self, conversation: Conversation, options: Mapping[str, Any], **rest: Any) -> Stream:
+        """Answers a conversation, out of which old messages are left if it is too long; options as `chat`.
+        rest: fields of `GenerationRequest`.
         """
-        rendered, request = answering.prompt.rendered, answering.request
-        tokens = self.memory.continued(rendered)
-        if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
-            request = replace(request, prompt=tokens)
-        running = self.begin(request)
-        running.on_end = lambda result: self.memory.remember(rendered, result)
-        return running
+        return self.begin(self._shared.make_chat(conversation, options, self.memory, truncate=True, **rest))
 
     @property
     def tokens(self) -> list[int]:
         """Tokens committed in this conversation: prompt and generated."""
-        return self._sequence.tokens
+        return self.slot.tokens
 
     def clear(self) -> None:
         """Forgets the conversation; the next prompt reuses nothing of it."""
-        self._sequence.clear()
+        self.slot.clear()
         self.memory.clear()
 
     def close(self) -> None:
-        """Returns the conversation's place to the engine. A second call does nothing."""
-        self._sequence.close()
+        """Returns the conversation's slot to the engine. A second call does nothing."""
+        self.slot.close()
         self._on_close(self)
 
     def __repr__(self) -> str:
-        return f"<Session {self._sequence.number}{', closed' if self._sequence.closed else ''}>"
+        return f"<Session {self.slot.number}{', closed' if self.slot.closed else ''}>"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def run_side_by_side(sessions: Sequence[Session], checked: Sequence[Request | Answering]) -> list[Completion]:
+    """Runs generations to their ends, as many at a time as there are sessions of one engine; what generates
+    shares each round, beside slices of the first prompts. Results in their order.
+    """
+    free, waiting = list(sessions), deque(checked)
+    streams: list[Stream] = []
+    running: dict[Stream, Session] = {}
+    try:
+        while waiting or running:
+            while waiting and free:
+                session = free.pop()
+                streams.append(session.begin(waiting.popleft()))
+                running[streams[-1]] = session
+            # a prompt that waits for a slot, or to be read, waits for rounds one by one
+            is_watched = bool(waiting) or not all(stream.n_tokens for stream in running)
+            for stream, chunk in zip(list(running), next_chunks(list(running), is_watched), strict=True):
+                if isinstance(chunk, BaseException):
+                    raise chunk
+                if chunk is not None and chunk.finish_reason is not None:
+                    free.append(running.pop(stream))
+    finally:
+        for stream in running:
+            stream.close()
+    return [stream.completion() for stream in streams]

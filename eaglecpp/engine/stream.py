@@ -10,17 +10,15 @@ nothing here touches a logit.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Self
 
 from eaglecpp._extension import core
+from eaglecpp.engine.native import NativeSequence, step_together
 from eaglecpp.engine.request import Request, Shared
-from eaglecpp.engine.sequence import NativeSequence, step_together
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
-from eaglecpp.results import Chunk, Completion, FinishReason, Timings, TokenLogprob
-from eaglecpp.rounds import N_RECORDED, Rounds
+from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
 __all__ = ["Stream", "next_chunks"]
 
@@ -28,7 +26,7 @@ __all__ = ["Stream", "next_chunks"]
 _UNWATCHED_MS = 100.0
 
 
-class Stream(Iterator[Chunk]):
+class Stream(Answer):
     """A running generation: iterate for chunks, `completion()` for the result so far, `close()` to stop
     early.
 
@@ -37,12 +35,13 @@ class Stream(Iterator[Chunk]):
     """
 
     def __init__(self, sequence: NativeSequence, shared: Shared, request: Request) -> None:
-        self._open = False
+        self._failed = False
         self._sequence = sequence
         self._shared = shared
         self._request = request
-        self.on_end: Callable[[Completion], None] | None = None
-        self._detokenizer = Detokenizer(request.sampling.stop, request.utf8_errors)
+        self._reader = None if request.reader is None else request.reader()
+        self._detokenizer = Detokenizer(request.sampling.stop, request.asked.utf8_errors)
+        self._stopped_by: str | None = None
         self._texts: list[str] = []
         self._tokens: list[int] = []
         self._accepted: list[bool] = []
@@ -50,21 +49,18 @@ class Stream(Iterator[Chunk]):
         self._plan_log: list[str] = []
         self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
-        params = request.params()
-        if shared.learning is not None:
-            params.n_record = min(N_RECORDED, shared.vocabulary.size)
-        self._generation, self.reused_n = sequence.begin(request.prompt, params, request.sampler)
-        self._open = True
+        self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
+        self.is_open = True
 
     def __repr__(self) -> str:
-        state = self._finish or ("running" if self._open else "cancelled")
+        state = self._finish or ("running" if self.is_open else "cancelled")
         return f"<Stream: {len(self._tokens)} tokens, {state}>"
 
     def finish(self) -> Completion:
         """Runs to the end with nobody watching: a chunk may hold several rounds."""
         with self:
-            while self._open:
-                self._take_or_close(self.unwatched_ms)
+            while self.is_open:
+                self.__next__(self.unwatched_ms)
             return self.completion()
 
     @property
@@ -72,7 +68,7 @@ class Stream(Iterator[Chunk]):
         """How long rounds may follow each other before their tokens are looked at. What is looked for in the
         text ends it within a round.
         """
-        is_watched = bool(self._request.sampling.stop) or self._request.stop_when is not None
+        is_watched = bool(self._request.sampling.stop) or self._request.asked.stop_when is not None
         return 0.0 if is_watched else _UNWATCHED_MS
 
     @property
@@ -88,28 +84,23 @@ class Stream(Iterator[Chunk]):
     def prompt_tokens(self) -> list[int]:
         return list(self._request.prompt)
 
-    def __iter__(self) -> Self:
-        return self
-
-    def __next__(self) -> Chunk:
-        if not self._open:
+    def __next__(self, for_ms: float = 0.0) -> Chunk:
+        """Runs slices of the prompt until a round gives tokens, or the end; with `for_ms` as many rounds as
+        begin in that time.
+        """
+        if not self.is_open:
             raise StopIteration
-        return self._take_or_close()
-
-    def _take_or_close(self, for_ms: float = 0.0) -> Chunk:
-        """Runs prefill slices until a round gives tokens, or the end."""
         try:
             while not self._gave_tokens(result := self._sequence.step(self._generation, for_ms)):
                 pass
             return self._take(result)
         except BaseException:
+            self._failed = True
             self.close()
             raise
 
     def completion(self) -> Completion:
-        """Everything generated so far. "cancelled" is the reason of a stream closed early or still
-        running.
-        """
+        """Everything generated so far. "cancelled" is the reason of one closed early or still running."""
         made = Completion(
             text="".join(self._texts),
             tokens=list(self._tokens),
@@ -120,25 +111,33 @@ class Stream(Iterator[Chunk]):
             timings=self._timings,
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
-            stopped_by=self._detokenizer.stopped_by,
+            stopped_by=self._stopped_by or self._detokenizer.stopped_by,
         )
         return made if self._request.read is None else replace(made, _message=self._request.read(made))
 
-    def close(self) -> None:
-        """Ends the generation where it is; text held back so far is added to `completion()`. Never raises."""
-        if self._open:
-            self._open = False
-            self._texts.append(self._detokenizer.finish())
+    def close(self) -> Chunk:
+        """Ends the generation where it is; text held back so far is added to `completion()`, and returned.
+        Never raises.
+        """
+        text = ""
+        if self.is_open:
+            self.is_open = False
+            text = self._detokenizer.finish()
+            self._texts.append(text)
             # A session that was closed, taken over or is busy in another thread has ended, or will end, the
             # native generation itself: beginning another one always ends it first.
             with contextlib.suppress(EagleError, ValueError):
                 self._settle()
+        return self._read(Chunk(text, [], []), ended=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+    def _read(self, chunk: Chunk, *, ended: bool) -> Chunk:
+        """With its pieces, if this is a chat."""
+        if self._reader is None:
+            return chunk
+        pieces = self._reader.read(chunk)
+        if ended:
+            pieces += self._reader.finish("".join(self._texts))
+        return replace(chunk, pieces=pieces)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -146,8 +145,8 @@ class Stream(Iterator[Chunk]):
 
     def _gave_tokens(self, result: core.StepResult) -> bool:
         """Whether a step was more than a slice of the prompt, of which `on_prefill` is told."""
-        if result.phase == "prefill" and self._request.on_prefill is not None:
-            self._request.on_prefill(result.n_prompt_done, result.n_prompt)
+        if result.phase == "prefill" and self._request.asked.on_prefill is not None:
+            self._request.asked.on_prefill(result.n_prompt_done, result.n_prompt)
         return bool(result.tokens or result.finish or result.error)
 
     def _chunk_of(self, result: core.StepResult) -> Chunk | BaseException | None:
@@ -155,6 +154,7 @@ class Stream(Iterator[Chunk]):
         try:
             return self._take(result) if self._gave_tokens(result) else None
         except Exception as error:
+            self._failed = True
             self.close()
             return error
 
@@ -165,10 +165,10 @@ class Stream(Iterator[Chunk]):
         finish = self._take_tokens(result)
         if finish is not None:
             self._texts.append(self._detokenizer.finish())
-            self._open = False
+            self.is_open = False
             self._finish = finish
             self._settle()
-        return Chunk(
+        chunk = Chunk(
             text="".join(self._texts[first_text:]),
             tokens=self._tokens[first:],
             accepted=self._accepted[first:],
@@ -176,6 +176,7 @@ class Stream(Iterator[Chunk]):
             finish_reason=finish,
             timings=self._timings if finish is not None else None,
         )
+        return self._read(chunk, ended=finish is not None)
 
     def _take_tokens(self, result: core.StepResult) -> FinishReason | None:
         """Takes the round's tokens one by one, so that the end never depends on how many came in one
@@ -190,6 +191,9 @@ class Stream(Iterator[Chunk]):
             if result.logprobs:
                 entry = result.logprobs[index]
                 self._logprobs.append(TokenLogprob(token, entry.logprob, list(entry.top)))
+            if token in self._request.stop_tokens:
+                self._stopped_by = self._request.stop_tokens[token]
+                return "stop"
             if finish == "stop" and index == len(result.tokens) - 1:
                 break
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
@@ -198,8 +202,8 @@ class Stream(Iterator[Chunk]):
         return finish
 
     def _asked_to_stop(self) -> bool:
-        stop_when = self._request.stop_when
-        return stop_when is not None and bool(stop_when(list(self._tokens)))
+        stop_when = self._request.asked.stop_when
+        return stop_when is not None and bool(stop_when(self._tokens))
 
     def _settle(self) -> None:
         """Ends the native generation and counts what it did."""
@@ -210,14 +214,11 @@ class Stream(Iterator[Chunk]):
             predicted_n=len(self._tokens),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
-        self._shared.count(self._timings)
+        self._shared.count(self._timings, self._request.sampling.temperature)
         # what stands behind an image cannot be read again without it
-        if self._shared.learning is not None and min(self._request.prompt) >= 0:
-            text = [*self._request.prompt, *self._tokens]
-            rounds = Rounds.of(text, len(self._request.prompt), self._sequence.verified(self._generation))
-            if len(rounds.root):
-                self._shared.learning.keep(rounds)
-        if self.on_end is not None:
+        if self._shared.on_answer is not None and min(self._request.prompt) >= 0:
+            self._shared.on_answer(self._request.prompt, self._tokens)
+        if self.on_end is not None and not self._failed:
             self.on_end(self.completion())
 
 

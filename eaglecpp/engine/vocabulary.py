@@ -7,6 +7,7 @@ import codecs
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import Any
 
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.projector import Projector
@@ -150,9 +151,17 @@ class Vocabulary:
     def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
         """As `Engine.tokenize`."""
         data, add_special = self._to_tokenize(text, add_bos, special)
-        tokens = self._engine.get().tokenize(data, add_special, special)
+        tokens = self.read(data, add_special, special)
         assert tokens is not None
-        return tokens
+        return self._unended(tokens, add_special)
+
+    def read(self, data: bytes, *options: Any) -> list[int] | None:
+        """What llama.cpp's tokenizer makes of a text. Raises InvalidValueError for one that it refuses."""
+        try:
+            tokens: list[int] | None = self._engine.get().tokenize(data, *options)
+            return tokens
+        except ValueError as error:  # native code has no class for it
+            raise InvalidValueError(str(error)) from None
 
     def fitting(
         self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int = 0
@@ -163,10 +172,11 @@ class Vocabulary:
         native = self._engine.get()
         n_ctx = n_ctx or native.n_ctx
         data, add_special = self._to_tokenize(text, add_bos, special)
-        tokens = native.tokenize(data, add_special, special, n_ctx - 1)
+        n_end = int(add_special and native.add_eos)
+        tokens = self.read(data, add_special, special, n_ctx - 1 + n_end)
         if tokens is None:
             raise self._context_full(f"at least {n_ctx} tokens", n_ctx)
-        return tokens
+        return self._unended(tokens, add_special)
 
     def tokenize_images(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
         """The ids of a text with marks for images, see `Projector.tokens`."""
@@ -174,19 +184,19 @@ class Vocabulary:
             return self.tokenize(text, add_bos=add_bos)
         assert self.projector is not None
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
-        return self.projector.tokens(text, images, add_bos=add_bos)
+        return self._unended(self.projector.tokens(text, images, add_bos=add_bos), add_bos)
 
     def has_images(self, tokens: Sequence[int]) -> bool:
         """Whether the images among these ids are still there."""
         return self.projector is None or self.projector.has_all(tokens)
 
-    def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
+    def check_fit(self, n_prompt: int, n_ctx: int = 0, *, is_whole: bool = True) -> None:
         """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx`
-        tokens, 0 = the engine's.
+        tokens, 0 = the engine's. is_whole: whether n_prompt counts all of it
         """
         n_ctx = n_ctx or self._engine.get().n_ctx
         if n_prompt >= n_ctx:
-            raise self._context_full(f"{n_prompt} tokens", n_ctx)
+            raise self._context_full(f"{'' if is_whole else 'at least '}{n_prompt} tokens", n_ctx)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """As `Engine.detokenize`."""
@@ -211,6 +221,15 @@ class Vocabulary:
         is_whole = len(tokens) == 1 and self.token_to_piece(tokens[0], special=True) == text.encode()
         return tokens[0] if is_whole else None
 
+    def control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
+        """The control tokens among texts, which have no text of their own in an answer."""
+        tokens = {text: self.token_of(text) for text in texts}
+        return {
+            token: text
+            for text, token in tokens.items()
+            if token is not None and not self.token_to_piece(token)
+        }
+
     def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False, images: bool = False) -> list[int]:
         """As `Engine.prompt_tokens`. has_to_fit: raises ContextFullError for one that leaves no room for an
         answer.
@@ -234,6 +253,14 @@ class Vocabulary:
         data = text.encode("utf-8") if isinstance(text, str) else bytes(text)
         return data, add_bos and not (special and self.bos_text and data.startswith(self.bos_text))
 
+    def _unended(self, tokens: list[int], add_special: bool) -> list[int]:
+        """Without the EOS token that llama.cpp puts behind a text where the file says so (`add_eos_token`):
+        it would end a text that is to be continued.
+        """
+        native = self._engine.get()
+        ends = add_special and native.add_eos and tokens[-1:] == [native.eos]
+        return tokens[:-1] if ends else tokens
+
     def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
         n_train = self._engine.get().n_ctx_train
         return ContextFullError(
@@ -251,7 +278,9 @@ class Vocabulary:
         try:
             ids, n_vocab = [operator.index(token) for token in tokens], self.size
         except TypeError as error:
-            raise InvalidTypeError(f"token ids must be whole numbers: {error}") from None
+            raise InvalidTypeError(
+                f"token ids must be whole numbers: {error}; several prompts go to generate_many()"
+            ) from None
         for position, token in enumerate(ids):
             if not 0 <= token < n_vocab and not (images and token < -1):
                 raise InvalidValueError(

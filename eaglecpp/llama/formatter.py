@@ -17,7 +17,7 @@ __all__ = ["Formatter", "find_handler"]
 
 
 class Formatter:
-    """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.jinja_bounds`)."""
+    """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.bounds`)."""
 
     def __init__(self, template: str, bos_text: str, eos_text: str, eos: int) -> None:
         self._template = JinjaTemplate(template)

@@ -10,7 +10,6 @@ give arguments that it dropped long ago.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -18,7 +17,7 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
-__all__ = ["check_chat_handler", "refuse", "refuse_call", "refuse_others", "require_draft_path"]
+__all__ = ["refuse", "refuse_others"]
 
 # Arguments of llama_cpp.Llama that have no effect to give here: the values that ask for nothing special, and
 # why others are refused.
@@ -62,26 +61,3 @@ def refuse_others(others: Mapping[str, Any]) -> None:
         allowed, why = _ONLY[name]
         if not any(value is one or (value == one and type(value) is type(one)) for one in allowed):
             refuse(f"{name}={value!r}", why)
-
-
-def refuse_call(tfs_z: float = 1.0) -> None:
-    if tfs_z != 1.0:
-        refuse("tfs_z", "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)")
-
-
-def check_chat_handler(handler: Any) -> None:
-    """One that turns messages into a prompt will do; one for images works on llama_cpp's own context."""
-    if hasattr(handler, "clip_model_path") or (handler is not None and not callable(handler)):
-        refuse(
-            f"chat_handler={type(handler).__name__}",
-            "images need llama_cpp's own context; use llama_cpp.Llama",
-        )
-
-
-def require_draft_path(draft_model: Any) -> None:
-    if draft_model is not None and not isinstance(draft_model, str | os.PathLike):
-        refuse(
-            f"draft_model={type(draft_model).__name__}",
-            "give the path of an EAGLE drafter GGUF; llama_cpp's draft model objects propose tokens without "
-            "the target's features",
-        )

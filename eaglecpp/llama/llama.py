@@ -29,23 +29,17 @@ from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.llama.formatter import find_handler
-from eaglecpp.llama.limits import (
-    check_chat_handler,
-    refuse,
-    refuse_call,
-    refuse_others,
-    require_draft_path,
-)
+from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
 from eaglecpp.llama.plain import TheirLlama, Twin
-from eaglecpp.llama.shapes import Reply, logprobs_shape
-from eaglecpp.llama.tensor_types import type_name, type_number
+from eaglecpp.llama.shapes import Reply
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
-from eaglecpp.results import Completion, TokenLogprob
+from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
 __all__ = ["Llama"]
 
 _DEFAULT_SEED = 0xFFFFFFFF
+_NO_TFS = "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)"
 _POOLINGS = ("none", "mean", "cls", "last", "rank")
 
 
@@ -94,14 +88,24 @@ class Llama(Mirror):
         **others: Any,
     ) -> None:
         refuse_others(others)
-        require_draft_path(draft_model)
-        check_chat_handler(chat_handler)
+        if draft_model is not None and not isinstance(draft_model, str | os.PathLike):
+            refuse(
+                f"draft_model={type(draft_model).__name__}",
+                "give the path of an EAGLE drafter GGUF; llama_cpp's draft model objects propose tokens "
+                "without the target's features",
+            )
+        # one that turns messages into a prompt will do; one for images works on llama_cpp's own context
+        if hasattr(chat_handler, "clip_model_path") or not (chat_handler is None or callable(chat_handler)):
+            refuse(
+                f"chat_handler={type(chat_handler).__name__}",
+                "images need llama_cpp's own context; use llama_cpp.Llama",
+            )
         given = {name: value for name, value in locals().items() if name not in ("self", "others")} | others
         self._given = given
         own: dict[str, Any] = {
             "draft_model": None,
-            "type_k": type_number(type_k),
-            "type_v": type_number(type_v),
+            "type_k": _type_number(type_k),
+            "type_v": _type_number(type_v),
         }
         own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
         self._twin = Twin(given | own)
@@ -129,8 +133,8 @@ class Llama(Mirror):
             n_gpu_layers=max(n_gpu_layers, -1),
             main_gpu=main_gpu,
             flash_attn="auto" if flash_attn is None else "on" if flash_attn else "off",
-            type_k=type_name(type_k),
-            type_v=type_name(type_v),
+            type_k=_type_name(type_k),
+            type_v=_type_name(type_v),
             use_mmap=use_mmap,
             use_mlock=use_mlock,
             offload_kqv=offload_kqv,
@@ -220,7 +224,8 @@ class Llama(Mirror):
             self._twin_is_ahead = True
             return self._plain().create_completion(**given)
         self._twin_is_ahead = False
-        refuse_call(tfs_z=tfs_z)
+        if tfs_z != 1.0:
+            refuse("tfs_z", _NO_TFS)
         if echo and logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
         sampling = SamplingOptions(
@@ -243,10 +248,10 @@ class Llama(Mirror):
             logit_bias=tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
             n_probs=logprobs or 0,
         )
+        text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
         if suffix is None:
             tokens = self.engine.prompt_tokens(prompt)
         else:
-            text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
             tokens = Infill(text, suffix, suffix_first=self.spm_infill).tokens(self.engine.vocabulary)
         if len(tokens) >= self.engine.n_ctx:  # in llama_cpp's words, which programs look for
             raise ContextFullError(
@@ -260,14 +265,14 @@ class Llama(Mirror):
             utf8_errors="ignore",
         )
         reply = Reply(model or self.model_path)
-        shown = (prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)) if echo else ""
-        offset = 0 if echo else len(prompt)
+        shown = text if echo else ""
+        lists = LogprobLists(self._text_of, self.engine.token_to_piece, len(text), "ignore")
         if stream:
-            return self._chunks(running, reply, shown, offset)
+            return self._chunks(running, reply, shown, lists)
         with running:
             for _ in running:
                 pass
-            return self._result(running.completion(), reply, shown, offset)
+            return self._result(running.completion(), reply, shown, lists)
 
     __call__ = create_completion
 
@@ -294,7 +299,8 @@ class Llama(Mirror):
         Formatting, tools and functions are llama_cpp's own handlers, so all its arguments and defaults apply
         (temperature 0.2 here). `response_format`: json_object and, unlike llama_cpp, json_schema as well.
         """
-        refuse_call(tfs_z=tfs_z)
+        if tfs_z != 1.0:
+            refuse("tfs_z", _NO_TFS)
         for name in options:
             if name not in _CHAT_ARGUMENTS:
                 raise TypeError(f"create_chat_completion() got an unexpected keyword argument {name!r}")
@@ -344,7 +350,8 @@ class Llama(Mirror):
             return
         self._twin_is_ahead = False
         options.pop("logits_processor", None)
-        refuse_call(tfs_z=options.pop("tfs_z", 1.0))
+        if options.pop("tfs_z", 1.0) != 1.0:
+            refuse("tfs_z", _NO_TFS)
         options.pop("penalize_nl", None)  # no effect in llama_cpp either
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
         grammar = options.pop("grammar", None)
@@ -470,32 +477,33 @@ class Llama(Mirror):
     def _text_of(self, token: int) -> str:
         return self.engine.token_to_piece(token).decode("utf-8", "ignore")
 
-    def _shape(self, entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any] | None:
+    def _shape(self, entries: Sequence[TokenLogprob], lists: LogprobLists) -> dict[str, Any] | None:
         is_eog = self.engine.native.is_eog
         kept = [entry for entry in entries if not is_eog(entry.token)]
-        return logprobs_shape(kept, self._text_of, offset) if entries else None
+        return lists.of(kept) if entries else None
 
-    def _result(self, result: Completion, reply: Reply, shown: str, offset: int) -> dict[str, Any]:
+    def _result(self, result: Completion, reply: Reply, shown: str, lists: LogprobLists) -> dict[str, Any]:
         tokens, self._timings = result.tokens, result.timings.as_dict()
         ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
         return reply.completion(
             text=shown + result.text,
-            logprobs=self._shape(result.logprobs, offset),
+            logprobs=self._shape(result.logprobs, lists),
             finish_reason=result.finish_reason,
             n_prompt=len(result.prompt_tokens),
             n_completion=len(tokens) - ended,
             timings=self._timings,
         )
 
-    def _chunks(self, running: Stream, reply: Reply, shown: str, offset: int) -> Iterator[dict[str, Any]]:
+    def _chunks(
+        self, running: Stream, reply: Reply, shown: str, lists: LogprobLists
+    ) -> Iterator[dict[str, Any]]:
         if shown:
             yield reply.chunk(shown)
         with running:
             for chunk in running:
-                logprobs = self._shape(chunk.logprobs, offset)
+                logprobs = self._shape(chunk.logprobs, lists)
                 if chunk.text or logprobs:
                     yield reply.chunk(chunk.text, logprobs)
-                offset += sum(map(len, logprobs["tokens"])) if logprobs else 0
         result = running.completion()
         self._timings = result.timings.as_dict()
         yield {**reply.chunk("", None, result.finish_reason), "timings": self._timings}
@@ -527,3 +535,21 @@ def _one_match(names: Sequence[str], pattern: str, repo_id: str) -> str:
             f"{', '.join(fnmatch.filter(names, '*.gguf')) or 'none'}"
         )
     return found[0]
+
+
+def _type_number(kind: int | str | None) -> int | None:
+    """ggml's number of a tensor type."""
+    if isinstance(kind, str) and kind != "auto":
+        from gguf import GGMLQuantizationType
+
+        return int(GGMLQuantizationType[kind.upper()])
+    return kind if isinstance(kind, int) else None
+
+
+def _type_name(kind: int | str | None) -> str:
+    """ggml's name of a tensor type given as ggml's number, as a name, or as None (the default)."""
+    if isinstance(kind, int):
+        from gguf import GGMLQuantizationType
+
+        return str(GGMLQuantizationType(kind).name).lower()
+    return kind or "auto"

@@ -5,7 +5,7 @@ plain twin where there is no engine or only llama_cpp has such a thing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import llama_cpp
@@ -16,6 +16,16 @@ from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
 __all__ = ["Mirror"]
 
 _RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
+
+
+def _fact(name: str, read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
+    """A method of llama_cpp's that tells a number."""
+
+    def fact(self: Mirror) -> int:
+        return read(self.engine) if self._has_engine else int(getattr(self._plain(), name)())
+
+    fact.__doc__ = text
+    return fact
 
 
 class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
@@ -46,29 +56,14 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         begins = len(tokens) > 0 and tokens[0] == self.token_bos()
         return text[1:] if begins and text.startswith(b" ") else text
 
-    def n_ctx(self) -> int:
-        """Context length in tokens."""
-        return self.engine.n_ctx if self._has_engine else int(self._plain().n_ctx())
-
-    def n_vocab(self) -> int:
-        """Size of the vocabulary."""
-        return self.engine.n_vocab if self._has_engine else int(self._plain().n_vocab())
-
-    def n_embd(self) -> int:
-        """Width of the model."""
-        return self.engine.native.n_embd if self._has_engine else int(self._plain().n_embd())
-
-    def token_bos(self) -> int:
-        """Id of the beginning-of-sequence token, -1 = none."""
-        return self.engine.native.bos if self._has_engine else int(self._plain().token_bos())
-
-    def token_eos(self) -> int:
-        """Id of the end-of-sequence token, -1 = none."""
-        return self.engine.native.eos if self._has_engine else int(self._plain().token_eos())
-
-    def token_nl(self) -> int:
-        """Id of the newline token, -1 = none."""
-        return self.engine.native.nl if self._has_engine else int(self._plain().token_nl())
+    n_ctx = _fact("n_ctx", lambda engine: engine.n_ctx, "Context length in tokens.")
+    n_vocab = _fact("n_vocab", lambda engine: engine.n_vocab, "Size of the vocabulary.")
+    n_embd = _fact("n_embd", lambda engine: engine.native.n_embd, "Width of the model.")
+    token_bos = _fact("token_bos", lambda engine: engine.native.bos, "Id of the BOS token, -1 = none.")
+    token_eos = _fact("token_eos", lambda engine: engine.native.eos, "Id of the EOS token, -1 = none.")
+    token_nl = _fact("token_nl", lambda engine: engine.native.nl, "Id of the newline token, -1 = none.")
+    _n_ctx, _n_vocab = property(n_ctx), property(n_vocab)
+    _token_eos, _token_nl = property(token_eos), property(token_nl)
 
     # State, by the twin
 
@@ -118,22 +113,6 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def scores(self) -> Any:
         """Logits, by the twin: with `logits_all` a row for each token that ran."""
         return self._caught_up().scores
-
-    @property
-    def _n_ctx(self) -> int:
-        return self.n_ctx()
-
-    @property
-    def _n_vocab(self) -> int:
-        return self.n_vocab()
-
-    @property
-    def _token_eos(self) -> int:
-        return self.token_eos()
-
-    @property
-    def _token_nl(self) -> int:
-        return self.token_nl()
 
     @property
     def n_batch(self) -> int:

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglecpp.results import FinishReason, TokenLogprob
+from eaglecpp.results import FinishReason
 
-__all__ = ["Reply", "logprobs_shape"]
+__all__ = ["Reply"]
 
 
 @dataclass(frozen=True)
@@ -59,26 +58,3 @@ class Reply:
             "model": self.model,
             "choices": [choice],
         }
-
-
-def logprobs_shape(
-    entries: Sequence[TokenLogprob], text_of: Callable[[int], str], offset: int
-) -> dict[str, Any]:
-    """OpenAI's completion logprobs; `offset`: where the first token's text begins. The chosen token is always
-    among its own alternatives, so those are one more than asked for when it was not one of the likeliest.
-    """
-    tokens = [text_of(entry.token) for entry in entries]
-    offsets = []
-    for token in tokens:
-        offsets.append(offset)
-        offset += len(token)
-    top = [
-        {text_of(token): logprob for token, logprob in entry.top} | {text_of(entry.token): entry.logprob}
-        for entry in entries
-    ]
-    return {
-        "tokens": tokens,
-        "text_offset": offsets,
-        "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": top,
-    }

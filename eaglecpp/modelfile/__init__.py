@@ -17,8 +17,7 @@ from eaglecpp.references.reference import read_reference as refer
 
 from .errors import ModelfileError, Notice
 from .model import Modelfile
-from .ollama_view import create_request, ollama_problems, require_ollama
-from .resolve import Plan, resolve
+from .resolve import Plan, ollama_problems, require_ollama, resolve
 from .syntax import Command, Document, decode, format, parse, read
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
     "Notice",
     "Plan",
     "Reference",
-    "create_request",
     "decode",
     "format",
     "ollama_problems",

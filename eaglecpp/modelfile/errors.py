@@ -18,13 +18,11 @@ __all__ = ["ModelfileError", "Notice"]
 class ModelfileError(EagleError, ValueError):
     """A Modelfile that is refused.
 
-    message:    the cause, in Ollama's words where Ollama has the same refusal
-    line:       1-based line where the reader stood when it gave up, the number Ollama prints. At an error
-                that is noticed at the end of a line this is one more than `start_line`. None: no line (as
-                for a file without FROM)
-    start_line, column: 1-based place where the offending word or quote starts; what `str()` shows
-    file:       name of the Modelfile, None when the text came from elsewhere
-    hint:       what to do about it
+    message:      the cause
+    line, column: 1-based place where the offending word or quote starts; None where the file as a whole is
+                  meant (as without FROM)
+    file:         name of the Modelfile, None when the text came from elsewhere
+    hint:         what to do about it
     """
 
     def __init__(
@@ -32,7 +30,6 @@ class ModelfileError(EagleError, ValueError):
         message: str,
         *,
         line: int | None = None,
-        start_line: int | None = None,
         column: int | None = None,
         file: str | None = None,
         hint: str = "",
@@ -40,13 +37,12 @@ class ModelfileError(EagleError, ValueError):
         super().__init__(message)
         self.message = message
         self.line = line
-        self.start_line = line if start_line is None else start_line
         self.column = column
         self.file = file
         self.hint = hint
 
     def __str__(self) -> str:
-        where = place(self.file, self.start_line, self.column)
+        where = _location(self.file, self.line, self.column)
         text = f"{where}: {self.message}" if where else self.message
         return f"{text} ({self.hint})" if self.hint else text
 
@@ -60,11 +56,11 @@ class Notice:
     file: str | None = None
 
     def __str__(self) -> str:
-        where = place(self.file, self.line, None)
+        where = _location(self.file, self.line, None)
         return f"{where}: {self.message}" if where else self.message
 
 
-def place(file: str | None, line: int | None, column: int | None) -> str:
+def _location(file: str | None, line: int | None, column: int | None) -> str:
     """`Modelfile:3:1`, or `line 3` when there is no file name, or the empty string."""
     if file is None:
         return "" if line is None else f"line {line}"

@@ -16,22 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.chat.message import Message
+from eaglecpp.errors import InvalidValueError
+from eaglecpp.limits import check_texts
 from eaglecpp.options import HEAD
 
 from . import parameters as params
 from .errors import ModelfileError, Notice
 from .parameters import ParameterError, ParameterValue
 from .pragmas import Settings, settings
-from .syntax import Command, Document, format, read
+from .syntax import MAX_TEXT, Command, Document, format, read
 
 __all__ = ["Modelfile"]
 
-_NUMBER = r"(?:0|[1-9][0-9]*)"
-_IDENTIFIER = r"(?:0|[1-9][0-9]*|[0-9]*[A-Za-z-][0-9A-Za-z-]*)"
-_SEMVER = re.compile(
-    rf"v?{_NUMBER}(?:\.{_NUMBER}(?:\.{_NUMBER}(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?"
-    r"(?:\+[0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*)?)?)?"
-)
+_VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
 _TEXTS = ("template", "system", "renderer", "parser")
 
 
@@ -70,8 +67,10 @@ class Modelfile:
 
     @classmethod
     def load(cls, path: str | Path, *, strict: bool = False) -> Modelfile:
-        """Reads a file. Raises OSError, or ModelfileError with its name and line."""
-        return cls.from_text(Path(path).read_bytes(), file=str(path), strict=strict)
+        """Reads a file, or a pipe. Raises OSError, or ModelfileError with its name and line."""
+        with Path(path).open("rb") as stream:
+            text = stream.read(MAX_TEXT + 1)
+        return cls.from_text(text, file=str(path), strict=strict)
 
     @classmethod
     def from_text(cls, text: str | bytes, *, file: str | None = None, strict: bool = False) -> Modelfile:
@@ -170,7 +169,7 @@ class _Builder:
             role, _, content = command.args.partition(": ")
             self.messages.append(Message(role, content))
         elif command.name == "requires":
-            if _SEMVER.fullmatch(command.args) is None:
+            if _VERSION.fullmatch(command.args) is None:
                 message = "requires must be a valid semver (e.g. 0.14.0)"
                 raise self._error(command, message, f"found '{command.args}'")
             self.requires = command.args.removeprefix("v")
@@ -205,10 +204,17 @@ class _Builder:
         if isinstance(value, float) and not math.isfinite(value) and not self.strict:
             raise self._error(command, f"invalid float value [{command.args}]", "expected a finite number")
         self._advise(command, value)
-        old = self.parameters.get(name)
-        if isinstance(old, tuple) and isinstance(value, tuple):
-            value = (*old, *value)
+        if isinstance(value, tuple):
+            old = self.parameters.get(name, ())
+            value = (*old, *value) if isinstance(old, tuple) else value
+            self._check_texts(command, value)
         self.parameters[name] = value
+
+    def _check_texts(self, command: Command, texts: tuple[str, ...]) -> None:
+        try:
+            check_texts(command.name, texts)
+        except InvalidValueError as error:
+            raise self._error(command, str(error), "") from None
 
     def _advise(self, command: Command, value: ParameterValue) -> None:
         parameter = params.PARAMETERS[command.name]

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from eaglecpp.chat.gotemplate.literals import FLOAT, HEX_FLOAT
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import LARGEST_INT, ModelOptions, SamplingOptions, describe
 
@@ -34,8 +33,10 @@ __all__ = [
 
 ParameterValue = int | float | bool | tuple[str, ...]
 
-_INT = re.compile(r"([+-]?)([0-9]+)")
-_SPECIAL_FLOAT = re.compile(r"[+-]?inf(?:inity)?|nan", re.IGNORECASE)
+_INT = re.compile(r"[+-]?[0-9]{1,4000}")
+_FLOAT = re.compile(
+    r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE
+)
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
@@ -127,19 +128,10 @@ PARAMETERS: Mapping[str, Parameter] = {
     )
 }
 
-DEPRECATED = frozenset(
-    (
-        "penalize_newline",
-        "low_vram",
-        "f16_kv",
-        "logits_all",
-        "vocab_only",
-        "use_mlock",
-        "mirostat",
-        "mirostat_tau",
-        "mirostat_eta",
-    )
-)
+DEPRECATED = frozenset((
+    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
+    "mirostat_tau", "mirostat_eta",
+))  # fmt: skip
 """Accepted with a warning and ignored, by Ollama too."""
 
 RETIRED = frozenset(
@@ -185,11 +177,18 @@ def parse_value(name: str, text: str) -> ParameterValue:
 
 
 def parse_number(kind: str, text: str) -> int | float | bool:
-    """Reads an "int", "float" or "bool" as Go does. Raises ParameterError."""
-    value = _PARSERS[kind](text)
-    if value is None:
-        raise ParameterError(f"invalid {kind} value [{text}]")
-    return value
+    """Reads an "int", "float" or "bool" of Ollama's range. Raises ParameterError."""
+    if kind == "bool" and text in _BOOLS:
+        return _BOOLS[text]
+    if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
+        return int(text)
+    if kind == "float" and _FLOAT.fullmatch(text):
+        number = float(text)
+        if (
+            abs(number) < _FLOAT32_LIMIT or "n" in text.lower()
+        ):  # inf and nan are legal, what overflows is not
+            return number
+    raise ParameterError(f"invalid {kind} value [{text}]")
 
 
 def value_text(value: int | float | bool | str) -> str:
@@ -218,34 +217,3 @@ def from_json(name: str, value: object) -> ParameterValue:
             return int(value)
     type_name = {"int": "integer", "float": "float32", "bool": "boolean"}[parameter.kind]
     raise ParameterError(f'option "{name}" must be of type {type_name}')
-
-
-def _parse_int(text: str) -> int | None:
-    match = _INT.fullmatch(text)
-    if match is None:
-        return None
-    digits = match[2].lstrip("0") or "0"
-    number = int(match[1] + digits) if len(digits) <= 19 else 2**63
-    return number if -(2**63) <= number < 2**63 else None
-
-
-def _parse_float(text: str) -> float | None:
-    digits = text.replace("_", "")
-    try:
-        if FLOAT.fullmatch(text) or _SPECIAL_FLOAT.fullmatch(text):
-            number = float(digits)
-        elif HEX_FLOAT.fullmatch(text):
-            number = float.fromhex(digits)
-        else:
-            return None
-    except OverflowError:
-        return None
-    too_large = abs(number) >= _FLOAT32_LIMIT and not _SPECIAL_FLOAT.fullmatch(text)
-    return None if too_large else number
-
-
-_PARSERS: Mapping[str, Callable[[str], int | float | bool | None]] = {
-    "int": _parse_int,
-    "float": _parse_float,
-    "bool": _BOOLS.get,
-}

@@ -6,9 +6,9 @@ other name is an option of the engine, by its name or its long command-line flag
 that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
 known name with a bad value is refused.
 
-A model that was not made here may set only what can do no harm: `without_strange_pragmas` and
-`without_strange_parameters` leave out the rest, by the list that the options themselves keep
-(`Option.strangers`).
+A model that was not made here may set only what can do no harm: `without_untrusted_pragmas` and
+`without_untrusted_parameters` leave out the rest, by the list that the options themselves keep
+(`Option.untrusted`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .errors import ModelfileError, Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
-__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_strange_parameters", "without_strange_pragmas"]
+__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_untrusted_parameters", "without_untrusted_pragmas"]
 
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
@@ -33,6 +33,7 @@ OWN_PRAGMAS = {
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",
 }
+_MAX_PRAGMAS = 1000
 _FOR_STRANGERS = ("strategy", "chat_template")
 _STRANGE_DEPTH, _STRANGE_NODES = 16, 64
 _GROUPS = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
@@ -58,6 +59,7 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
 
     Raises ModelfileError, with the line, for a value that its option refuses.
     """
+    pragmas = _few(pragmas, file)
     known = _known_options()
     own: dict[str, str] = {}
     draft: Command | None = None
@@ -78,11 +80,12 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
     return Settings(draft, own.get("draft_type", ""), choice, options, tuple(notices))
 
 
-def without_strange_pragmas(pragmas: Iterable[Command]) -> tuple[tuple[Command, ...], tuple[str, ...]]:
+def without_untrusted_pragmas(pragmas: Iterable[Command]) -> tuple[tuple[Command, ...], tuple[str, ...]]:
     """What a model of unknown origin may say, and what is left out, as "name value: why".
 
     Raises ModelfileError for a value that its option refuses.
     """
+    pragmas = _few(pragmas, None)
     known = _known_options()
     kept, dropped = [], []
     for pragma in pragmas:
@@ -94,16 +97,25 @@ def without_strange_pragmas(pragmas: Iterable[Command]) -> tuple[tuple[Command, 
     return tuple(kept), tuple(dropped)
 
 
-def without_strange_parameters(
+def _few(pragmas: Iterable[Command], file: str | None) -> tuple[Command, ...]:
+    """Each of them is checked by itself, and a list is checked again with each of its values."""
+    pragmas = tuple(pragmas)
+    if len(pragmas) > _MAX_PRAGMAS:
+        message = f"{len(pragmas)} lines of #eaglecpp:, at most {_MAX_PRAGMAS} are read"
+        raise ModelfileError(message, line=pragmas[_MAX_PRAGMAS].line or None, file=file)
+    return pragmas
+
+
+def without_untrusted_parameters(
     parameters: Mapping[str, ParameterValue],
 ) -> tuple[dict[str, ParameterValue], tuple[str, ...]]:
-    """As `without_strange_pragmas`, for `PARAMETER`s; one that is only too large is lowered."""
+    """As `without_untrusted_pragmas`, for `PARAMETER`s; one that is only too large is lowered."""
     options = {f"{group}.{o.name}": o for group, cls in _GROUPS.items() for o in describe(cls)}
     kept: dict[str, ParameterValue] = {}
     dropped = []
     for name, value in parameters.items():
-        place = PARAMETERS[name].option
-        limit = _STRANGE_DEPTH if place == "strategy" else options[place].strangers if place else True
+        option = PARAMETERS[name].option
+        limit = _STRANGE_DEPTH if option == "strategy" else options[option].untrusted if option else True
         if limit is False:
             dropped.append(f"{name} {_text(value)}: only this machine's owner may set it")
         elif limit is not True and isinstance(value, int | float) and value > limit:
@@ -119,7 +131,7 @@ def _text(value: ParameterValue) -> str:
 
 
 def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
-    """Why a stranger may not say this; "" when he may."""
+    """Why an untrusted model may not say this; "" when it may."""
     found = settings([pragma])
     if pragma.name in OWN_PRAGMAS:
         if pragma.name not in _FOR_STRANGERS:
@@ -131,11 +143,11 @@ def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
         return "unknown"
     group, option = known[pragma.name]
     value = found.options[f"{group}.{option.name}"]
-    if option.strangers is True:
+    if option.untrusted is True:
         return ""
-    if option.strangers is False:
+    if option.untrusted is False:
         return "only this machine's owner may set it"
-    return "" if 0 <= value <= option.strangers else f"at most {option.strangers}"
+    return "" if 0 <= value <= option.untrusted else f"at most {option.untrusted}"
 
 
 @contextmanager

@@ -8,22 +8,23 @@ holds several.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from eaglecpp.errors import EagleError
+from eaglecpp.errors import EagleError, TemplateError
+from eaglecpp.files import exists, open_regular
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
 
 from .errors import ModelfileError, Notice
-from .find_files import model_files, same_path
 from .model import Modelfile
 from .syntax import Command
 
-__all__ = ["Plan", "resolve"]
+__all__ = ["Plan", "require_ollama", "resolve"]
 
 _PROJECTOR = "clip"
 _OTHER_DRAFTERS = ("dflash",)
@@ -53,18 +54,51 @@ def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
     return _Resolver(modelfile, Path(directory)).plan()
 
 
+def require_ollama(modelfile: Modelfile, directory: str | Path) -> None:
+    """For a file read with `strict`: raises ModelfileError for what `ollama create` refuses as well: files
+    that are not there, a DRAFT that is FROM's file, a TEMPLATE that is no Go template.
+    """
+    from eaglecpp.chat.go_template import Template
+
+    resolver = _Resolver(modelfile, Path(directory))
+    for command in (*modelfile.draft, *modelfile.adapters):
+        path = expand_path(command.args, resolver.directory)
+        if not exists(path):
+            raise resolver.error(command, f"no such file: {path}")
+        if command.name == "draft":
+            resolver.refuse_same(path)
+    try:
+        Template.parse(modelfile.template or "")
+    except TemplateError as error:
+        raise ModelfileError(f"TEMPLATE: {error}", file=modelfile.file) from None
+
+
+def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | None = None) -> list[str]:
+    """Why Ollama would refuse this Modelfile or run it in another way; empty when it would do neither."""
+    try:
+        modelfile = Modelfile.from_text(text, file=file, strict=True)
+    except ModelfileError as error:
+        return [str(error)]
+    problems = [str(notice) for notice in modelfile.notices]
+    try:
+        require_ollama(modelfile, directory)
+    except ModelfileError as error:
+        return [*problems, str(error)]
+    if modelfile.draft:
+        problems.append(
+            "DRAFT: Ollama starts every drafter GGUF that is not dflash as an MTP drafter, including "
+            "EAGLE drafters; write '#eaglecpp: draft PATH' instead, which Ollama skips"
+        )
+    return problems
+
+
 @contextmanager
-def located(modelfile: Modelfile, command: Command) -> Iterator[None]:
+def _located(modelfile: Modelfile, command: Command) -> Iterator[None]:
     """Gives errors of the file search the line of the command that caused them."""
     try:
         yield
     except (FileSearchError, OSError, ModelNameError) as error:
         raise ModelfileError(str(error), line=command.line or None, file=modelfile.file) from None
-
-
-def same_path_error(modelfile: Modelfile, command: Command, path: Path) -> ModelfileError:
-    message = f"DRAFT must not reference the same local path as FROM: {path}"
-    return ModelfileError(message, line=command.line or None, file=modelfile.file)
 
 
 class _Resolver:
@@ -73,7 +107,7 @@ class _Resolver:
         self.directory = directory
         self.notices: list[Notice] = []
         self.targets: list[Path] = []
-        self.drafters: list[Path] = []  # found beside the target, in a FROM directory
+        self.drafters: list[Path] = []  # next to the target, in a FROM directory
         self.projectors: list[Path] = []
         self.lora: list[Path] = []
         self.drafts_text = self.drafts_head = False
@@ -83,7 +117,8 @@ class _Resolver:
         draft = self._draft()
         if draft is None and self.drafters and not (self.drafts_text or self.drafts_head):
             draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
-        self._refuse_same(draft)
+        if draft is not None and draft.paths and draft.path not in self.drafters:
+            self.refuse_same(draft.path)
         return Plan(
             target=reference,
             draft=draft,
@@ -107,30 +142,30 @@ class _Resolver:
             self._sort(reference, origin)
         shards = _shards(self.targets)
         if shards is None:
-            raise self._error(
+            raise self.error(
                 command,
                 f"FROM gives {len(self.targets)} targets: {', '.join(map(str, self.targets))}",
                 "name the one to run; a drafter belongs in DRAFT",
             )
         if not shards:
-            raise self._error(command, f"FROM {command.args}: it contains no target GGUF", "name a GGUF file")
+            raise self.error(command, f"FROM {command.args}: it contains no target GGUF", "name a GGUF file")
         return Reference("path", references[-1].text, command.line, shards), command
 
     def _refer(self, command: Command) -> Reference:
         if not command.args.strip():
-            raise self._error(command, f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
-        with located(self.modelfile, command):
+            raise self.error(command, f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
+        with _located(self.modelfile, command):
             return replace(read_reference(command.args, self.directory), line=command.line)
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
         if reference.kind == "checkpoint":
-            raise self._error(
+            raise self.error(
                 command,
                 f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF",
                 "convert it with llama.cpp's convert_hf_to_gguf.py and name the result",
             )
-        with located(self.modelfile, command):
+        with _located(self.modelfile, command):
             files = _weights(reference.path)
         for file in files:
             self._need_gguf(command, file)
@@ -148,7 +183,7 @@ class _Resolver:
             facts = inspect_file(file)
             is_adapter = read_gguf(file).text("general.type", "") == "adapter"
         except EagleError as error:
-            raise self._error(command, str(error), "") from None
+            raise self.error(command, str(error)) from None
         architecture = facts["architecture"]
         if architecture in _OTHER_DRAFTERS:
             self._note(command, f"{file.name}: {architecture} drafters are not supported; skipped")
@@ -178,11 +213,11 @@ class _Resolver:
             if reference.kind == "path":
                 self._need_gguf(command, reference.path)
             return reference
-        with located(self.modelfile, command):
+        with _located(self.modelfile, command):
             files = _weights(reference.path)
         if len(files) != 1:
             names = ", ".join(file.name for file in files)
-            raise self._error(command, f"DRAFT {command.args}: several GGUF files: {names}", "name one")
+            raise self.error(command, f"DRAFT {command.args}: several GGUF files: {names}", "name one")
         self._need_gguf(command, files[0])
         return Reference("path", reference.text, command.line, (files[0],))
 
@@ -193,32 +228,31 @@ class _Resolver:
         command = self.modelfile.adapters[-1]
         if len(self.modelfile.adapters) > 1:
             self._note(command, f"several ADAPTER: using {command.args}")
-        with located(self.modelfile, command):
+        with _located(self.modelfile, command):
             files = _weights(expand_path(command.args, self.directory))
         if len(files) != 1:
-            raise self._error(command, f"ADAPTER {command.args}: {len(files)} weight files", "name one GGUF")
+            raise self.error(command, f"ADAPTER {command.args}: {len(files)} weight files", "name one GGUF")
         self._need_gguf(command, files[0])
         return (files[0],)
 
-    def _refuse_same(self, draft: Reference | None) -> None:
-        if draft is None or not draft.paths or draft.path in self.drafters:
-            return
+    def refuse_same(self, draft: Path) -> None:
+        """Raises ModelfileError for a drafter that is what a FROM names."""
         bases = [expand_path(command.args, self.directory) for command in self.modelfile.from_]
-        for path in (*self.targets, *(base for base in bases if base.exists())):
-            if same_path(path, draft.path):
+        for path in (*self.targets, *filter(exists, bases)):
+            if os.path.realpath(path) == os.path.realpath(draft):
                 command = next(c for c in (*self.modelfile.draft, self.modelfile.settings.draft) if c)
-                raise same_path_error(self.modelfile, command, draft.path)
+                raise self.error(command, f"DRAFT must not reference the same local path as FROM: {draft}")
 
     def _need_gguf(self, command: Command, file: Path) -> None:
-        with located(self.modelfile, command), file.open("rb") as stream:
+        with _located(self.modelfile, command), open_regular(file) as stream:
             magic = stream.read(4)
         if magic != b"GGUF":
-            raise self._error(command, f"{file}: not a GGUF file, it begins with {magic!r}", "")
+            raise self.error(command, f"{file}: not a GGUF file, it begins with {magic!r}")
 
     def _note(self, command: Command, message: str) -> None:
         self.notices.append(Notice(message, command.line or None, self.modelfile.file))
 
-    def _error(self, command: Command, message: str, hint: str) -> ModelfileError:
+    def error(self, command: Command, message: str, hint: str = "") -> ModelfileError:
         return ModelfileError(message, line=command.line or None, file=self.modelfile.file, hint=hint)
 
 
@@ -227,9 +261,22 @@ def _word(command: Command) -> str:
 
 
 def _weights(path: Path) -> list[Path]:
-    """The files of `path` that hold weights, not those that describe them."""
-    describing = ("chat_template.jinja", "tokenizer.model")
-    return [file for file in model_files(path) if file.suffix != ".json" and file.name not in describing]
+    """The GGUF files of a directory, symlinks followed; the path itself when it is a file.
+
+    Raises FileNotFoundError when there is nothing there, FileSearchError when there is nothing usable.
+    """
+    if not exists(path):
+        raise FileNotFoundError(f"no such file: {path}")
+    if not path.is_dir():
+        return [path]
+    root = Path(os.path.realpath(path))
+    reals = [Path(os.path.realpath(file)) for file in sorted(path.glob("*.gguf")) if file.is_file()]
+    if not reals:
+        raise FileSearchError(f"no GGUF files in {path}")
+    for real in reals:
+        if not real.is_relative_to(root):
+            raise FileSearchError(f"insecure path: {os.path.relpath(real, root)}")
+    return [path / real.relative_to(root) for real in reals]
 
 
 def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:

@@ -9,6 +9,7 @@ nothing that exists. Source of the rules: ollama/ollama: parser/parser.go.
 
 from __future__ import annotations
 
+import array
 import bisect
 import codecs
 import re
@@ -18,36 +19,19 @@ from dataclasses import dataclass, field
 
 from .errors import ModelfileError, Notice
 
-__all__ = ["ROLES", "Command", "Document", "decode", "format", "parse", "read"]
+__all__ = ["MAX_TEXT", "ROLES", "Command", "Document", "decode", "format", "holdable", "parse", "read"]
+
+MAX_TEXT = 4 << 20
+"""Bytes of a Modelfile."""
+_MAX_COMMANDS = 20_000
 
 INSTRUCTIONS = (
-    "from",
-    "license",
-    "template",
-    "system",
-    "adapter",
-    "draft",
-    "renderer",
-    "parser",
-    "parameter",
-    "message",
+    "from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
     "requires",
-)
+)  # fmt: skip
 ROLES = ("system", "user", "assistant")
-_PRINTED_AS = {
-    "model": "FROM",
-    "adapter": "ADAPTER",
-    "draft": "DRAFT",
-    "renderer": "RENDERER",
-    "parser": "PARSER",
-    "requires": "REQUIRES",
-}
-
-_UNKNOWN_COMMAND = (
-    'command must be one of "from", "license", "template", "system", "adapter", "draft", "renderer", '
-    '"parser", "parameter", "message", or "requires"'
-)
-_BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
+_UNKNOWN_COMMAND = f"command must be one of {', '.join(INSTRUCTIONS)}"
+_BAD_ROLE = f"message role must be one of {', '.join(ROLES)}"
 _UNEXPECTED_EOF = "unexpected EOF"
 _NO_FROM = "no FROM line"
 
@@ -104,7 +88,7 @@ def decode(data: bytes) -> str:
 def parse(text: str | bytes, *, file: str | None = None, strict: bool = False) -> list[Command]:
     """The commands of a Modelfile, in order; pragmas are comments and not among them (see `read`).
 
-    strict: Ollama's exact line numbers (CR LF counts as two lines). Raises ModelfileError.
+    strict: as for `read`. Raises ModelfileError.
     """
     return list(read(text, file=file, strict=strict).commands)
 
@@ -115,6 +99,8 @@ def read(text: str | bytes, *, file: str | None = None, strict: bool = False) ->
     file:   its name, for messages only.
     strict: Ollama's view, where a pragma is a comment like any other. Raises ModelfileError.
     """
+    if len(text) > MAX_TEXT:
+        raise ModelfileError(f"more than {MAX_TEXT} bytes", file=file, hint="is it a Modelfile?")
     if isinstance(text, bytes):
         text = decode(text)
     reader = _Reader(text.removeprefix("\ufeff"), file, strict)
@@ -136,6 +122,11 @@ def format(commands: Iterable[Command], pragmas: Iterable[Command] = ()) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def holdable(value: str) -> str:
+    """The value without the characters that are dropped on reading."""
+    return "".join(char for char in value if char in "\r\n" or _is_kept(char))
+
+
 class _Reader:
     """One pass over the text. Each method leaves `at` behind what it read.
 
@@ -152,13 +143,16 @@ class _Reader:
         self.commands: list[Command] = []
         self.pragmas: list[Command] = []
         self.notices: list[Notice] = []
-        self._line_starts = [0, *(match.end() for match in _NEWLINE.finditer(text))]
+        self._line_starts = array.array("I", (match.end() for match in _NEWLINE.finditer(text)))
+        self._line_starts.insert(0, 0)
 
     def run(self) -> None:
         while True:
             self.at = self._end_of(_IDLE)
             if self.at == len(self.text):
                 return
+            if len(self.commands) + len(self.pragmas) + len(self.notices) > _MAX_COMMANDS:
+                raise self._error(f"more than {_MAX_COMMANDS} instructions", self.at, "leave some out")
             if self.text[self.at] == "#":
                 self._comment()
             else:
@@ -173,11 +167,11 @@ class _Reader:
         return self.text[start : self.at]
 
     def _comment(self) -> None:
-        line = self._line_of(self.at)
-        self.at += 1
+        start, self.at = self.at, self.at + 1
         match = _PRAGMA.match(self._take(_LINE))
         if match is None or self.strict:
             return
+        line = self._line_of(start)
         words = _PRAGMA_WORDS.fullmatch(_kept(match[1]).strip(_BLANKS))
         if words is None:
             message = f"pragma '{match[1].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
@@ -204,7 +198,7 @@ class _Reader:
 
     def _need_blank(self, start: int, message: str, hint: str) -> None:
         if self.at == len(self.text):
-            raise self._end_error(start, "the file ends here, but the instruction needs a value")
+            raise self._error(_UNEXPECTED_EOF, start, "the file ends here, but the instruction needs a value")
         if self.text[self.at] not in " \t":
             raise self._error(message, start, hint=hint)
 
@@ -219,7 +213,6 @@ class _Reader:
         start = self.at
         role = self._second_word(_LETTERS, "write MESSAGE ROLE TEXT")
         if role not in ROLES:
-            self.at -= 1  # Ollama notices at the blank
             raise self._error(_BAD_ROLE, start, hint=f"found '{role}'")
         return role
 
@@ -232,7 +225,7 @@ class _Reader:
         while not closed:
             if self.at == len(self.text):
                 hint = f"the {quote} that opens here has no line that ends in {quote}"
-                raise self._end_error(start + self.text[start:].index('"'), hint)
+                raise self._error(_UNEXPECTED_EOF, start + self.text[start:].index('"'), hint)
             parts.append(self.text[self.at])
             self.at += 1
             parts.append(self._kept_line())
@@ -254,20 +247,10 @@ class _Reader:
         return bisect.bisect_right(self._line_starts, index)
 
     def _error(self, message: str, start: int, hint: str) -> ModelfileError:
-        """An error noticed at `self.at` about the word that starts at `start`."""
-        read_so_far = self.text[: self.at + 1]
-        newlines = sum(map(read_so_far.count, "\r\n")) if self.strict else len(_NEWLINE.findall(read_so_far))
-        return self._located(message, start, newlines + 1, hint)
-
-    def _end_error(self, start: int, hint: str) -> ModelfileError:
-        return self._located(_UNEXPECTED_EOF, start, self._line_of(start), hint)
-
-    def _located(self, message: str, start: int, line: int, hint: str) -> ModelfileError:
-        start_line = self._line_of(start)
-        column = start - self._line_starts[start_line - 1] + 1
-        return ModelfileError(
-            message, line=line, start_line=start_line, column=column, file=self.file, hint=hint
-        )
+        """An error about the word that starts at `start`."""
+        line = self._line_of(start)
+        column = start - self._line_starts[line - 1] + 1
+        return ModelfileError(message, line=line, column=column, file=self.file, hint=hint)
 
 
 def _is_kept(char: str) -> bool:
@@ -283,12 +266,16 @@ def _is_kept(char: str) -> bool:
     return unicodedata.category(char) == "Cn" and not is_noncharacter
 
 
+def _dropped(line: str) -> set[str]:
+    return set() if line.isprintable() else {char for char in set(line) if not _is_kept(char)}
+
+
 def _not_kept(line: str) -> str:
-    return ", ".join(sorted({f"U+{ord(char):04X}" for char in line if not _is_kept(char)}))
+    return ", ".join(sorted(f"U+{ord(char):04X}" for char in _dropped(line)))
 
 
 def _kept(line: str) -> str:
-    return line if line.isprintable() else "".join(filter(_is_kept, line))
+    return line.translate(dict.fromkeys(map(ord, _dropped(line))))
 
 
 def _opening_quote(value: str) -> str:
@@ -322,8 +309,9 @@ def _command_line(command: Command) -> str:
         return f"MESSAGE {role} {_written(command, text, bare=False)}"
     if name in ("system", "template", "license"):
         return f"{name.upper()} {_written(command, args, bare=False)}"
-    if name in _PRINTED_AS:
-        return f"{_PRINTED_AS[name]} {_written(command, args, bare=_is_bare(args))}"
+    if name == "model" or name in INSTRUCTIONS:
+        word = "FROM" if name == "model" else name.upper()
+        return f"{word} {_written(command, args, bare=_is_bare(args))}"
     if _PARAMETER_NAME.fullmatch(name) is None:
         raise ModelfileError(f"'{name}' cannot be the name of a parameter", line=command.line or None)
     return f"PARAMETER {name} {_written(command, args, bare=_is_bare(args) and not _SPACE.search(args))}"

@@ -94,12 +94,12 @@ def _named(
     except ModelNotFoundError:
         if not wants_draft:
             return None, "", False, False
-    find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is beside it
+    find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is next to it
     from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.remote.find_draft import find_draft
+    from eaglecpp.store.remote.drafter import find_draft
 
     facts = read_facts([model.target])
-    file = find_draft(stores, draft, Path.cwd(), [model.target], facts, report=report).file
+    file = find_draft(stores, draft, Path.cwd(), facts, report=report).file
     return file, "requested, from the Hub", False, True
 
 
@@ -113,9 +113,9 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
 
     try:
         facts = read_facts([model.target])
-        beside = _drafter_of_repository(stores, model)
-        match = None if beside else offer_drafter(model.name, [model.target], facts)
-        known = beside or (match.drafter if match else None)
+        sibling = _drafter_of_repository(stores, model)
+        match = None if sibling else offer_drafter(model.name, [model.target], facts)
+        known = sibling or (match.drafter if match else None)
         if known is None and facts.has_head:
             return with_own_head(model, "auto: no EAGLE drafter is known, ")
         if known is None:
@@ -143,7 +143,7 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     if any(one.is_drafter and replace(one.name, tag=name.tag).same_as(name) for one in stores.models()):
         return here
     try:
-        repository = hub.with_cached(hub.list_repository(here.repo))
+        repository = hub.find_repository(here.repo)
         target = hub.choose_model(repository, name.tag)[0]
     except DownloadError:  # not the drafter's fault: the table may know one that is here already
         return None

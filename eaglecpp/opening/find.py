@@ -11,23 +11,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.data_dir import data_dir
+from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, ModelNotFoundError
-from eaglecpp.learning import Learning
+from eaglecpp.files import exists
+from eaglecpp.learn.records import Learning
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelName
-from eaglecpp.references.reference import is_hub_text, is_path_text, model_name, part_paths
+from eaglecpp.references.reference import first_part, is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
-from eaglecpp.store.store import Stores
+from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
 
 if TYPE_CHECKING:
@@ -227,7 +229,7 @@ def with_learned(found: Found, *, learns: bool) -> Found:
     if found.draft is None or not (learns or found.draft_origin.startswith(("comes with", "auto"))):
         return found
     learnt = Learning.of(found.target).drafter(found.draft) if (data_dir() / "learning").is_dir() else None
-    if learnt is None or not learnt.is_file():
+    if learnt is None:
         return found
     return replace(found, draft=learnt, draft_origin=f"learnt here; the first one: {found.draft_origin}")
 
@@ -250,9 +252,9 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
     """
     text = text or str(name)
     stores = stores or Stores.open()
-    model = stores.find(name)
-    if model is not None:
-        return resolved(model, text)
+    found = read_again(partial(stores.find, name), partial(resolved, text=text))
+    if found is not None:
+        return found
     packaged = find_packaged(name)
     if packaged is not None:
         target = packaged.target(stores)
@@ -273,18 +275,21 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
     path = find_path(reference, "drafter")
     if path is not None:
         return path
-    name = model_name(text)
-    model = (stores or Stores.open()).find(name)
-    packaged = find_packaged(name) if model is None else None
-    file = packaged.draft_file() if packaged is not None else None if model is None else model.draft_file()
-    if file is None and model is not None:
-        return model.target_files()[0]
+    name, stores = model_name(text), stores or Stores.open()
+    file = read_again(partial(stores.find, name), _draft_of)
+    if file is None and (packaged := find_packaged(name)) is not None:
+        file = packaged.draft_file()
     if file is None:
         raise ModelNotFoundError(
             f"drafter {text!r}: not on this machine; give a GGUF of a drafter or of a small model of the "
             "same family, or download a drafter: eaglecpp pull TARGET --draft auto"
         )
     return file
+
+
+def _draft_of(model: StoredModel) -> Path:
+    """Its drafter; without one it is a small model that drafts itself."""
+    return model.draft_file() or model.target_files()[0]
 
 
 def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
@@ -294,7 +299,7 @@ def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
     template, stored_template = templates_of(model, modelfile)
     return ResolvedModel(
         reference=text or str(model.name),
-        kind="store" if model.own else "package" if model.keeper == "pip" else "ollama",
+        kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
@@ -315,23 +320,24 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
-    """The file at that path; None for a reference that may be a name.
+    """The file at that path, of a split one the first part; None for a reference that may be a name.
 
     Raises `ModelNotFoundError` for what can only be meant as a path and is not a file.
     """
     text = os.fspath(reference)
-    path = Path(text).expanduser()
-    if path.is_file():
-        return path
     if not text:
         return None
-    if path.is_dir():
+    path = expanded(text)
+    if exists(path):
+        if path.is_file():
+            return first_part(path)
+        if not path.is_dir():
+            raise ModelNotFoundError(f"{what} {text!r} is not a regular file; give the path of a GGUF file")
         if path.parent == Path() and _is_stored(text):
             return None
         raise ModelNotFoundError(f"{what} {text!r} is a directory; {_directory_hint(path)}")
-    if path.exists():
-        raise ModelNotFoundError(f"{what} {text!r} is not a regular file; give the path of a GGUF file")
-    in_a_folder = path.parent != Path() and path.parent.is_dir() and not is_hub_text(text)
+    in_a_folder = path.parent != Path() and exists(path.parent) and path.parent.is_dir()
+    in_a_folder = in_a_folder and not is_hub_text(text)
     if (path.suffix == ".gguf" and is_path_text(text)) or in_a_folder:
         raise ModelNotFoundError(f"{what} {text!r}: no such file; {_neighbour_hint(path)}")
     return None
@@ -358,7 +364,7 @@ def _directory_hint(path: Path) -> str:
 
 
 def _neighbour_hint(path: Path) -> str:
-    if not path.parent.is_dir():
+    if not exists(path.parent) or not path.parent.is_dir():
         return f"the directory {str(path.parent)!r} does not exist either"
     found = sorted(entry.name for entry in path.parent.glob("*.gguf"))
     if found:

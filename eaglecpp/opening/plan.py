@@ -90,7 +90,7 @@ class OpeningPlan:
         return ModelOptions(**_values(self.settings, "model"))
 
     def draft_options(self) -> DraftOptions:
-        """What is drafted from, where, and the most of it."""
+        """What is drafted from, where, and how much at most."""
         return DraftOptions(**_values(self.settings, "draft"))
 
     def sampling_options(self) -> SamplingOptions:

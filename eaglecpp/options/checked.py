@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ class Option:
     the three list shapes.
 
     `flags`: command-line spellings, () = not on the command line. `parameter`: its Modelfile name, "" = none.
-    `strangers`: whether a model that somebody else made may set it, or up to which value. False by default,
+    `untrusted`: whether a model that somebody else made may set it, or up to which value. False by default,
     so that nothing opens a connection, names a path or a device, or uses more of this machine than usual.
     """
 
@@ -35,7 +35,7 @@ class Option:
     choices: tuple[str, ...]
     flags: tuple[str, ...]
     parameter: str
-    strangers: bool | int = False
+    untrusted: bool | int = False
 
 
 def checked(option: Option, value: Any) -> Any:
@@ -78,7 +78,9 @@ def _scalar(option: Option, value: Any) -> Any:
 
 
 def _strings(option: Option, value: Any) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, str) else tuple(() if value is None else value)
+    if not (value is None or isinstance(value, Iterable)):
+        raise InvalidTypeError(f"{option.name} must be strings, got {type(value).__name__} {value!r}")
+    values = (value,) if isinstance(value, str) else tuple(value or ())
     for entry in values:
         if not isinstance(entry, str):
             raise InvalidTypeError(

@@ -47,7 +47,7 @@ def _option(
     choices: tuple[str, ...] = (),
     flags: tuple[str, ...] = (),
     parameter: str = "",
-    strangers: bool | int = False,
+    untrusted: bool | int = False,
 ) -> T:
     facts = {
         "kind": kind or type(default),
@@ -57,7 +57,7 @@ def _option(
         "choices": choices,
         "flags": flags,
         "parameter": parameter,
-        "strangers": strangers,
+        "untrusted": untrusted,
     }
     value: T = dataclasses.field(default=default, metadata={"option": facts})
     return value
@@ -86,7 +86,7 @@ class ModelOptions(_Validated):
         minimum=-1,
         flags=("-c", "--ctx-size", "--n-ctx"),
         parameter="num_ctx",
-        strangers=32768,
+        untrusted=32768,
     )
     n_batch: int = _option(
         2048,
@@ -94,7 +94,7 @@ class ModelOptions(_Validated):
         minimum=1,
         flags=("-b", "--batch-size"),
         parameter="num_batch",
-        strangers=2048,
+        untrusted=2048,
     )
     n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("-ub", "--ubatch-size"))
     n_threads: int = _option(
@@ -116,7 +116,7 @@ class ModelOptions(_Validated):
         minimum=-1,
         flags=("-ngl", "--n-gpu-layers", "--gpu-layers"),
         parameter="num_gpu",
-        strangers=True,
+        untrusted=True,
     )
     main_gpu: int = _option(
         0, "index of the main GPU", minimum=0, flags=("-mg", "--main-gpu"), parameter="main_gpu"
@@ -151,21 +151,21 @@ class ModelOptions(_Validated):
         "flash attention",
         choices=("auto", "on", "off"),
         flags=("-fa", "--flash-attn"),
-        strangers=True,
+        untrusted=True,
     )
     type_k: str = _option(
         "auto",
         "type of the K cache; auto = f16, or f32 on the CPU without flash attention",
         choices=_KV_TYPES,
         flags=("-ctk", "--cache-type-k"),
-        strangers=True,
+        untrusted=True,
     )
     type_v: str = _option(
         "auto",
         "type of the V cache; auto = as for K",
         choices=_KV_TYPES,
         flags=("-ctv", "--cache-type-v"),
-        strangers=True,
+        untrusted=True,
     )
     use_mmap: bool = _option(
         True, "map the file instead of reading it", flags=("--mmap",), parameter="use_mmap"
@@ -177,14 +177,14 @@ class ModelOptions(_Validated):
         "RoPE base frequency; 0 = the model's",
         minimum=0,
         flags=("--rope-freq-base",),
-        strangers=True,
+        untrusted=True,
     )
     rope_freq_scale: float = _option(
         0.0,
         "RoPE frequency scale; 0 = the model's",
         minimum=0,
         flags=("--rope-freq-scale",),
-        strangers=True,
+        untrusted=True,
     )
     taps: str = _option(
         "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval")
@@ -288,7 +288,7 @@ class SamplingOptions(_Validated):
         minimum=-1,
         flags=("-n", "--max-tokens", "--predict", "--n-predict"),
         parameter="num_predict",
-        strangers=True,
+        untrusted=True,
     )
     temperature: float = _option(
         0.8,
@@ -296,7 +296,7 @@ class SamplingOptions(_Validated):
         minimum=0,
         flags=("--temp", "--temperature"),
         parameter="temperature",
-        strangers=True,
+        untrusted=True,
     )
     seed: int | None = _option(
         None,
@@ -306,7 +306,7 @@ class SamplingOptions(_Validated):
         maximum=0xFFFFFFFF,
         flags=("-s", "--seed"),
         parameter="seed",
-        strangers=True,
+        untrusted=True,
     )
     rng: str = _option(
         "coupled",
@@ -317,11 +317,11 @@ class SamplingOptions(_Validated):
     )
     stop: tuple[str, ...] = _option(
         (),
-        "stop at this text, which is left out of the answer (repeatable)",
+        "stop at this text, or control token, which is left out of the answer (repeatable)",
         kind="strings",
         flags=("--stop",),
         parameter="stop",
-        strangers=True,
+        untrusted=True,
     )
     top_k: int = _option(
         40,
@@ -329,7 +329,7 @@ class SamplingOptions(_Validated):
         minimum=0,
         flags=("--top-k",),
         parameter="top_k",
-        strangers=True,
+        untrusted=True,
     )
     top_p: float = _option(
         0.95,
@@ -338,7 +338,7 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--top-p",),
         parameter="top_p",
-        strangers=True,
+        untrusted=True,
     )
     min_p: float = _option(
         0.05,
@@ -347,7 +347,7 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--min-p",),
         parameter="min_p",
-        strangers=True,
+        untrusted=True,
     )
     typical_p: float = _option(
         1.0,
@@ -356,13 +356,13 @@ class SamplingOptions(_Validated):
         maximum=1,
         flags=("--typical-p", "--typical"),
         parameter="typical_p",
-        strangers=True,
+        untrusted=True,
     )
     top_n_sigma: float = _option(
         -1.0,
         "keep logits within n sigma of the best; < 0 = off",
         flags=("--top-n-sigma", "--top-nsigma"),
-        strangers=True,
+        untrusted=True,
     )
     xtc_probability: float = _option(
         0.0,
@@ -370,7 +370,7 @@ class SamplingOptions(_Validated):
         minimum=0,
         maximum=1,
         flags=("--xtc-probability",),
-        strangers=True,
+        untrusted=True,
     )
     xtc_threshold: float = _option(
         0.1,
@@ -378,7 +378,7 @@ class SamplingOptions(_Validated):
         minimum=0,
         maximum=1,
         flags=("--xtc-threshold",),
-        strangers=True,
+        untrusted=True,
     )
     min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0)
     infill: bool = _option(
@@ -390,14 +390,14 @@ class SamplingOptions(_Validated):
         "temperature varies by this much with entropy; 0 = off",
         minimum=0,
         flags=("--dynatemp-range",),
-        strangers=True,
+        untrusted=True,
     )
     dynatemp_exponent: float = _option(
         1.0,
         "exponent of dynamic temperature",
         minimum=0,
         flags=("--dynatemp-exp",),
-        strangers=True,
+        untrusted=True,
     )
     repeat_last_n: int = _option(
         64,
@@ -405,7 +405,7 @@ class SamplingOptions(_Validated):
         minimum=-1,
         flags=("--repeat-last-n",),
         parameter="repeat_last_n",
-        strangers=True,
+        untrusted=True,
     )
     repeat_penalty: float = _option(
         1.0,
@@ -413,60 +413,60 @@ class SamplingOptions(_Validated):
         minimum=0,
         flags=("--repeat-penalty",),
         parameter="repeat_penalty",
-        strangers=True,
+        untrusted=True,
     )
     frequency_penalty: float = _option(
         0.0,
         "subtracted per recent occurrence; 0 = off",
         flags=("--frequency-penalty",),
         parameter="frequency_penalty",
-        strangers=True,
+        untrusted=True,
     )
     presence_penalty: float = _option(
         0.0,
         "subtracted once for recent tokens; 0 = off",
         flags=("--presence-penalty",),
         parameter="presence_penalty",
-        strangers=True,
+        untrusted=True,
     )
     dry_multiplier: float = _option(
         0.0,
         "strength of the DRY repetition penalty; 0 = off",
         minimum=0,
         flags=("--dry-multiplier",),
-        strangers=True,
+        untrusted=True,
     )
     dry_base: float = _option(
-        1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",), strangers=True
+        1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",), untrusted=True
     )
     dry_allowed_length: int = _option(
         2,
         "DRY does not penalise repeats up to this length",
         minimum=0,
         flags=("--dry-allowed-length",),
-        strangers=True,
+        untrusted=True,
     )
     dry_penalty_last_n: int = _option(
         64,
         "how many tokens DRY looks back; 0 = none, -1 = the context",
         minimum=-1,
         flags=("--dry-penalty-last-n",),
-        strangers=True,
+        untrusted=True,
     )
     dry_sequence_breakers: tuple[str, ...] = _option(
         ("\n", ":", '"', "*"),
         "DRY does not match across these (repeatable)",
         kind="strings",
-        strangers=True,
+        untrusted=True,
     )
     mirostat: int = _option(
-        0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",), strangers=True
+        0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",), untrusted=True
     )
     mirostat_tau: float = _option(
-        5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",), strangers=True
+        5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",), untrusted=True
     )
     mirostat_eta: float = _option(
-        0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",), strangers=True
+        0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",), untrusted=True
     )
     grammar: str = _option("", "GBNF grammar the text must follow; empty = none")
     logit_bias: tuple[tuple[int, float], ...] = _option((), "added to logits: (token id, bias)", kind="pairs")

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["HUB_HOSTS", "ModelName", "ModelNameError", "canonical"]
+__all__ = ["HUB_HOSTS", "REGISTRY_HOST", "ModelName", "ModelNameError", "canonical"]
 
 HUB_HOSTS = ("hf.co", "huggingface.co")
-_ALIASES = {"huggingface.co": "hf.co", "ollama.com": "registry.ollama.ai"}
-_DEFAULT_HOST = "registry.ollama.ai"
+REGISTRY_HOST = "registry.ollama.ai"
+_ALIASES = {"huggingface.co": "hf.co", "ollama.com": REGISTRY_HOST}
 _DEFAULT_NAMESPACE = "library"
+_MAX_QUOTED = 100
 _PARTS = {
     "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:-]{0,349}"),
     "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,79}"),
@@ -37,7 +38,7 @@ class ModelName:
     model: str
     tag: str = "latest"
     namespace: str = _DEFAULT_NAMESPACE
-    host: str = _DEFAULT_HOST
+    host: str = REGISTRY_HOST
     scheme: str = "https"
 
     @classmethod
@@ -59,8 +60,9 @@ class ModelName:
         for part, pattern in _PARTS.items():
             if pattern.fullmatch(getattr(name, part)) is None:
                 raise ModelNameError(
-                    f"'{text}' is not a model name: its {part} '{getattr(name, part)}' must consist of "
-                    "letters, digits, '_' and '-', not begin with '-', and have at most 80 characters"
+                    f"{_quoted(text)} is not a model name: its {part} {_quoted(getattr(name, part))} must "
+                    "consist of letters, digits, '_' and '-', not begin with '-', and have at most 80 "
+                    "characters"
                 )
         return name
 
@@ -70,23 +72,33 @@ class ModelName:
         return (self.host, self.namespace, self.model, self.tag)
 
     @property
+    def key(self) -> tuple[str, ...]:
+        """What is the same for all names of one model."""
+        return tuple(part.lower() for part in self.parts)
+
+    @property
     def is_hub(self) -> bool:
         """Whether the host is the Hugging Face Hub."""
         return self.host.lower() in HUB_HOSTS
 
     def same_as(self, other: ModelName) -> bool:
         """Whether both name one model; case and scheme do not matter."""
-        return [part.lower() for part in self.parts] == [part.lower() for part in other.parts]
+        return self.key == other.key
 
     def __str__(self) -> str:
         """The shortest text that reads back as this name; the tag is always there."""
         head = ""
-        if self.host != _DEFAULT_HOST:
+        if self.host != REGISTRY_HOST:
             head = f"{self.host}/{self.namespace}/"
         elif self.namespace != _DEFAULT_NAMESPACE:
             head = f"{self.namespace}/"
         scheme = "" if self.scheme == "https" else f"{self.scheme}://"
         return f"{scheme}{head}{self.model}:{self.tag}"
+
+
+def _quoted(text: str) -> str:
+    """A text in quotes, of a long one the beginning."""
+    return f"'{text}'" if len(text) <= _MAX_QUOTED else f"'{text[:_MAX_QUOTED]}...'"
 
 
 def canonical(name: ModelName) -> ModelName:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.files import check_regular, exists, open_regular
 from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "Reference",
     "all_parts",
     "expand_path",
+    "first_part",
     "hub_text",
     "in_order",
     "is_hub_text",
@@ -80,15 +82,27 @@ def in_order(names: Iterable[str]) -> list[str]:
 def all_parts(name: str) -> list[str]:
     """The names of all parts of the split file that `name` is a part of; just `name` for a whole file."""
     match = _PART.fullmatch(name)
-    if match is None:
+    if match is None or int(match[3]) == 0:
         return [name]
     return [f"{match[1]}-{part:05}-of-{match[3]}.gguf" for part in range(1, int(match[3]) + 1)]
 
 
 def part_paths(path: Path) -> list[Path]:
-    """The parts of a file on the disk that are there, beside it; just `path` when none is."""
+    """The parts of a file on the disk that are there, next to it; just `path` when none is."""
     parts = [path.with_name(name) for name in all_parts(path.name)]
     return [part for part in parts if part.is_file()] or [path]
+
+
+def first_part(path: Path) -> Path:
+    """The part of a split file by which llama.cpp opens the whole; `path` itself of any other file. Raises
+    ModelNotFoundError where it is missing.
+    """
+    first = path.with_name(all_parts(path.name)[0])
+    if first != path and not first.is_file():
+        raise ModelNotFoundError(
+            f"{path}: a part of a split file, of which the first one, {first.name}, is not there"
+        )
+    return first
 
 
 _HUB_SCHEME = "hf://"
@@ -137,14 +151,15 @@ class Reference:
 def read_reference(text: str, directory: Path | None = None) -> Reference:
     """Reads one reference; relative paths are below `directory`, the current one unless given.
 
-    Raises FileSearchError or FileNotFoundError for a path that is not there, ModelNameError for an impossible
-    name.
+    Raises FileSearchError or FileNotFoundError for a path that is not there, NotAFileError for a pipe or
+    device, ModelNameError for an impossible name.
     """
     if is_hub_text(text):
         rest, revision = _split_revision(text)
         return Reference("hub", text, name=read_name(rest), revision=revision)
     path = expand_path(text, directory or Path.cwd())
-    if text and path.exists():
+    if text and exists(path):
+        check_regular(path)
         return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
     if is_path_text(text):
         raise FileNotFoundError(f"no such file: {path}")
@@ -207,5 +222,5 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def _starts_with_magic(path: Path) -> bool:
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         return stream.read(4) == b"GGUF"

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from eaglecpp.data_dir import data_dir
-from eaglecpp.files import replace_bytes
+from eaglecpp.files import read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
 __all__ = ["Address", "announced", "find_server", "reached_as"]
@@ -50,8 +50,8 @@ def announced(address: Address) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError, Timeout):
             stack.enter_context(_lock().acquire(timeout=_PATIENCE_S))
-            told = {"host": address.host, "port": address.port, "models": str(default_root())}
-            replace_bytes(_file(), json.dumps(told).encode(), mode=0o600)
+            record = {"host": address.host, "port": address.port, "models": str(default_root())}
+            replace_bytes(_file(), json.dumps(record).encode(), mode=0o600)
             stack.callback(_file().unlink, missing_ok=True)
         yield
 
@@ -59,9 +59,9 @@ def announced(address: Address) -> Iterator[None]:
 def find_server() -> Address | None:
     """The server that lives; None without one."""
     try:
-        told = json.loads(_file().read_bytes())
-        address = Address(str(told["host"]), int(told["port"]))
-        if told["models"] != str(default_root()):  # EAGLECPP_MODELS says another one here
+        record = read_json(_file())
+        address = Address(str(record["host"]), int(record["port"]))
+        if record["models"] != str(default_root()):  # EAGLECPP_MODELS says another one here
             return None
         _lock().acquire(timeout=0).lock.release()
     except Timeout:  # it holds its lock

@@ -3,130 +3,191 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.images import decoded_image, image_mark
-from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.server.answer import Answer, Ask, make_prompt
+from eaglecpp.server.answer import Answer, Ask, Part, open_answer, whole_prompt
+from eaglecpp.server.bodies import CloudBody, arguments_text, offered, read, read_format, read_tools
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import field, json_response, read_json, sse
-from eaglecpp.server.openai import answered, common_ask, offer_tools
-
-if TYPE_CHECKING:
-    from eaglecpp.server.models import Server
+from eaglecpp.server.http import in_thread, json_response, respond, sse, while_there
 
 __all__ = ["count_tokens", "messages"]
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
+_FIELDS = {
+    "text": ("text", "data"),
+    "content": ("content",),
+    "document": ("title", "context", "source"),
+    "search_result": ("title", "source", "content"),
+    "tool_reference": ("tool_name",),
+}
+"""What of a block, or of a document's source, is text."""
+_REFUSED = {
+    "base64": "a document in base64, such as a PDF, is not read: send its text, in a source of type text",
+    "url": "nothing is fetched: send the text, in a source of type text",
+    "file": "this server stores no files: send the text, in a source of type text",
+}
+
+
+class _Body(CloudBody, kw_only=True):
+    messages: list[Any] = []
+    system: Any = None
+    stop_sequences: list[str] = []
+    thinking: dict[str, Any] = {}
+    output_config: dict[str, Any] = {}
+
+    def ask(self) -> Ask:
+        """Raises ApiError."""
+        if self.max_tokens is None:
+            raise ApiError(400, "max_tokens is required")
+        if self.max_tokens < 1:
+            raise ApiError(400, f"max_tokens: expected at least 1, found {self.max_tokens}")
+        if not self.messages:
+            raise ApiError(400, "messages must be a list of at least one message")
+        system, images = _read(self.system, "system")
+        if images:
+            raise ApiError(400, "system: images are not supported here")
+        turns = [Message(Role.SYSTEM, system)] if system else []
+        for index, entry in enumerate(self.messages):
+            turns += _turns(entry, f"messages[{index}]")
+        tools = read_tools([_tool(tool, i) for i, tool in enumerate(self.tools)])
+        choice = self.tool_choice or {}
+        kind = choice.get("type") if isinstance(choice, dict) else choice
+        wanted = {"any": "required", "none": "none", "tool": choice}.get(str(kind))
+        form = read_format(self.output_config.get("format"), "output_config.format")
+        return self.make_ask(
+            self.sampling(self.max_tokens, stop=self.stop_sequences),
+            messages=turns,
+            think=self.thinking["type"] != "disabled" if "type" in self.thinking else None,
+            **offered(tools, wanted, form),
+        )
 
 
 async def messages(request: Request) -> Response:
     """`POST /v1/messages`."""
-    body = await read_json(request)
-    ask = _ask(body)
+    body = await read(request, _Body)
+    ask = await in_thread(request, body.ask)
     id = f"msg_{uuid.uuid4().hex[:24]}"
 
-    def whole(answer: Answer) -> dict[str, Any]:
-        blocks: list[dict[str, Any]] = []
-        if answer.thinking:
-            blocks.append({"type": "thinking", "thinking": answer.thinking, "signature": ""})
-        if answer.content or not answer.calls:
-            blocks.append({"type": "text", "text": answer.content})
-        blocks += [_block(call) | {"input": dict(call.arguments)} for call in answer.calls]
-        out = _message(id, ask.model, blocks, _REASONS[answer.reason])
+    def whole(answers: Any) -> dict[str, Any]:
+        (answer,) = answers
+        blocks = [_begun(part) | _filled(part, id) for part in [*answer.parts, *_missing(answer)]]
+        out = _message(id, answer.name, blocks, **_end(answer))
         return out | {"usage": _usage(answer), "timings": answer.timings}
 
-    return await answered(request, body, ask, whole, lambda answer: _events(answer, id))
+    opened = [open_answer(request, ask)]
+    return await respond(request, opened, body.stream, whole, lambda answer, index: _events(answer, id))
 
 
 async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
-    server: Server = request.app.state.server
-    body = await read_json(request)
-    ask = _ask({"max_tokens": 1, **body})
-    async with server.pool.use(ask.model) as lease:
-        prompt = await asyncio.to_thread(make_prompt, lease.model, replace(ask, truncate=False))
+    body = await read(request, _Body)
+    body.max_tokens = 1
+    prompt = await while_there(request, whole_prompt(request, await in_thread(request, body.ask)))
     return json_response({"input_tokens": len(prompt.tokens)})
 
 
-def _ask(body: Mapping[str, Any]) -> Ask:
-    ask = common_ask({**body, "stop": body.get("stop_sequences"), "n": 1})
-    if field(body, "max_tokens", int) is None:
-        raise ApiError(400, "max_tokens is required")
-    entries = body.get("messages")
-    if not isinstance(entries, list) or not entries:
-        raise ApiError(400, "messages must be a list of at least one message")
-    system = _text(body.get("system"), "system")
-    turns = [Message("system", system)] if system else []
-    for index, entry in enumerate(entries):
-        turns += _turns(entry, f"messages[{index}]")
-    ask.messages = turns
-    tools = [_tool(tool, i) for i, tool in enumerate(field(body, "tools", list, []))]
-    choice = field(body, "tool_choice", dict, {})
-    kind = choice.get("type")
-    wanted = "required" if kind == "any" else choice if kind == "tool" else None
-    offer_tools(ask, tools, "none" if kind == "none" else wanted)
-    thinking = field(body, "thinking", dict, {})
-    if thinking.get("type") in ("enabled", "disabled", "adaptive"):
-        ask.think = thinking["type"] != "disabled"
-    return ask
-
-
-def _tool(tool: Any, index: int) -> dict[str, Any]:
-    if not isinstance(tool, dict) or not isinstance(tool.get("name"), str):
-        raise ApiError(400, f"tools[{index}]: expected a name and an input_schema")
-    function = {"name": tool["name"], "parameters": tool.get("input_schema") or {"type": "object"}}
-    if isinstance(tool.get("description"), str):
-        function["description"] = tool["description"]
-    return {"type": "function", "function": function}
+def _tool(tool: Any, index: int) -> Any:
+    """In the form of OpenAI's."""
+    if not isinstance(tool, dict):
+        return tool
+    if tool.get("type") not in (None, "custom"):
+        raise ApiError(
+            400,
+            f"tools[{index}]: only Anthropic's servers and models know tools of type {tool['type']!r}; leave "
+            "it out, or describe one of your own with an input_schema",
+        )
+    text = tool.get("description")
+    return {
+        "name": tool.get("name"),
+        "description": text if isinstance(text, str) else "",
+        "parameters": tool.get("input_schema") or {"type": "object"},
+    }
 
 
 def _turns(entry: Any, where: str) -> list[Message]:
-    """One message of theirs; results of tools become messages of their own."""
+    """One message of theirs; a result of a tool becomes a message of its own."""
     role = entry.get("role") if isinstance(entry, dict) else None
     if role not in ("user", "assistant", "system"):
         raise ApiError(400, f"{where}: role must be user or assistant, found {role!r}")
     content = entry.get("content")
-    if isinstance(content, str):
-        return [Message(role, content)]
-    if not isinstance(content, list):
+    if not isinstance(content, str | list):
         raise ApiError(400, f"{where}: content must be text or a list of blocks")
-    texts, thoughts, calls, results, images = [], [], [], [], []
+    turns: list[Message] = []
+    held: list[Any] = []
+
+    def take() -> None:
+        calls = [_call(block) for block in held if _kind(block) == "tool_use"]
+        thoughts = [str(block.get("thinking", "")) for block in held if _kind(block) == "thinking"]
+        others = ("tool_use", "thinking", "redacted_thinking")
+        text, images = _read([block for block in held if _kind(block) not in others], where)
+        if text or calls or thoughts:
+            turns.append(Message(role, text, "".join(thoughts), tuple(calls), images=tuple(images)))
+        held.clear()
+
+    blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    for block in blocks:
+        if _kind(block) == "tool_result":
+            take()
+            text, images = _read(block.get("content"), f"{where}: tool_result")
+            result = Message(Role.TOOL, text, tool_call_id=str(block.get("tool_use_id", "")))
+            turns.append(replace(result, images=tuple(images)))
+        else:
+            held.append(block)
+    take()
+    return turns or [Message(role)]
+
+
+def _kind(block: Any) -> Any:
+    return block.get("type") if isinstance(block, dict) else None
+
+
+def _call(block: Mapping[str, Any]) -> ToolCall:
+    arguments = block.get("input") or {}
+    if not isinstance(arguments, dict):
+        raise ApiError(400, f"input of a {block['type']} block: expected an object")
+    return ToolCall(str(block.get("name", "")), arguments, str(block.get("id", "")))
+
+
+def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
+    """The text of a text, a block, or a list of them, with marks for the images; and these. What is neither
+    text nor image stands in paragraphs of its own.
+    """
+    if content is None or isinstance(content, str):
+        return content or "", []
+    if not isinstance(content, list):
+        return _read_block(content, where)
+    text, images, is_apart = "", [], False
     for block in content:
-        kind = block.get("type") if isinstance(block, dict) else None
-        if kind == "text":
-            texts.append(str(block.get("text", "")))
-        elif kind == "image":
-            images.append(_image(block.get("source"), where))
-            texts.append(image_mark(images[-1]))
-        elif kind == "thinking":
-            thoughts.append(str(block.get("thinking", "")))
-        elif kind == "tool_use":
-            arguments = block.get("input")
-            calls.append(
-                ToolCall(
-                    str(block.get("name", "")),
-                    arguments if isinstance(arguments, dict) else {},
-                    str(block.get("id", "")),
-                )
-            )
-        elif kind == "tool_result":
-            text = _text(block.get("content"), f"{where}.tool_result")
-            results.append(Message("tool", text, tool_call_id=str(block.get("tool_use_id", ""))))
-        elif kind != "redacted_thinking":
-            raise ApiError(
-                400, f"{where}: content of type {kind!r} is not supported, only text and image are"
-            )
-    turn = Message(role, "".join(texts), "".join(thoughts), tuple(calls), images=tuple(images))
-    return [*results, turn] if turn.content or turn.tool_calls or not results else results
+        is_other = _kind(block) not in ("text", "image")
+        more, found = _read_block(block, where)
+        text += ("\n\n" if text and more and (is_other or is_apart) else "") + more
+        images += found
+        is_apart = is_other
+    return text, images
+
+
+def _read_block(block: Any, where: str) -> tuple[str, list[bytes]]:
+    kind = _kind(block)
+    if kind == "image":
+        image = _image(block.get("source"), where)
+        return image_mark(image), [image]
+    if kind == "document" and not isinstance(block.get("source"), dict):
+        raise ApiError(400, f"{where}: a document needs a source")
+    fields = _FIELDS.get(str(kind))
+    if fields is None:
+        why = _REFUSED.get(str(kind), f"content of type {kind!r} is not supported")
+        raise ApiError(400, f"{where}: {why}")
+    found = [_read(block.get(name), where) for name in fields]
+    return "\n".join(text for text, _ in found if text), [image for _, images in found for image in images]
 
 
 def _image(source: Any, where: str) -> bytes:
@@ -138,35 +199,44 @@ def _image(source: Any, where: str) -> bytes:
         raise ApiError(400, f"{where}: {error}") from None
 
 
-def _text(content: Any, where: str) -> str:
-    if content is None:
-        return ""
-    if isinstance(content, str):
-        return content
-    if not isinstance(content, list):
-        raise ApiError(400, f"{where}: expected text or a list of text blocks")
-    parts = []
-    for block in content:
-        if not isinstance(block, dict) or block.get("type") != "text":
-            raise ApiError(400, f"{where}: only text blocks are supported")
-        parts.append(str(block.get("text", "")))
-    return "".join(parts)
+def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> dict[str, Any]:
+    return {"id": id, "type": "message", "role": "assistant", "model": model, "content": blocks, **end}
 
 
-def _message(id: str, model: str, blocks: list[dict[str, Any]], reason: str | None) -> dict[str, Any]:
-    return {
-        "id": id,
-        "type": "message",
-        "role": "assistant",
-        "model": model,
-        "content": blocks,
-        "stop_reason": reason,
-        "stop_sequence": None,
-    }
+def _end(answer: Answer) -> dict[str, Any]:
+    """Why it ended, and at which of the request's texts."""
+    reason, text = _REASONS[answer.reason], answer.completion.stopped_by
+    if answer.reason != "stop" or text not in answer.ask.generation.options.get("stop", ()):
+        return {"stop_reason": reason, "stop_sequence": None}
+    return {"stop_reason": "stop_sequence", "stop_sequence": text}
 
 
-def _block(call: ToolCall) -> dict[str, Any]:
-    return {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+def _missing(answer: Answer) -> list[Part]:
+    """An empty text where there is nothing but thinking: clients read the last block."""
+    return [] if answer.content or answer.calls else [("content", "")]
+
+
+def _begun(part: Part) -> dict[str, Any]:
+    """The block as a stream begins it."""
+    if part[0] == "call":
+        return {"type": "tool_use", "id": part[1].id, "name": part[1].name, "input": {}}
+    if part[0] == "thinking":
+        return {"type": "thinking", "thinking": "", "signature": ""}
+    return {"type": "text", "text": ""}
+
+
+def _filled(part: Part, id: str) -> dict[str, Any]:
+    """What of the block comes later. Clients send thinking back only where it is signed."""
+    if part[0] == "call":
+        return {"input": dict(part[1].arguments)}
+    return {"thinking": part[1], "signature": id} if part[0] == "thinking" else {"text": part[1]}
+
+
+def _delta(part: Part) -> dict[str, Any]:
+    if part[0] == "call":
+        return {"type": "input_json_delta", "partial_json": arguments_text(part[1].arguments)}
+    kind = "thinking" if part[0] == "thinking" else "text"
+    return {"type": f"{kind}_delta", kind: part[1]}
 
 
 def _usage(answer: Answer) -> dict[str, Any]:
@@ -176,48 +246,40 @@ def _usage(answer: Answer) -> dict[str, Any]:
         "cache_read_input_tokens": timings["reused_n"],
         "cache_creation_input_tokens": 0,
         "output_tokens": timings["predicted_n"],
+        "output_tokens_details": {"thinking_tokens": answer.n_thought},
     }
 
 
 async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
+    index, kind = -1, ""
+
     def one(kind: str, **fields: Any) -> bytes:
         return sse({"type": kind, **fields}, kind)
 
-    start = _message(id, answer.ask.model, [], None)
+    def add(part: Part) -> bytes:
+        nonlocal index, kind
+        events = b""
+        if part[0] != kind or kind == "call":
+            events = close()
+            index, kind = index + 1, part[0]
+            events += one("content_block_start", index=index, content_block=_begun(part))
+        return events + one("content_block_delta", index=index, delta=_delta(part))
+
+    def close() -> bytes:
+        if not kind:
+            return b""
+        signed = {"type": "signature_delta", "signature": id}
+        events = one("content_block_delta", index=index, delta=signed) if kind == "thinking" else b""
+        return events + one("content_block_stop", index=index)
+
+    start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
     start["usage"] = {"input_tokens": len(answer.prompt.tokens), "output_tokens": 0}
     yield one("message_start", message=start)
-    index, open_kind = -1, ""
-    empty = {
-        "thinking": {"type": "thinking", "thinking": "", "signature": ""},
-        "text": {"type": "text", "text": ""},
-    }
     async for delta in answer:
-        for kind, text in (("thinking", delta.thinking), ("text", delta.content)):
-            if not text:
-                continue
-            if open_kind != kind:
-                if open_kind:
-                    yield one("content_block_stop", index=index)
-                index, open_kind = index + 1, kind
-                yield one("content_block_start", index=index, content_block=empty[kind])
-            part = {"type": f"{kind}_delta", kind: text}
-            yield one("content_block_delta", index=index, delta=part)
-        for call in delta.calls:
-            if open_kind:
-                yield one("content_block_stop", index=index)
-            index, open_kind = index + 1, ""
-            yield one("content_block_start", index=index, content_block=_block(call))
-            part = {"type": "input_json_delta", "partial_json": _json(call)}
-            yield one("content_block_delta", index=index, delta=part)
-            yield one("content_block_stop", index=index)
-    if open_kind:
-        yield one("content_block_stop", index=index)
-    end = {"stop_reason": _REASONS[answer.reason], "stop_sequence": None}
-    yield one("message_delta", delta=end, usage=_usage(answer), timings=answer.timings)
+        for part in delta.parts:
+            yield add(part)
+    for part in _missing(answer):
+        yield add(part)
+    yield close()
+    yield one("message_delta", delta=_end(answer), usage=_usage(answer), timings=answer.timings)
     yield one("message_stop")
-
-
-def _json(call: ToolCall) -> str:
-    import json
-
-    return json.dumps(dict(call.arguments), ensure_ascii=False)

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route, request_response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
-from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import ClientGoneError, error_response, json_response
+from eaglecpp.server.errors import ApiError, cut
+from eaglecpp.server.http import ClientGoneError, Held, error_response, json_response
 from eaglecpp.server.models import Server
 from eaglecpp.server.security import Gate
 
@@ -31,6 +31,8 @@ __all__ = ["make_app"]
 Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("eaglecpp.server.access")
 _STATIC = Path(__file__).parent / "static"
+_FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
+"""Of the page. What a request names is looked up here, not on the disk."""
 _TYPES = {".html": "text/html; charset=utf-8", ".js": "text/javascript; charset=utf-8",
           ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}  # fmt: skip
 _PAGE_HEADERS = {
@@ -64,7 +66,6 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/", _root, methods=get),
         Route("/static/{name:path}", _static, methods=get),
         Route("/health", _health, methods=get),
-        Route("/v1/health", _health, methods=get),
         Route("/metrics", _metrics, methods=get),
         Route("/api/version", _version, methods=get),
         Route("/api/tags", library.tags, methods=get),
@@ -76,7 +77,6 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/api/copy", library.copy, methods=post),
         Route("/api/delete", library.delete, methods=["DELETE"]),
         Route("/api/pull", library.pull, methods=post),
-        Route("/api/push", library.refuse_push, methods=post),
         Route("/api/blobs/{digest}", library.get_blob, methods=get),
         Route("/api/blobs/{digest}", library.put_blob, methods=post),
         Route("/api/embed", embeddings.embed, methods=post),
@@ -92,32 +92,28 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/models", openai.models, methods=get),
         Route("/chat/completions", openai.chat, methods=post),
         Route("/completion", llama_server.completion, methods=post),
-        Route("/completions", llama_server.completion, methods=post),
         Route("/infill", llama_server.infill, methods=post),
         Route("/tokenize", llama_server.tokenize, methods=post),
         Route("/detokenize", llama_server.detokenize, methods=post),
-        Route("/apply-template", llama_server.apply_template, methods=post),
+        Route("/apply-template", openai.apply_template, methods=post),
         Route("/props", llama_server.props, methods=get),
-        Route("/props", llama_server.refuse_changes, methods=post),
-        Route("/slots", llama_server.slots, methods=get),
-        Route("/slots/{id}", llama_server.refuse_changes, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
     for route in routes:
-        route.app = request_response(_told(route.endpoint))
+        route.app = request_response(_answering_errors(route.endpoint))
     app = Starlette(routes=routes, lifespan=life)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.state.server = server
-    return Access(Gate(app, config), server)
+    app.state.server, app.state.held = server, Held(max(config.n_held, config.n_body))
+    return Access(Gate(app, config), server, app.state.held)
 
 
-def _told(handler: Handler) -> Handler:
+def _answering_errors(handler: Handler) -> Handler:
     """The handler, with what it raises turned into an answer of the API that was asked."""
 
     async def run(request: Request) -> Response:
         try:
             return await handler(request)
-        except ClientGoneError:  # nobody reads this; the log does
+        except (ClientGoneError, ClientDisconnect):  # nobody reads this; the log does
             return Response(status_code=499)
         except Exception as error:
             return error_response(error, request.url.path)
@@ -126,11 +122,12 @@ def _told(handler: Handler) -> Handler:
 
 
 class Access:
-    """Logs and counts requests. server: what they share."""
+    """Logs and counts requests. server, held: what they share"""
 
-    def __init__(self, app: ASGIApp, server: Server) -> None:
+    def __init__(self, app: ASGIApp, server: Server, held: Held) -> None:
         self.app = app
         self.server = server
+        self.held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -147,14 +144,15 @@ class Access:
         try:
             await self.app(scope, receive, watch)
         finally:
+            self.held.release(scope)
             route = scope.get("route")
             path = getattr(route, "path", "other")  # the pattern: names of models are not labels
             self.server.metrics.requests.add(1, path=path, status=status)
             ms = 1000 * (time.perf_counter() - started)
             client = (scope.get("client") or ("-", 0))[0]
             _log.info(
-                "%s %s %d %.1f ms", scope["method"], scope["path"], status, ms,
-                extra={"method": scope["method"], "path": scope["path"], "status": status,
+                "%s %s %d %.1f ms", scope["method"], cut(scope["path"]), status, ms,
+                extra={"method": scope["method"], "path": cut(scope["path"]), "status": status,
                        "ms": round(ms, 1), "client": client},
             )  # fmt: skip
 
@@ -171,34 +169,24 @@ async def _static(request: Request) -> Response:
 
 
 def _file(name: str) -> Response:
-    path = _STATIC / name
-    if path.suffix not in _TYPES or path.parent not in (_STATIC, _STATIC / "vendor") or not path.is_file():
+    path = _FILES.get(name)
+    if path is None or path.suffix not in _TYPES:
         raise ApiError(404, f"{name}: no such file")
     return FileResponse(path, headers=_PAGE_HEADERS, media_type=_TYPES[path.suffix])
 
 
 async def _health(request: Request) -> Response:
     server: Server = request.app.state.server
-    slots = server.pool.slots.values()
-    running = sum(slot.model.engine.n_running for slot in slots)
-    waiting = sum(slot.model.engine.n_waiting for slot in slots)
-    return json_response({"status": "ok", "models": len(slots), "running": running, "waiting": waiting})
+    models = server.pool.models.values()
+    running = sum(model.engine.n_running for model in models)
+    waiting = sum(model.engine.n_waiting for model in models)
+    return json_response({"status": "ok", "models": len(models), "running": running, "waiting": waiting})
 
 
 async def _metrics(request: Request) -> Response:
     server: Server = request.app.state.server
-    metrics = server.metrics
-    gauges = (metrics.running, metrics.waiting, metrics.loaded, metrics.parked, metrics.parked_bytes)
-    for gauge in gauges:
-        gauge.clear()
-    for slot in server.pool.slots.values():
-        metrics.running.set(slot.model.engine.n_running, model=slot.model.name)
-        metrics.waiting.set(slot.model.engine.n_waiting, model=slot.model.name)
-        metrics.loaded.set(slot.model.n_bytes, model=slot.model.name)
-        n_parked, n_bytes = slot.model.engine.n_parked
-        metrics.parked.set(n_parked, model=slot.model.name)
-        metrics.parked_bytes.set(n_bytes, model=slot.model.name)
-    return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+    text = server.metrics.text(server.pool.models.values())
+    return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 
 async def _version(request: Request) -> Response:

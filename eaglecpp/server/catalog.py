@@ -3,11 +3,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,46 +20,47 @@ from eaglecpp.store.content import FileState, file_state
 from eaglecpp.store.describe import everything, head_facts, list_entry
 from eaglecpp.store.facts import read_facts
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.packaged import FileModel
+from eaglecpp.store.packaged import file_model
+from eaglecpp.store.store import read_again
 
-__all__ = ["Library", "read_name", "stamp"]
+__all__ = ["entries", "entry", "facts", "read_name", "stamp"]
 
 
-class Library:
-    """files: GGUF files served under a name, besides what the stores hold."""
+def entries(files: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Every model, as /api/tags lists it. files: GGUF files served under a name, besides what the stores
+    hold
+    """
+    stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
+    return [*(complete_entry(served(path), name) for name, path in files.items()), *stored]
 
-    def __init__(self, files: Mapping[str, Path]) -> None:
-        self.files = dict(files)
 
-    async def entries(self) -> list[dict[str, Any]]:
-        """Every model, as /api/tags lists it."""
-        return await asyncio.to_thread(self._entries)
+def entry(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+    """One model. Raises ModelNotFoundError."""
+    return _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
 
-    async def entry(self, name: str) -> dict[str, Any]:
-        """One model. Raises ModelNotFoundError."""
-        return await asyncio.to_thread(self._entry, name)
 
-    async def facts(self, name: str, verbose: bool) -> dict[str, Any]:
-        """What /api/show says of a model. Raises ModelNotFoundError."""
-        return await asyncio.to_thread(self._facts, name, verbose)
+def facts(files: Mapping[str, Path], name: str, verbose: bool) -> dict[str, Any]:
+    """What /api/show says of a model. Raises ModelNotFoundError."""
+    return _read(files, name, partial(_facts, verbose=verbose))
 
-    def _entries(self) -> list[dict[str, Any]]:
-        stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-        return [*(complete_entry(served(path), name) for name, path in self.files.items()), *stored]
 
-    def _entry(self, name: str) -> dict[str, Any]:
-        return complete_entry(self._model(name), name if name in self.files else "")
+def _read(
+    files: Mapping[str, Path], name: str, use: Callable[[StoredModel], dict[str, Any]]
+) -> dict[str, Any]:
+    def model() -> StoredModel:
+        return served(files[name]) if name in files else Stores.open().get(read_name(name))
 
-    def _facts(self, name: str, verbose: bool) -> dict[str, Any]:
-        model = self._model(name)
-        draft = model.draft_file()
-        files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
-        found = _stored_facts(model) if verbose else _short_facts(model, tuple(map(file_state, files)))
-        details = complete_entry(model)["details"]
-        return {**found, "details": details, "modified_at": stamp(model.modified)}
+    found = read_again(model, use)
+    assert found is not None
+    return found
 
-    def _model(self, name: str) -> StoredModel:
-        return served(self.files[name]) if name in self.files else stored(name)
+
+def _facts(model: StoredModel, verbose: bool) -> dict[str, Any]:
+    draft = model.draft_file()
+    files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
+    found = _stored_facts(model) if verbose else _short_facts(model, tuple(map(file_state, files)))
+    details = complete_entry(model)["details"]
+    return {**found, "details": details, "modified_at": stamp(model.modified)}
 
 
 @lru_cache(maxsize=64)
@@ -79,11 +79,6 @@ def _stored_facts(model: StoredModel, verbose: bool = True) -> dict[str, Any]:
     return found
 
 
-def stored(name: str) -> StoredModel:
-    """The stored model of that name. Raises ModelNotFoundError."""
-    return Stores.open().get(read_name(name))
-
-
 def means_path(name: str) -> bool:
     """Whether a request's model is meant as a path."""
     return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
@@ -99,12 +94,11 @@ def read_name(text: str) -> ModelName:
         raise ApiError(400, f"invalid model name: {error}") from None
 
 
-def served(path: Path) -> FileModel:
+def served(path: Path) -> StoredModel:
     """A file that is in no store. Its content is not read for it: lists are asked for often."""
     state = hashlib.sha256(f"{path}:{path.stat().st_mtime_ns}".encode()).hexdigest()
     config = _config(path, file_state(path))
-    details = {key: config[key] for key in ("model_type", "file_type")}
-    return FileModel.of(ModelName("file"), {f"sha256:{state}": ("model", path)}, details)
+    return file_model(ModelName("file"), {f"sha256:{state}": ("model", path)}, config)
 
 
 def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:

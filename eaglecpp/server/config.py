@@ -3,22 +3,36 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["OLLAMA_VERSION", "ServerConfig"]
+from eaglecpp.server.errors import ApiError
+
+__all__ = ["OLLAMA_VERSION", "ServerConfig", "keep_alive"]
 
 OLLAMA_VERSION = "0.33.0"
 """The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
 
 _OF_ONE_MODEL = ("mmproj", "lora")
+_DURATION_CHARS = 100
+_DURATION = re.compile(
+    r"([+-]?)(?:([0-9]+\.?[0-9]*)|((?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|ms|s|m|h))+))"
+)
+_PART = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
+_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True)
 class ServerConfig:
     """n_parallel: conversations of one model at a time; n_queue: requests that may wait for each model
     n_body:      bytes of a request's body, uploads of blobs aside
+    n_held:      bytes of bodies that all requests together hold until they are answered
+    n_connections: at a time; 0 = what this system lets a process open, and leaves for models and downloads
+    head_s:      how long a client may take to send the head of a request
+    body_s:      how long for each further megabyte of its body
     request_s:   the longest that one answer may take, queue included; 0 = no limit
     place_s:     how long an answer may take while others wait for its place, 0 = to its end
     unread_s:    how long a client may take nothing of what was sent before its answer ends; 0 = for ever
@@ -29,7 +43,9 @@ class ServerConfig:
     n_models:    models loaded at a time
     keys:        API keys of which a request must carry one; () = none is asked for
     origins:     origins allowed besides those of this machine; ("*",) = all
-    hosts:       names by which the server is reached, checked on a loopback address against DNS rebinding
+    hosts:       names by which the server is reached, besides addresses and localhost; others are refused,
+                 since a page elsewhere could give one of its own to this machine (DNS rebinding)
+    registries:  servers (HOST or HOST:PORT) that requests may name for a download, besides the known ones
     engine:      options of every model that is loaded, by field name of `ModelOptions` and `DraftOptions`;
                  files that fit one model alone are for `model`
     model:       the one named on the command line, which requests mean that name none
@@ -43,6 +59,10 @@ class ServerConfig:
     n_parallel: int = 4
     n_queue: int = 512
     n_body: int = 32 << 20
+    n_held: int = 256 << 20
+    n_connections: int = 0
+    head_s: float = 20.0
+    body_s: float = 30.0
     request_s: float = 0.0
     place_s: float = 300.0
     unread_s: float = 30.0
@@ -55,6 +75,7 @@ class ServerConfig:
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
+    registries: tuple[str, ...] = ()
     engine: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     draft: str | None = None
@@ -68,5 +89,21 @@ class ServerConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether only this machine can reach it."""
-        return self.host in ("localhost", "::1") or self.host.startswith("127.")
+        """Whether only this machine can reach it, as far as the address tells."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+
+def keep_alive(value: float | str | None) -> float | None:
+    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
+    if value is None or isinstance(value, int | float):
+        return value
+    found = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
+    if found is None:
+        text = f"keep_alive: expected seconds, or a duration such as 10m, found {value[:80]!r}"
+        raise ApiError(400, text, param="keep_alive")
+    sign, seconds, parts = found.groups()
+    length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
+    return -length if sign == "-" else length

@@ -2,8 +2,8 @@
 """Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`; and Jina's
 `/v1/rerank`, as llama.cpp's server has it.
 
-A model reads texts in threads, between the rounds of those who generate. Long answers are written in a
-thread, too, one vector after another: the encoder lets nobody else run meanwhile.
+A model reads texts in threads, between the rounds of those who generate, some of each request in turn. Long
+answers are written in a thread, too, one vector after another: the encoder lets nobody else run meanwhile.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.errors import ContextFullError
+from eaglecpp.limits import EMBEDDING_VALUES
+from eaglecpp.server.bodies import Body, read
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import dump, field, json_response, keep_alive, read_json, while_there
+from eaglecpp.server.http import dump, json_response, while_there
 
 if TYPE_CHECKING:
     from eaglecpp.engine import AsyncEngine
@@ -32,55 +34,56 @@ __all__ = ["embed", "openai_embeddings", "prompt_embedding", "rerank"]
 T = TypeVar("T")
 
 
+class _Body(Body, kw_only=True):
+    input: Any = None
+    prompt: str = ""
+    dimensions: int | None = None
+    truncate: bool | None = None
+    encoding_format: str = "float"
+
+
+class _RerankBody(Body, kw_only=True):
+    query: str = ""
+    documents: list[Any] = []
+    top_n: int | None = None
+    return_documents: bool = False
+
+
 async def embed(request: Request) -> Response:
     """`POST /api/embed`."""
-    body = await read_json(request)
-    texts = body.get("input")
-    texts = [] if texts in (None, "") else [texts] if isinstance(texts, str) else texts
+    body = await read(request, _Body)
+    texts = [] if body.input in (None, "") else [body.input] if isinstance(body.input, str) else body.input
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ApiError(400, "input must be a text or a list of texts")
     started = time.perf_counter()
-    done = await _embedded(
-        request,
-        body,
-        texts,
-        dimensions=field(body, "dimensions", int) or None,
-        truncate=field(body, "truncate", bool, True),
-        n_ctx=field(field(body, "options", dict, {}), "num_ctx", int, 0),
-    )
+    body.dimensions = body.dimensions or None
+    done = await _embedded(request, body, texts, truncate=body.truncate is not False)
     head = {
-        "model": body["model"],
+        "model": done.model,
         "total_duration": int(1e9 * (time.perf_counter() - started)),
         "load_duration": max(1, int(1e6 * done.load_ms)),
         "prompt_eval_count": done.n_tokens,
     }
-    return await _list_response(head, "embeddings", done.found, lambda index, one: one.vector.tolist())
+    return await _list_response(
+        request, head, "embeddings", done.found, lambda index, one: one.vector.tolist()
+    )
 
 
 async def prompt_embedding(request: Request) -> Response:
     """`POST /api/embeddings`, the older form."""
-    body = await read_json(request)
-    text = field(body, "prompt", str, "")
-    n_ctx = field(field(body, "options", dict, {}), "num_ctx", int, 0)
-    done = await _embedded(request, body, [text] if text else [], n_ctx=n_ctx)
-    return json_response({"embedding": done.found[0].vector.tolist() if text else []})
+    body = await read(request, _Body)
+    done = await _embedded(request, body, [body.prompt] if body.prompt else [])
+    return json_response({"embedding": done.found[0].vector.tolist() if done.found else []})
 
 
 async def openai_embeddings(request: Request) -> Response:
     """`POST /v1/embeddings`. `truncate: true` is ours."""
-    body = await read_json(request)
-    encoding = field(body, "encoding_format", str, "float")
+    body = await read(request, _Body)
+    encoding = body.encoding_format
     if encoding not in ("float", "base64"):
-        raise ApiError(
-            400, f"encoding_format must be float or base64, found {encoding!r}", param="encoding_format"
-        )
-    done = await _embedded(
-        request,
-        body,
-        _inputs(body.get("input")),
-        dimensions=field(body, "dimensions", int),
-        truncate=field(body, "truncate", bool, False),
-    )
+        text = f"encoding_format must be float or base64, found {encoding!r}"
+        raise ApiError(400, text, param="encoding_format")
+    done = await _embedded(request, body, _inputs(body.input), truncate=bool(body.truncate))
 
     def item(index: int, one: Embedding) -> dict[str, Any]:
         data = one.vector.astype("<f4").tobytes() if encoding == "base64" else b""
@@ -88,37 +91,38 @@ async def openai_embeddings(request: Request) -> Response:
         return {"object": "embedding", "index": index, "embedding": vector}
 
     usage = {"prompt_tokens": done.n_tokens, "total_tokens": done.n_tokens}
-    head = {"object": "list", "model": body["model"], "usage": usage}
-    return await _list_response(head, "data", done.found, item)
+    return await _list_response(
+        request, {"object": "list", "model": done.model, "usage": usage}, "data", done.found, item
+    )
 
 
 async def rerank(request: Request) -> Response:
     """`POST /v1/rerank`."""
-    body = await read_json(request)
-    query, documents = field(body, "query", str, ""), field(body, "documents", list, [])
-    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in documents]
+    body = await read(request, _RerankBody)
+    query = body.query
+    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in body.documents]
     if not query or not texts or not all(isinstance(text, str) for text in texts):
         raise ApiError(
             400, "query must be a text, and documents a list of at least one text", param="documents"
         )
-    n_top = field(body, "top_n", int, len(texts))
+    n_top = len(texts) if body.top_n is None else body.top_n
     if n_top < 0:
         raise ApiError(400, f"top_n must be 0 or more, found {n_top}", param="top_n")
-    is_told = field(body, "return_documents", bool, False)
-    (scores, n_tokens), _ = await _with_model(request, body, lambda engine: engine.rerank(query, texts))
+    (scores, n_tokens), name, _ = await _with_model(request, body, lambda engine: engine.rerank(query, texts))
     best = sorted(range(len(texts)), key=lambda index: -scores[index])[:n_top]
     results = [
         {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": texts[index]}} if is_told else {})
+        | ({"document": {"text": texts[index]}} if body.return_documents else {})
         for index in best
     ]
     usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return json_response({"object": "list", "model": body["model"], "usage": usage, "results": results})
+    return json_response({"object": "list", "model": name, "usage": usage, "results": results})
 
 
 @dataclass(frozen=True)
 class _Done:
     found: Sequence[Embedding]
+    model: str
     load_ms: float
 
     @property
@@ -126,34 +130,44 @@ class _Done:
         return sum(one.n_tokens for one in self.found)
 
 
-async def _embedded(
-    request: Request, body: dict[str, Any], texts: Sequence[Any], n_ctx: int = 0, **options: Any
-) -> _Done:
+async def _embedded(request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True) -> _Done:
     """The vectors. What asks for none loads the model."""
 
     async def work(engine: AsyncEngine) -> list[Embedding]:
-        return await engine.embed(texts, n_ctx=max(0, n_ctx), **options) if texts else []
+        if not texts:
+            return []
+        n_ctx = body.make_ask().n_ctx
+        return await engine.embed(
+            texts,
+            dimensions=body.dimensions,
+            truncate=truncate,
+            n_ctx=n_ctx,
+            n_values_most=EMBEDDING_VALUES,
+        )
 
-    return _Done(*await _with_model(request, body, work, n_ctx))
+    return _Done(*await _with_model(request, body, work))
 
 
 async def _with_model(
-    request: Request, body: dict[str, Any], work: Callable[[AsyncEngine], Awaitable[T]], n_ctx: int = 0
-) -> tuple[T, float]:
-    """What `work` gives, and the milliseconds that loading the model took."""
+    request: Request, body: Body, work: Callable[[AsyncEngine], Awaitable[T]]
+) -> tuple[T, str, float]:
+    """What `work` gives, what an answer calls the model, and the milliseconds that loading it took."""
     server: Server = request.app.state.server
-    name = field(body, "model", str, "")
-    keep_alive_s = keep_alive(body.get("keep_alive"))
+    ask, begun = body.make_ask(), time.perf_counter()
 
-    async def run() -> tuple[T, float]:
-        async with server.pool.use(name, n_ctx=max(0, n_ctx), keep_alive_s=keep_alive_s) as lease:
-            assert lease.slot is not None
-            load_ms, lease.slot.load_ms = lease.slot.load_ms, 0.0
-            body["model"] = lease.model.answers_as(name)
-            return await work(lease.model.engine), load_ms
+    def end_late(max_s: float) -> None:
+        if time.perf_counter() - begun > max_s:
+            limit.reschedule(0)
+
+    async def run() -> tuple[T, str, float]:
+        async with server.pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
+            load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
+            lease.end_late = end_late
+            name = lease.model.answers_as(ask.model)
+            return await work(lease.model.engine), name, load_ms
 
     try:
-        async with asyncio.timeout(server.config.request_s or None):
+        async with asyncio.timeout(server.config.request_s or None) as limit:
             return await while_there(request, run())
     except ContextFullError as error:
         raise ApiError(400, str(error), code="context_length_exceeded", param="input") from None
@@ -178,7 +192,11 @@ def _inputs(value: Any) -> list[Any]:
 
 
 async def _list_response(
-    head: Mapping[str, Any], key: str, found: Sequence[Embedding], item: Callable[[int, Embedding], Any]
+    request: Request,
+    head: Mapping[str, Any],
+    key: str,
+    found: Sequence[Embedding],
+    item: Callable[[int, Embedding], Any],
 ) -> Response:
     """`head` with a list under `key`."""
 
@@ -186,4 +204,6 @@ async def _list_response(
         items = b",".join(dump(item(index, one)) for index, one in enumerate(found))
         return dump(head)[:-1] + f',"{key}":['.encode() + items + b"]}"
 
-    return Response(await asyncio.to_thread(write), media_type="application/json")
+    server: Server = request.app.state.server
+    data = await while_there(request, server.work.answers.run(write))
+    return Response(data, media_type="application/json")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from eaglecpp.errors import (
@@ -23,13 +24,16 @@ from eaglecpp.errors import (
 )
 from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.references.names import ModelNameError
-from eaglecpp.store.errors import DownloadError, OfflineError
+from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 
-__all__ = ["ApiError", "as_api_error", "error_body"]
+__all__ = ["ApiError", "as_api_error", "cut", "error_body", "without_folders"]
 
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")
+_MOST, _HEAD = 300, 200  # characters of a message, and of its beginning where it has more
+_READ = 10_000
+_FOLDERS = re.compile(r"(?<![\w.:/\\~-])(?:[A-Za-z]:)?(?:[/\\][^/\\\s:'\"]+)+[/\\]")
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -43,14 +47,16 @@ _TYPES = {
 
 
 class ApiError(Exception):
-    """A request that is answered with an error. code, param: OpenAI's fields."""
+    """A request that is answered with an error. code, param: OpenAI's fields. The message is cut where it is
+    long: what it quotes of a request may have megabytes.
+    """
 
     def __init__(
         self, status: int, message: str, *, code: str | None = None, param: str | None = None
     ) -> None:
-        super().__init__(message)
         self.status = status
-        self.message = message
+        self.message = cut(message)
+        super().__init__(self.message)
         self.code = code
         self.param = param
 
@@ -59,50 +65,64 @@ class ApiError(Exception):
         return _TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
 
 
+def cut(text: str) -> str:
+    """A text that goes back to whoever sent what it quotes, and into the log: a line, not a page."""
+    return text if len(text) <= _MOST else f"{text[:_HEAD]} ... {text[_HEAD - _MOST :]}"
+
+
+def without_folders(text: str) -> str:
+    """The names of files in it without where they are, which is nobody's business elsewhere."""
+    return _FOLDERS.sub("", text[:_READ])
+
+
 def as_api_error(error: BaseException, path: str = "") -> ApiError:
     """What a client is told about an exception. A request's own fault is told as it is, and so is one of a
     file or of another server, which is nobody's here but the operator's, and logged. Anything else is a fault
     of ours: it is logged, and told without its text, which may hold more than the client should know.
     """
-    match error:
-        case ApiError():
-            return error
-        case ModelNotFoundError():
-            return ApiError(404, str(error), code="model_not_found", param="model")
-        case ContextFullError():
-            return ApiError(400, str(error), code="context_length_exceeded", param="messages")
-        case UnsupportedError() if path == "/infill":
-            return ApiError(501, str(error))
-        case (
-            InvalidArgumentError()
-            | GrammarError()
-            | UnsupportedError()
-            | MismatchError()
-            | TemplateError()
-            | ModelfileError()
-            | ModelNameError()
-        ):
-            return ApiError(400, str(error))
-        case QueueFullError():
-            return ApiError(503, f"server busy, please try again: {error}", code="queue_full")
-        case EngineBusyError():
-            return ApiError(503, f"server busy, please try again: {error}", code="engine_busy")
-        case PlaceLostError():
-            return ApiError(504, str(error), code="timeout")
-        case OutOfMemoryError():
-            return ApiError(503, str(error), code="out_of_memory")
-        case EagleError():
-            _log.error("%s: %s: %s", path or "-", type(error).__name__, error)
-            code = "engine_broken" if isinstance(error, EngineBrokenError) else None
-            return ApiError(_status(error), str(error), code=code)
-    _log.error("%s: internal error", path or "-", exc_info=error)
-    return ApiError(500, "internal error; the server's log has the details")
+    if isinstance(error, ApiError):
+        return error
+    for kinds, status, code, param in _KNOWN:  # noqa: B007
+        if isinstance(error, kinds):
+            break
+    else:
+        _log.error("%s: internal error", path or "-", exc_info=error)
+        return ApiError(500, "internal error; the server's log has the details")
+    quotes = isinstance(error, InvalidArgumentError | GrammarError | TemplateError)  # of the request's own
+    text = str(error) if quotes else without_folders(str(error))
+    if code in ("queue_full", "engine_busy"):
+        text = f"server busy, please try again: {text}"
+    if code in (None, "engine_broken") and status >= 403:
+        _log.error("%s: %s: %s", path or "-", type(error).__name__, cut(str(error)))
+    return ApiError(status, text, code=code, param=param)
 
 
-def _status(error: BaseException) -> int:
-    if isinstance(error, OfflineError):
-        return 503
-    return 502 if isinstance(error, DownloadError) else 500
+_KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
+    (ModelNotFoundError, 404, "model_not_found", "model"),
+    (ContextFullError, 400, "context_length_exceeded", "messages"),
+    (
+        InvalidArgumentError
+        | GrammarError
+        | UnsupportedError
+        | MismatchError
+        | TemplateError
+        | ModelfileError
+        | ModelNameError,
+        400,
+        None,
+        None,
+    ),
+    (QueueFullError, 503, "queue_full", None),
+    (EngineBusyError, 503, "engine_busy", None),
+    (PlaceLostError, 504, "timeout", None),
+    (OutOfMemoryError, 503, "out_of_memory", None),
+    (HostRefusedError, 403, None, None),
+    (OfflineError, 503, None, None),
+    (DownloadError, 502, None, None),
+    (EngineBrokenError, 500, "engine_broken", None),
+    (EagleError, 500, None, None),
+)
+"""Exceptions, and the status, code and field with which they are told; the first that fits."""
 
 
 def error_body(error: ApiError, path: str) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: MIT
 """HTTP for all APIs: JSON bodies whatever their content type, streamed answers, clients that disconnect.
-
-`field` reads a body where it is used. What an answer may be asked for is declared in `eaglecpp.options`;
-models of each API's bodies (pydantic, msgspec) would declare it once more for each.
+`eaglecpp.server.bodies` says what is in the bodies.
 """
 
 from __future__ import annotations
@@ -10,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from starlette.requests import Request
+import msgspec
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -25,14 +23,14 @@ from eaglecpp.server.errors import ApiError, as_api_error, error_body
 
 __all__ = [
     "ClientGoneError",
+    "Held",
     "LiveResponse",
+    "body_parts",
+    "check_number",
     "dump",
     "error_response",
-    "extensions",
-    "field",
+    "in_thread",
     "json_response",
-    "keep_alive",
-    "read_body",
     "read_json",
     "respond",
     "sse",
@@ -40,17 +38,25 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from eaglecpp.server.answer import Answer
+    from eaglecpp.threads import Threads
 
 T = TypeVar("T")
+
+
+class _Readable(Protocol):
+    """An answer, as far as `respond` knows one."""
+
+    async def whole(self) -> None: ...
+
+
+A = TypeVar("A", bound=_Readable)
 _log = logging.getLogger("eaglecpp.server")
-_NAMES = {str: "a string", bool: "true or false", int: "a whole number", float: "a number", list: "a list",
-          dict: "an object"}  # fmt: skip
+_STEP = 1 << 20  # bytes of a body for which it has `ServerConfig.body_s`
+_LARGE = 64 << 10  # bytes of a body that is read in a thread
 _MAX_DEPTH = 100  # of a body; what is read from it recurses, and must not reach Python's limit
-_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")
-_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_MAY_HOLD_SURROGATES = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0")  # NUL: UTF-16 or UTF-32
+_NOT_WRITTEN = re.compile("[\x85\u2028\u2029\ud800-\udfff]")  # the first three end lines for some readers
+_IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
+"""Halves of characters, UTF-16 or UTF-32, and a mark of the byte order."""
 
 
 class ClientGoneError(Exception):
@@ -61,37 +67,99 @@ class _UnreadError(Exception):
     """The client takes nothing of what is sent."""
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The body. Raises ApiError for one that is too long."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared) > limit:
-        raise ApiError(413, f"the body has {declared} bytes, this server accepts at most {limit}")
-    parts, size = [], 0
-    async for part in request.stream():
+class Held:
+    """Bytes of bodies that requests hold until they are answered. n_max: of all together. What nearly every
+    request has is free, so that the large ones of some do not refuse the others'.
+    """
+
+    FREE = 64 << 10
+
+    def __init__(self, n_max: int) -> None:
+        self._n_max = n_max
+        self._n = 0
+
+    def hold(self, scope: Scope, size: int) -> None:
+        """size: bytes that this request has by now. Raises ApiError."""
+        more = max(0, size - self.FREE) - scope.get("held", 0)
+        if more <= 0:
+            return
+        if self._n + more > self._n_max:
+            raise ApiError(503, "server busy with other large requests, please try again", code="queue_full")
+        self._n += more
+        scope["held"] = scope.get("held", 0) + more
+
+    def release(self, scope: Scope) -> None:
+        self._n -= scope.pop("held", 0)
+
+
+async def body_parts(request: Request) -> AsyncIterator[bytes]:
+    """The body as it comes. Raises ApiError for one that does not come, ClientGoneError where nobody sends it
+    any more.
+    """
+    loop, body_s = asyncio.get_running_loop(), request.app.state.server.config.body_s
+    stream, size, due, end = request.stream(), 0, _STEP, loop.time() + body_s
+    while True:
+        try:
+            async with asyncio.timeout_at(end):
+                part = await anext(stream, None)
+        except TimeoutError:
+            text = f"the body comes too slowly: {size} bytes, and less than a megabyte in {body_s:g} s"
+            raise ApiError(408, text) from None
+        except ClientDisconnect:
+            raise ClientGoneError from None
+        if part is None:
+            return
         size += len(part)
-        if size > limit:
-            raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
-        parts.append(part)
-    return b"".join(parts)
+        if size >= due:
+            due, end = size + _STEP, loop.time() + body_s
+        yield part
 
 
 async def read_json(request: Request) -> dict[str, Any]:
     """The body as a JSON object. Its content type does not matter: curl -d sends none that says JSON. Halves
-    of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them.
+    of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them. Raises
+    ApiError for one that is too long or too slow.
     """
-    data = await read_body(request, request.app.state.server.config.n_body)
+    limit, held = request.app.state.server.config.n_body, request.app.state.held
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported: send the body as it is")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
+        raise ApiError(413, f"the body has {declared} bytes, this server accepts at most {limit}")
+    data = bytearray()
+    async for part in body_parts(request):
+        data += part
+        if len(data) > limit:
+            raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
+        held.hold(request.scope, len(data))
+    request.state.n_body = len(data)
     if not data.strip():
         raise ApiError(400, "missing request body")
+    return await in_thread(request, _parsed, bytes(data))
+
+
+async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
+    """What `work` makes of a body that was read: at once, or in a thread where the body is large."""
+    if request.state.n_body <= _LARGE:
+        return work(*args)
+    threads: Threads = request.app.state.server.work.bodies
+    return await threads.run(work, *args)
+
+
+def _parsed(data: bytes) -> dict[str, Any]:
     try:
         _check_values(data)
-        value = json.loads(data, parse_constant=_no_number, parse_float=_finite_float)
+        if _IS_ODD.search(data):  # `dump` mends it
+            data = dump(json.loads(data))
+        value = msgspec.json.decode(data)
     except (ValueError, RecursionError) as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, found {type(value).__name__}")
     if data.count(b"[") + data.count(b"{") > _MAX_DEPTH:
         _check_depth(value)
-    return dict(_whole_text(value)) if _MAY_HOLD_SURROGATES.search(data) else value
+    return value
 
 
 def _check_values(data: bytes) -> None:
@@ -101,71 +169,27 @@ def _check_values(data: bytes) -> None:
         raise ApiError(413, f"the body has up to {n_values} values, at most {JSON_VALUES} are allowed")
 
 
-def field(body: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
-    """A field of a request; null is the same as missing. Raises ApiError for another type."""
-    value = body.get(name)
-    if value is None:
-        return default
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    try:
-        if kind is float and is_number:
-            return float(value)
-        if kind is int and is_number and value == value // 1:
-            return int(value)
-    except OverflowError:  # of a whole number beyond all floats
-        raise ApiError(400, f"{name}: the number is too large", param=name) from None
-    if kind in (int, float) or not isinstance(value, kind):
-        raise ApiError(400, f"{name} must be {_NAMES[kind]}, found {json.dumps(value)[:80]}", param=name)
-    return value
-
-
-def keep_alive(value: Any) -> float | None:
-    """Seconds; < 0 = for ever; None where nothing was said. Raises ApiError."""
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        try:
-            return float(value) if value - value == 0 else -1.0
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    text = str(value).strip()
-    sign, digits = (-1.0, text[1:]) if text.startswith("-") else (1.0, text.removeprefix("+"))
-    if re.fullmatch(r"\d+(\.\d*)?", digits):
-        return sign * float(digits)
-    found = _DURATION.findall(digits)
-    if not found or "".join(number + unit for number, unit in found) != digits:
-        raise ApiError(400, f"keep_alive {value!r}: expected seconds, or a duration such as 10m")
-    return sign * sum(float(number) * _UNITS[unit] for number, unit in found)
-
-
-def extensions(body: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Our fields `draft` (false, or a depth as llama.cpp's `speculative.n_max`) and `strategy`."""
-    strategy = field(body, "strategy", str)
-    draft = body.get("draft")
-    if draft is None and "speculative.n_max" in body:
-        n_max = field(body, "speculative.n_max", int, 0)
-        return n_max > 0, strategy or (f"chain:{n_max}" if n_max > 0 else None)
-    if draft is not None and not isinstance(draft, bool):
-        raise ApiError(400, f"draft must be true or false, found {json.dumps(draft)[:80]}", param="draft")
-    return draft is not False, strategy
-
-
 def dump(value: Any) -> bytes:
     """One JSON value on one line, in UTF-8 whatever its texts hold. What JSON has no word for (an infinite
-    log-probability) becomes null, half a character U+FFFD.
+    log-probability) becomes null, half a character U+FFFD. Unicode's ends of lines are escaped: many clients
+    split streams at them.
     """
     try:
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError:
         text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
-    return _SURROGATE.sub("\ufffd", text).encode()
+    return _NOT_WRITTEN.sub(_written, text).encode()
+
+
+def _written(match: re.Match[str]) -> str:
+    return "\ufffd" if match[0] >= "\ud800" else f"\\u{ord(match[0]):04x}"
 
 
 def error_response(error: BaseException, path: str) -> Response:
     """The answer to a request that failed before anything was sent."""
-    told = as_api_error(error, path)
-    headers = {"Retry-After": "1"} if told.status == 503 else {}
-    return Response(dump(error_body(told, path)), told.status, headers, "application/json")
+    known = as_api_error(error, path)
+    headers = {"Retry-After": "1"} if known.status == 503 else {}
+    return Response(dump(error_body(known, path)), known.status, headers, "application/json")
 
 
 def sse(value: Any, event: str = "") -> bytes:
@@ -191,20 +215,85 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
 
 async def respond(
     request: Request,
-    opened: AbstractAsyncContextManager[Answer],
+    opened: Sequence[AbstractAsyncContextManager[A]],
     is_streamed: bool,
-    whole: Callable[[Answer], Any],
-    parts: Callable[[Answer], AsyncIterator[bytes]],
+    whole: Callable[[Sequence[A]], Any],
+    parts: Callable[[A, int], AsyncIterator[bytes]],
+    end: Callable[[Sequence[A]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
-    """An answer as the client wants it: `parts` as they come, or `whole` at its end."""
+    """Answers side by side, as the client wants them: the `parts` of each, by its index, as they come and
+    then the `end`, or the `whole` of all. So many are begun at a time as a model has slots; the requests of
+    others come in between.
+    """
+    check_number(request, len(opened))
+    n_at_once = request.app.state.server.config.n_parallel
+    slots, answers = asyncio.Semaphore(n_at_once), {}
+
     async with AsyncExitStack() as stack:
-        answer = await while_there(request, stack.enter_async_context(opened))
+
+        async def begun(index: int) -> A:
+            if index not in answers:
+                answers[index] = await stack.enter_async_context(opened[index])
+            return answers[index]
+
+        async def part(index: int) -> AsyncIterator[bytes]:
+            async with slots:
+                async for data in parts(await begun(index), index):
+                    yield data
+
+        async def read(index: int) -> None:
+            async with slots:
+                await (await begun(index)).whole()
+
+        def all_of() -> list[A]:
+            return [answers[index] for index in range(len(opened))]
+
+        # what refuses one of the first has a status
+        await while_there(request, _all(map(begun, range(min(n_at_once, len(opened))))))
         if is_streamed:
-            return LiveResponse(parts(answer), stack.pop_all(), media_type)
-        await while_there(request, answer.whole())
-        return json_response(whole(answer))
+            events = _merged(list(map(part, range(len(opened)))), lambda: end(all_of()))
+            return LiveResponse(events, stack.pop_all(), media_type)
+        await while_there(request, _all(map(read, range(len(opened)))))
+        return json_response(whole(all_of()))
     raise AssertionError
+
+
+def check_number(request: Request, n_answers: int) -> None:
+    """Raises ApiError where one request asks for more answers than a model's queue holds."""
+    config = request.app.state.server.config
+    n_max = config.n_parallel + config.n_queue
+    if n_answers > n_max:
+        raise ApiError(400, f"one request asks for {n_answers} answers, at most {n_max} are allowed")
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """What comes, from whichever it comes, and then the end of all."""
+    awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while awaited:
+            done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = awaited.pop(task)
+                try:
+                    yield task.result()
+                except StopAsyncIteration:
+                    continue
+                awaited[asyncio.ensure_future(anext(stream))] = stream
+        if last := end():
+            yield last
+    finally:
+        await _end(*awaited)
 
 
 def json_response(value: Any) -> Response:
@@ -262,9 +351,9 @@ class LiveResponse(Response):
             _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)
             return
         except Exception as error:
-            told = as_api_error(error, path)
-            _log.warning("%s: error in a stream: %s", path, told.message)
-            body = error_body(told, path)
+            known = as_api_error(error, path)
+            _log.warning("%s: error in a stream: %s", path, known.message)
+            body = error_body(known, path)
             is_lines = self.media_type == "application/x-ndjson"
             await say(
                 dump(body) + b"\n" if is_lines else sse(body, "error" if path == "/v1/messages" else "")
@@ -291,15 +380,6 @@ def _finite(value: Any) -> Any:
     return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
-def _no_number(text: str) -> float:
-    raise ValueError(f"{text} is not a finite number")
-
-
-def _finite_float(text: str) -> float:
-    number = float(text)
-    return number if math.isfinite(number) else _no_number(text)
-
-
 def _check_depth(value: Any) -> None:
     level = [value]
     for _ in range(_MAX_DEPTH):
@@ -308,11 +388,3 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ApiError(400, f"the body is nested more than {_MAX_DEPTH} levels deep")
-
-
-def _whole_text(value: Any) -> Any:
-    if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
-    if isinstance(value, dict):
-        return {_whole_text(name): _whole_text(entry) for name, entry in value.items()}
-    return [_whole_text(entry) for entry in value] if isinstance(value, list) else value

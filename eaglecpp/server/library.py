@@ -14,9 +14,12 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,11 +28,20 @@ from eaglecpp.errors import EagleError, GgufError, UnsupportedError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, from_json, value_text
 from eaglecpp.modelfile.syntax import Command, Document
+from eaglecpp.server import catalog
+from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import means_path, read_name, stamp
-from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, field, json_response, read_json
+from eaglecpp.server.errors import ApiError, without_folders
+from eaglecpp.server.http import (
+    LiveResponse,
+    body_parts,
+    dump,
+    json_response,
+    while_there,
+)
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest
+from eaglecpp.store.store import read_again
 
 if TYPE_CHECKING:
     from eaglecpp.server.models import Server
@@ -42,44 +54,90 @@ __all__ = [
     "ps",
     "pull",
     "put_blob",
-    "refuse_push",
     "show",
     "tags",
 ]
 
 _UPLOADS = "uploads"
 _UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
+_LICENSES = 64  # of one model; each becomes a file
 _REPORT_S = 0.1  # between two lines of the same step
+
+
+class _Named(msgspec.Struct, kw_only=True):
+    """What names a model; `name` is what older clients of Ollama say."""
+
+    model: str = ""
+    name: str = ""
+    stream: bool = True
+    verbose: bool = False
+    draft: str | None = None
+    insecure: bool = False
+
+    @property
+    def named(self) -> str:
+        """Raises ApiError."""
+        if not (self.model or self.name):
+            raise ApiError(400, "model is required")
+        return self.model or self.name
+
+
+class _Copy(msgspec.Struct, kw_only=True):
+    source: str
+    destination: str
+
+
+class _Turn(msgspec.Struct):
+    content: str
+    role: str = "user"
+
+
+class _Create(_Named, kw_only=True):
+    base: str = msgspec.field(default="", name="from")
+    files: dict[str, str] = {}
+    draft_files: dict[str, str] = {}
+    adapters: dict[str, str] = {}
+    template: str = ""
+    system: str = ""
+    license: str | list[str] = []
+    parameters: dict[str, Any] = {}
+    messages: list[_Turn] = []
+    quantize: str = ""
+    quantization_level: str = ""
+    draft_quantize: str = ""
+    modelfile: Any = None
+    path: Any = None
 
 
 async def tags(request: Request) -> Response:
     """`GET /api/tags`."""
     server: Server = request.app.state.server
-    return json_response({"models": await server.library.entries()})
+    return json_response({"models": await server.files_run(catalog.entries)})
 
 
 async def ps(request: Request) -> Response:
     """`GET /api/ps`."""
     server: Server = request.app.state.server
     found = []
-    for slot in list(server.pool.slots.values()):
-        model = slot.model
+    for model in list(server.pool.models.values()):
         engine = model.engine
+        gain = engine.engine.gains.gain()
         found.append(
             {key: model.entry[key] for key in ("digest", "details")}
             | {
-                "name": slot.name,
-                "model": slot.name,
+                "name": model.name,
+                "model": model.name,
                 "size": model.n_bytes,
                 "size_vram": model.n_bytes if model.on_gpu else 0,
-                "expires_at": stamp(slot.expires_at),
+                "expires_at": stamp(model.expires_at),
                 "context_length": model.n_ctx,
                 "n_parallel": server.config.n_parallel,
                 "running": engine.n_running,
                 "waiting": engine.n_waiting,
-                "strategy": str(model.wanted(None)),
+                "strategy": str(engine.engine.resolve(engine.engine.strategy)[0]),
                 "draft": None if model.source.found.draft is None else str(model.source.found.draft),
                 "drafts": engine.engine.has_draft,
+                "drafting_gain": None if gain is None else asdict(gain),
                 "notices": model.notices,
             }
         )
@@ -89,12 +147,10 @@ async def ps(request: Request) -> Response:
 async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server: Server = request.app.state.server
-    body = await read_json(request)
-    name = _model_of(body)
-    verbose = field(body, "verbose", bool, False)
-
-    facts = await server.library.facts(name, verbose)
-    listed = name if means_path(name) or name in server.library.files else str(read_name(name))
+    body = await read(request, _Named)
+    name = body.named
+    facts = await server.files_run(catalog.facts, name, body.verbose)
+    listed = name if means_path(name) or name in server.pool.files else str(read_name(name))
     if server.config.engine_of(listed).get("mmproj"):
         facts["capabilities"] = list(dict.fromkeys([*facts["capabilities"], "vision"]))
     return json_response(facts)
@@ -104,26 +160,16 @@ async def copy(request: Request) -> Response:
     """`POST /api/copy`."""
     from eaglecpp.store.transaction import copy_model
 
-    body = await read_json(request)
-    source, destination = field(body, "source", str, ""), field(body, "destination", str, "")
-    if not source or not destination:
-        raise ApiError(400, "source and destination are required")
-    name = read_name(destination)
+    body = await read(request, _Copy)
+    source, name = body.source, read_name(body.destination)
 
     def work() -> None:
         stores = Stores.open()
-        copy_model(stores, stores.get(read_name(source)), name)
+        read_again(partial(stores.get, read_name(source)), lambda model: copy_model(stores, model, name))
 
-    await asyncio.to_thread(work)
+    server: Server = request.app.state.server
+    await server.work.files.run(work)
     return Response(b"")
-
-
-def _model_of(body: dict[str, Any]) -> str:
-    """The model that a body names; `name` is what older clients of Ollama say. Raises ApiError."""
-    name: str | None = field(body, "model", str) or field(body, "name", str)
-    if not name:
-        raise ApiError(400, "model is required")
-    return name
 
 
 async def delete(request: Request) -> Response:
@@ -131,121 +177,113 @@ async def delete(request: Request) -> Response:
     from eaglecpp.store.transaction import remove_model
 
     server: Server = request.app.state.server
-    body = await read_json(request)
-    name = _model_of(body)
+    name = (await read(request, _Named)).named
 
     def work() -> str:
         stores = Stores.open()
         model = stores.get(read_name(name))
         if not model.own:
-            raise ApiError(400, f"'{name}' is in {model.root}, which this server does not change")
+            raise ApiError(400, f"'{name}' is in another program's store, which this server does not change")
         remove_model(stores.own, model.name)
         return str(model.name)
 
-    await server.pool.forget(await asyncio.to_thread(work))
+    await server.pool.forget(await server.work.files.run(work))
     return Response(b"")
 
 
 async def pull(request: Request) -> Response:
     """`POST /api/pull`."""
     from eaglecpp.store.remote.pull import pull as pull_model
+    from eaglecpp.store.remote.reach import named_by_a_request
 
     server: Server = request.app.state.server
-    body = await read_json(request)
-    text = _model_of(body)
-    name = read_name(text)
-    draft = body.get("draft")
-    if draft is not None and not isinstance(draft, str):
-        raise ApiError(400, 'draft must be "auto", "none" or the name of a drafter')
+    body = await read(request, _Named)
+    name, draft = read_name(body.named), body.draft
     if draft is not None and draft not in ("auto", "none") and means_path(draft):
         raise ApiError(400, f"invalid drafter name '{draft}'")
-    insecure = field(body, "insecure", bool, False)
-    if insecure and not server.config.insecure:
+    if body.insecure and not server.config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
 
     def work(report: Callable[[Status], None]) -> None:
-        pull_model(name, draft=draft, insecure=insecure, report=report)
+        with named_by_a_request(server.config.registries):
+            pull_model(name, draft=draft, insecure=body.insecure, report=report)
 
-    return await _progress(work, is_streamed=field(body, "stream", bool, True))
+    return await _progress(request, work, is_streamed=body.stream)
 
 
 async def create(request: Request) -> Response:
     """`POST /api/create`."""
-    body = await read_json(request)
-    text = _model_of(body)
-    name = read_name(text)
-    if body.get("modelfile") is not None or body.get("path") is not None:
+    server: Server = request.app.state.server
+    body = await read(request, _Create)
+    name = read_name(body.named)
+    if body.modelfile is not None or body.path is not None:
         raise ApiError(
             400, "modelfile and path belong to an old API; send from, files, template, parameters ..."
         )
-    modelfile = _modelfile(body)
-    uploads = any(body.get(key) for key in ("files", "draft_files", "adapters"))
-    quantize = str(body.get("quantize") or body.get("quantization_level") or "")
-    draft_type = field(body, "draft_quantize", str, "")
+    modelfile = await server.work.files.run(_modelfile, body)
+    uploads = body.files or body.draft_files or body.adapters
 
     def work(report: Callable[[Status], None]) -> None:
         from eaglecpp.store.create import create_model
+        from eaglecpp.store.remote.reach import named_by_a_request
 
         stores = Stores.open()
         try:
-            with tempfile.TemporaryDirectory() as empty:  # a name that is also a file here stays a name
+            with (
+                named_by_a_request(server.config.registries),
+                tempfile.TemporaryDirectory() as empty,  # a name that is also a file here stays a name
+            ):
                 create_model(
                     stores,
                     name,
                     modelfile,
                     Path(empty),
-                    quantize=quantize,
-                    draft_type=draft_type,
+                    quantize=body.quantize or body.quantization_level,
+                    draft_type=body.draft_quantize,
                     fetch=True,
                     report=report,
                 )
         except (GgufError, UnsupportedError, of_convert.ConvertError) as error:
             if not uploads:
                 raise
-            raise ApiError(400, str(error)) from None  # the client's own file
+            raise ApiError(400, without_folders(str(error))) from None  # the client's own file
         report(Status("success"))
 
-    return await _progress(work, is_streamed=field(body, "stream", bool, True))
+    return await _progress(request, work, is_streamed=body.stream)
 
 
 async def get_blob(request: Request) -> Response:
     """`HEAD /api/blobs/{digest}`."""
+    server: Server = request.app.state.server
     digest = _digest(request)
-    found = await asyncio.to_thread(_find_blob, digest)
-    if found is None:
+    if await server.work.files.run(_find_blob, digest) is None:
         raise ApiError(404, f"blob {digest} not found")
     return Response(b"")
 
 
 async def put_blob(request: Request) -> Response:
     """`POST /api/blobs/{digest}`: a file that `create` will name."""
+    server: Server = request.app.state.server
+    files = server.work.files
     digest = _digest(request)
-    if await asyncio.to_thread(_find_blob, digest) is not None:
+    if await files.run(_find_blob, digest) is not None:
         return Response(b"")
-    folder = Stores.open().own.root / _UPLOADS
-    await asyncio.to_thread(_tidy, folder)
-    sha = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=folder, prefix="part-", delete=False) as file:
-        part = Path(file.name)
-        try:
-            async for data in request.stream():
-                sha.update(data)
-                await asyncio.to_thread(file.write, data)
-        except BaseException as error:
-            part.unlink(missing_ok=True)
-            if isinstance(error, OSError):
-                raise ApiError(507, f"the upload cannot be stored: {error.strerror}") from None
-            raise
-    if f"sha256:{sha.hexdigest()}" != digest:
+    file = await files.run(_new_upload)
+    part, sha = Path(file.name), hashlib.sha256()
+    try:
+        async for data in body_parts(request):
+            sha.update(data)
+            await files.run(file.write, data)
+        if f"sha256:{sha.hexdigest()}" != digest:
+            raise ApiError(400, f"digest mismatch, expected {digest}, got sha256:{sha.hexdigest()}")
+        file.close()
+        part.replace(part.with_name(_blob_name(digest)))
+    except OSError as error:
+        raise ApiError(507, f"the upload cannot be stored: {error.strerror}") from None
+    finally:
+        file.close()
         part.unlink(missing_ok=True)
-        raise ApiError(400, f"digest mismatch, expected {digest}, got sha256:{sha.hexdigest()}")
-    part.replace(folder / _blob_name(digest))
     return Response(b"", 201)
-
-
-async def refuse_push(request: Request) -> Response:
-    """`POST /api/push`."""
-    raise ApiError(400, "push is not supported by this server")
 
 
 def _digest(request: Request) -> str:
@@ -265,53 +303,50 @@ def _find_blob(digest: str) -> Path | None:
     return uploaded if uploaded.is_file() else store.blob(digest)
 
 
-def _tidy(folder: Path) -> None:
-    """Makes the folder of uploads, and removes what nobody came back for."""
+def _new_upload() -> IO[bytes]:
+    """A new file among the uploads, from which goes what nobody came back for."""
+    folder = Stores.open().own.root / _UPLOADS
     folder.mkdir(parents=True, exist_ok=True)
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
             if time.time() - path.stat().st_mtime > _UPLOAD_S:
                 path.unlink()
+    return tempfile.NamedTemporaryFile(dir=folder, prefix="part-", delete=False)
 
 
-def _modelfile(body: Mapping[str, Any]) -> Modelfile:
+def _modelfile(body: _Create) -> Modelfile:
     """The request as the Modelfile that says the same. Raises ApiError."""
-    commands = [Command("model", path) for path in _uploaded(body, "files")]
-    base = field(body, "from", str, "")
-    if base:
-        read_name(base)
-        commands.insert(0, Command("model", base))
+    commands = [Command("model", path) for path in _uploaded("files", body.files)]
+    if body.base:
+        read_name(body.base)
+        commands.insert(0, Command("model", body.base))
     if not commands:
         raise ApiError(400, "neither 'from' or 'files' was specified")
-    commands += [Command("draft", path) for path in _uploaded(body, "draft_files")]
-    commands += [Command("adapter", path) for path in _uploaded(body, "adapters")]
-    for key in ("template", "system"):
-        if field(body, key, str):
-            commands.append(Command(key, body[key]))
-    licenses = body.get("license")
-    for text in [licenses] if isinstance(licenses, str) else field(body, "license", list, []):
-        commands.append(Command("license", str(text)))
-    for key, value in field(body, "parameters", dict, {}).items():
+    commands += [Command("draft", path) for path in _uploaded("draft_files", body.draft_files)]
+    commands += [Command("adapter", path) for path in _uploaded("adapters", body.adapters)]
+    commands += [Command(key, text) for key in ("template", "system") if (text := getattr(body, key))]
+    texts = [body.license] if isinstance(body.license, str) else body.license
+    if len(texts) > _LICENSES:
+        raise ApiError(400, f"license: {len(texts)} texts, at most {_LICENSES} are allowed")
+    commands += [Command("license", text) for text in texts]
+    for key, value in body.parameters.items():
         if key not in PARAMETERS:
             continue
         try:
             typed = from_json(key, value)
         except (ParameterError, OverflowError) as error:
             raise ApiError(400, str(error)) from None
-        texts = typed if isinstance(typed, tuple) else (value_text(typed),)
-        commands += [Command(key, text) for text in texts]
-    for entry in field(body, "messages", list, []):
-        if not isinstance(entry, dict) or not isinstance(entry.get("content"), str):
-            raise ApiError(400, "messages: expected objects with role and content")
-        commands.append(Command("message", f"{entry.get('role')}: {entry['content']}"))
+        values = typed if isinstance(typed, tuple) else (value_text(typed),)
+        commands += [Command(key, value) for value in values]
+    commands += [Command("message", f"{one.role}: {one.content}") for one in body.messages]
     return Modelfile.from_document(Document(tuple(commands)))
 
 
-def _uploaded(body: Mapping[str, Any], key: str) -> list[str]:
+def _uploaded(key: str, given: Mapping[str, str]) -> list[str]:
     """The paths of uploaded blobs, by their digests."""
     paths = []
-    for name, digest in field(body, key, dict, {}).items():
-        if not isinstance(digest, str) or not is_digest(digest):
+    for name, digest in given.items():
+        if not is_digest(digest):
             raise ApiError(400, f"{key}: {name}: expected sha256: and 64 hex digits")
         path = _find_blob(digest)
         if path is None:
@@ -320,8 +355,15 @@ def _uploaded(body: Mapping[str, Any], key: str) -> list[str]:
     return paths
 
 
-async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_streamed: bool) -> Response:
+async def _progress(
+    request: Request, work: Callable[[Callable[[Status], None]], None], *, is_streamed: bool
+) -> Response:
     """Runs `work` in a thread and tells what it reports. A client that leaves ends it at its next report."""
+    server: Server = request.app.state.server
+    if server.work.downloads.is_full:
+        raise ApiError(
+            503, "all downloads that may run at a time are under way; try again later", code="busy"
+        )
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
     is_over = False
@@ -340,28 +382,30 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
             out["digest"] = status.digest
         if status.total:
             out |= {"total": status.total, "completed": status.completed}
-        loop.call_soon_threadsafe(lines.put_nowait, out)
+        if is_streamed:
+            loop.call_soon_threadsafe(lines.put_nowait, out)
 
-    def checked(report: Callable[[Status], None]) -> None:
+    def run() -> None:
         try:
             work(report)
         except OSError as error:  # a full disk, in the middle of a stream
             raise EagleError(f"the store cannot be written: {error.strerror or error}") from error
 
-    def run() -> None:
-        try:
-            checked(report)
-        finally:
-            loop.call_soon_threadsafe(lines.put_nowait, None)
+    def ended(task: asyncio.Future[None]) -> None:
+        lines.put_nowait(None)
+        if not task.cancelled():
+            task.exception()  # which nobody may wait for
 
-    if not is_streamed:
-        await asyncio.to_thread(checked, lambda status: None)
-        return json_response({"status": "success"})
-    task = asyncio.ensure_future(asyncio.to_thread(run))
-    first = await lines.get()  # what fails at once has a status of its own
-    if first is None:
-        await task
-        return json_response({"status": "success"})
+    task = asyncio.ensure_future(server.work.downloads.run(run))
+    task.add_done_callback(ended)
+    try:
+        first = await while_there(request, lines.get())  # what fails at once has a status of its own
+        if first is None:
+            await task
+            return json_response({"status": "success"})
+    except BaseException:
+        is_over = True
+        raise
 
     async def parts() -> AsyncIterator[bytes]:
         nonlocal is_over
@@ -373,6 +417,5 @@ async def _progress(work: Callable[[Callable[[Status], None]], None], *, is_stre
             await task
         finally:
             is_over = True
-            task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     return LiveResponse(parts(), AsyncExitStack(), "application/x-ndjson")

@@ -9,16 +9,18 @@ calls it in threads.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.engine import AsyncEngine, Engine
-from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError
+from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
-from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.context import free_memory, memory_needed
 from eaglecpp.opening.find import Found, find_here, find_name, with_own_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -40,6 +42,7 @@ __all__ = ["Key", "LoadedModel", "Source", "find_source", "n_bytes_of", "plan_so
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
 
+_HOLD_S, _HOLD_EVERY_S = 10.0, 60.0  # new requests wait so long, so often, for a model that is to be replaced
 _log = logging.getLogger("eaglecpp.server")
 
 
@@ -79,11 +82,6 @@ class Source:
     def entry(self) -> dict[str, Any]:
         """As /api/tags lists it."""
         return complete_entry(self.stored(), self.name)
-
-    @property
-    def modelfile(self) -> Modelfile:
-        """The model's Modelfile; of a bare file, one that only says FROM."""
-        return self.found.modelfile
 
 
 def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
@@ -125,7 +123,8 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
     if n_ctx:
         options["n_ctx"] = n_ctx
-    defaults = {"model.n_batch": _N_BATCH}
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
+    defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
     plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults, choose_context=True)
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and source.found.draft is None else plan
@@ -137,7 +136,10 @@ def n_bytes_of(plan: OpeningPlan) -> int:
 
 
 class LoadedModel:
-    """A model in memory: its engine and defaults. Made by `load`; used by one server."""
+    """A model in memory: its engine, and who uses it. Made by `load`; used by one server.
+
+    used: when its last use ended; load_ms: what loading took, until a request was told
+    """
 
     def __init__(
         self, source: Source, engine: AsyncEngine, strategy: Strategy, n_bytes: int, notices: Sequence[str]
@@ -149,6 +151,34 @@ class LoadedModel:
         self.n_bytes = n_bytes
         self.notices = list(notices)
         self.n_ctx = engine.engine.n_ctx
+        self.n_users = 0
+        self.used = time.monotonic()
+        self.keep_alive_s = 0.0
+        self.load_ms = 0.0
+        self.leases: set[Any] = set()  # of the pool
+        self._held = -_HOLD_EVERY_S
+
+    def hold(self) -> None:
+        """Lets new requests wait for a while, so that nobody uses it some time."""
+        if time.monotonic() - self._held > _HOLD_EVERY_S:
+            self._held = time.monotonic()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether they wait now."""
+        return time.monotonic() - self._held < _HOLD_S
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until it goes; None = it stays."""
+        if self.keep_alive_s < 0:
+            return None
+        return self.keep_alive_s if self.n_users else self.used + self.keep_alive_s - time.monotonic()
+
+    @property
+    def expires_at(self) -> datetime:
+        left = 100 * 365 * 86400 if self.seconds_left is None else self.seconds_left
+        return datetime.now(UTC) + timedelta(seconds=min(left, 100 * 365 * 86400))
 
     @property
     def chat(self) -> ChatModel:
@@ -196,19 +226,3 @@ class LoadedModel:
     def on_gpu(self) -> bool:
         """Whether layers lie on a GPU."""
         return self.engine.engine.model.n_gpu_layers != 0 and bool(gpus())
-
-    def wanted(self, strategy: str | None) -> Strategy:
-        """The strategy of a request. Raises InvalidValueError for one that this model cannot run."""
-        engine = self.engine.engine
-        if strategy is None:
-            return self.strategy if engine.has_draft else Strategy("off")
-        wanted = Strategy.parse(strategy)
-        if wanted.kind == "auto" and not engine.has_draft:
-            return Strategy("off")
-        if wanted.nodes > engine.native.n_draft_max:
-            raise InvalidValueError(
-                f"strategy {wanted} drafts {wanted.nodes} nodes; this server has room for "
-                f"{engine.native.n_draft_max} for each conversation (--draft-max)"
-            )
-        engine.resolve(wanted)
-        return wanted

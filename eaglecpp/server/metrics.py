@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Counters of a server in Prometheus' text format. All of it belongs to the event loop; nothing is locked.
-Every server has its own; `prometheus_client` counts by process.
-"""
+"""Counters of a server in Prometheus' text format. All of it belongs to the event loop; nothing is locked."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import Any
 __all__ = ["Counter", "Histogram", "Metrics"]
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 class Counter:
@@ -18,47 +17,39 @@ class Counter:
 
     def __init__(self, name: str, help: str, kind: str = "counter") -> None:
         self.name, self.help, self.kind = name, help, kind
-        self._values: dict[tuple[tuple[str, str], ...], float] = {}
+        self.values: dict[str, float] = {}
 
     def add(self, value: float, **labels: Any) -> None:
-        key = tuple(sorted((name, str(text)) for name, text in labels.items()))
-        self._values[key] = self._values.get(key, 0.0) + value
-
-    def set(self, value: float, **labels: Any) -> None:
-        self._values[tuple(sorted((name, str(text)) for name, text in labels.items()))] = value
-
-    def clear(self) -> None:
-        self._values.clear()
+        key = _labels(labels)
+        self.values[key] = self.values.get(key, 0.0) + value
 
     def lines(self) -> Iterable[str]:
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in sorted(self._values.items()):
-            yield f"{self.name}{_labels(labels)} {value:.12g}"
+        for labels, value in sorted(self.values.items()):
+            yield f"{self.name}{labels} {value:.12g}"
 
 
-class Histogram:
+class Histogram(Counter):
     """Seconds, in fixed buckets."""
 
     def __init__(self, name: str, help: str, bounds: Sequence[float] = _SECONDS) -> None:
-        self.name, self.help, self.bounds = name, help, tuple(bounds)
-        self._counts = [0] * (len(self.bounds) + 1)
+        super().__init__(name, help, "histogram")
+        self.bounds = (*bounds, float("inf"))
+        self._counts = [0] * len(self.bounds)
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        index = next((i for i, bound in enumerate(self.bounds) if value <= bound), len(self.bounds))
-        self._counts[index] += 1
+        for index, bound in enumerate(self.bounds):
+            self._counts[index] += value <= bound
         self._sum += value
 
     def lines(self) -> Iterable[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} histogram"
-        total = 0
-        for bound, count in zip((*self.bounds, "+Inf"), self._counts, strict=True):
-            total += count
-            yield f'{self.name}_bucket{{le="{bound}"}} {total}'
+        yield from super().lines()
+        for bound, count in zip(self.bounds, self._counts, strict=True):
+            yield f'{self.name}_bucket{{le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
         yield f"{self.name}_sum {self._sum:.9g}"
-        yield f"{self.name}_count {total}"
+        yield f"{self.name}_count {self._counts[-1]}"
 
 
 class Metrics:
@@ -67,51 +58,55 @@ class Metrics:
     def __init__(self) -> None:
         self.requests = Counter("eaglecpp_requests_total", "Requests by path and status.")
         self.loads = Counter("eaglecpp_model_loads_total", "Models loaded.")
-        self.prompt = Counter("eaglecpp_prompt_tokens_total", "Prompt tokens computed.")
-        self.reused = Counter("eaglecpp_prompt_tokens_reused_total", "Prompt tokens found in a cache.")
-        self.predicted = Counter("eaglecpp_predicted_tokens_total", "Tokens generated.")
-        self.rounds = Counter("eaglecpp_rounds_total", "Forward passes of the target after prompts.")
-        self.drafted = Counter("eaglecpp_draft_tokens_total", "Tokens drafted.")
-        self.accepted = Counter("eaglecpp_draft_tokens_accepted_total", "Drafted tokens that were accepted.")
+        self.of_answers = {
+            key: Counter(f"eaglecpp_{name}_total", help)
+            for key, name, help in (
+                ("prompt_n", "prompt_tokens", "Prompt tokens computed."),
+                ("reused_n", "prompt_tokens_reused", "Prompt tokens found in a cache."),
+                ("predicted_n", "predicted_tokens", "Tokens generated."),
+                ("rounds", "rounds", "Forward passes of the target after prompts."),
+                ("draft_n", "draft_tokens", "Tokens drafted."),
+                ("draft_n_accepted", "draft_tokens_accepted", "Drafted tokens that were accepted."),
+            )
+        }
         self.ended = Counter("eaglecpp_generations_total", "Generations by how they ended.")
-        self.running = Counter("eaglecpp_requests_running", "Generations under way.", "gauge")
-        self.waiting = Counter("eaglecpp_requests_waiting", "Requests waiting for a place.", "gauge")
-        self.loaded = Counter("eaglecpp_model_bytes", "Memory of loaded models, estimated.", "gauge")
-        self.parked = Counter("eaglecpp_parked_conversations", "Conversations kept in host memory.", "gauge")
-        self.parked_bytes = Counter("eaglecpp_parked_bytes", "Memory of parked conversations.", "gauge")
-        self.queue_s = Histogram("eaglecpp_queue_seconds", "Time until a request had a place.")
+        self.queue_s = Histogram("eaglecpp_queue_seconds", "Time until a request had a slot.")
         self.first_s = Histogram("eaglecpp_first_token_seconds", "Time from request to first token.")
         self.total_s = Histogram("eaglecpp_generation_seconds", "Time from request to last token.")
         self.token_s = Histogram(
-            "eaglecpp_token_seconds", "Mean time per generated token of a generation.",
-            (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
-        )  # fmt: skip
+            "eaglecpp_token_seconds", "Mean time per generated token of a generation.", _TOKEN_SECONDS
+        )
 
     def count(self, model: str, timings: Mapping[str, Any], reason: str) -> None:
         """Adds one generation."""
-        for counter, key in (
-            (self.prompt, "prompt_n"),
-            (self.reused, "reused_n"),
-            (self.predicted, "predicted_n"),
-            (self.rounds, "rounds"),
-            (self.drafted, "draft_n"),
-            (self.accepted, "draft_n_accepted"),
-        ):
+        for key, counter in self.of_answers.items():
             counter.add(timings.get(key, 0), model=model)
         self.ended.add(1, model=model, reason=reason)
         if timings.get("predicted_n"):
             self.token_s.observe(timings["predicted_ms"] / timings["predicted_n"] / 1000)
 
-    def text(self) -> str:
-        lines: list[str] = []
-        for metric in vars(self).values():
-            lines += metric.lines()
-        return "\n".join(lines) + "\n"
+    def text(self, models: Iterable[Any]) -> str:
+        """models: of the pool, which are measured now"""
+        gauges = [
+            Counter("eaglecpp_requests_running", "Generations under way.", "gauge"),
+            Counter("eaglecpp_requests_waiting", "Requests waiting for a slot.", "gauge"),
+            Counter("eaglecpp_model_bytes", "Memory of loaded models, estimated.", "gauge"),
+            Counter("eaglecpp_parked_conversations", "Conversations kept in host memory.", "gauge"),
+            Counter("eaglecpp_parked_bytes", "Memory of parked conversations.", "gauge"),
+        ]
+        for model in models:
+            engine = model.engine
+            now = (engine.n_running, engine.n_waiting, model.n_bytes, *engine.n_parked)
+            for gauge, value in zip(gauges, now, strict=True):
+                gauge.add(value, model=model.name)
+        found = [*self.of_answers.values(), *gauges]
+        found += [one for one in vars(self).values() if isinstance(one, Counter)]
+        return "\n".join(line for one in found for line in one.lines()) + "\n"
 
 
-def _labels(labels: Iterable[tuple[str, str]]) -> str:
+def _labels(labels: Mapping[str, Any]) -> str:
     texts = []
-    for name, value in labels:
-        plain = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    for name, value in sorted(labels.items()):
+        plain = str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         texts.append(f'{name}="{plain}"')
     return "{" + ",".join(texts) + "}" if texts else ""

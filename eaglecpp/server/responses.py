@@ -3,103 +3,184 @@
 
 from __future__ import annotations
 
-import json
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.server.answer import Answer, Ask
-from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import field, read_json, sse
-from eaglecpp.server.openai import (
-    answered,
-    common_ask,
-    offer_tools,
+from eaglecpp.chat.message import Message, Role, ToolCall
+from eaglecpp.chat.turns import merged
+from eaglecpp.errors import InvalidValueError
+from eaglecpp.server.answer import Answer, Ask, Part, open_answer
+from eaglecpp.server.bodies import (
+    CloudBody,
+    arguments_text,
+    offered,
+    read,
     read_effort,
     read_format,
     read_message,
     read_tools,
 )
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import dump, in_thread, respond, sse
 
 __all__ = ["responses"]
+
+_USER_CHARS = 512
+_REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
+_REPEATED_BYTES = 1 << 20
+
+
+class _Body(CloudBody, kw_only=True):
+    input: Any = None
+    instructions: str | None = None
+    max_output_tokens: int | None = None
+    metadata: dict[str, Any] = {}
+    parallel_tool_calls: Any = True
+    previous_response_id: Any = None
+    reasoning: dict[str, Any] = {}
+    text: dict[str, Any] = {}
+    user: str | None = None
+
+    @property
+    def functions(self) -> list[Any]:
+        """The tools without those that OpenAI runs itself, which are left out, as in Ollama."""
+        return [
+            one
+            for one in self.tools
+            if not isinstance(one, dict) or one.get("type", "function") == "function"
+        ]
+
+    def ask(self) -> Ask:
+        """Raises ApiError."""
+        if self.previous_response_id:
+            text = (
+                "previous_response_id: this server does not store responses; send the whole conversation as "
+                "input"
+            )
+            raise ApiError(400, text, param="previous_response_id")
+        _check_metadata(self.metadata)
+        if len(self.user or "") > _USER_CHARS:
+            raise ApiError(400, f"user: expected at most {_USER_CHARS} characters", param="user")
+        n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
+        if n_bytes > _REPEATED_BYTES:  # three events repeat these
+            text = (
+                f"{', '.join(_REPEATED)} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed"
+            )
+            raise ApiError(400, text)
+        form = read_format(self.text.get("format"), "text.format")
+        return self.make_ask(
+            self.sampling(self.max_output_tokens),
+            messages=_messages(self.input, self.instructions),
+            think=read_effort("", self.reasoning),
+            **offered(read_tools(self.functions), self.tool_choice, form),
+        )
 
 
 async def responses(request: Request) -> Response:
     """`POST /v1/responses`."""
-    body = await read_json(request)
-    if body.get("previous_response_id"):
-        raise ApiError(
-            400,
-            "previous_response_id: this server does not store responses; send the whole conversation as "
-            "input",
-            param="previous_response_id",
-        )
-    ask = common_ask(body)
-    ask.messages = _messages(body)
-    tools = read_tools([t for t in field(body, "tools", list, []) if _is_function(t)])
-    offer_tools(ask, tools, body.get("tool_choice"))
-    text = field(body, "text", dict, {})
-    ask.format = read_format(text.get("format"))
-    ask.think = read_effort(body)
-    made = _Made(body, ask)
-    return await answered(request, body, ask, made.whole, lambda answer: _events(answer, made))
+    body = await read(request, _Body)
+    ask = await in_thread(request, body.ask)
+    made = _Made(body)
+
+    def whole(answers: Any) -> dict[str, Any]:
+        return made.whole(answers[0])
+
+    opened = [open_answer(request, ask)]
+    return await respond(request, opened, body.stream, whole, lambda answer, index: _events(answer, made))
 
 
-def _is_function(tool: Any) -> bool:
-    """Tools that OpenAI runs itself are left out, as in Ollama."""
-    return not isinstance(tool, dict) or tool.get("type", "function") == "function"
+def _check_metadata(metadata: Mapping[str, Any]) -> None:
+    """Several events repeat it; the bounds are OpenAI's. Raises ApiError."""
+    is_short = all(
+        len(key) <= 64 and isinstance(value, str) and len(value) <= 512 for key, value in metadata.items()
+    )
+    if len(metadata) > 16 or not is_short:
+        text = "metadata: at most 16 pairs, of keys of up to 64 and texts of up to 512 characters"
+        raise ApiError(400, text, param="metadata")
 
 
-def _messages(body: Mapping[str, Any]) -> list[Message]:
-    given = body.get("input")
-    head = [Message("system", body["instructions"])] if isinstance(body.get("instructions"), str) else []
+def _messages(given: Any, instructions: str | None) -> list[Message]:
+    turns = [Message(Role.SYSTEM, instructions)] if instructions else []
     if isinstance(given, str):
-        return [*head, Message("user", given)]
+        return [*turns, Message(Role.USER, given)]
     if not isinstance(given, list) or not given:
         raise ApiError(400, "input must be a text or a list of items", param="input")
-    return [*head, *(_item(item, f"input[{i}]") for i, item in enumerate(given) if not _is_reasoning(item))]
-
-
-def _is_reasoning(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("type") == "reasoning"
+    turns += [_item(item, f"input[{index}]") for index, item in enumerate(given)]
+    return merged(turns, (Role.ASSISTANT,))  # one turn of the model is several items
 
 
 def _item(item: Any, where: str) -> Message:
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message":
         return read_message(item, where)
+    if kind == "reasoning":
+        return Message(Role.ASSISTANT, thinking=_texts(item.get("content")) or _texts(item.get("summary")))
     if kind == "function_call":
         try:
-            arguments = json.loads(item.get("arguments") or "{}")
-            call = ToolCall(str(item["name"]), dict(arguments), str(item.get("call_id") or ""))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise ApiError(400, f"{where}: expected a name and arguments as JSON", param="input") from None
-        return Message("assistant", tool_calls=(call,))
+            call = ToolCall.from_dict({"id": item.get("call_id"), "function": item})
+        except InvalidValueError as error:
+            raise ApiError(400, f"{where}: {error}", param="input") from None
+        return Message(Role.ASSISTANT, tool_calls=(call,))
     if kind == "function_call_output":
-        output = item.get("output")
-        text = output if isinstance(output, str) else json.dumps(output)
-        return Message("tool", text, tool_call_id=str(item.get("call_id") or ""))
+        output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
+        return read_message(output, where)
     raise ApiError(400, f"{where}: items of type {kind!r} are not supported", param="input")
 
 
+def _texts(parts: Any) -> str:
+    """The texts of a reasoning item, which are its own or a summary's."""
+    texts = [part.get("text") for part in parts if isinstance(part, dict)] if isinstance(parts, list) else []
+    return "\n\n".join(text for text in texts if isinstance(text, str))
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an item of text is written: its type and the beginning of its id, the key of its parts and their
+    type, and the events and the index of its parts.
+    """
+
+    item: str
+    id: str
+    parts: str
+    part: str
+    part_event: str
+    text_event: str
+    index: str
+    rest: Mapping[str, Any]
+
+
+_FORMS = {
+    "thinking": _Form("reasoning", "rs", "summary", "summary_text", "response.reasoning_summary_part",
+                      "response.reasoning_summary_text", "summary_index", {}),
+    "content": _Form("message", "msg", "content", "output_text", "response.content_part",
+                     "response.output_text", "content_index", {"logprobs": []}),
+}  # fmt: skip
+Event = tuple[str, dict[str, Any]]
+
+
 class _Made:
-    """The response object in its states."""
+    """The response object in its states. output: its finished items"""
 
-    def __init__(self, body: Mapping[str, Any], ask: Ask) -> None:
+    def __init__(self, body: _Body) -> None:
         self.id = f"resp_{uuid.uuid4().hex}"
-        self.message_id = f"msg_{uuid.uuid4().hex}"
-        self.reasoning_id = f"rs_{uuid.uuid4().hex}"
         self.created = int(time.time())
-        self.ask = ask
         self.body = body
+        self.output: list[dict[str, Any]] = []
+        self._open: _Form | None = None  # of an item that goes on
+        self._item: dict[str, Any] = {}
+        self._text = ""
 
-    def object(self, status: str, output: list[Any], **rest: Any) -> dict[str, Any]:
+    def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
+        same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature",
+                "top_p", "user")  # fmt: skip
         return {
             "id": self.id,
             "object": "response",
@@ -108,138 +189,116 @@ class _Made:
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": body.get("instructions"),
-            "max_output_tokens": body.get("max_output_tokens"),
-            "metadata": body.get("metadata") or {},
-            "model": self.ask.model,
-            "output": output,
-            "parallel_tool_calls": body.get("parallel_tool_calls", True),
+            "model": answer.name,
+            "output": self.output,
             "previous_response_id": None,
-            "reasoning": body.get("reasoning") or {"effort": None, "summary": None},
+            "reasoning": body.reasoning or {"effort": None, "summary": None},
             "store": False,
-            "temperature": body.get("temperature"),
-            "text": body.get("text") or {"format": {"type": "text"}},
-            "tool_choice": body.get("tool_choice", "auto"),
-            "tools": body.get("tools") or [],
-            "top_p": body.get("top_p"),
+            "text": body.text or {"format": {"type": "text"}},
+            "tool_choice": body.tool_choice or "auto",
+            "tools": body.functions,
             "truncation": "disabled",
             "usage": None,
-            "user": body.get("user"),
+            **{name: getattr(body, name) for name in same},
             **rest,
         }
 
-    def reasoning(self, text: str) -> dict[str, Any]:
-        summary = [{"type": "summary_text", "text": text}]
-        return {"id": self.reasoning_id, "type": "reasoning", "summary": summary}
+    def add(self, part: Part) -> Iterator[Event]:
+        """The events of what was said next."""
+        if part[0] == "call":
+            yield from self._close("completed")
+            yield from self._call(part[1])
+            return
+        form = _FORMS[part[0]]
+        if self._open is not form:
+            yield from self._close("completed")
+            yield from self._begin(form)
+        self._text += part[1]
+        yield f"{form.text_event}.delta", {**self._place(), "delta": part[1], **form.rest}
 
-    def message(self, text: str, status: str) -> dict[str, Any]:
-        content = [] if status == "in_progress" else [self.text(text)]
-        return {
-            "id": self.message_id,
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        }
-
-    @staticmethod
-    def text(text: str) -> dict[str, Any]:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
-
-    @staticmethod
-    def call(call: ToolCall) -> dict[str, Any]:
-        return {
-            "id": f"fc_{call.id}",
-            "type": "function_call",
-            "status": "completed",
-            "call_id": call.id,
-            "name": call.name,
-            "arguments": json.dumps(dict(call.arguments), ensure_ascii=False),
-        }
-
-    def whole(self, answer: Answer) -> dict[str, Any]:
-        is_cut = answer.reason == "length"
-        status = "incomplete" if is_cut else "completed"
-        output: list[dict[str, Any]] = [self.reasoning(answer.thinking)] if answer.thinking else []
-        if answer.content or not answer.calls:
-            output.append(self.message(answer.content, status))
-        output += [self.call(call) for call in answer.calls]
+    def end(self, answer: Answer) -> Iterator[Event]:
+        """The events of the end, the last of which has the whole response."""
+        if self._open is None and not any(item["type"] != "reasoning" for item in self.output):
+            yield from self._begin(_FORMS["content"])
+        status, details = "completed", None
+        if answer.reason == "length":
+            status, details = "incomplete", {"reason": "max_output_tokens"}
+        yield from self._close(status)
         timings = answer.timings
         n_in, n_out = len(answer.prompt.tokens), timings["predicted_n"]
-        return self.object(
-            status,
-            output,
-            incomplete_details={"reason": "max_output_tokens"} if is_cut else None,
-            usage={
-                "input_tokens": n_in,
-                "input_tokens_details": {"cached_tokens": timings["reused_n"]},
-                "output_tokens": n_out,
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": n_in + n_out,
-            },
-            timings=timings,
-        )
+        usage = {
+            "input_tokens": n_in,
+            "input_tokens_details": {"cached_tokens": timings["reused_n"], "cache_write_tokens": 0},
+            "output_tokens": n_out,
+            "output_tokens_details": {"reasoning_tokens": answer.n_thought},
+            "total_tokens": n_in + n_out,
+        }
+        whole = self.object(answer, status, incomplete_details=details, usage=usage, timings=timings)
+        yield f"response.{status}", {"response": whole}
+
+    def whole(self, answer: Answer) -> dict[str, Any]:
+        for part in answer.parts:
+            for _ in self.add(part):
+                pass
+        *_, (_, last) = self.end(answer)
+        return dict(last["response"])
+
+    def _place(self) -> dict[str, Any]:
+        """Where the open item is, and its only part."""
+        assert self._open is not None
+        return {"item_id": self._item["id"], "output_index": len(self.output), self._open.index: 0}
+
+    def _part(self) -> dict[str, Any]:
+        assert self._open is not None
+        annotations: dict[str, Any] = {"annotations": []} if self._open.item == "message" else {}
+        return {"type": self._open.part, "text": self._text, **annotations, **self._open.rest}
+
+    def _begin(self, form: _Form) -> Iterator[Event]:
+        self._open, self._text = form, ""
+        role = {"role": "assistant"} if form.item == "message" else {}
+        id = f"{form.id}_{uuid.uuid4().hex}"
+        self._item = {"id": id, "type": form.item, "status": "in_progress", **role, form.parts: []}
+        yield "response.output_item.added", {"output_index": len(self.output), "item": self._item}
+        yield f"{form.part_event}.added", {**self._place(), "part": self._part()}
+
+    def _close(self, status: str) -> Iterator[Event]:
+        form = self._open
+        if form is None:
+            return
+        part = self._part()
+        yield f"{form.text_event}.done", {**self._place(), "text": self._text, **form.rest}
+        yield f"{form.part_event}.done", {**self._place(), "part": part}
+        item = {**self._item, "status": status, form.parts: [part]}
+        yield "response.output_item.done", {"output_index": len(self.output), "item": item}
+        self.output.append(item)
+        self._open = None
+
+    def _call(self, call: ToolCall) -> Iterator[Event]:
+        arguments = arguments_text(call.arguments)
+        item = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", "call_id": call.id,
+                "name": call.name, "arguments": arguments}  # fmt: skip
+        at = {"output_index": len(self.output)}
+        inside = {"item_id": item["id"], **at}
+        begun = {**item, "status": "in_progress", "arguments": ""}
+        yield "response.output_item.added", {**at, "item": begun}
+        yield "response.function_call_arguments.delta", {**inside, "delta": arguments}
+        yield "response.function_call_arguments.done", {**inside, "name": call.name, "arguments": arguments}
+        yield "response.output_item.done", {**at, "item": item}
+        self.output.append(item)
 
 
 async def _events(answer: Answer, made: _Made) -> AsyncIterator[bytes]:
-    number = 0
+    numbers = count()
 
-    def one(kind: str, **fields: Any) -> bytes:
-        nonlocal number
-        number += 1
-        return sse({"type": kind, "sequence_number": number - 1, **fields}, kind)
+    def one(kind: str, fields: Mapping[str, Any]) -> bytes:
+        return sse({"type": kind, "sequence_number": next(numbers), **fields}, kind)
 
-    yield one("response.created", response=made.object("in_progress", []))
-    yield one("response.in_progress", response=made.object("in_progress", []))
-    index, thinks, says = 0, False, False
+    begun = made.object(answer, "in_progress")
+    yield one("response.created", {"response": begun})
+    yield one("response.in_progress", {"response": begun})
     async for delta in answer:
-        if delta.thinking:
-            if not thinks:
-                thinks = True
-                item = {"id": made.reasoning_id, "type": "reasoning", "summary": []}
-                yield one("response.output_item.added", output_index=index, item=item)
-            yield one(
-                "response.reasoning_summary_text.delta",
-                item_id=made.reasoning_id,
-                output_index=index,
-                summary_index=0,
-                delta=delta.thinking,
-            )
-        if thinks and (delta.content or delta.calls) and not says and index == 0:
-            done = made.reasoning(answer.thinking)
-            yield one("response.output_item.done", output_index=index, item=done)
-            index += 1
-        if delta.content:
-            if not says:
-                says = True
-                item = made.message("", "in_progress")
-                yield one("response.output_item.added", output_index=index, item=item)
-                yield one("response.content_part.added", item_id=made.message_id, output_index=index,
-                          content_index=0, part=made.text(""))  # fmt: skip
-            yield one("response.output_text.delta", item_id=made.message_id, output_index=index,
-                      content_index=0, delta=delta.content, logprobs=[])  # fmt: skip
-    whole = made.whole(answer)
-    for at, item in enumerate(whole["output"]):
-        if item["type"] == "message":
-            if not says:
-                added = made.message("", "in_progress")
-                yield one("response.output_item.added", output_index=at, item=added)
-                yield one("response.content_part.added", item_id=made.message_id, output_index=at,
-                          content_index=0, part=made.text(""))  # fmt: skip
-            yield one("response.output_text.done", item_id=made.message_id, output_index=at,
-                      content_index=0, text=answer.content, logprobs=[])  # fmt: skip
-            yield one("response.content_part.done", item_id=made.message_id, output_index=at,
-                      content_index=0, part=made.text(answer.content))  # fmt: skip
-            yield one("response.output_item.done", output_index=at, item=item)
-        elif item["type"] == "function_call":
-            begun = {**item, "status": "in_progress", "arguments": ""}
-            yield one("response.output_item.added", output_index=at, item=begun)
-            yield one("response.function_call_arguments.delta", item_id=item["id"], output_index=at,
-                      delta=item["arguments"])  # fmt: skip
-            yield one("response.function_call_arguments.done", item_id=item["id"], output_index=at,
-                      name=item["name"], arguments=item["arguments"])  # fmt: skip
-            yield one("response.output_item.done", output_index=at, item=item)
-        elif not answer.content and not answer.calls:
-            yield one("response.output_item.done", output_index=at, item=item)
-    last = "response.incomplete" if whole["status"] == "incomplete" else "response.completed"
-    yield one(last, response=whole)
+        for part in delta.parts:
+            for event in made.add(part):
+                yield one(*event)
+    for event in made.end(answer):
+        yield one(*event)

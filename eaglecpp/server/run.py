@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import errno
 import json
@@ -12,16 +11,16 @@ import platform
 import socket
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from eaglecpp.errors import EagleError
-from eaglecpp.server.announced import Address, reached_as
 from eaglecpp.server.app import Access, make_app
 from eaglecpp.server.config import ServerConfig
+from eaglecpp.server.connection import Connections, Protocol, Seldom, raise_file_limit
 
 __all__ = ["JsonLog", "PortInUseError", "Runner", "bind", "give_back_large_blocks", "serve"]
 
@@ -42,7 +41,6 @@ def give_back_large_blocks() -> bool:
 
 
 _SEND_BUFFER = 16 << 10
-_WRITE_BUFFER = 8 << 10
 _UNREAD_MS = 60_000
 _PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -69,7 +67,7 @@ class JsonLog(logging.Formatter):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises PortInUseError, saying who listens there if that is known."""
+    """A listening socket. Raises PortInUseError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # where TCP is not named, asyncio leaves Nagle's algorithm on, which holds each answer back for 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -80,8 +78,8 @@ def bind(host: str, port: int) -> socket.socket:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise PortInUseError(
-                f"port {port} of {host} is in use{_who(host, port)}; stop that program, or choose another "
-                "port: --port"
+                f"port {port} of {host} is in use, perhaps by Ollama or another eaglecpp serve; stop that "
+                "program, or choose another port: --port"
             ) from None
         raise EagleError(f"cannot listen on {host} port {port}: {error.strerror}") from None
     # Connections inherit these. What the system buffers for a client that reads nothing is small then, and
@@ -111,6 +109,8 @@ def serve(
     """Serves until a signal ends it; running answers get the configured time to finish. Raises what keeps the
     model `preload` from being loaded.
     """
+    for name in ("asyncio", "uvicorn.error", "eaglecpp.server"):
+        logging.getLogger(name).addFilter(Seldom())
     server = Runner(
         make_app(config, files),
         preload,
@@ -128,21 +128,17 @@ def serve(
         raise EagleError("the server could not start; its log says why")
 
 
-class _Protocol(H11Protocol):
-    """Waits for a client that does not read, instead of buffering for it."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        transport.set_write_buffer_limits(high=_WRITE_BUFFER)
-
-
 class Runner(uvicorn.Server):
     """Loads a model before it listens, and tells when it is ready. failure: what kept it from that."""
 
     def __init__(
         self, app: Access, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
     ) -> None:
-        super().__init__(uvicorn.Config(app, http=_Protocol, log_config=None, access_log=False, **settings))
+        config = app.server.config
+        connections = Connections(config.n_connections, raise_file_limit())
+        protocol: Any = partial(Protocol, connections, config.head_s)
+        settings |= {"http": protocol, "ws": "none", "log_config": None, "access_log": False}
+        super().__init__(uvicorn.Config(app, **settings))
         self.failure: Exception | None = None
         self._shared = app.server
         self._preload = preload
@@ -159,19 +155,3 @@ class Runner(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self._on_start is not None:
             self._on_start()
-
-
-def _who(host: str, port: int) -> str:
-    """Which server answers there, as far as it says."""
-    import urllib.request
-
-    try:
-        with urllib.request.urlopen(
-            f"{Address(reached_as(host), port)}/api/version", timeout=1.0
-        ) as response:
-            told = json.loads(response.read(4096))
-    except (OSError, ValueError):
-        return ""
-    if not isinstance(told, dict):
-        return ""
-    return " by another eaglecpp serve" if "eaglecpp" in told else " by Ollama" if "version" in told else ""

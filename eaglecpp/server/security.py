@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Who may use the server: host names, origins of pages, API keys. One ASGI middleware, before any route.
 
-On a loopback address the Host header has to name this machine; otherwise a malicious page could reach the
-server through a domain of its own that points to 127.0.0.1. Origins are Ollama's.
+The Host header has to be an address or a name of this machine; otherwise a malicious page could reach the
+server through a domain of its own that points here. Origins are Ollama's. What a page elsewhere loads without
+an origin, as a picture or a link, browsers mark (Sec-Fetch-Site).
 """
 
 from __future__ import annotations
 
 import hmac
-import re
+import ipaddress
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -21,16 +22,11 @@ from eaglecpp.server.http import error_response
 
 __all__ = ["Gate"]
 
-_LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0", "host.docker.internal")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
-_STAINLESS = ("lang", "package-version", "os", "arch", "retry-count", "runtime", "runtime-version", "async",
-              "helper-method", "poll-helper", "custom-poll-interval", "timeout")  # fmt: skip
-_HEADERS = ", ".join(
-    ["Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "OpenAI-Beta", "X-Api-Key",
-     "Anthropic-Version", "Anthropic-Beta", *(f"x-stainless-{name}" for name in _STAINLESS)]
-)  # fmt: skip
-_OPEN = ("/", "/health", "/v1/health", "/metrics")  # what a probe may read without a key
+_HEADERS = "Authorization, Content-Type, X-Api-Key"  # of a page that does not say what it will send
+_OPEN = ("/", "/health", "/metrics")  # what a probe may read without a key
+_OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or of this server's page
 
 
 class Gate:
@@ -44,6 +40,7 @@ class Gate:
             return
         headers, path = Headers(scope=scope), scope["path"]
         origin = headers.get("origin", "")
+        has_two_lengths = "transfer-encoding" in headers and "content-length" in headers
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start" and origin and self._allows(origin, headers):
@@ -51,24 +48,32 @@ class Gate:
                     {"Access-Control-Allow-Origin": "*" if "*" in self.config.origins else origin,
                      "Vary": "Origin"}
                 )  # fmt: skip
+            if message["type"] == "http.response.start" and has_two_lengths:
+                MutableHeaders(scope=message)["Connection"] = "close"  # where it ends is not known
             await send(message)
 
         refusal = self._refusal(scope, headers, origin)
+        if has_two_lengths:
+            refusal = ApiError(400, "a request has a content-length or a transfer-encoding, not both")
         if refusal is not None:
             await error_response(refusal, path)(scope, receive, answer)
         elif scope["method"] == "OPTIONS":
-            allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": _HEADERS,
+            named = headers.get("access-control-request-headers", _HEADERS)
+            allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": named,
                        "Access-Control-Max-Age": "43200"}  # fmt: skip
             await Response(status_code=204, headers=allowed)(scope, receive, answer)
         else:
             await self.app(scope, receive, answer)
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
-        host = _host(headers.get("host", ""))
-        if self.config.is_loopback and host and not self._is_called(host):
-            return ApiError(403, f"this server is not called {host!r} (--allow-host)")
+        given = headers.get("host", "")
+        host = _host(given)
+        if given and not self._is_called(host):
+            return ApiError(403, f"this server is not called {host or given!r} (--allow-host)")
         if origin and not self._allows(origin, headers):
             return ApiError(403, f"pages of {origin} may not use this server (--allow-origin)")
+        if not origin and self._is_elsewhere(scope, headers, host):
+            return ApiError(403, "pages of other sites may not use this server (--allow-origin)")
         needs_key = self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"])
         if needs_key and not _knows(headers, self.config.keys):
             text = "this server requires an API key: Authorization: Bearer KEY"
@@ -76,15 +81,21 @@ class Gate:
         return None
 
     def _is_called(self, host: str) -> bool:
-        return host in (*_LOCAL, *self.config.hosts) or host.endswith((".localhost", ".local", ".internal"))
+        names = map(str.lower, (self.config.host, *self.config.hosts))
+        return _is_address(host) or _is_local(host) or host in names
 
     def _allows(self, origin: str, headers: Headers) -> bool:
         if "*" in self.config.origins or origin in self.config.origins or origin.startswith(_SCHEMES):
             return True
-        match = re.fullmatch(r"https?://(.+)", origin)
-        if match is None:
+        scheme, _, place = origin.partition("://")
+        return scheme in ("http", "https") and (_is_local(_host(place)) or place == headers.get("host"))
+
+    def _is_elsewhere(self, scope: Scope, headers: Headers, host: str) -> bool:
+        """Whether a page of another site asks, without saying which. A link to our page may be followed."""
+        site = headers.get("sec-fetch-site", _OWN_PAGES[0])
+        if site in _OWN_PAGES or "*" in self.config.origins or (site == "same-site" and _is_local(host)):
             return False
-        return _host(match[1]) in _LOCAL or match[1] == headers.get("host")
+        return scope["path"] != "/" or headers.get("sec-fetch-mode") != "navigate"
 
 
 def _is_open(path: str) -> bool:
@@ -92,13 +103,35 @@ def _is_open(path: str) -> bool:
 
 
 def _knows(headers: Headers, keys: Sequence[str]) -> bool:
-    given = headers.get("authorization", "").removeprefix("Bearer ").strip() or headers.get("x-api-key", "")
-    same = [hmac.compare_digest(given.encode(), key.encode()) for key in keys]  # all, in the same time
-    return any(same)
+    """A key may come in either header, in UTF-8 or, as some clients send it, in Latin-1."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
+    known = [key.encode() for key in keys] + [key.encode("latin-1") for key in keys if max(key) <= "\xff"]
+    same = [hmac.compare_digest(one.encode("latin-1"), key) for one in given for key in known]
+    return any(same)  # of all comparisons, in the same time
 
 
 def _host(text: str) -> str:
-    """The name of a host without its port."""
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.rpartition(":")[0] if text.count(":") == 1 else text
+    """The name or address of a host, without its port, in lower case. What is neither stays what it is."""
+    name, colon, port = text.rpartition(":")
+    if colon and port.isascii() and port.isdigit():
+        text = name
+    if text.startswith("[") and text.endswith("]"):
+        text = text[1:-1]
+    return text.lower().removesuffix(".")
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_local(host: str) -> bool:
+    """Whether it is this machine for whoever asks, on any network."""
+    if _is_address(host):
+        address = ipaddress.ip_address(host)
+        return address.is_loopback or address.is_unspecified
+    return host == "localhost" or host.endswith(".localhost")

@@ -7,9 +7,7 @@
 
 Ours has Ollama's layout because Ollama's is read in place, anyway: one reader serves both, `cp` and `FROM`
 share blobs between them, and a model's digest is the one that a registry knows. `huggingface_hub`'s cache
-with a Modelfile beside it would save the transaction, and lose what that is for: a model appears whole or not
-at all, a download goes on after a kill (huggingface/huggingface_hub#4196), and what a registry sends has no
-place there.
+would save little of it, and checks no content (see `remote.download`).
 
 Reading is light. `create`, `pull` and what they need are imported from their modules where they are used.
 """

@@ -7,11 +7,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.chat.thinking import tags_of
+from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.modelfile.parameters import value_text
+from eaglecpp.modelfile.syntax import Command, holdable
 from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.options import HEAD, TEXT
 
@@ -34,6 +36,7 @@ __all__ = [
     "head_facts",
     "list_entry",
     "modelfile_text",
+    "parameter_rows",
     "parameter_text",
 ]
 
@@ -43,7 +46,7 @@ def draft_text(model: StoredModel) -> str:
     if not model.manifest.of_kind("draft"):
         drafts_head = model.own and ("draft", HEAD) in model.pragmas()
         return TEXT if drafts_text(model) else HEAD if drafts_head else "-"
-    architecture = model.config.draft_architecture or "yes"
+    architecture = model.draft_architecture or "yes"
     return f"{architecture} (drafter only)" if model.is_drafter else architecture
 
 
@@ -55,14 +58,13 @@ def drafts_text(model: StoredModel) -> bool:
 
 def list_entry(model: StoredModel) -> dict[str, Any]:
     """A model as `list --json` and Ollama's /api/tags have it."""
-    config = model.config
     details = {
         "parent_model": "",
-        "format": config.text("model_format") or "gguf",
-        "family": config.text("model_family"),
-        "families": config.values.get("model_families"),
-        "parameter_size": config.text("model_type"),
-        "quantization_level": config.text("file_type"),
+        "format": model.text("model_format") or "gguf",
+        "family": model.text("model_family"),
+        "families": model.config.get("model_families"),
+        "parameter_size": model.text("model_type"),
+        "quantization_level": model.text("file_type"),
     }
     return {
         "name": str(model.name),
@@ -98,16 +100,16 @@ def everything(
         "details": entry["details"]
         | {
             "parent_model": next((layer.origin for layer in model.manifest.of_kind("model")), ""),
-            "family": entry["details"]["family"] or _architecture(facts or draft),
+            "family": entry["details"]["family"] or (head.architecture if (head := facts or draft) else ""),
         },
         "messages": [{"role": turn.role, "content": turn.content} for turn in modelfile.messages],
         "model_info": {} if facts is None else metadata(facts.file, arrays=verbose),
         "draft_info": None if draft is None else metadata(draft.file, arrays=verbose),
         "capabilities": [] if facts is None else capabilities(model, facts),
         "files": {
-            "target": [] if facts is None else _texts(model.target_files()),
+            "target": [] if facts is None else list(map(str, model.target_files())),
             "draft": None if draft is None else str(model.draft_file()),
-            "adapters": _texts(model.files("adapter")),
+            "adapters": list(map(str, model.files("adapter"))),
         },
         **{key: entry[key] for key in ("modified_at", "digest", "store", "read_only")},
     }
@@ -135,33 +137,48 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
         words.append("vision")
     if ".Suffix" in template or any(f"tokenizer.ggml.{key}" in facts.file.fields for key in _FILL_IN):
         words.append("insert")
-    if "enable_thinking" in template or ".Thinking" in template or "<think>" in template:
+    if tags_of(template) is not None:
         words.append("thinking")
     return words
 
 
-def parameter_text(modelfile: Modelfile) -> str:
-    """One line per value, the name padded to 30 columns, texts quoted."""
-    lines = []
+def parameter_rows(modelfile: Modelfile) -> list[list[str]]:
+    """Name and text of each value, texts quoted."""
+    rows = []
     for name, value in sorted(modelfile.parameters.items()):
-        values = value if isinstance(value, tuple) else (value,)
-        texts = (json.dumps(v, ensure_ascii=False) if isinstance(v, str) else value_text(v) for v in values)
-        lines += [f"{name:<30} {text}" for text in texts]
-    return "\n".join(lines)
+        for one in value if isinstance(value, tuple) else (value,):
+            rows.append(
+                [name, json.dumps(one, ensure_ascii=False) if isinstance(one, str) else value_text(one)]
+            )
+    return rows
+
+
+def parameter_text(modelfile: Modelfile) -> str:
+    """One line per value, the name padded to 30 columns."""
+    return "\n".join(f"{name:<30} {text}" for name, text in parameter_rows(modelfile))
 
 
 def modelfile_text(model: StoredModel, modelfile: Modelfile) -> str:
-    """As Ollama prints it: how to build on it, then what makes the same model again."""
+    """As Ollama prints it: how to build on it, then what makes the same model again. What no Modelfile can
+    express has a comment that says so.
+    """
     head = (
         f'# Modelfile generated by "eaglecpp show"\n'
         f"# To build a new Modelfile based on this, replace FROM with:\n# FROM {model.name}\n\n"
     )
-    return head + format_modelfile(modelfile.to_commands(), modelfile.pragmas)
+    pragmas = "".join(_written(pragma, is_pragma=True) for pragma in modelfile.pragmas)
+    return head + pragmas + "".join(map(_written, modelfile.to_commands()))
 
 
-def _architecture(facts: Facts | None) -> str:
-    return "" if facts is None else facts.architecture
-
-
-def _texts(paths: Sequence[Path]) -> list[str]:
-    return [str(path) for path in paths]
+def _written(command: Command, is_pragma: bool = False) -> str:
+    """A command as a Modelfile has it. One that cannot be written so is written without the characters that
+    are dropped on reading, or not at all; a comment says why.
+    """
+    comment = ""
+    for args in (command.args, holdable(command.args)):
+        one = [replace(command, args=args)]
+        try:
+            return comment + (format_modelfile((), one) if is_pragma else format_modelfile(one))
+        except ModelfileError as error:
+            comment = f"# {' '.join(error.message.split())}\n"
+    return f"# Left out: {comment[2:]}"

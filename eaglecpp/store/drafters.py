@@ -10,36 +10,43 @@ one is offered, with a warning. Whether the drafter really fits is checked later
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+import msgspec
+
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.store.errors import StoreError
 
+if TYPE_CHECKING:
+    from eaglecpp.store.facts import Facts
+
 __all__ = [
+    "QUANT",
     "KnownDrafter",
     "Match",
     "find_drafter",
     "find_drafters",
     "known_drafters",
+    "known_ways",
     "search_drafters",
     "why_none",
 ]
 
-LayerIds = Literal["boundary", "post", "default"]
 _TABLE = Path(__file__).parents[1] / "drafters.toml"
-_QUANT = r"(?:u?d-)?(?:i?q[1-8](?:[_-][a-z0-9]+)*|bf16|fp16|f16|f32|fp8|mxfp4(?:_moe)?|nvfp4|tq[12]_0)"
+QUANT = r"(?:i?q[1-8](?:[_-][a-z0-9]+)*|bf16|fp16|f16|f32|fp8|mxfp4(?:_moe)?|nvfp4|tq[12]_0)"
+"""The type of a file as its name has it, in small letters."""
 _TAIL = re.compile(
-    rf"(?:[-._](?:gguf|hf|{_QUANT}|i1|[0-9]{{5}}-of-[0-9]{{5}}|imatrix|unsloth|bnb-4bit))+$", re.IGNORECASE
+    rf"(?:[-._](?:gguf|hf|(?:u?d-)?{QUANT}|i1|[0-9]{{5}}-of-[0-9]{{5}}|imatrix|unsloth|bnb-4bit))+$",
+    re.IGNORECASE,
 )
-_OLLAMA_REST = re.compile(rf"(?:-(?:instruct|it|chat|thinking))?(?:-{_QUANT})?", re.IGNORECASE)
+_OLLAMA_REST = re.compile(rf"(?:-(?:instruct|it|chat|thinking))?(?:-(?:u?d-)?{QUANT})?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
-class KnownDrafter:
+class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One row of the table.
 
     repo:      Hub id of the drafter
@@ -55,9 +62,9 @@ class KnownDrafter:
     repo: str
     targets: tuple[str, ...]
     family: str
-    layer_ids: LayerIds
+    layer_ids: Literal["boundary", "post", "default"]
     source: str
-    feed: str = ""
+    feed: Literal["", "pre", "post"] = ""
     folder: str = ""
     refused: str = ""
 
@@ -65,6 +72,10 @@ class KnownDrafter:
     def unlisted(cls, repo: str, source: str = "") -> KnownDrafter:
         """A repository of which only the name is known."""
         return cls(repo, (), "", "default", source)
+
+
+class _Table(msgspec.Struct):
+    drafter: tuple[KnownDrafter, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,38 +109,57 @@ class Match:
 
 
 @cache
-def known_drafters(path: Path = _TABLE) -> tuple[KnownDrafter, ...]:
+def known_drafters() -> tuple[KnownDrafter, ...]:
     """Every row, best drafter of a target first. Raises StoreError for a table that is not well-formed."""
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise StoreError(f"{path}: {error}") from error
-    return tuple(_row(row, f"{path}: drafter {i + 1}") for i, row in enumerate(table.get("drafter", [])))
+        return msgspec.toml.decode(_TABLE.read_bytes(), type=_Table).drafter
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StoreError(f"{_TABLE}: {error}") from error
 
 
-def find_drafter(
-    target_names: Iterable[str],
-    gguf_metadata: Mapping[str, Any],
-    table: Iterable[KnownDrafter] | None = None,
-) -> KnownDrafter | None:
+def find_drafter(names: Iterable[str], metadata: Mapping[str, Any]) -> KnownDrafter | None:
     """The first drafter known for a target that can run; arguments as `find_drafters`."""
-    matches = find_drafters(target_names, gguf_metadata, table)
+    matches = find_drafters(names, metadata)
     return next((match.drafter for match in matches if not match.drafter.refused), None)
 
 
-def find_drafters(
-    target_names: Iterable[str],
-    gguf_metadata: Mapping[str, Any],
-    table: Iterable[KnownDrafter] | None = None,
-) -> list[Match]:
+def find_drafters(names: Iterable[str], metadata: Mapping[str, Any]) -> list[Match]:
     """Every drafter known for a target, first those made for itself, then those for what it was made from.
 
-    target_names:  what the target is called: Hub id, stored name, file name
-    gguf_metadata: keys of its GGUF (`general.*` is looked at)
+    names:    what the target is called: Hub id, stored name, file name
+    metadata: keys of its GGUF (`general.*` is looked at)
     """
-    rows = list(known_drafters() if table is None else table)
-    own = _matches([*target_names, *_own_names(gguf_metadata)], rows, is_base=False)
-    return own or _matches(_base_names(gguf_metadata), rows, is_base=True)
+    own = _matches([*names, *_own_names(metadata)], is_base=False)
+    return own or _matches(_base_names(metadata), is_base=True)
+
+
+class Way(NamedTuple):
+    """What can draft for a model. option: what to give on the command line"""
+
+    what: str
+    option: str
+    why: str
+
+
+def known_ways(own: Path | None, matches: Sequence[Match], target: Facts | None) -> list[Way]:
+    """The best known way first; known of the kinds, not measured of this model (`eaglecpp bench` compares).
+
+    own: the drafter that comes with the model; matches: those known for it; target: the model's facts, None
+    where its file is not on this machine.
+    """
+    if own is not None and target is not None and own.samefile(target.file.path):
+        own = None  # its head, below
+    ways = []
+    if own is not None:
+        ways.append(Way("the drafter that comes with it", "(used)", "made for this model"))
+    for match in [match for match in matches if not match.drafter.refused][:1]:
+        option = "--draft auto" if own is None else f"--draft hf.co/{match.drafter.repo}"
+        why = "reads what the model has worked out; drafts trees"
+        ways.append(Way(f"EAGLE: {match.drafter.repo}", option, why))
+    if target is not None and target.has_head:
+        why = "was trained with the model; costs a block of it"
+        ways.append(Way("its own head", f"--draft {HEAD}", why))
+    return [*ways, Way("the text itself", f"--draft {TEXT}", "free; where answers repeat what was said")]
 
 
 def why_none(name: str, matches: Iterable[Match]) -> str:
@@ -140,47 +170,31 @@ def why_none(name: str, matches: Iterable[Match]) -> str:
     return f"the drafters known for {name} cannot run here ({'; '.join(reasons)})"
 
 
-def search_drafters(text: str, table: Iterable[KnownDrafter] | None = None) -> list[KnownDrafter]:
+def search_drafters(text: str) -> list[KnownDrafter]:
     """Rows in which a target or the drafter has the text in its name, in any case."""
-    rows, wanted = known_drafters() if table is None else table, text.lower()
-    return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
+    wanted = text.lower()
+    return [
+        row for row in known_drafters() if any(wanted in name.lower() for name in (row.repo, *row.targets))
+    ]
 
 
-def _matches(names: Iterable[str], rows: Sequence[KnownDrafter], *, is_base: bool) -> list[Match]:
+def _matches(names: Sequence[str], *, is_base: bool) -> list[Match]:
     """Rows that have one of the names, or another name of the same model: those in one row are the same."""
-    names = list(names)
-    named = dict(_named(names, rows))
-    others = {name for row in named for name in row.targets}
-    found = _named([*names, *others], rows)
-    return [Match(row, named.get(row, target), is_base) for row, target in found]
+    named = dict(_named(names))
+    others = [name for row in named for name in row.targets]
+    return [Match(row, named.get(row, target), is_base) for row, target in _named([*names, *others])]
 
 
-def _named(names: Sequence[str], rows: Iterable[KnownDrafter]) -> list[tuple[KnownDrafter, str]]:
+def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:
     """Rows that have one of the names, and the name."""
     keys = {_key(name) for name in names} - {""}
     tags = {name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/") for name in names}
-
-    def matches(target: str) -> bool:
-        return any(_is_ollama_name(tag, target) for tag in tags) if ":" in target else _key(target) in keys
-
-    found = ((row, next((target for target in row.targets if matches(target)), None)) for row in rows)
-    return [(row, target) for row, target in found if target is not None]
-
-
-def _row(row: Mapping[str, Any], where: str) -> KnownDrafter:
-    known = {field.name for field in fields(KnownDrafter)}
-    unknown = sorted(row.keys() - known)
-    if unknown:
-        raise StoreError(f"{where}: unknown key {unknown[0]!r}; expected one of {', '.join(sorted(known))}")
-    try:
-        entry = KnownDrafter(**{**row, "targets": tuple(row.get("targets", ()))})
-    except TypeError as error:
-        raise StoreError(f"{where}: {str(error).partition('() ')[2]}") from None
-    if not entry.targets or entry.layer_ids not in ("boundary", "post", "default"):
-        raise StoreError(f"{where}: expected targets, and layer_ids boundary, post or default")
-    if entry.feed not in ("", "pre", "post"):
-        raise StoreError(f"{where}: feed: expected pre or post, found {entry.feed!r}")
-    return entry
+    for row in known_drafters():
+        for target in row.targets:
+            is_tag = ":" in target
+            if any(_is_ollama_name(tag, target) for tag in tags) if is_tag else _key(target) in keys:
+                yield row, target
+                break
 
 
 def _text(metadata: Mapping[str, Any], key: str) -> str:

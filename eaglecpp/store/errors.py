@@ -12,7 +12,16 @@ from dataclasses import dataclass
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["DigestError", "DownloadError", "OfflineError", "Report", "Status", "StoreError", "silent"]
+__all__ = [
+    "DigestError",
+    "DownloadError",
+    "HostRefusedError",
+    "OfflineError",
+    "Report",
+    "Status",
+    "StoreError",
+    "silent",
+]
 
 
 class StoreError(EagleError):
@@ -25,6 +34,10 @@ class DigestError(StoreError):
 
 class DownloadError(EagleError):
     """A server cannot be reached, refuses, or does not have what was asked for."""
+
+
+class HostRefusedError(DownloadError):
+    """A server that must not be asked: one that a request may not name, or in a network of this machine."""
 
 
 class OfflineError(DownloadError):
@@ -49,7 +62,7 @@ class Status:
 
 
 Report = Callable[[Status], None]
-"""Is told about every step; called from the thread that works."""
+"""Hears of every step; called from the thread that works."""
 
 
 def silent(status: Status) -> None:

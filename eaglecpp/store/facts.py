@@ -6,6 +6,7 @@ Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be fas
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,11 @@ from gguf import LlamaFileType
 
 from eaglecpp.convert import GgufFile, read_gguf, type_name
 
-__all__ = ["Facts", "human_number", "metadata", "read_facts"]
+__all__ = ["FILE_TYPES", "Facts", "human_number", "metadata", "read_facts"]
 
 DRAFTERS = ("eagle", "eagle3", "eagle31")
+FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
+"""llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +28,15 @@ class Facts:
     """The head of one GGUF; of a split file, of its first part, with the tensors of all parts counted.
 
     block_count: without prediction layers, which llama.cpp does not run as part of the target
-    base_models: Hub ids of the models it was made from, as its metadata says
     """
 
     file: GgufFile
     architecture: str
-    name: str
     n_parameters: int
     file_type: str
     context_length: int | None
     hidden_size: int | None
     block_count: int | None
-    base_models: tuple[str, ...]
 
     @property
     def is_drafter(self) -> bool:
@@ -97,13 +97,11 @@ def read_facts(files: Sequence[Path]) -> Facts:
     return Facts(
         file=head,
         architecture=arch,
-        name=head.text("general.name", ""),
         n_parameters=n_parameters,
         file_type=_file_type(head),
         context_length=head.integer(f"{arch}.context_length"),
         hidden_size=head.integer(f"{arch}.embedding_length"),
         block_count=blocks,
-        base_models=_base_models(head),
     )
 
 
@@ -132,26 +130,8 @@ def human_number(number: int) -> str:
 def _file_type(file: GgufFile) -> str:
     """Q4_K_M and the like; without the key, the type of most bytes."""
     number = file.integer("general.file_type")
-    try:
-        if number is not None:
-            return str(LlamaFileType(number).name).removeprefix("MOSTLY_").removeprefix("ALL_")
-    except ValueError:
-        pass
-    sizes: dict[str, int] = {}
+    name = next((name for name, known in FILE_TYPES.items() if known == number), None)
+    sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
-        sizes[type_name(tensor.type)] = sizes.get(type_name(tensor.type), 0) + tensor.n_bytes
-    return max(sizes, key=lambda name: sizes[name], default="unknown")
-
-
-def _base_models(file: GgufFile) -> tuple[str, ...]:
-    """Hub ids from `general.base_model.*`, by address or by organisation and name."""
-    found = []
-    for i in range(min(file.integer("general.base_model.count") or 0, 16)):
-        key = f"general.base_model.{i}"
-        url = file.text(f"{key}.repo_url", "")
-        organisation, name = file.text(f"{key}.organization", ""), file.text(f"{key}.name", "")
-        if "huggingface.co/" in url:
-            found.append(url.partition("huggingface.co/")[2].strip("/"))
-        elif name:
-            found.append(f"{organisation}/{name}".strip("/").replace(" ", "-"))
-    return tuple(found)
+        sizes[type_name(tensor.type)] += tensor.n_bytes
+    return name or max(sizes, key=sizes.__getitem__, default="unknown")

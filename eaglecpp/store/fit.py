@@ -2,15 +2,13 @@
 """Does this drafter, or this LoRA, belong to this target? Asked of two files without loading weights.
 
 `eaglecpp create` and `pull` ask before they bind the two together; the engine asks again when it loads them.
-Sources of the rules: native/engine/models.cpp, native/engine/token_map.cpp, ggml-org/llama.cpp:
-src/llama-adapter.cpp.
+Sources of the rules: native/engine/models.cpp, native/engine/token_map.cpp, native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from eaglecpp.convert import read_gguf
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.store.facts import Facts, read_facts
 
@@ -19,7 +17,6 @@ __all__ = ["check_adapter", "check_fit", "fits"]
 _NORMAL, _BYTE = 1, 6
 _OTHER_METHODS = ("dflash",)
 _ASSISTANT = "gemma4-assistant"
-_EMBEDDING = "token_embd.weight"  # its factors lie the other way round
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
@@ -62,31 +59,13 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     return facts
 
 
-def check_adapter(adapter: Path, target: Facts) -> None:
-    """Raises MismatchError for a GGUF that is not a LoRA, or not one for this model."""
-    file = read_gguf(adapter)
-    kind = file.text("general.type", "") or "model"
-    if kind != "adapter" or file.text("adapter.type", "") != "lora":
-        raise MismatchError(f"ADAPTER {adapter}: expected a LoRA (general.type adapter), found a {kind}")
-    if file.architecture != target.architecture:
-        raise MismatchError(
-            f"ADAPTER {adapter}: made for architecture '{file.architecture}', the target "
-            f"{target.file.path} is '{target.architecture}'"
-        )
-    is_split = (target.file.integer("split.count") or 1) > 1  # only the tensors of its first part are known
-    for name, tensor in file.tensors.items():
-        base, _, side = name.rpartition(".")
-        if side not in ("lora_a", "lora_b") or (is_split and base not in target.file.tensors):
-            continue
-        weight = target.file.tensors.get(base)
-        n_factor = tensor.shape[-1] if side == "lora_a" else tensor.shape[0]
-        n_weight = None if weight is None else weight.shape[-1] if side == "lora_a" else weight.shape[0]
-        if n_factor != n_weight and base != _EMBEDDING:
-            found = "the target has no such tensor" if n_weight is None else f"the target's has {n_weight}"
-            raise MismatchError(
-                f"ADAPTER {adapter} was not made for the target {target.file.path}: {name} is for {n_factor} "
-                f"{'inputs' if side == 'lora_a' else 'outputs'}, {found}"
-            )
+def check_adapter(adapter: Path, target: Path) -> None:
+    """Raises MismatchError or GgufError, naming the tensor, for a GGUF that is not a LoRA, or not one for
+    this model. target: its first part, the others next to it.
+    """
+    from eaglecpp._extension import core
+
+    core.check_lora(str(adapter), str(target))
 
 
 def fits(draft: Path, target: Facts) -> bool:
@@ -123,17 +102,9 @@ def _check_method(draft: Facts, target: Facts) -> None:
 def _check_small_model(small: Facts, target: Facts) -> None:
     """A small model must have the target's vocabulary; special tokens and padding at the end may differ."""
     ours, theirs = small.tokens, target.tokens
-    own_types, their_types = small.token_types, target.token_types
-
-    def is_ordinary(types: list[int], tokens: list[bytes], i: int) -> bool:
-        return i < len(tokens) and (i >= len(types) or types[i] in (_NORMAL, _BYTE))
-
-    different = [
-        i
-        for i in range(max(len(ours), len(theirs)))
-        if ours[i : i + 1] != theirs[i : i + 1]
-        and (is_ordinary(own_types, ours, i) or is_ordinary(their_types, theirs, i))
-    ]
+    ordinary = _ordinary(small) | _ordinary(target)
+    n_tokens = max(len(ours), len(theirs))
+    different = [i for i in range(n_tokens) if ours[i : i + 1] != theirs[i : i + 1] and i in ordinary]
     if not ours or different:
         first = different[0] if different else 0
         raise MismatchError(
@@ -142,6 +113,12 @@ def _check_small_model(small: Facts, target: Facts) -> None:
             f"{_shown(ours, first)} here, {_shown(theirs, first)} in the target; use a small model of the "
             "same family, or an EAGLE drafter for exactly this model"
         )
+
+
+def _ordinary(facts: Facts) -> set[int]:
+    """Ids of the tokens that stand for text."""
+    types = facts.token_types
+    return {i for i in range(len(facts.tokens)) if i >= len(types) or types[i] in (_NORMAL, _BYTE)}
 
 
 def _shown(tokens: list[bytes], i: int) -> str:
@@ -153,15 +130,10 @@ def _token_differences(draft: Facts, target: Facts) -> list[str]:
     ours, theirs, types = draft.tokens, target.tokens, draft.token_types
     if len(ours) != len(theirs):
         return []  # said already, as vocabulary size
-    different = [
-        i
-        for i, (a, b) in enumerate(zip(ours, theirs, strict=True))
-        if a != b and (not types or types[i] == _NORMAL)
-    ]
-    if not different:
-        return []
-    first = different[0]
+    is_normal = [kind == _NORMAL for kind in types] or [True] * len(ours)
+    different = [i for i, normal in enumerate(is_normal) if normal and ours[i] != theirs[i]]
     return [
-        f"tokenizer: {len(different)} tokens differ, the first is {first}: drafter "
-        f"{ours[first].decode('utf-8', 'replace')!r}, target {theirs[first].decode('utf-8', 'replace')!r}"
+        f"tokenizer: {len(different)} tokens differ, the first is {i}: drafter {_shown(ours, i)}, target "
+        f"{_shown(theirs, i)}"
+        for i in different[:1]
     ]

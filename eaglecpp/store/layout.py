@@ -11,30 +11,33 @@ releases write), types/model/name.go.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from eaglecpp.data_dir import data_dir
+from eaglecpp.data_dir import data_dir, folder_named
 from eaglecpp.references.names import ModelName, ModelNameError, canonical
 from eaglecpp.store.errors import StoreError
 
 __all__ = [
+    "LOCKS",
     "blob_path",
     "child",
     "default_root",
     "find_manifest",
     "is_digest",
     "is_file_name",
+    "manifest_files",
     "manifest_path",
     "manifests",
     "ollama_roots",
     "partial_path",
 ]
 
+LOCKS = "locks"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
-_OLLAMA_V2_HOSTS = {"registry.ollama.ai": "ollama.com"}
 _FOLDERS = ("manifests-v2", "manifests")
 _NO_NAME = re.compile(r'[\x00-\x1f\x7f<>:"/\\|?*]|[. ]$')
 _RESERVED = re.compile(
@@ -44,33 +47,33 @@ _MAX_NAME_BYTES = 200  # file systems take 255; temporary names add to it
 
 
 def default_root() -> Path:
-    """The folder of our own store: `EAGLECPP_MODELS`, or the platform's place for data of programs."""
-    override = os.environ.get("EAGLECPP_MODELS")
-    return Path(override).expanduser() if override else data_dir() / "models"
+    """The folder of our own store: `EAGLECPP_MODELS`, or the platform's folder for data of programs."""
+    return folder_named("EAGLECPP_MODELS") or data_dir() / "models"
 
 
 def ollama_roots() -> list[Path]:
-    """Places where Ollama keeps models, whether they exist or not; the first one with a name wins."""
-    given = os.environ.get("OLLAMA_MODELS")
-    places = [Path(given).expanduser()] if given else []
-    places.append(Path.home() / ".ollama" / "models")
+    """Folders where Ollama keeps models, whether they exist or not; the first one with a name wins."""
+    given = folder_named("OLLAMA_MODELS")
+    folders = [] if given is None else [given]
+    with contextlib.suppress(RuntimeError):  # a user without a home
+        folders.append(Path.home() / ".ollama" / "models")
     if os.name == "posix":
-        places += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]
-    return list(dict.fromkeys(places))
+        folders += [Path("/usr/share/ollama/.ollama/models"), Path("/var/lib/ollama/.ollama/models")]
+    return list(dict.fromkeys(folders))
 
 
 def is_file_name(text: object) -> bool:
     """Whether the text is the name of a file and nothing else, on every system: no separator, drive letter,
-    stream, reserved or hidden name. What names of strangers have to be before they touch a disk.
+    stream, reserved or hidden name. What untrusted names have to be before they touch a disk.
     """
-    if (
-        not isinstance(text, str)
-        or not text
-        or text.startswith(".")
-        or len(text.encode(errors="replace")) > _MAX_NAME_BYTES
-    ):
-        return False
-    return _NO_NAME.search(text) is None and _RESERVED.fullmatch(text) is None
+    return (
+        isinstance(text, str)
+        and text != ""
+        and not text.startswith(".")
+        and len(text.encode(errors="replace")) <= _MAX_NAME_BYTES
+        and _NO_NAME.search(text) is None
+        and _RESERVED.fullmatch(text) is None
+    )
 
 
 def child(folder: Path, name: str) -> Path:
@@ -106,15 +109,25 @@ def manifest_path(root: Path, name: ModelName) -> Path:
 
 def find_manifest(root: Path, name: ModelName) -> Path | None:
     """The manifest of a name, upper and lower case not told apart; None when there is none."""
+    exact = manifest_path(root, name)
+    if os.path.lexists(exact) and not exact.is_dir():
+        return exact
     name = canonical(name)
-    v2_host = _OLLAMA_V2_HOSTS.get(name.host.lower())
-    hosts = [name.host] if v2_host is None else [name.host, v2_host]
+    return next((path for other, path in manifests(root) if other.same_as(name)), None)
+
+
+def manifest_files(root: Path) -> Iterator[Path]:
+    """Every file that may be a manifest, also under a name that we do not read. Raises OSError for a folder
+    that cannot be looked into.
+    """
+
+    def fail(error: OSError) -> None:
+        raise error
+
     for folder in _FOLDERS:
-        for host in hosts:
-            found = _descend(root / folder, (host, *name.parts[1:]))
-            if found is not None:
-                return found
-    return None
+        if (root / folder).is_dir():
+            for path, _, names in os.walk(root / folder, onerror=fail, followlinks=True):
+                yield from (Path(path, name) for name in names if not name.startswith("."))
 
 
 def manifests(root: Path) -> Iterator[tuple[ModelName, Path]]:
@@ -128,23 +141,6 @@ def manifests(root: Path) -> Iterator[tuple[ModelName, Path]]:
                 name = canonical(ModelName.parse(f"{host}/{namespace}/{model}:{tag}"))
             except ModelNameError:
                 continue
-            key = tuple(part.lower() for part in name.parts)
-            if key not in seen and not path.is_dir():
-                seen.add(key)
+            if name.key not in seen and not path.is_dir():
+                seen.add(name.key)
                 yield name, path
-
-
-def _descend(path: Path, parts: tuple[str, ...]) -> Path | None:
-    for part in parts:
-        exact = path / part
-        if os.path.lexists(exact):
-            path = exact
-            continue
-        try:
-            same = sorted(entry for entry in path.iterdir() if entry.name.lower() == part.lower())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        if not same:
-            return None
-        path = same[0]
-    return None if path.is_dir() else path

@@ -12,37 +12,33 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 from eaglecpp.store.errors import Report, Status, StoreError
-from eaglecpp.store.layout import blob_path
+from eaglecpp.store.layout import LOCKS, blob_path
 
-__all__ = ["LOCKS", "lock_blob", "lock_path", "lock_store", "try_lock"]
+__all__ = ["lock_blob", "lock_store", "try_lock"]
 
-LOCKS = "locks"
 _PATIENCE_S = 120.0
 
 
 @contextlib.contextmanager
 def lock_store(root: Path) -> Iterator[None]:
     """Nobody else changes manifests and blobs inside the block. Raises StoreError after two minutes."""
-    lock = _file_lock(root / LOCKS / "store.lock")
     try:
-        lock.acquire(timeout=_PATIENCE_S)
+        with _file_lock(root / LOCKS / "store.lock").acquire(timeout=_PATIENCE_S):
+            yield
     except Timeout:
         raise StoreError(
             f"{root}: another process has been changing the store for {_PATIENCE_S:.0f} s; is it stuck?"
         ) from None
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 @contextlib.contextmanager
 def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
     """Nobody else writes to that blob's partial file inside the block; waits, and says so."""
-    lock = _file_lock(lock_path(root, digest))
+    path = root / LOCKS / f"{blob_path(root, digest).name}.lock"
+    lock = _file_lock(path)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -51,27 +47,16 @@ def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
     try:
         yield
     finally:
+        with contextlib.suppress(OSError):  # Windows keeps an open file
+            path.unlink()  # while it is ours: whoever waits for it makes a new one
         lock.release()
 
 
-def lock_path(root: Path, digest: str) -> Path:
-    """The file that `lock_blob` locks."""
-    return root / LOCKS / f"{blob_path(root, digest).name}.lock"
-
-
-@contextlib.contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Whether nobody holds that lock; if so it is ours inside the block."""
-    lock = _file_lock(path)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        lock.release()
+def try_lock(folder: Path) -> BaseFileLock:
+    """The lock of a folder, which is ours now, until it is released. Raises Timeout where it is taken."""
+    lock = FileLock(folder / "lock", is_singleton=False)
+    lock.acquire(timeout=0)
+    return lock
 
 
 def _file_lock(path: Path) -> FileLock:

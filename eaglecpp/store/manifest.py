@@ -8,15 +8,16 @@ types/model/config.go.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import is_digest, is_file_name
 
-__all__ = ["CONFIG", "IMAGE", "MANIFEST", "MAX_JSON", "PRAGMAS", "Config", "Layer", "Manifest"]
+__all__ = ["CONFIG", "IMAGE", "MANIFEST", "MAX_JSON", "PRAGMAS", "Layer", "Manifest", "decoded"]
 
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
@@ -26,12 +27,22 @@ PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
 """The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama passes over it."""
 MAX_JSON = 16 << 20
 """Bytes of a manifest or config: more than any honest one has."""
+_DECIDED_HERE, _DECISIONS = "decidedHere", ("draft", "settings")
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _RUNNERS = ("ollama", "llamacpp", "")  # of a manifest list, in Ollama's order of preference; never mlx
+_T = TypeVar("_T")
 
 
-@dataclass(frozen=True)
-class Layer:
+class _LayerError(StoreError, ValueError):
+    """A value that a layer cannot have."""
+
+
+class Layer(
+    msgspec.Struct,
+    frozen=True,
+    omit_defaults=True,
+    rename={"media_type": "mediaType", "origin": "from"},
+):
     """One blob of a model.
 
     origin: the name of the model it was taken over from ("from" in the file)
@@ -41,35 +52,36 @@ class Layer:
 
     media_type: str
     digest: str
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0)]
     origin: str = ""
     name: str = ""
 
     def __post_init__(self) -> None:
+        if not is_digest(self.digest):
+            raise _LayerError(f"digest: expected sha256: and 64 hex digits, found {self.digest!r}")
         if self.kind == "model" and self.name and not is_file_name(self.name):
-            raise StoreError(f"name: expected the bare name of a file, found {self.name!r}")
+            raise _LayerError(f"name: expected the bare name of a file, found {self.name!r}")
+        msgspec.structs.force_setattr(self, "digest", self.digest.lower().replace("-", ":"))
 
     @property
     def kind(self) -> str:
         """ "model", "draft", "template", ...; the whole media type when it is none of Ollama's."""
         return self.media_type.removeprefix(IMAGE)
 
-    def to_json(self) -> dict[str, Any]:
-        """As it stands in a manifest."""
-        entry: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
-        if self.origin:
-            entry["from"] = self.origin
-        if self.name:
-            entry["name"] = self.name
-        return entry
-
 
 @dataclass(frozen=True)
 class Manifest:
-    """The blobs of one model. config: None in manifests that have none."""
+    """The blobs of one model.
+
+    config:       None in manifests that have none
+    decided_here: what this machine's user decided: "settings" (`create` wrote them), "draft" (he named the
+                  drafter). It stands in the manifest, so that it changes in one step with what it is about;
+                  a manifest of a registry loses it on its way in
+    """
 
     layers: tuple[Layer, ...]
     config: Layer | None = None
+    decided_here: frozenset[str] = frozenset()
 
     @property
     def blobs(self) -> tuple[Layer, ...]:
@@ -90,10 +102,11 @@ class Manifest:
         value = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": None if self.config is None else self.config.to_json(),
-            "layers": [layer.to_json() for layer in self.layers],
+            "config": self.config,
+            "layers": self.layers,
+            **({_DECIDED_HERE: sorted(self.decided_here)} if self.decided_here else {}),
         }
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        return msgspec.json.encode(value) + b"\n"
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str, read_blob: Callable[[str], bytes] | None = None) -> Manifest:
@@ -102,87 +115,40 @@ class Manifest:
         where:     its name, for messages. read_blob: content by digest, for lists that refer to blobs.
         Raises StoreError.
         """
-        value = _object(data, where)
+        value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
+        decided_here = value.get(_DECIDED_HERE)
         if value.get("mediaType") == _LIST:
             value = _chosen(value, where, read_blob)
-        layers = value.get("layers")
-        if not isinstance(layers, list):
-            raise StoreError(f"{where}: layers: expected a list, found {type(layers).__name__}")
         config = value.get("config")
         has_config = isinstance(config, Mapping) and config.get("digest")
-        return cls(
-            tuple(_layer(entry, f"{where}: layers[{i}]") for i, entry in enumerate(layers)),
-            _layer(config, f"{where}: config") if has_config else None,
-        )
+        try:
+            return cls(
+                msgspec.convert(value.get("layers"), tuple[Layer, ...]),
+                msgspec.convert(config, Layer) if has_config else None,
+                frozenset(
+                    word for word in _DECISIONS if isinstance(decided_here, list) and word in decided_here
+                ),
+            )
+        except msgspec.ValidationError as error:
+            raise StoreError(f"{where}: layers and config: {error}") from None
 
 
-@dataclass(frozen=True)
-class Config:
-    """The config blob: what a model says of itself. Keys that are not known are kept."""
-
-    values: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def from_bytes(cls, data: bytes, where: str) -> Config:
-        """Raises StoreError for anything but a JSON object."""
-        return cls(_object(data, where))
-
-    def to_bytes(self) -> bytes:
-        """Compact JSON."""
-        return json.dumps(dict(self.values), ensure_ascii=False, separators=(",", ":")).encode()
-
-    def text(self, key: str) -> str:
-        """A value that is a text, else ""."""
-        value = self.values.get(key)
-        return value if isinstance(value, str) else ""
-
-    def number(self, key: str) -> int | None:
-        """A value that is a whole number, else None."""
-        value = self.values.get(key)
-        return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-    @property
-    def draft_architecture(self) -> str:
-        """Architecture of the drafter, "" when the model has none or does not say."""
-        draft = self.values.get("draft")
-        value = draft.get("architecture") if isinstance(draft, Mapping) else None
-        return value if isinstance(value, str) else ""
-
-
-def _object(data: bytes, where: str) -> Mapping[str, Any]:
+def decoded(data: bytes, where: str, type: type[_T]) -> _T:
+    """A JSON value of this type. Raises StoreError."""
     if len(data) > MAX_JSON:
         raise StoreError(f"{where}: {len(data)} bytes; at most {MAX_JSON} are read")
     try:
-        value = json.loads(data)
-    except (ValueError, RecursionError) as error:
+        return msgspec.json.decode(data, type=type)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreError(f"{where}: expected JSON: {error}") from None
-    if not isinstance(value, Mapping):
-        raise StoreError(f"{where}: expected a JSON object, found {type(value).__name__}")
-    return value
-
-
-def _layer(entry: Any, where: str) -> Layer:
-    if not isinstance(entry, Mapping):
-        raise StoreError(f"{where}: expected an object, found {type(entry).__name__}")
-    digest, size = entry.get("digest"), entry.get("size")
-    if not is_digest(digest):
-        raise StoreError(f"{where}: digest: expected sha256: and 64 hex digits, found {digest!r}")
-    if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-        raise StoreError(f"{where}: size: expected a number of bytes, found {size!r}")
-    texts = [entry.get(key, "") for key in ("mediaType", "from", "name")]
-    if not all(isinstance(text, str) for text in texts):
-        raise StoreError(f"{where}: mediaType, from, name: expected texts, found {texts!r}")
-    try:
-        return Layer(texts[0], str(digest).lower().replace("-", ":"), size, texts[1], texts[2])
-    except StoreError as error:
-        raise StoreError(f"{where}: {error}") from None
 
 
 def _chosen(
     value: Mapping[str, Any], where: str, read_blob: Callable[[str], bytes] | None
 ) -> Mapping[str, Any]:
     """The entry of a manifest list that llama.cpp can run."""
-    entries = [entry for entry in value.get("manifests") or [] if isinstance(entry, Mapping)]
+    listed = value.get("manifests")
+    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
     for runner in _RUNNERS:
         for entry in entries:
             if str(entry.get("runner") or "").lower() != runner:
@@ -190,6 +156,6 @@ def _chosen(
             if "layers" in entry:
                 return entry
             if is_digest(entry.get("digest")) and read_blob is not None:
-                return _object(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}")
+                return decoded(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}", dict[str, Any])
     runners = ", ".join(str(entry.get("runner")) for entry in entries) or "none"
     raise StoreError(f"{where}: no variant for llama.cpp; the variants are for: {runners}")

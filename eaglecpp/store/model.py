@@ -2,66 +2,74 @@
 """`StoredModel`: one model of a store, read only when asked.
 
 Layers become what the rest of the program works with: paths of GGUF files, a `Modelfile` value, a config.
-Nothing is written, except the folder of names that a split GGUF needs (see `shards`).
+Nothing is written, except the folder of names that a split GGUF needs (see `VIEWS`).
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from eaglecpp.errors import UnsupportedError
+from eaglecpp.files import link
 from eaglecpp.references.names import ModelName
+from eaglecpp.references.reference import in_order
 from eaglecpp.store.errors import StoreError
-from eaglecpp.store.manifest import PRAGMAS, Config, Layer, Manifest
+from eaglecpp.store.layout import child
+from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
 
-__all__ = ["BlobFinder", "StoredModel"]
+__all__ = ["VIEWS", "StoredModel"]
 
-_MAX_TEXT = 16 << 20
-"""Bytes of a template, system prompt, license ...: more than any honest one has."""
-
-BlobFinder = Callable[[Layer], Path]
-"""The file of a layer, checked for its size; raises StoreError."""
+VIEWS = "views"
+"""Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
+llama.cpp finds the others by the name of one (`x-00001-of-00003.gguf`), which blobs do not have.
+"""
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
 class StoredModel:
     """A model by name.
 
-    path:     the manifest file
-    root:     the store it is in
-    own:      whether that is our own store; the others are only read
-    made:     digests of settings that were written on this machine, by `create`
+    path:      the manifest file
+    root:      the store it is in
+    owner:     whose that is: "" ours, else the program that changes and removes it; that one is only read
+    find_blob: the file of a layer, checked for its size; raises StoreError
+    data:      the manifest's bytes
+    mtime:     when it was written, in seconds
+    made_up:   the config, where no blob holds it
     """
 
     name: ModelName
     manifest: Manifest
     path: Path
     root: Path
-    own: bool
-    find_blob: BlobFinder = field(repr=False, compare=False)
-    made: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    owner: str
+    find_blob: Callable[[Layer], Path] = field(repr=False, compare=False)
+    data: bytes = field(repr=False, compare=False)
+    mtime: float = field(repr=False, compare=False)
+    made_up: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
-    def keeper(self) -> str:
-        """Whose it is: "" ours, else the program that changes and removes it."""
-        return "" if self.own else "Ollama"
+    def own(self) -> bool:
+        """Whether it is in our own store."""
+        return not self.owner
 
     @cached_property
     def digest(self) -> str:
         """64 hex digits that name this state of the model; `list` shows the first 12."""
-        return hashlib.sha256(self.path.read_bytes()).hexdigest()
+        return hashlib.sha256(self.data).hexdigest()
 
     @property
     def modified(self) -> datetime:
         """When the manifest was written."""
-        return datetime.fromtimestamp(self.path.stat().st_mtime, UTC)
+        return datetime.fromtimestamp(self.mtime, UTC)
 
     @property
     def size(self) -> int:
@@ -74,17 +82,30 @@ class StoredModel:
         return not self.manifest.of_kind("model", "tensor") and bool(self.manifest.of_kind("draft"))
 
     @cached_property
-    def config(self) -> Config:
+    def config(self) -> Mapping[str, Any]:
         """What the model says of itself; empty when it says nothing."""
+        if self.made_up is not None:
+            return self.made_up
         layer = self.manifest.config
-        return Config() if layer is None else Config.from_bytes(self._bytes(layer), f"{self.name}: config")
+        return {} if layer is None else self._decoded(layer, "config", dict[str, Any])
+
+    def text(self, key: str) -> str:
+        """A value of the config that is a text, else ""."""
+        value = self.config.get(key)
+        return value if isinstance(value, str) else ""
+
+    @property
+    def draft_architecture(self) -> str:
+        """Architecture of the drafter, "" when the model has none or does not say."""
+        draft = self.config.get("draft")
+        value = draft.get("architecture") if isinstance(draft, Mapping) else None
+        return value if isinstance(value, str) else ""
 
     def check_runnable(self) -> None:
         """Raises UnsupportedError for what is not a model on this machine or not a GGUF, with the reason."""
-        config = self.config
-        if config.text("remote_host") or config.text("remote_model"):
-            raise UnsupportedError(f"{self.name}: runs on {config.text('remote_host') or 'another machine'}")
-        if self.manifest.of_kind("tensor") or config.text("model_format") not in ("", "gguf"):
+        if self.text("remote_host") or self.text("remote_model"):
+            raise UnsupportedError(f"{self.name}: runs on {self.text('remote_host') or 'another machine'}")
+        if self.manifest.of_kind("tensor") or self.text("model_format") not in ("", "gguf"):
             raise UnsupportedError(
                 f"{self.name}: this is an MLX model (safetensors); eaglecpp runs GGUF models. Pull a GGUF "
                 "version from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
@@ -97,16 +118,11 @@ class StoredModel:
         """The GGUF of the target; the parts of a split one in order. Raises StoreError, UnsupportedError."""
         self.check_runnable()
         layers = self.manifest.of_kind("model")
-        if len(layers) == 1:
-            return (self.find_blob(layers[0]),)
-        from eaglecpp.store.shards import split_view
-
-        return split_view(self.root, self.name, layers, self.find_blob)
+        return (self.find_blob(layers[0]),) if len(layers) == 1 else self._split_view(layers)
 
     def draft_file(self) -> Path | None:
         """The drafter's GGUF, of several the last; None without one. Raises StoreError."""
-        layers = self.manifest.of_kind("draft")
-        return self.find_blob(layers[-1]) if layers else None
+        return next(reversed(self.files("draft")), None)
 
     def files(self, kind: str) -> tuple[Path, ...]:
         """The files of a kind of layer, such as "adapter"."""
@@ -115,21 +131,17 @@ class StoredModel:
     def texts(self, *kinds: str) -> tuple[str, ...]:
         """The texts of the layers of these kinds, in order. Raises StoreError."""
         layers = self.manifest.of_kind(*kinds)
-        return tuple(self._bytes(layer).decode("utf-8", "replace") for layer in layers)
+        return tuple(self._bytes(layer, layer.kind).decode("utf-8", "replace") for layer in layers)
 
-    def json(self, kind: str) -> Any:
-        """The JSON value of the last layer of a kind; None without one. Raises StoreError."""
+    def json(self, kind: str, type: type[_T], default: _T) -> _T:
+        """The JSON value of the last layer of a kind. Raises StoreError."""
         layers = self.manifest.of_kind(kind)
-        if not layers:
-            return None
-        try:
-            return json.loads(self._bytes(layers[-1]))
-        except (ValueError, RecursionError) as error:
-            raise StoreError(f"{self.name}: {kind}: expected JSON: {error}") from None
+        return self._decoded(layers[-1], kind.rpartition(".")[2], type) if layers else default
 
-    def made_here(self, kind: str) -> bool:
-        """Whether all layers of a kind were written on this machine, not by whoever published the model."""
-        return all(layer.digest in self.made for layer in self.manifest.of_kind(kind))
+    @property
+    def decided_here(self) -> frozenset[str]:
+        """What this machine's user decided, not whoever published the model: see `Manifest`."""
+        return self.manifest.decided_here if self.own else frozenset()
 
     @property
     def template_origin(self) -> str:
@@ -139,13 +151,41 @@ class StoredModel:
 
     def pragmas(self) -> list[tuple[str, str]]:
         """The `#eaglecpp:` lines it was created with, as (name, value)."""
-        value = self.json(PRAGMAS)
-        pairs = value if isinstance(value, list) else []
-        if not all(isinstance(p, list) and len(p) == 2 and all(isinstance(t, str) for t in p) for p in pairs):
-            raise StoreError(f"{self.name}: pragmas: expected a list of [name, value], found {pairs!r:.80}")
-        return [(name, text) for name, text in pairs]
+        return self.json(PRAGMAS, list[tuple[str, str]], [])
 
-    def _bytes(self, layer: Layer) -> bytes:
-        if layer.size > _MAX_TEXT:
-            raise StoreError(f"{self.name}: {layer.kind}: {layer.size} bytes; at most {_MAX_TEXT} are read")
+    def _split_view(self, layers: Sequence[Layer]) -> tuple[Path, ...]:
+        """Paths at which llama.cpp can open the parts of a split GGUF, first part first."""
+        by_name = {layer.name: layer for layer in layers}
+        try:
+            names = in_order(by_name)
+        except ValueError:
+            found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
+            raise StoreError(
+                f"{self.name}: {len(layers)} model layers that are not a split GGUF: {found}"
+            ) from None
+        folder = child(self.root / VIEWS, by_name[names[0]].digest[-64:])
+        paths = tuple(child(folder, name) for name in names)
+        for name, path in zip(names, paths, strict=True):
+            blob = self.find_blob(by_name[name])
+            try:
+                if not (path.exists() and path.samefile(blob)):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+                    temporary.unlink(missing_ok=True)
+                    link(blob, temporary)
+                    temporary.replace(path)
+                    temporary.unlink(missing_ok=True)  # which two names of one file keep
+            except OSError as error:
+                raise StoreError(
+                    f"{self.name}: split GGUF: cannot link {path}: {error.strerror}; llama.cpp needs the "
+                    "parts under their names, so the store must be writable once"
+                ) from error
+        return paths
+
+    def _decoded(self, layer: Layer, what: str, type: type[_T]) -> _T:
+        return decoded(self._bytes(layer, what), f"{self.name}: {what}", type)
+
+    def _bytes(self, layer: Layer, what: str) -> bytes:
+        if layer.size > MAX_JSON:  # more than any honest template, prompt or license has
+            raise StoreError(f"{self.name}: {what}: {layer.size} bytes; at most {MAX_JSON} are read")
         return self.find_blob(layer).read_bytes()

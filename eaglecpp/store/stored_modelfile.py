@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A stored model as a `Modelfile`: what `show --modelfile` prints, a FROM inherits, and the engine is told.
+"""A stored model as a `Modelfile`: what `show --modelfile` prints, a FROM inherits, and the engine gets.
 
 Values that this version does not know (a parameter of a newer Ollama) become notices, never errors: a model
 that is stored must stay usable.
@@ -7,29 +7,32 @@ that is stored must stay usable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from eaglecpp.chat.message import Message
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
-from eaglecpp.modelfile.pragmas import settings, without_strange_parameters, without_strange_pragmas
+from eaglecpp.modelfile.pragmas import settings, without_untrusted_parameters, without_untrusted_pragmas
 from eaglecpp.modelfile.syntax import Command
-from eaglecpp.store.errors import StoreError
-from eaglecpp.store.manifest import PRAGMAS
 from eaglecpp.store.model import StoredModel
 
 __all__ = ["stored_modelfile", "templates_of"]
 
 
+class _Turn(msgspec.Struct):
+    role: str
+    content: str
+
+
 def stored_modelfile(model: StoredModel) -> Modelfile:
     """The Modelfile that would make this model again, with the paths of its blobs; of a model that was not
-    made here, without what a stranger may not decide. Raises StoreError.
+    made here, without what an untrusted one may not decide. Raises StoreError.
     """
     parameters, notices = _parameters(model)
-    config = model.config
     pragmas = tuple(Command(name, value) for name, value in model.pragmas())
     parameters, pragmas, dropped = _trusted(model, parameters, pragmas)
     targets = model.target_files()[:1] if model.manifest.of_kind("model") else ()
@@ -41,12 +44,12 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         adapters=_commands("adapter", model.files("adapter")),
         template=templates[-1] if templates else None,
         system=systems[-1] if systems else None,
-        messages=_messages(model),
+        messages=tuple(Message(turn.role, turn.content) for turn in model.json("messages", list[_Turn], [])),
         parameters=parameters,
         license=model.texts("license"),
-        renderer=config.text("renderer") or None,
-        parser=config.text("parser") or None,
-        requires=config.text("requires") or None,
+        renderer=model.text("renderer") or None,
+        parser=model.text("parser") or None,
+        requires=model.text("requires") or None,
         pragmas=pragmas,
         settings=settings(pragmas, str(model.name)),
         notices=(*notices, *dropped, *_formats(model)),
@@ -67,14 +70,9 @@ def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
 
 
 def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[Notice]]:
-    values = model.json("params")
-    if values is None:
-        return {}, []
-    if not isinstance(values, Mapping):
-        raise StoreError(f"{model.name}: params: expected a JSON object, found {type(values).__name__}")
     parameters: dict[str, ParameterValue] = {}
     notices = []
-    for name, value in values.items():
+    for name, value in model.json("params", dict[str, Any], {}).items():
         if value is None or name in DEPRECATED or name in RETIRED:
             continue
         try:
@@ -88,13 +86,12 @@ def _trusted(
     model: StoredModel, parameters: dict[str, ParameterValue], pragmas: tuple[Command, ...]
 ) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[Notice]]:
     """Parameters and pragmas that may take effect, and what is said about the others."""
-    left_out: list[str] = []
-    if not model.made_here("params"):
-        parameters, dropped = without_strange_parameters(parameters)
-        left_out += [f"parameter {text}" for text in dropped]
-    if not model.made_here(PRAGMAS):
-        pragmas, dropped = without_strange_pragmas(pragmas)
-        left_out += [f"pragma {text}" for text in dropped]
+    if "settings" in model.decided_here:
+        return parameters, pragmas, []
+    parameters, dropped = without_untrusted_parameters(parameters)
+    left_out = [f"parameter {text}" for text in dropped]
+    pragmas, dropped = without_untrusted_pragmas(pragmas)
+    left_out += [f"pragma {text}" for text in dropped]
     way = "; to allow it, give it on the command line or in your own Modelfile"
     return (
         parameters,
@@ -105,23 +102,10 @@ def _trusted(
 
 def _formats(model: StoredModel) -> list[Notice]:
     """What explains a prompt that differs from Ollama's: code of Ollama's that a model names."""
-    named = [f"{word.upper()} {name}" for word in ("renderer", "parser") if (name := model.config.text(word))]
+    named = [f"{word.upper()} {name}" for word in ("renderer", "parser") if (name := model.text(word))]
     if not named:
         return []
     built_in = "is built into Ollama" if len(named) == 1 else "are built into Ollama"
     return [
         Notice(f"{model.name}: {' and '.join(named)} {built_in}; eaglecpp uses the model's chat template")
     ]
-
-
-def _messages(model: StoredModel) -> tuple[Message, ...]:
-    values = model.json("messages")
-    if values is None:
-        return ()
-    if not isinstance(values, list) or not all(_is_message(value) for value in values):
-        raise StoreError(f"{model.name}: messages: expected a list of objects with role and content")
-    return tuple(Message(value["role"], value["content"]) for value in values)
-
-
-def _is_message(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(value.get(key), str) for key in ("role", "content"))

@@ -8,7 +8,7 @@ for a target or those of an existing drafter.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -16,91 +16,33 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, convert_checkpoint, open_drafter
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.opening.checkpoint import local_checkpoint
-from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train.capture.cache import CacheOptions
+from eaglecpp.options import ModelOptions
+from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.converse import ConverseSettings, converse
-from eaglecpp.train.capture.crowd import crowd_options
 from eaglecpp.train.capture.features import default_layers
 from eaglecpp.train.capture.generate import generate
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
-from eaglecpp.train.data.texts import TrainOn
+from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.distributed import Ranks
-from eaglecpp.train.fit.export import Vocab
-from eaglecpp.train.fit.loop import Budget, Limits, Reporter
-from eaglecpp.train.fit.loss import Loss
+from eaglecpp.train.fit.loop import Reporter
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
 from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, new_layers, target_embedding
+from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Corpus", "Listener", "Plan", "TrainOptions", "make_plan", "open_crowd", "read_data"]
+__all__ = ["Corpus", "Listener", "Plan", "make_plan", "open_batch", "read_data"]
 
 _DRAFT_VOCAB = 32000
 _RIDGE = 1e-3
 _N_CONVERSATIONS = 2000
 _N_SEQUENCES = 32
 _N_CTX = 2048
-_CHAINS = "chain:5"
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """What `eaglecpp train` was asked for; fields as the options of the command. 0 or None: choose.
-
-    conversations: how many the target writes itself; 0 = none beside `data`, 2000 without
-    rounds:        folder with verified drafts of the texts (`eaglecpp.rounds`), to be learnt from, too; with
-                   `on_policy` those of the answers are written there
-    """
-
-    target: Path
-    out: Path
-    data: tuple[Path, ...] = ()
-    generate: bool = False
-    on_policy: bool = False
-    rounds: Path | None = None
-    conversations: int = 0
-    sequences: int = 0
-    sampling: SamplingOptions = field(default_factory=SamplingOptions)
-    finetune: str | None = None
-    eagle3: bool = False
-    eagle1: bool = False
-    mla: bool = False
-    share_head: bool = False
-    random_start: bool = False
-    draft_vocab: int = 0
-    draft_layers: int = 0
-    aux_layers: tuple[int, ...] = ()
-    n_ctx: int = 0
-    train_on: TrainOn = "assistant"
-    held_out: float = 0.02
-    cache: CacheOptions | None = None
-    budget: Budget = field(default_factory=lambda: Budget(epochs=2))
-    ttt_steps: int = 0
-    later_every: int = 0
-    loss_vocab: int | None = None
-    loss: Loss = "cross-entropy"
-    lr: float = 0.0
-    batch_tokens: int = 0
-    weight_decay: float = 0.01
-    clip: float = 1.0
-    seed: int = 1
-    limits: Limits = field(default_factory=Limits)
-    resume: bool = False
-    type: str = "Q8_0"
-    qat: bool = False
-    device: str = "auto"
-    dtype: str = "auto"
-    threads: int = 0
-    n_gpu_layers: int = -1
-
-    def __post_init__(self) -> None:
-        if self.on_policy and self.rounds is None:
-            object.__setattr__(self, "rounds", self.out / "rounds")
 
 
 class Listener(Reporter, Protocol):
@@ -132,18 +74,11 @@ class Plan:
     """What is trained: shape, vocabulary, first weights, embedding."""
 
     spec: DraftSpec
-    vocab: Vocab
+    vocab: DraftVocabulary
     start: Start
     embedding: torch.Tensor
     share_head: bool
     own_embedding: bool
-
-    @property
-    def draft_ids(self) -> NDArray[np.int64]:
-        """i64 [n_vocab], the draft id of each token, -1 outside."""
-        table = np.full(self.vocab.n_vocab, -1, np.int64)
-        table[self.vocab.ids] = np.arange(len(self.vocab.ids))
-        return table
 
 
 def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus:
@@ -151,7 +86,7 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
     with open_tokenizer(options.target) as engine:
         n_train_ctx = engine.native.n_ctx_train
         n_ctx = min(options.n_ctx or _N_CTX, n_train_ctx)
-        if options.n_ctx > n_train_ctx:
+        if (options.n_ctx or 0) > n_train_ctx:
             raise DataError(
                 f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
             )
@@ -180,7 +115,7 @@ def _conversations(
     """The file of what the target says when it is left to itself, written by the first process."""
     out = options.out / "conversations.jsonl"
     if ranks.first:
-        with open_crowd(options, n_ctx) as engine:
+        with open_batch(options, n_ctx) as engine:
             report = converse(
                 engine,
                 out,
@@ -189,7 +124,7 @@ def _conversations(
                 lambda *done: _tell(listener, "conversations", *done),
             )
         listener.note(
-            f"conversations: {report.n_conversations} in {out.name}, {report.n_before} from earlier runs, "
+            f"conversations: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
             f"{report.n_tokens} tokens written now"
         )
         for reason, n in report.dropped.items():
@@ -202,17 +137,15 @@ def _tell(listener: Listener, what: str, n_done: int, n_all: int, n_tokens: int)
     listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
 
-def open_crowd(options: TrainOptions, n_ctx: int, draft: Path | None = None) -> Engine:
+def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
     """The target for many texts at once; for fewer where memory does not hold so many caches, unless a number
-    was asked for. draft: its drafts are verified, chains of five as they are trained.
+    was asked for.
     """
-    model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads, n_gpu_layers=options.n_gpu_layers)
+    model = ModelOptions(n_ctx=n_ctx, n_threads=options.threads or 0, n_gpu_layers=options.n_gpu_layers)
     n = options.sequences or _N_SEQUENCES
     while True:
         try:
-            if draft is None:
-                return Engine.open(options.target, strategy="off", model=crowd_options(model, n))
-            return Engine.open(options.target, draft, strategy=_CHAINS, model=crowd_options(model, n))
+            return Engine.open(options.target, strategy="off", model=batch_options(model, n))
         except OutOfMemoryError:
             if options.sequences or n == 1:
                 raise
@@ -223,31 +156,20 @@ def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks
     """The file of the target's own answers, written by the first process."""
     out = options.out / "answers.jsonl"
     if ranks.first:
-        draft = _drafter(options) if options.on_policy else None
-        with open_crowd(options, n_ctx, draft) as engine:
+        with open_batch(options, n_ctx) as engine:
             report = generate(
                 options.data,
                 engine,
                 out,
                 options.sampling,
                 lambda *done: _tell(listener, "answers", *done),
-                rounds=options.rounds,
             )
         listener.note(
-            f"answers: {report.n_answers} in {out.name}, {report.n_before} from earlier runs, "
+            f"answers: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
             f"{report.n_tokens} tokens written now"
         )
     ranks.wait()
     return out
-
-
-def _drafter(options: TrainOptions) -> Path:
-    """The GGUF of the drafter that is trained on, made where it is a checkpoint."""
-    with local_checkpoint(str(options.finetune)) as found:
-        if found.path.suffix == ".gguf":
-            return found.path
-        out = options.out / "start.gguf"
-        return convert_checkpoint(found.path, options.target, out, aux_layers=options.aux_layers or None).out
 
 
 def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:
@@ -257,7 +179,6 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
     if plan.spec.fuses_embedding:
         kind = "EAGLE-1"
-    kind += ", latent attention" if plan.spec.latent else ""
     kind += f", {plan.spec.n_layers} layers" if plan.spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     listener.note(
@@ -274,22 +195,13 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     layers = options.aux_layers or default_layers(corpus.n_layer)
-    spec = new_spec(
-        file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1, mla=options.mla
-    )
+    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1)
     share_head = options.share_head or options.eagle1
     size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
     spec = with_vocab(with_layers(spec, options.draft_layers or 1), len(chosen.ids))
     start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
-    return Plan(
-        spec,
-        Vocab(chosen.ids, n_vocab),
-        start,
-        target_embedding(file),
-        share_head,
-        own_embedding=False,
-    )
+    return Plan(spec, chosen, start, target_embedding(file), share_head, own_embedding=False)
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
@@ -336,7 +248,7 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
         state |= new_layers(file, spec, range(n_before - 1, spec.n_layers - 1), options.seed)
         if spec.n_layers > n_before:
             notes.append(f"{spec.n_layers - n_before} new layers")
-    return Plan(spec, Vocab(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)
+    return Plan(spec, DraftVocabulary(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)
 
 
 def _moved_rows(target: torch.Tensor, known: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:

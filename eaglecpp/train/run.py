@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,25 +22,25 @@ from eaglecpp.errors import TrainError
 from eaglecpp.files import replace_bytes
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
-from eaglecpp.rounds import find_rounds
-from eaglecpp.train.capture.cache import CachedSource, open_source
+from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.distributed import Ranks, joined
 from eaglecpp.train.fit.evaluate import Acceptance
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Comparison, Hyper, Outcome, Trainer
+from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
-from eaglecpp.train.fit.plot import plot
-from eaglecpp.train.fit.process import avoid_broken_amx, choose_device, compute_type, computing
+from eaglecpp.train.fit.process import choose_device, compute_type, computing, prepare_process
 from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
-from eaglecpp.train.prepare import Corpus, Listener, Plan, TrainOptions, make_plan, read_data
+from eaglecpp.train.options import TrainOptions
+from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, read_data
 
 __all__ = ["Result", "Silent", "train"]
 
+_EPOCHS = 2.0
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
 _CACHED_TOKENS, _CAPTURED_TOKENS = 32768, 8192
@@ -72,9 +71,9 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
     writing raise. A run that `listener.stop` ended is saved and can be resumed.
     """
     parse_type(options.type)
-    avoid_broken_amx()
+    prepare_process()
     device = choose_device(options.device)
-    with computing(options.threads), joined(device) as ranks:
+    with computing(options.threads or 0), joined(device) as ranks:
         quiet = listener if ranks.first else Silent(listener)
         resume = _check_folder(options, ranks, quiet)
         quiet.on_work("reading the data", 0, 1)
@@ -131,7 +130,7 @@ def _source(
     source = open_source(
         options.target,
         corpus.conversations,
-        options.cache,
+        CacheOptions(options.cache, options.cache_type or "bf16") if options.cache else None,
         layers=plan.spec.aux_layers,
         model=model,
         on_plan=lambda cache: listener.note(str(cache)),
@@ -177,7 +176,9 @@ def _trainer(
         later_every=options.later_every or (2 if device.type == "cpu" else 1),
         seed=options.seed,
     )
-    limits = replace(options.limits, depth=max(options.limits.depth, hyper.n_steps))
+    limits = Limits(options.micro_tokens, eval_steps=options.eval_steps or 0, patience=options.patience or 0)
+    limits = replace(limits, depth=max(limits.depth, hyper.n_steps))
+    budget = Budget(options.steps, options.epochs, options.minutes)
     listener.note(
         f"training on {device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} steps of "
         f"training-time test, lr {lr:.2g}, {corpus.n_train} conversations, "
@@ -189,16 +190,15 @@ def _trainer(
         model,
         source,
         (everything[: corpus.n_train], everything[corpus.n_train :]),
-        plan.draft_ids,
+        plan.vocab.draft_ids,
         options.out / "state",
-        options.budget,
+        Budget(epochs=_EPOCHS) if budget == Budget() else budget,
         hyper,
         limits,
         listener,
         facts=_facts(options, plan, corpus, model),
         ranks=ranks,
         stored=stored,
-        rounds=None if options.rounds is None else partial(find_rounds, options.rounds),
     )
 
 
@@ -219,7 +219,6 @@ def _facts(options: TrainOptions, plan: Plan, corpus: Corpus, model: DraftModel)
         **({} if model.loss == "cross-entropy" else {"loss": model.loss}),
         # evaluations with and without, or of two types, do not tell which weights are best
         **({"qat": options.type} if options.qat else {}),
-        **({"rounds": True} if options.rounds else {}),
         "dtype": str(model.dtype),
         "drafter": json.dumps(shape, sort_keys=True),
     }
@@ -234,7 +233,7 @@ def _finish(
     outcome: Outcome,
     listener: Listener,
 ) -> Result:
-    """Checkpoint, GGUF, proof, picture, record; the comparison last, which takes a while."""
+    """Checkpoint, GGUF, proof, record; the comparison last, which takes a while."""
     record = _record(options, trainer, outcome)
     write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
     report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
@@ -247,11 +246,6 @@ def _finish(
     )
     record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
     _write(options.out / "training.json", record)
-    try:
-        if outcome.progress.losses:
-            plot(outcome.progress, options.out / "training.png", options.target.name)
-    except ImportError:
-        listener.note("did not draw training.png: matplotlib is not installed (pip install matplotlib)")
     listener.on_work("trying the drafter", 0, 1)
     compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
     if compared is not None:

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 #include "base/state_text.h"
@@ -21,7 +22,7 @@ constexpr double pull = 0.995;        // per label: no text may lock itself off 
 constexpr double drift = 0.01;        // variance a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double text_spread = 0.5;         // variance of text terms over texts
-constexpr double handed_over_most = 0.4;    // of a text term, when the text ends
+constexpr double handed_over_max = 0.4;     // of a text term, when the text ends
 constexpr double slack = 0.5, alarm = 5.0;  // CUSUM, in standard deviations
 
 double sigmoid(double z) {
@@ -75,35 +76,7 @@ void TextTerm::learn(double error, double information) {
 double TextTerm::hand_over(double information) const {
     const double variance_own = 2.0 / (1.0 + information / 8.0);
     const double gain = variance_own / (variance_own + text_spread + variance);
-    return std::clamp(gain * value, -handed_over_most, handed_over_most);
-}
-
-void Reliability::add(double predicted, bool accepted) {
-    const int bin = std::clamp((int)(predicted * 10.0), 0, 9);
-    n_[bin] += 1.0;
-    predicted_[bin] += predicted;
-    accepted_[bin] += accepted;
-}
-
-double Reliability::n_labels() const {
-    double n = 0.0;
-    for (double v : n_) n += v;
-    return n;
-}
-
-double Reliability::calibration_error() const {
-    const double n = n_labels();
-    double sum = 0.0;
-    for (int i = 0; i < 10; ++i) sum += std::fabs(predicted_[i] - accepted_[i]);
-    return n > 0.0 ? sum / n : 0.0;
-}
-
-std::array<Reliability::Bin, 10> Reliability::bins() const {
-    std::array<Bin, 10> out{};
-    for (int i = 0; i < 10; ++i) {
-        if (n_[i] > 0.0) out[i] = {n_[i], predicted_[i] / n_[i], accepted_[i] / n_[i]};
-    }
-    return out;
+    return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
 static bool is_coupled(int kind) {
@@ -123,22 +96,22 @@ AcceptanceModel::AcceptanceModel() {
 // Those of coupled requests lie between fits of two drafters at temperatures 0.5 to 1.0 with and without top-p and
 // min-p (docs/research/coupled-sampling.md).
 AcceptanceModel::Class::Class(bool is_coupled) {
-    if (is_coupled) {
-        slope_first.value = 0.6;
-        slope_later.value = 0.5;
-        clean_first.value = 0.35;
-        clean_later.value = 0.3;
-        for (int d = 0; d < n_depths; ++d) depth[d].value = 0.7 - 0.05 * std::min(d, 6);
-        rank[0].value = 0.5;
-        rank[1].value = 0.2;
-        rank[2].value = -0.2;
-        return;
+    const double rank_starts[2][n_rank_terms] = {{-0.4, -0.4, -0.4}, {0.5, 0.2, -0.2}};
+    first.slope.value = is_coupled ? 0.6 : 0.65;
+    later.slope.value = is_coupled ? 0.5 : 0.65;
+    if (is_coupled) first.clean.value = 0.35, later.clean.value = 0.3;
+    for (int d = 0; d < n_depths; ++d) {
+        first.offset[d].value = is_coupled ? 0.7 - 0.05 * std::min(d, 6) : -0.3 - 0.1 * std::min(d, 6);
     }
-    slope_first.value = slope_later.value = 0.65;
-    for (int d = 0; d < n_depths; ++d) depth[d].value = -0.3 - 0.1 * std::min(d, 6);
-    rank[0].value = -0.4;
-    rank[1].value = -0.4;
-    rank[2].value = -0.4;
+    for (int r = 0; r < n_rank_terms; ++r) later.offset[r].value = rank_starts[is_coupled][r];
+}
+
+std::vector<AcceptanceModel::Weight *> AcceptanceModel::Class::weights() {
+    std::vector<Weight *> out{&first.slope, &later.slope, &first.clean, &later.clean};
+    for (Side * side : {&first, &later}) {
+        for (Weight & w : side->offset) out.push_back(&w);
+    }
+    return out;
 }
 
 // A drafter's probability of its best token is about as large as its rate of acceptance, so that a chance equal to the
@@ -148,9 +121,10 @@ void AcceptanceModel::expect(const std::vector<float> & rates) {
     const Class plain(false);
     for (int d = 0; d < n_depths; ++d) {
         const double rate = std::clamp((double)rates[std::min((size_t)d, rates.size() - 1)], 0.05, 0.95);
-        const double start = (1.0 - plain.slope_first.value) * std::log(rate / (1.0 - rate));
+        const double start = (1.0 - plain.first.slope.value) * std::log(rate / (1.0 - rate));
         for (Class & c : classes_) {
-            if (c.depth[d].information == 0.0) c.depth[d].value += start - plain.depth[d].value;
+            Weight & w = c.first.offset[d];
+            if (w.information == 0.0) w.value += start - plain.first.offset[d].value;
         }
     }
 }
@@ -165,14 +139,13 @@ AcceptanceModel::Signs AcceptanceModel::signs_of(const Candidate & child, double
     return {logit_of(child.logp, left), logq > clean_min ? std::min((double)logq, 0.0) : clean_min};
 }
 
-double AcceptanceModel::first_logit(const Class & c, const TextState & text, int depth, const Signs & s) const {
-    return c.slope_first.value * s.x + c.clean_first.value * s.clean +
-           c.depth[std::clamp(depth - 1, 0, n_depths - 1)].value + text.first.value;
+// of the i-th child at this depth
+int AcceptanceModel::offset_of(int depth, int i) {
+    return i == 0 ? std::clamp(depth - 1, 0, n_depths - 1) : std::min(i - 1, n_rank_terms - 1);
 }
 
-double AcceptanceModel::later_logit(const Class & c, const TextState & text, int rank, const Signs & s) const {
-    return c.slope_later.value * s.x + c.clean_later.value * s.clean +
-           c.rank[std::min(rank - 2, n_rank_terms - 1)].value + text.later.value;
+double AcceptanceModel::side_logit(const Side & side, const TextTerm & text, int offset, const Signs & s) {
+    return side.slope.value * s.x + side.clean.value * s.clean + side.offset[offset].value + text.value;
 }
 
 // Part of what the text at hand taught is true of the drafter: text terms learn first and would keep it to themselves,
@@ -180,12 +153,10 @@ double AcceptanceModel::later_logit(const Class & c, const TextState & text, int
 void AcceptanceModel::end_text(RequestKind kind, TextState & text) {
     Class & c = classes_[(int)kind];
     if (is_lasting(kind)) {
-        const double first = text.first.hand_over(c.depth[0].information);
-        const double later = text.later.hand_over(c.rank[0].information);
-        for (Weight & w : c.depth) w.value += first;
-        for (Weight & w : c.rank) w.value += later;
-        text.first.value -= first;
-        text.later.value -= later;
+        for (auto [side, term] : {std::pair(&c.first, &text.first), std::pair(&c.later, &text.later)}) {
+            const double part = term->hand_over(side->offset[0].information);
+            for (Weight & w : side->offset) w.value += part;
+        }
     }
     text = {};
 }
@@ -196,8 +167,9 @@ void AcceptanceModel::predict(RequestKind kind, const TextState & text, int dept
     double left_q = 1.0, left_a = 1.0;
     for (int i = 0; i < n; ++i) {
         const Signs signs = signs_of(children[i], left_q);
-        const double z = i == 0 ? first_logit(c, text, depth, signs) : later_logit(c, text, i + 1, signs);
-        a[i] = left_a * sigmoid(z);
+        const Side & side = i == 0 ? c.first : c.later;
+        const TextTerm & term = i == 0 ? text.first : text.later;
+        a[i] = left_a * sigmoid(side_logit(side, term, offset_of(depth, i), signs));
         left_a -= a[i];
         left_q = left_after(children[i].logp, left_q);
     }
@@ -205,65 +177,42 @@ void AcceptanceModel::predict(RequestKind kind, const TextState & text, int dept
 
 void AcceptanceModel::learn(RequestKind kind, TextState & text, int depth, const Candidate * children, int n,
                             int matched) {
+    Class & c = classes_[(int)kind];
     double left_q = 1.0;
     for (int i = 0; i < n; ++i) {
-        const Signs signs = signs_of(children[i], left_q);
-        if (i == 0) {
-            learn_first(kind, text, depth, signs, matched == 0);
-        } else {
-            learn_later(kind, text, i + 1, signs, matched == i);
+        const Signs s = signs_of(children[i], left_q);
+        Side & side = i == 0 ? c.first : c.later;
+        TextTerm & term = i == 0 ? text.first : text.later;
+        const int offset = offset_of(depth, i);
+        const double a = sigmoid(side_logit(side, term, offset, s));
+        const double error = (matched == i) - a, info = information_of(a);
+        if (is_lasting(kind)) {
+            side.slope.learn(error, info, s.x, 0.9995, slope_prior);
+            side.slope.value = std::clamp(side.slope.value, slope_min, slope_max);
+            side.clean.learn(error, info, s.clean, 0.9995, slope_prior);
+            side.clean.value = std::clamp(side.clean.value, 0.0, slope_max);
+            side.offset[offset].learn(error, info, 1.0, side.memory, 25.0);
         }
+        term.learn(error, info);
+        c.n_labels += i == 0;
         if (matched == i) break;  // the siblings after it had no chance to show anything
         left_q = left_after(children[i].logp, left_q);
     }
-}
-
-void AcceptanceModel::learn_first(RequestKind kind, TextState & text, int depth, const Signs & s, bool accepted) {
-    Class & c = classes_[(int)kind];
-    const double a = sigmoid(first_logit(c, text, depth, s));
-    const double error = accepted - a, info = information_of(a);
-    c.reliability.add(a, accepted);
-    if (is_lasting(kind)) {
-        c.slope_first.learn(error, info, s.x, 0.9995, slope_prior);
-        c.slope_first.value = std::clamp(c.slope_first.value, slope_min, slope_max);
-        c.clean_first.learn(error, info, s.clean, 0.9995, slope_prior);
-        c.clean_first.value = std::clamp(c.clean_first.value, 0.0, slope_max);
-        c.depth[std::clamp(depth - 1, 0, n_depths - 1)].learn(error, info, 1.0, 0.998, 25.0);
-    }
-    text.first.learn(error, info);
-}
-
-void AcceptanceModel::learn_later(RequestKind kind, TextState & text, int rank, const Signs & s, bool accepted) {
-    Class & c = classes_[(int)kind];
-    const double a = sigmoid(later_logit(c, text, rank, s));
-    const double error = accepted - a, info = information_of(a);
-    if (is_lasting(kind)) {
-        c.slope_later.learn(error, info, s.x, 0.9995, slope_prior);
-        c.slope_later.value = std::clamp(c.slope_later.value, slope_min, slope_max);
-        c.clean_later.learn(error, info, s.clean, 0.9995, slope_prior);
-        c.clean_later.value = std::clamp(c.clean_later.value, 0.0, slope_max);
-        c.rank[std::min(rank - 2, n_rank_terms - 1)].learn(error, info, 1.0, 0.999, 25.0);
-    }
-    text.later.learn(error, info);
 }
 
 std::string AcceptanceModel::to_text(const std::string & key) const {
     std::vector<StateLine> lines;
     for (int k = 0; k < n_request_kinds; ++k) {
         StateLine line{strf("class%d", k), {}};
-        const auto put = [&](const Weight & w) {
-            line.values.push_back(w.value);
-            line.values.push_back(w.information);
-        };
-        put(classes_[k].slope_first);
-        put(classes_[k].slope_later);
-        put(classes_[k].clean_first);
-        put(classes_[k].clean_later);
-        for (const Weight & w : classes_[k].depth) put(w);
-        for (const Weight & w : classes_[k].rank) put(w);
+        Class c = classes_[k];
+        for (const Weight * w : c.weights()) line.values.insert(line.values.end(), {w->value, w->information});
         lines.push_back(std::move(line));
     }
     return write_state(state_kind, key, lines);
+}
+
+static bool is_weight(double value, double information, double value_max) {
+    return std::fabs(value) <= value_max && information >= 0.0 && information <= 1e6;
 }
 
 bool AcceptanceModel::from_text(const std::string & text, const std::string & key) {
@@ -272,24 +221,17 @@ bool AcceptanceModel::from_text(const std::string & text, const std::string & ke
     AcceptanceModel loaded;
     for (int k = 0; k < n_request_kinds; ++k) {
         const std::vector<double> & v = (*lines)[k].values;
-        if ((*lines)[k].name != strf("class%d", k) || (int)v.size() != 2 * (4 + n_depths + n_rank_terms)) return false;
-        for (size_t i = 0; i < v.size(); i += 2) {
-            if (std::fabs(v[i]) > 20.0 || v[i + 1] < 0.0 || v[i + 1] > 1e6) return false;
+        Class & c = loaded.classes_[k];
+        const std::vector<Weight *> weights = c.weights();
+        if ((*lines)[k].name != strf("class%d", k) || v.size() != 2 * weights.size()) return false;
+        for (size_t i = 0; i < weights.size(); ++i) {
+            if (!is_weight(v[2 * i], v[2 * i + 1], 20.0)) return false;
+            *weights[i] = {v[2 * i], v[2 * i + 1]};
         }
-        size_t i = 0;
-        const auto take = [&](Weight & w) { w = {v[i], v[i + 1]}, i += 2; };
-        take(loaded.classes_[k].slope_first);
-        take(loaded.classes_[k].slope_later);
-        take(loaded.classes_[k].clean_first);
-        take(loaded.classes_[k].clean_later);
-        for (Weight * w : {&loaded.classes_[k].slope_first, &loaded.classes_[k].slope_later}) {
-            if (w->value < slope_min || w->value > slope_max) return false;
+        for (const Side & s : {c.first, c.later}) {
+            if (s.slope.value < slope_min || s.slope.value > slope_max) return false;
+            if (s.clean.value < 0.0 || s.clean.value > slope_max) return false;
         }
-        for (Weight * w : {&loaded.classes_[k].clean_first, &loaded.classes_[k].clean_later}) {
-            if (w->value < 0.0 || w->value > slope_max) return false;
-        }
-        for (Weight & w : loaded.classes_[k].depth) take(w);
-        for (Weight & w : loaded.classes_[k].rank) take(w);
     }
     *this = loaded;
     return true;
@@ -302,8 +244,7 @@ constexpr double memory = 0.999, prior_information = 4.0;
 
 // Chances to begin with, by length of the match: 0, 1, 2, 3, 4, 5, 7, 10, 16, 32. Counted in greedy answers of small
 // models to requests for copies, to questions about documents, and in code and prose they went on with.
-constexpr double prior_longest[] = {0.02, 0.05, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85, 0.92, 0.95};
-constexpr double prior_resumed[] = {0.3, 0.5, 0.6, 0.7, 0.8, 0.85, 0.88, 0.9, 0.93, 0.95};
+constexpr double priors[] = {0.02, 0.05, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85, 0.92, 0.95};
 constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn at random: logits less
 constexpr int n_short = 6;                           // of the lengths above
 
@@ -314,11 +255,9 @@ double logit(double a) {
 
 TextAcceptance::TextAcceptance() {
     for (int k = 0; k < n_request_kinds; ++k) {
-        Weights & weights = weights_[k];
         for (int i = 0; i < n_lengths; ++i) {
             const double less = k == (int)RequestKind::greedy ? 0.0 : i < n_short ? less_short : less_long;
-            weights[(int)TextDraft::Source::longest][i].value = logit(prior_longest[i]) - less;
-            weights[(int)TextDraft::Source::resumed][i].value = logit(prior_resumed[i]) - less;
+            weights_[k][i].value = logit(priors[i]) - less;
         }
     }
 }
@@ -330,80 +269,51 @@ int TextAcceptance::length_of(int n_match) {
     return i;
 }
 
-double TextAcceptance::chance(RequestKind kind, const TextTerm & hits, const TextDraft::Node & node) const {
-    return sigmoid(weights_[(int)kind][(int)node.source][length_of(node.n_match)].value + hits.value);
+double TextAcceptance::chance(RequestKind kind, const TextTerm & hits, int n_match) const {
+    return sigmoid(weights_[(int)kind][length_of(n_match)].value + hits.value);
 }
 
 void TextAcceptance::predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft,
                              std::vector<float> & a) const {
-    a.assign(draft.size(), 1.0f);
-    for (int i = 1; i < draft.size(); ++i) {
-        double left = 1.0;  // what the siblings before leave over
-        for (int j = 1; j < i; ++j) {
-            if (draft.nodes[j].parent == draft.nodes[i].parent) left -= a[j];
-        }
-        a[i] = (float)std::min(chance(kind, hits, draft.nodes[i]), std::max(left, 0.0));
-    }
+    a.clear();
+    for (int i = 0; i < draft.size(); ++i) a.push_back((float)chance(kind, hits, draft.n_match_before(i)));
 }
 
 void TextAcceptance::learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
-    int at = 0;
-    for (Token token : tokens) {
-        int next = -1;
-        bool is_leaf = true;
-        for (int i = at + 1; i < draft.size(); ++i) {
-            if (draft.nodes[i].parent != at) continue;
-            const bool came = draft.nodes[i].token == token;
-            learn_one(kind, hits, draft.nodes[i], came);
-            is_leaf = false;
-            if (came) next = i;
-        }
-        if (is_leaf || next < 0) return;
-        at = next;
+    for (int i = 0; i < std::min(draft.size(), (int)tokens.size()); ++i) {
+        const bool came = draft.tokens[i] == tokens[i];
+        const double a = chance(kind, hits, draft.n_match_before(i)), error = came - a;
+        const double information = information_of(a);
+        ++n_labels_;
+        Weight & w = weights_[(int)kind][length_of(draft.n_match_before(i))];
+        w.information = memory * w.information + information;
+        w.value = std::clamp(w.value + error / (w.information + prior_information), -8.0, 8.0);
+        hits.learn(error, information);
+        if (!came) return;
     }
-}
-
-void TextAcceptance::learn_one(RequestKind kind, TextTerm & hits, const TextDraft::Node & node, bool came) {
-    const double a = chance(kind, hits, node), error = came - a, information = std::max(0.01, a * (1.0 - a));
-    reliability_.add(a, came);
-    Weight & w = weights_[(int)kind][(int)node.source][length_of(node.n_match)];
-    w.information = memory * w.information + information;
-    w.value = std::clamp(w.value + error / (w.information + prior_information), -8.0, 8.0);
-    hits.learn(error, information);
 }
 
 std::string TextAcceptance::to_text(const std::string & key) const {
     std::vector<StateLine> lines;
     for (int k = 0; k < n_request_kinds; ++k) {
         StateLine line{strf("text%d", k), {}};
-        for (const auto & of_source : weights_[k]) {
-            for (const Weight & w : of_source) {
-                line.values.push_back(w.value);
-                line.values.push_back(w.information);
-            }
-        }
+        for (const Weight & w : weights_[k]) line.values.insert(line.values.end(), {w.value, w.information});
         lines.push_back(std::move(line));
     }
     return write_state(state_kind, key, lines);
 }
 
-// In older files the row of resumed copies is the third of three or five.
+// Older files have more rows for a kind of request; what is left of them is the first.
 bool TextAcceptance::from_text(const std::string & text, const std::string & key) {
     const auto lines = read_state(text, state_kind, key);
     if (!lines || (int)lines->size() != n_request_kinds) return false;
-    std::array<Weights, n_request_kinds> loaded = TextAcceptance().weights_;
+    std::array<Weights, n_request_kinds> loaded;
     for (int k = 0; k < n_request_kinds; ++k) {
         const std::vector<double> & v = (*lines)[k].values;
-        const int n_row = 2 * n_lengths, n_rows = (int)v.size() / n_row;
-        const bool fits = (int)v.size() == n_rows * n_row && (n_rows == n_sources || n_rows == 3 || n_rows == 5);
-        if ((*lines)[k].name != strf("text%d", k) || !fits) return false;
-        for (int source = 0; source < n_sources; ++source) {
-            const double * row = &v[(source == 0 || n_rows == n_sources ? source : 2) * n_row];
-            for (int i = 0; i < n_lengths; ++i) {
-                const Weight w{row[2 * i], row[2 * i + 1]};
-                if (std::fabs(w.value) > 8.0 || w.information < 0.0 || w.information > 1e6) return false;
-                loaded[k][source][i] = w;
-            }
+        if ((*lines)[k].name != strf("text%d", k) || v.empty() || v.size() % (2 * n_lengths) != 0) return false;
+        for (int i = 0; i < n_lengths; ++i) {
+            if (!is_weight(v[2 * i], v[2 * i + 1], 8.0)) return false;
+            loaded[k][i] = {v[2 * i], v[2 * i + 1]};
         }
     }
     weights_ = loaded;

@@ -70,25 +70,6 @@ struct TextState {
     TextTerm first, later;
 };
 
-// How well predicted and true acceptance agree, over ten bins of the predicted chance.
-class Reliability {
-  public:
-    void add(double predicted, bool accepted);
-    double n_labels() const;
-
-    // mean |predicted - true| over the bins, weighted by their labels (expected calibration error); 0 without labels
-    double calibration_error() const;
-
-    // labels whose predicted chance lies in one tenth, with the means of predicted and true acceptance there
-    struct Bin {
-        double n_labels, predicted, accepted;
-    };
-    std::array<Bin, 10> bins() const;
-
-  private:
-    std::array<double, 10> n_{}, predicted_{}, accepted_{};
-};
-
 class AcceptanceModel {
   public:
     static constexpr const char * state_kind = "eaglecpp acceptance-model 2";
@@ -111,7 +92,8 @@ class AcceptanceModel {
     // The target emitted children[matched], or none of them (-1).
     void learn(RequestKind kind, TextState & text, int depth, const Candidate * children, int n, int matched);
 
-    const Reliability & reliability(RequestKind kind) const { return classes_[(int)kind].reliability; }
+    // labels of first children so far
+    int n_labels(RequestKind kind) const { return classes_[(int)kind].n_labels; }
 
     // The persistent part as text (base/state_text.h). from_text() returns false and keeps the old state if `text` does
     // not fit.
@@ -130,14 +112,23 @@ class AcceptanceModel {
         void learn(double error, double information, double x, double memory, double prior);
     };
 
+    // What first children have, or later ones.
+    struct Side {
+        Weight slope;
+        Weight clean;                // of the log-probability before the noise
+        std::vector<Weight> offset;  // by depth, or by rank
+        double memory;               // of an offset's information, per label
+    };
+
     struct Class {
         explicit Class(bool is_coupled);
 
-        Weight slope_first, slope_later;
-        Weight clean_first, clean_later;  // of the log-probability before the noise
-        std::array<Weight, n_depths> depth;
-        std::array<Weight, n_rank_terms> rank;
-        Reliability reliability;
+        // in the order in which they are written
+        std::vector<Weight *> weights();
+
+        Side first{{}, {}, std::vector<Weight>(n_depths), 0.998};
+        Side later{{}, {}, std::vector<Weight>(n_rank_terms), 0.999};
+        int n_labels = 0;
     };
 
     // the inputs from which the chance of one child is computed
@@ -147,20 +138,18 @@ class AcceptanceModel {
     };
 
     static Signs signs_of(const Candidate & child, double left);
-    void learn_first(RequestKind kind, TextState & text, int depth, const Signs & signs, bool accepted);
-    void learn_later(RequestKind kind, TextState & text, int rank, const Signs & signs, bool accepted);
-    double first_logit(const Class & c, const TextState & text, int depth, const Signs & signs) const;
-    double later_logit(const Class & c, const TextState & text, int rank, const Signs & signs) const;
+    static int offset_of(int depth, int i);
+    static double side_logit(const Side & side, const TextTerm & text, int offset, const Signs & signs);
 
     std::vector<Class> classes_;
 };
 
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
-// The chance that the target goes on as the text did before. For a node that agrees with the place it is taken from in
-// n_match tokens, and given that the target gets there,
+// The chance that the target goes on as the text did before. For a token before which n_match tokens agree with the
+// place it is taken from, and given that the target gets there,
 //
-//     a = sigmoid(weight[source][length of the match] + hits)
+//     a = sigmoid(weight[length of the match] + hits)
 //
 // Weights belong to the target and the kind of request and are kept on disk; `hits` belongs to one conversation and
 // adapts to it within a few rounds. Every round labels the proposals at no cost, even those that were not verified,
@@ -169,14 +158,14 @@ class TextAcceptance {
   public:
     TextAcceptance();
 
-    // a[i]: chance of draft.nodes[i] given its parent, the root's is 1; those of siblings sum to at most 1
+    // a[i]: chance of draft.tokens[i], given those before it
     void predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) const;
 
     // The target went on with `tokens`.
     void learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
 
-    // how well predictions agree with what came, over all kinds of requests
-    const Reliability & reliability() const { return reliability_; }
+    // labels so far, over all kinds of requests
+    int n_labels() const { return n_labels_; }
 
     // persistent part as text (base/state_text.h); from_text() keeps the old state and returns false if it does not fit
     static constexpr const char * state_kind = "eaglecpp text-acceptance 1";
@@ -185,19 +174,17 @@ class TextAcceptance {
 
   private:
     static constexpr int n_lengths = 10;
-    static constexpr int n_sources = 2;  // of TextDraft
 
     struct Weight {
         double value = 0.0, information = 0.0;
     };
-    using Weights = std::array<std::array<Weight, n_lengths>, n_sources>;
+    using Weights = std::array<Weight, n_lengths>;
 
     static int length_of(int n_match);
-    double chance(RequestKind kind, const TextTerm & hits, const TextDraft::Node & node) const;
-    void learn_one(RequestKind kind, TextTerm & hits, const TextDraft::Node & node, bool came);
+    double chance(RequestKind kind, const TextTerm & hits, int n_match) const;
 
     std::array<Weights, n_request_kinds> weights_;
-    Reliability reliability_;
+    int n_labels_ = 0;
 };
 
 // --- mean chances ---------------------------------------------------------------------------------------------------

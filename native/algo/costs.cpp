@@ -38,8 +38,8 @@ int RowCounts::largest(int n_rows) const {
 }
 
 int RowCounts::next(int n_rows) const {
-    const int n_most = points_.empty() ? 1 : points_.back().first;
-    for (int n = n_rows + 1; n <= n_most; ++n) {
+    const int n_max = points_.empty() ? 1 : points_.back().first;
+    for (int n = n_rows + 1; n <= n_max; ++n) {
         if (allows(n)) return n;
     }
     return 0;
@@ -53,12 +53,12 @@ int RowCounts::first_refused(int n_rows) const {
 }
 
 std::string RowCounts::to_string() const {
-    const int n_most = points_.empty() ? 1 : points_.back().first;
+    const int n_max = points_.empty() ? 1 : points_.back().first;
     std::string out;
-    for (int n = 1; n <= n_most; ++n) {
+    for (int n = 1; n <= n_max; ++n) {
         if (!allows(n)) continue;
         const int first = n;
-        while (n < n_most && allows(n + 1)) ++n;
+        while (n < n_max && allows(n + 1)) ++n;
         out += (out.empty() ? "" : ", ") + std::to_string(first);
         if (n > first) out += "-" + std::to_string(n);
     }
@@ -75,8 +75,8 @@ constexpr double share_rate = 0.05;  // at which the sizes' shares of the runs f
 constexpr double jump_min = 0.2;     // median residual that counts as a change of the machine ...
 constexpr double jump_noise = 3.0;   // ... if it is also this many mean residuals
 constexpr int n_settled = 3;         // samples in this process that make a price
-constexpr int n_odd_most = 3;        // samples that far off in a row that are not a stall: the size's price has changed
-constexpr double ms_least = 1e-6, ms_most = 1e7;
+constexpr int n_outliers_max = 3;    // samples that far off in a row that are not a stall: the size's price has changed
+constexpr double ms_least = 1e-6, ms_max = 1e7;
 }  // namespace
 
 int StepCosts::bucket_of(int n_rows) {
@@ -127,7 +127,7 @@ double StepCosts::Entry::price() const {
 }
 
 void StepCosts::learn(int n_rows, double ms) {
-    ms = std::clamp(ms, ms_least, ms_most);
+    ms = std::clamp(ms, ms_least, ms_max);
     const int b = bucket_of(n_rows);
     Entry & e = entries_[b];
     const double price = empty() ? ms : prices_[b];
@@ -135,19 +135,18 @@ void StepCosts::learn(int n_rows, double ms) {
     if (!has_price) e.restart(price, true);
     const double raw = std::log(ms / price), error = raw - std::log(slowdown_);
     // the first samples say more of the price than of the machine
-    const bool is_settled = e.n_tried >= n_settled, is_odd = is_settled && std::fabs(error) > jump();
+    const bool is_settled = e.n_tried >= n_settled, is_outlier = is_settled && std::fabs(error) > jump();
     if (is_settled) noise_ += 0.05 * (std::min(std::fabs(error), 1.0) - noise_);
     if (n_anchor_ > 0 && has_price) {
         anchor(raw);
     } else if (has_slowdown_ && is_settled) {
-        if (!is_odd) slowdown_ *= std::exp(rate_slow * error);
+        if (!is_outlier) slowdown_ *= std::exp(rate_slow * error);
         learn_speed(raw);
     }
-    learn_first_use(e, price, ms / slowdown_);
     ++e.n_tried;
     // It may be a stall, or the machine that has another speed now, which the residuals will show.
-    e.n_odd = is_odd ? e.n_odd + 1 : 0;
-    if (!is_odd || e.n_odd > n_odd_most) e.add(ms / slowdown_);
+    e.n_outliers = is_outlier ? e.n_outliers + 1 : 0;
+    if (!is_outlier || e.n_outliers > n_outliers_max) e.add(ms / slowdown_);
     const double before = prices_[b];
     prices_[b] = e.price();
     if (has_slowdown_) share_change(b, is_settled ? prices_[b] / before : 1.0);
@@ -174,20 +173,6 @@ void StepCosts::Entry::scale(double factor) {
 
 double StepCosts::jump() const {
     return std::max(jump_min, jump_noise * noise_);
-}
-
-void StepCosts::learn_first_use(const Entry & e, double price, double ms) {
-    double over;
-    if (e.n_tried == 0) {
-        last_first_ms_ = ms;
-        if (e.is_guessed) return;
-        over = ms - price;
-    } else if (e.n_tried == 1 && e.is_guessed) {
-        over = last_first_ms_ - ms;
-    } else {
-        return;
-    }
-    first_use_ms_ += std::max(0.3, 1.0 / ++n_first_uses_) * (std::max(0.0, over) - first_use_ms_);
 }
 
 // A machine that changed its speed at once: the last residuals agree on another slowdown.
@@ -255,7 +240,6 @@ void StepCosts::doubt_prices() {
 
 namespace {
 constexpr double absurd = 20.0;  // times the expectation: a suspended process, not a measurement
-constexpr double ms_max = 1e7;
 
 // prior shares of a plain round: an EAGLE drafter is one layer and a head
 constexpr double commit_share = 0.08, level_share = 0.06;
@@ -305,13 +289,13 @@ void CostTable::learn_alike(int i, int n_rows, double ms) {
     // the first use of a size loads kernels besides: what seems less is believed sooner
     constexpr double rate_less = 0.5, rate_more = 0.15, most = 10.0, cheap = 0.2;  // plain rounds
     if (i == 1) slow_ms_ = 0.0;
-    if (i <= BatchSizes::n_slow) {
+    if (i <= n_slow) {
         slow_ms_ += std::isfinite(ms) ? std::clamp(ms, 0.0, ms_max) : 0.0;
         // where a change is dear, these tell nothing of a price that is known
         if (is_known(n_rows) && change_ms() > cheap * verify(1)) return;
         if (i == 1 || !is_known(n_rows)) ms = std::max(ms / 2.0, ms - change_ms());
-    } else if (i == BatchSizes::n_slow + 1 && is_sane(ms, 0.0)) {
-        const double over = std::clamp(slow_ms_ - BatchSizes::n_slow * ms, 0.0, most * verify(1));
+    } else if (i == n_slow + 1 && is_sane(ms, 0.0)) {
+        const double over = std::clamp(slow_ms_ - n_slow * ms, 0.0, most * verify(1));
         const double error = over / slowdown() - change_;
         change_ += (n_changes_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
     }
@@ -393,70 +377,6 @@ std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_r
     for (int b = 0; b < StepCosts::n_buckets && StepCosts::rows_of(b) <= n_rows_max; ++b) {
         const int n = StepCosts::rows_of(b);
         out.push_back({n, slowdown() * costs.ms(n), (double)costs.n_samples(n)});
-    }
-    return out;
-}
-
-// --- sizes of batches -----------------------------------------------------------------------------------------------
-
-void BatchSizes::learn(const std::vector<double> & worth_ms) {
-    constexpr double rate_least = 0.05;
-    const size_t n_known = std::min(worth_ms.size(), means_.size());
-    const double rate = std::max(rate_least, 1.0 / ++n_learned_);
-    for (size_t i = 0; i < n_known; ++i) means_[i] += rate * (worth_ms[i] - means_[i]);
-    home_ = 1 + (int)(std::max_element(means_.begin(), means_.begin() + n_known) - means_.begin());
-    if (now_ <= (int)n_known) regret_ms_ += means_[home_ - 1] - means_[std::max(now_, 1) - 1];
-}
-
-void BatchSizes::change_to(int n_rows) {
-    constexpr double rate = 0.05;
-    if (n_rows != now_) regret_ms_ = 0.0;
-    now_ = n_rows;
-    for (int n = 1; n <= n_most; ++n) shares_[n] += rate * ((n == now_ ? 1.0 : 0.0) - shares_[n]);
-}
-
-// --- prices ---------------------------------------------------------------------------------------------------------
-
-// plain rounds; no first use may look more expensive than a full ledger can pay, or no size would ever be tried
-static constexpr double first_use_most = 6.0;
-
-void Prices::set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed,
-                 int n_buyers, double n_times, const BatchSizes * sizes) {
-    const int n_sizes = std::max(n_nodes_max, 0) + 1;
-    ms_.assign(n_sizes, 0.0);
-    ms_once_.assign(n_sizes, 0.0);
-    const double none = table.verify(n_rows);
-    for (int n = 1; n < n_sizes; ++n) {
-        const int rows = n_rows + n * n_buyers;
-        if (allowed && !allowed->allows(rows)) {
-            ms_[n] = std::numeric_limits<double>::infinity();
-            continue;
-        }
-        const double first_ms = table.first_use(rows);
-        ms_[n] = n_times * (table.verify(rows) - none) / n_buyers;
-        ms_once_[n] = std::max(0.0, std::min(first_ms, first_use_most * table.plain(n_rows)) - ms_free);
-    }
-    settled_ms_ = ms_;
-    if (!sizes) return;
-    for (int n = 0; n < n_sizes; ++n) {
-        const double change_ms = sizes->ms(n_rows + n, table.change_ms());
-        ms_[n] += change_ms;
-        ms_once_[n] += sizes->once_ms(n_rows + n, table.change_ms()) - change_ms;
-    }
-    // the cheapest batch that they fit in
-    for (int n = std::min(n_sizes, BatchSizes::n_most) - 2; n >= 0; --n) {
-        if (ms_[n + 1] < ms_[n]) ms_[n] = ms_[n + 1], ms_once_[n] = ms_once_[n + 1];
-    }
-}
-
-Offer Prices::best(const std::vector<float> & p, double lambda, double ms_most, bool is_settled) const {
-    const std::vector<double> & ms = is_settled ? settled_ms_ : ms_;
-    Offer out{0, -lambda * ms[0]};
-    double sum = 0.0;
-    for (int n = 1; n <= std::min((int)p.size(), n_nodes_max()); ++n) {
-        sum += p[n - 1];
-        const double value = sum - lambda * ms[n];
-        if (value > out.value && ms[n] + ms_once_[n] <= ms_most) out = {n, value};
     }
     return out;
 }

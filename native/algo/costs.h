@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What rounds cost on this machine with this model, learned from the rounds themselves, and the best number of nodes at
-// those prices. No clock inside: times are handed in, in milliseconds.
+// What rounds cost on this machine with this model, learned from the rounds themselves.
+// No clock inside: times are handed in, in milliseconds.
 #pragma once
 
 #include <algorithm>
@@ -23,7 +23,6 @@ class RowCounts {
     RowCounts() = default;
 
     void set(int n_rows, bool is_exact);
-    bool is_measured() const { return !points_.empty(); }
 
     bool allows(int n_rows) const;
 
@@ -36,8 +35,8 @@ class RowCounts {
     // every number up to n_rows is exact
     bool allows_all(int n_rows) const { return first_refused(n_rows) == 0; }
 
-    // an exact number in (n_above, n_most] exists
-    bool allows_any(int n_above, int n_most) const { return largest(n_most) > n_above; }
+    // an exact number in (n_above, n_max] exists
+    bool allows_any(int n_above, int n_max) const { return largest(n_max) > n_above; }
 
     // "1-3, 8" up to the largest that was measured
     std::string to_string() const;
@@ -107,9 +106,6 @@ class StepCosts {
     // this size was run before in this process
     bool is_tried(int n_rows) const { return entries_[bucket_of(n_rows)].n_tried > 0; }
 
-    // how much longer than the second use the first use of a size took recently
-    double first_use_ms() const { return first_use_ms_; }
-
     // largest row count that was measured more than once, 0 if none
     int n_rows_measured() const;
 
@@ -135,7 +131,7 @@ class StepCosts {
         std::array<double, n_kept> samples{};  // without the slowdown, the last ones; the first may be a guess
         int n = 0;                             // ever
         bool is_guessed = false;               // the first one was
-        int n_odd = 0;                         // the last ones, far off the price
+        int n_outliers = 0;                    // the last ones, far off the price
         int n_tried = 0;                       // in this process
 
         void restart(double ms, bool is_guess);
@@ -147,7 +143,6 @@ class StepCosts {
     };
 
     double jump() const;
-    void learn_first_use(const Entry & entry, double price, double ms);
     void learn_speed(double raw);
     void anchor(double raw);
     void guess_prices();
@@ -161,8 +156,6 @@ class StepCosts {
     std::array<double, n_buckets> believed_{};  // prices_, those that cannot be true replaced
     std::array<double, n_buckets> shares_{};    // of the last runs
     double slowdown_ = 1.0, noise_ = 0.05;
-    double first_use_ms_ = 0.0, last_first_ms_ = 0.0;  // last_first_ms_: the last first use of a size
-    int n_first_uses_ = 0;
     std::array<double, n_residuals> residuals_{};  // log(time / price), the slowdown in it
     int n_residuals_ = 0;
     int n_anchor_ = 0;  // samples still to come that set the slowdown outright
@@ -216,9 +209,6 @@ class CostTable {
     // mean |log residual| of recent verifications
     double noise() const { return verify_.noise(); }
 
-    // How much longer than verify(n) the next verification of n rows may take: the first use of a size builds graphs.
-    double first_use(int n_rows) const { return is_tried(n_rows) ? 0.0 : slowdown() * verify_.first_use_ms(); }
-
     // n rows were verified before in this process
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }
 
@@ -235,8 +225,9 @@ class CostTable {
     // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
 
-    // The i-th batch in a row of n_rows rows, from 1, on a device. The first BatchSizes::n_slow say what a change
-    // costs, as soon as one more says what they should have taken.
+    // The i-th batch in a row of n_rows rows, from 1, on a device. The first n_slow say what a change costs, as soon as
+    // one more says what they should have taken.
+    static constexpr int n_slow = 2;  // the graph is built, and run once; it is captured
     void learn_alike(int i, int n_rows, double ms);
 
     // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
@@ -279,79 +270,6 @@ class CostTable {
     int n_changes_ = 0;
     double slow_ms_ = 0.0;  // of the first batches of the present size
     bool is_changed_ = false;
-};
-
-// --- sizes of batches -----------------------------------------------------------------------------------------------
-
-// The numbers of rows that batches on a device have. llama.cpp keeps the graph of the last batch, and ggml's CUDA
-// backend what it captured of it, while the number stays the same. So batches may be padded, and another size has a
-// price: CostTable::change_ms(), on fast cards as much as several plain rounds. What a size that serves better in the
-// long run would have brought is remembered, and taken off the price of going there: whoever waits until it has brought
-// that price loses at most as much again. A prompt takes the graph in any case, so the first batch after it may have
-// any size.
-class BatchSizes {
-  public:
-    static constexpr int n_most = 16;  // larger batches are not padded
-    static constexpr int n_slow = 2;   // the first batches of a size: the graph is built, and run once; it is captured
-
-    // What a batch of n rows costs beyond what it takes: leaving the last size, and coming back to the best one.
-    double ms(int n_rows, double change_ms) const {
-        const double share = shares_[home_], back = n_rows == home_ ? 0.0 : change_ms * share * share;
-        if (n_rows == now_ || now_ == 0) return back;
-        return back + (n_rows == home_ ? std::max(0.0, change_ms - regret_ms_) : change_ms);
-    }
-    // what it takes longer than such batches usually do
-    double once_ms(int n_rows, double change_ms) const { return n_rows == now_ || now_ == 0 ? 0.0 : change_ms; }
-
-    // worth_ms[n - 1]: what n rows would have brought in this round less what they take
-    void learn(const std::vector<double> & worth_ms);
-    void change_to(int n_rows);
-    // a prompt was run
-    void forget() { now_ = 0; }
-
-  private:
-    int now_ = 0, home_ = 0;  // 0: none, and not known
-    std::array<double, n_most> means_{};
-    int n_learned_ = 0;
-    std::array<double, n_most + 1> shares_{};  // by number of rows, of the last batches
-    double regret_ms_ = 0.0;                   // of not being at home, since the last change
-};
-
-// --- prices ---------------------------------------------------------------------------------------------------------
-
-// What verifying n more nodes costs in the coming batch, and which number of nodes is worth most at a given price of
-// time. All numbers are looked at: cost curves have cliffs, plateaus and dips, so the search must not stop at the first
-// number after which the value falls.
-
-// n nodes and what they are worth in tokens: the sum of their chances less the price of the time they take
-struct Offer {
-    int n = 0;
-    double value = 0.0;
-};
-
-class Prices {
-  public:
-    // Costs of 0 to n_nodes_max nodes in a batch that has n_rows other rows. `ms_free`: what the first use of a size
-    // may take without being charged. `allowed`: the only numbers of rows that may be chosen; null = any. `n_buyers`:
-    // the number of conversations, this one included, that are assumed to take equally many nodes each and to share
-    // the cost. `n_times`: 2 where accepted nodes have to be run again.
-    // `sizes`: batches may be padded, and another size costs; null = they have their own.
-    void set(const CostTable & table, int n_rows, int n_nodes_max, double ms_free, const RowCounts * allowed = nullptr,
-             int n_buyers = 1, double n_times = 1.0, const BatchSizes * sizes = nullptr);
-
-    int n_nodes_max() const { return (int)ms_.size() - 1; }
-
-    // ms that n nodes add to a round that verifies none, and that they would if every batch had that size
-    double ms(int n) const { return ms_[n]; }
-    double settled_ms(int n) const { return settled_ms_[n]; }
-
-    // Best count for nodes with chances p[0..n), best first. `lambda`: tokens per ms that the time could earn
-    // elsewhere; sizes that may add more than `ms_most` are out. `is_settled`: as if every batch had that size.
-    Offer best(const std::vector<float> & p, double lambda, double ms_most, bool is_settled = false) const;
-
-  private:
-    std::vector<double> ms_{0.0}, settled_ms_{0.0};
-    std::vector<double> ms_once_{0.0};  // charged beyond that for the first use of a size
 };
 
 }  // namespace eaglecpp

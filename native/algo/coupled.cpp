@@ -14,18 +14,6 @@ namespace {
 constexpr float depth_max = 16.0f;
 constexpr int n_sorted_first = 256;  // few tokens make up most of the probability
 
-// log(sum(exp(x))) of numbers that come one by one
-class LogSum {
-  public:
-    void add(double x) {
-        if (x > top_) sum_ *= std::exp(top_ - x), top_ = x;
-        sum_ += std::exp(x - top_);
-    }
-    double value() const { return top_ + std::log(sum_); }
-
-  private:
-    double top_ = -1e300, sum_ = 0.0;
-};
 }  // namespace
 
 // kept_: what top-k, top-p and min-p leave of the drafter's tokens
@@ -82,15 +70,19 @@ std::vector<Candidate> CoupledDraft::best(const float * logits, int n, int k, co
     cut(logits, n, sampling);
     const Noise noise(sampling.seed, pos);
     const double scale = 1.0 / sampling.temperature;
-    LogSum clean, noisy;
     scored_.clear();
     for (const Entry & e : kept_) {
         const Token token = ids ? ids[e.index] : e.index;
         const double logit = e.logit * scale, score = logit + noise.gumbel(token);
         scored_.push_back({token, logit, score});
-        clean.add(logit);
-        noisy.add(score);
     }
+    const auto log_sum = [&](double Scored::* value) {
+        double top = -1e300, sum = 0.0;
+        for (const Scored & s : scored_) top = std::max(top, s.*value);
+        for (const Scored & s : scored_) sum += std::exp(s.*value - top);
+        return top + std::log(sum);
+    };
+    const double clean = log_sum(&Scored::logit), noisy = log_sum(&Scored::score);
     const size_t n_best = std::min<size_t>(k, scored_.size());
     std::partial_sort(scored_.begin(), scored_.begin() + n_best, scored_.end(), [](const Scored & a, const Scored & b) {
         return a.score != b.score ? a.score > b.score : a.token < b.token;
@@ -98,7 +90,7 @@ std::vector<Candidate> CoupledDraft::best(const float * logits, int n, int k, co
     std::vector<Candidate> out;
     for (size_t i = 0; i < n_best; ++i) {
         const Scored & s = scored_[i];
-        out.push_back({s.token, (float)(s.score - noisy.value()), (float)(s.logit - clean.value())});
+        out.push_back({s.token, (float)(s.score - noisy), (float)(s.logit - clean)});
     }
     return out;
 }

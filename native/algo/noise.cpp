@@ -117,14 +117,6 @@ inline uint32_t Noise::coarse(Token token) const {
     return (uint32_t)(coarse_of_four((uint32_t)token >> 2) >> (16 * (token & 3))) & 0xFFFF;
 }
 
-void Noise::coarse(const Token * tokens, int n, uint16_t * out) const {
-    for (int i = 0; i < n; ++i) out[i] = (uint16_t)coarse(tokens ? tokens[i] : i);
-}
-
-double Noise::gumbel_near(uint16_t coarse) {
-    return -std::log(-std::log1p(-(coarse + 0.5) * 0x1.0p-16));
-}
-
 double Noise::gumbel(Token token) const {
     return gumbel(token, coarse(token));
 }

@@ -27,11 +27,6 @@ class Noise {
     // the noise g of `token`, between -3.8 and 45.1
     double gumbel(Token token) const;
 
-    // The first 16 bits of the noises of tokens[0..n), or of 0..n where null; they give the noise to 0.01 above c = 64.
-    void coarse(const Token * tokens, int n, uint16_t * out) const;
-    // the noise in the middle of those that begin with these bits
-    static double gumbel_near(uint16_t coarse);
-
     // An upper bound of gumbel(token) that is far cheaper to compute; less than 0.7 above it for noises from 1 to 10.
     double bound(Token token) const;
 

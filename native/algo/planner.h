@@ -19,241 +19,32 @@
 
 #include <algorithm>
 #include <climits>
-#include <map>
 #include <string>
 #include <vector>
 
 #include "algo/acceptance.h"
 #include "algo/costs.h"
+#include "algo/decision.h"
+#include "algo/ledger.h"
+#include "algo/market.h"
 #include "algo/tree.h"
-#include "base/error.h"
 
 namespace eaglecpp {
 
-// What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
-//
-//     plain reason=parked speed=0.93
-//     probe k=4 levels=0/1 reason=probe tokens=1.42 cost=1.21
-//     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
-//     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
-//
-// `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
-// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
-// proposed; they come first.
-struct Decision {
-    enum class Mode { plain, probe, draft };
-    enum class Reason {
-        off,        // the strategy says so, or there is no drafter
-        room,       // too few tokens are left to generate
-        measuring,  // a plain round, to know what one costs
-        parked,     // drafting does not pay here; the next probe is not due
-        saving,     // the ledger cannot cover a drafting round
-        probe,      // a shadow probe: drafted, not verified
-        vain,       // drafted, but no node is worth verifying
-        pays,       // drafted and verified
-        pinned,     // a fixed strategy
-        inexact,    // only exact batches may be planned, and none of several rows gives the bits of single rows
-        unmatched,  // the text proposes nothing that pays, and there is no drafter
-        again,      // accepted rows that were lost along with rejected ones are run again
-    };
-
-    Mode mode = Mode::plain;
-    Reason reason = Reason::off;
-    int k = 0;  // candidates asked for per node
-    std::vector<std::vector<int32_t>> levels;
-    std::vector<int32_t> nodes;
-    int depth = 0;            // of the verified tree
-    int n_leaves = 0;         // of the verified tree
-    int n_text = 0;           // pool nodes that the text itself proposed: 1 .. n_text
-    double n_tokens = 1.0;    // expected, the bonus token included
-    double cost = 1.0;        // expected, in plain rounds; 0 = not known
-    double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown
-
-    // one line, without a line break
-    std::string to_line() const;
-
-    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
-    // "off: the best draft would reach 0.93 of plain speed"
-    std::string explain() const;
-
-    bool is_chain() const { return n_leaves <= 1; }
-};
-
-const char * reason_name(Decision::Reason reason);
-
-// The decisions of one generation, added up.
-class PlanSummary {
-  public:
-    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = a plain round's time is not known yet
-    void add(const Decision & decision, int n_tokens, double n_steps);
-
-    int n_rounds() const { return n_rounds_; }
-    int n_drafted() const { return n_chains_ + n_trees_; }
-    int n_probes() const { return n_probes_; }
-
-    // means over the rounds with a verified draft; 0 without one
-    double n_nodes() const { return mean(n_nodes_); }
-    double depth() const { return mean(depth_); }
-    double n_tokens_expected() const { return mean(n_tokens_); }
-    double cost_expected() const { return mean(cost_); }
-
-    // tokens per plain round's time; 0 = not known
-    double speedup() const { return n_steps_ > 0.0 ? n_committed_ / n_steps_ : 0.0; }
-
-    // The typical round and how often drafting was chosen, on one line:
-    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 210 of 230 rounds"
-    std::string explain() const;
-
-  private:
-    double mean(double sum) const { return n_drafted() > 0 ? sum / n_drafted() : 0.0; }
-
-    int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
-    double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
-    double n_committed_ = 0.0, n_steps_ = 0.0;  // sums over the rounds whose time in plain rounds is known
-    Decision last_plain_;
-};
-
-// --- strategy -------------------------------------------------------------------------------------------------------
-
-// How a round uses the drafter.
-struct Strategy {
-    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides each round
-
-    Kind kind = Kind::off;
-    int k = 1;      // children per frontier node; 1 for a chain
-    int depth = 0;  // draft levels
-    int nodes = 0;  // draft nodes kept for verification
-
-    static Strategy make(const std::string & kind, int k, int depth, int nodes) {
-        if (kind == "off") return {};
-        if (kind == "auto") return {Kind::automatic, 1, 0, 0};
-        if (kind != "chain" && kind != "tree") {
-            fail(ErrorKind::value, "strategy: '%s' is not one of auto, off, chain, tree", kind.c_str());
-        }
-        if (k < 1 || depth < 1 || nodes < 1) {
-            fail(ErrorKind::value, "strategy %s: k=%d depth=%d nodes=%d, expected at least 1 each", kind.c_str(), k,
-                 depth, nodes);
-        }
-        if (kind == "chain") return {Kind::chain, 1, depth, depth};
-        return {Kind::tree, k, depth, nodes};
-    }
-
-    bool is_fixed() const { return kind == Kind::chain || kind == Kind::tree; }
-
-    const char * kind_name() const {
-        switch (kind) {
-            case Kind::off:
-                return "off";
-            case Kind::chain:
-                return "chain";
-            case Kind::tree:
-                return "tree";
-            case Kind::automatic:
-                return "auto";
-        }
-        return "";
-    }
-};
-
-// --- ledger ---------------------------------------------------------------------------------------------------------
-
-// The account that keeps the promise "never slower". Its unit is the plain step: a round that commits n tokens earns
-// (1 + allowance) * n and pays what it took; plain rounds pay exactly 1, so their noise neither fills nor drains it.
-// Drafting may start only while the balance covers the round's worst case, so the balance stays at or above zero up to
-// the error of the predicted time, and over any window of m tokens
-//
-//     time <= (1 + allowance) * m + cap        hence  speed / plain >= 1 / (1 + allowance + cap / m)
-//
-// whatever the acceptance model believes: 0.97 for every m >= 503 with the defaults. The cap is what keeps past gains
-// from paying for a long loss later; it is the difference from a conservative bandit's running total.
-class Ledger {
-  public:
-    struct Options {
-        double allowance = 0.015;  // share of plain speed that may be spent on trying
-        double cap = 8.0;          // plain steps
-        double start = 4.0;        // plain steps: something to learn with
-        double first_uses = 4.5;   // plain steps, granted once: for building graphs at the first use of a size
-    };
-
-    Ledger() : Ledger(Options{}) {}
-    explicit Ledger(const Options & options) : options_(options), balance_(options.start) {}
-
-    double balance() const { return balance_; }
-
-    // what is left of Options::first_uses
-    double first_uses() const { return options_.first_uses; }
-
-    // may a round be started that might cost `extra` plain steps more than a plain round and gain nothing?
-    bool covers(double extra) const { return extra <= balance_; }
-
-    // A round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds. `first_use` is the part
-    // of `cost` that exceeds what such a round should take and may be due to the first use of a size.
-    void settle(double n_tokens, double cost, double first_use = 0.0) {
-        const double free = std::min(first_use, options_.first_uses);
-        options_.first_uses -= free;
-        balance_ = std::min(options_.cap, balance_ + (1.0 + options_.allowance) * n_tokens - cost + free);
-    }
-
-  private:
-    Options options_;
-    double balance_;
-};
-
-// --- the switch -----------------------------------------------------------------------------------------------------
-
-// Decides whether drafting is on for one conversation, from the mean predicted value of a drafted round, which is far
-// less noisy than counts of accepted tokens. While drafting is off, rounds are plain, with a shadow probe now and then:
-// a draft that is not verified, made only to see whether it would have been right.
-class DraftSwitch {
-  public:
-    bool is_on() const { return is_on_; }
-
-    // mean predicted gain of drafting a round, in tokens
-    double advantage() const { return advantage_; }
-
-    // predicted speed of a drafted round, mean over recent ones
-    double best_speed() const { return best_speed_; }
-
-    // A request begins with drafting on.
-    void begin_request();
-
-    // A drafted round or a probe: its predicted value in tokens, and the speed it would have.
-    void weigh(double value, double speed);
-
-    // While drafting is off: counts one more plain round. Is a probe that costs `cost` plain rounds due?
-    bool is_probe_due(double cost);
-    void begin_probe();
-
-    // A probe turned out right against the odds: the text has changed, so more probes follow in quick succession.
-    void surprise();
-
-  private:
-    bool is_on_ = true;
-    double advantage_ = 0.1, variance_ = 0.03;
-    double best_speed_ = 0.0;
-    int n_off_ = 0;  // rounds since drafting went off
-    int n_since_probe_ = 0;
-    int n_burst_ = 0;  // probes left to take in quick succession
-};
-
 // --- one conversation -----------------------------------------------------------------------------------------------
-
-// The planner's side of one conversation: how it wants to draft, what was learned about its text, whether drafting is
-// on, and the round under way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and
-// decision.
 
 // Whether only batches are planned whose rows have the bits of single rows. automatic: where that costs little
 enum class Exactness { off, automatic, on };
 
 // What a round may use at most.
 struct PlanLimits {
-    int n_nodes = 64;         // draft nodes of one verification
-    int n_leaves = 1;         // leaves of one verification; 1 = chains only
-    int n_leaves_exact = 1;   // the same where rows must hold the bits of single rows
-    int n_draft_rows = 128;   // rows the drafter can hold beyond its committed ones
-    int n_level_rows = 128;   // rows the drafter can run at once
-    int n_levels = INT_MAX;   // levels the drafter can give
-    bool runs_again = false;  // where a draft is rejected, the accepted ones before it have to be run again
+    int n_nodes = 64;        // draft nodes of one verification
+    int n_leaves = 1;        // leaves of one verification; 1 = chains only
+    int n_leaves_exact = 1;  // the same where rows must hold the bits of single rows
+    int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
+    int n_level_rows = 128;  // rows the drafter can run at once
+    int n_levels = INT_MAX;  // levels the drafter can give
+    bool replays = false;    // where a draft is rejected, the accepted ones before it have to be run again
 };
 
 // The recent speed, from decaying sums of tokens and of time in plain rounds; never below that of plain decoding.
@@ -269,6 +60,34 @@ class RecentSpeed {
   private:
     static constexpr double decay = 0.985;  // half in 46 rounds
     double n_tokens_ = 0.0, n_rounds_ = 0.0;
+};
+
+// Whether the drafter pays in one conversation, from the mean predicted gain of drafted rounds, which is far less noisy
+// than counts of accepted tokens. While it does not, a round drafts only now and then, to see whether it would by now.
+class DrafterWorth {
+  public:
+    bool pays() const { return pays_; }
+
+    // predicted speed of a drafted round, mean over recent ones
+    double best_speed() const { return best_speed_; }
+
+    // A request begins as if it paid.
+    void begin_request();
+
+    // A drafted round: its predicted gain in plain rounds, and the speed it has.
+    void weigh(double gain, double speed);
+
+    // Where it does not pay: is a try due that costs so many plain rounds? Counts one more plain round.
+    bool is_try_due(double cost);
+
+    // A draft came true against the odds: the text has changed, so the next try comes at once.
+    void hurry() { is_hurried_ = true; }
+
+  private:
+    bool pays_ = true, is_hurried_ = false;
+    double gain_ = 0.1, variance_ = 0.03;
+    double best_speed_ = 0.0;
+    int n_parked_ = 0, n_since_try_ = 0;  // rounds
 };
 
 // Whether only exact batches are planned; where the request leaves that open, its first round settles it.
@@ -297,6 +116,7 @@ struct LearnedText {
     TextTerm hits;
     MeanChances chances;
     RecentSpeed recent;
+    DrafterWorth worth;
 };
 
 // The drafter's time in a round, as measured and as expected.
@@ -315,21 +135,17 @@ struct PlanRound {
     int n_left = 0;             // tokens that may still be generated
     int n_pending = 0;          // rows the drafter must commit first
     TextDraft text_draft;       // what the text proposes after the root
-    std::vector<float> text_a;  // per node of it: chance given its parent
-    double text_value = 0.0;    // what verifying it alone is worth, in tokens
+    std::vector<float> text_a;  // per token of it: chance given those before
+    double text_gain = 0.0;     // what verifying it alone is worth, in plain rounds
 
     DraftPool pool;
     DraftTree tree;  // what is verified
     std::vector<int32_t> frontier;
-    std::vector<float> best_p;  // the highest chances of the pool, in falling order
     NodeOrder order;
-    Prices prices;
     int depth_max = 0, n_draft_rows = 0;
     DraftTime draft_time;
     int cursor = -1;      // pool node the target has reached; -1 = it left the pool
     int n_committed = 0;  // tokens
-    int n_peers = 1;      // conversations that drafted together at the last level, this one included
-    bool has_drafted_last = false;
 
     // draft rows that the next level can have
     int n_rows_left() const { return std::min(limits.n_draft_rows - n_draft_rows, limits.n_level_rows); }
@@ -343,6 +159,17 @@ struct PlanRound {
     bool is_text_only() const { return is_drafting() && decision.levels.empty() && frontier.empty(); }
 };
 
+// The shape that batches on a device have for a while, because each other number of rows, and each tree, costs it
+// another graph.
+struct DeviceShape {
+    int n_rows = 0;  // 0 = not settled
+    bool is_tree = false;
+    int n_rounds = 0;  // until that is asked again
+    int n_asked = 0;   // in this answer
+};
+
+// The planner's side of one conversation: how it wants to draft, what was learned about its text, and the round under
+// way. Owned by the conversation; filled by Planner. The engine reads frontier, tree and decision.
 class SequencePlan {
   public:
     // how to draft, from the next round on
@@ -376,10 +203,8 @@ class SequencePlan {
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
-    bool is_on() const { return on_off.is_on(); }
     bool is_exact() const { return exact.is_exact; }
     int cut() const { return exact.cut; }
-    double advantage() const { return on_off.advantage(); }
     double mean_p(int depth, int rank) const { return text.chances.at(depth, rank); }
 
     // --- the planner's ---------------------------------------------------------------------------------------------
@@ -387,10 +212,8 @@ class SequencePlan {
 
     ExactRule exact;
     LearnedText text;
-    DraftSwitch on_off;
     PlanRound round;
-    bool takes_trees = false;   // on a device
-    int n_rounds_to_trees = 0;  // until that is asked again
+    DeviceShape shape;
 
   private:
     Strategy strategy_{Strategy::Kind::automatic};
@@ -401,10 +224,10 @@ class SequencePlan {
 struct PlannerOptions {
     Ledger::Options ledger;
     int k = 4;       // children per node
-    int width = 8;   // rows of a drafter level
+    int width = 8;   // rows of a drafter level for each conversation
     int depth = 10;  // levels
 
-    bool pads_rows = false;  // for devices that keep a graph while the number of rows stays: few sizes of batches
+    bool pads_rows = false;  // for devices that keep a graph while the number of rows stays
 
     std::vector<Token> end_tokens;  // end a generation, so nothing is drafted after them
 };
@@ -415,7 +238,7 @@ struct RoundRequest {
     int n_pending = 0;  // rows the drafter must commit before it can draft; 0 = no drafter
     PlanLimits limits;
     const TextDraft * text = nullptr;  // what the text itself proposes; null = the text is not drafted from
-    int n_again = 0;                   // rows that the target has to run again first; if any, nothing is drafted
+    int n_replay = 0;                  // rows that the target has to run again first; if any, nothing is drafted
 };
 
 // What the drafter proposed in one conversation; children[i]: candidates of plan->frontier()[i], best first.
@@ -439,18 +262,17 @@ class Planner {
     // A conversation ends: keeps part of what its text taught. begin_request() calls this before a new conversation.
     void end_text(SequencePlan & plan);
 
-    // `n_roots`: conversations in the coming batch. `is_odd`: the round will end with end_odd_round().
-    void begin_round(int n_roots, bool is_odd = false);
+    // `n_roots`: conversations in the coming batch. `is_timed`: the round will end with end_round(), not with
+    // end_untimed_round().
+    void begin_round(int n_roots, bool is_timed = true);
 
-    // Plain round, shadow probe or draft: plan.decision().mode. In the last two plan.frontier() holds the root.
+    // Plain round or draft: plan.decision().mode. In the latter plan.frontier() holds the root.
     void decide(SequencePlan & plan, const RoundRequest & request);
 
     // Takes what one call of the drafter proposed for these conversations together; either all of them are at their
     // first level or none is. `ms`: how long the call took (at the first level this includes committing the pending
     // rows). Sets the next frontiers; a frontier is empty when another level does not pay.
     void grow(const std::vector<Proposal> & proposals, double ms);
-    // of one conversation
-    void grow(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children, double ms);
 
     // The drafter committed n_rows rows without being asked to draft, so that few rows are left waiting for it. The
     // round is charged for the time.
@@ -475,15 +297,10 @@ class Planner {
 
     // The same for a round whose times say nothing about prices, because it ran with an unusual number of threads or
     // the threads did not get their cores. Nothing is learned from it and nothing is charged.
-    void end_odd_round();
+    void end_untimed_round();
 
-    // The number of threads that rounds have from now on. Each number has prices of its own, so that a busy hour does
-    // not spoil those of the quiet machine; a new number starts with the prices of the previous one. The first number
-    // given counts as the usual one.
+    // The number of threads that rounds have from now on: with another one the machine has another speed.
     void set_n_threads(int n_threads);
-
-    // prices at the usual number of threads
-    const CostTable & usual_costs() const;
 
     // What the last round took, in plain rounds: exactly 1 for a plain one, stalls of the machine left out. 0 = the
     // time of a plain round was not known yet.
@@ -507,107 +324,98 @@ class Planner {
     using Mode = Decision::Mode;
     using Reason = Decision::Reason;
 
+    // A node's worth, and whose it is.
+    struct Lot {
+        float worth;
+        SequencePlan * plan;
+        int32_t node;
+    };
+
     double rounds(double ms) const { return ms / plain_ms_; }
+    bool is_measuring_due() const;
 
-    // price of time for this conversation, in its tokens per ms: all others wait, too
-    double lambda(const SequencePlan & plan) const { return n_roots_ * plan.text.recent.speed() / plain_ms_; }
-
-    // what the ledger still covers in this round; each of those who draft together may spend its part
-    double ms_left(const SequencePlan & plan) const {
-        return (ledger_.balance() * plain_ms_ - round_draft_ms_ - costs_.host()) / plan.round.n_peers;
+    // what the ledger still covers in this round, in what all who wait lose
+    double budget(double more_ms = 0.0) const {
+        return n_roots_ * (ledger_.balance() - rounds(round_draft_ms_ + more_ms + costs_.host()));
     }
+    // what each of those who wait loses by so much time, together
+    double loss(double ms) const { return n_roots_ * rounds(ms); }
+    float worth(const SequencePlan & plan, double p) const { return (float)(p / plan.text.recent.speed()); }
 
     // decide
-    bool is_measuring_due() const;
     void decide_auto(SequencePlan & plan, bool has_drafter);
-    void decide_drafter(SequencePlan & plan);
-    void decide_parked(SequencePlan & plan, int k);
-    void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
-    void start(SequencePlan & plan, Mode mode, Reason reason, int k);
-    int n_buyers(const SequencePlan & plan) const;
-    void set_prices(SequencePlan & plan);
-
-    // drafts from the text
+    void start(SequencePlan & plan, Reason reason, int k);
+    void open_market(int n_rows, const SequencePlan * plan);
     void take_text(SequencePlan & plan, const TextDraft * draft);
-    void keep_reachable(const SequencePlan & plan, TextDraft & draft) const;
-    double text_value(SequencePlan & plan);
-    void start_text(SequencePlan & plan, Reason reason, int k);
-    void add_text(SequencePlan & plan);
+    void keep_reachable(const SequencePlan & plan, Tokens & tokens) const;
+    double text_gain(const SequencePlan & plan);
 
     // grow
-    void set_frontier(SequencePlan & plan);
-    double level_ms(const SequencePlan & plan, int n_rows) const;
     void add_level(SequencePlan & plan, const std::vector<std::vector<Candidate>> & children);
-    void add_children(SequencePlan & plan, int32_t parent, const std::vector<Candidate> & children);
-    void next_frontier_auto(SequencePlan & plan);
-    void next_frontier_fixed(SequencePlan & plan);
-    void find_candidates(const SequencePlan & plan);
-    int best_width(const SequencePlan & plan, int n_candidates);
-    double foresee(const SequencePlan & plan, int width);
+    void set_frontiers(const std::vector<SequencePlan *> & plans);
+    void find_candidates(SequencePlan & plan, int n_max);
+    void stock();
+    double foresee(int n, int n_wide);
 
     // choose
-    void choose_alone(SequencePlan & plan);
-    bool takes_trees(SequencePlan & plan);
-    bool pads(const SequencePlan & plan) const;
-    void pad(const SequencePlan & plan);
-    void learn_size(const SequencePlan & plan);
-    double chain_gain(const SequencePlan & plan, int n) const;
-    void choose_shared(int n_rows);
-    void find_shared(int n_rows, int n_most);
-    void weigh_shared(SequencePlan & plan, int n, double ms_per_node);
+    void choose_auto();
     void take(SequencePlan & plan, const std::vector<int32_t> & nodes, int n);
-    void weigh(SequencePlan & plan, double value, double speed);
+    void weigh(SequencePlan & plan, int n, double price_of_node);
 
-    // exact batches
+    // what drafts would bring on average
+    std::vector<double> foreseen_speeds(const SequencePlan & plan, bool is_tree) const;
     bool is_exact_cheap(const SequencePlan & plan) const;
-    double foreseen_rounds(int n_rows, int n_levels, int width) const;
-    double foreseen_speed(const SequencePlan & plan, bool is_exact, bool is_chain = false) const;
-    void foresee_pool(const SequencePlan & plan, int depth, bool is_tree, std::vector<float> & p) const;
-    bool allows(const SequencePlan & plan, int n_rows) const;
-    bool is_exact_enough(int n_rows) const;
-    void cut_fixed();
+
+    // devices
+    bool pads(const SequencePlan & plan) const;
+    void settle_shape(SequencePlan & plan);
+    void pad(SequencePlan & plan);
+
+    // fixed strategies (fixed.cpp)
+    void decide_fixed(SequencePlan & plan, int n_left, bool has_drafter);
+    void next_frontier_fixed(SequencePlan & plan);
+    void choose_fixed();
 
     // learn
-    bool is_new_size() const { return options_.pads_rows && n_alike_ <= BatchSizes::n_slow; }
+    bool is_new_size() const { return options_.pads_rows && n_alike_ <= CostTable::n_slow; }
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
     PlannerOptions options_;
-    CostTable costs_;  // at n_threads_
-    int n_threads_ = 0, n_threads_usual_ = 0;
-    std::map<int, CostTable> other_costs_;
+    CostTable costs_;
+    int n_threads_ = 0;
     AcceptanceModel acceptance_;
     TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    RecentSpeed speed_;        // of the batches of late
-    int n_drafting_last_ = 0;  // conversations of the last batch that drafted
-    int n_plain_ = 0;          // plain rounds measured
-    int n_since_plain_ = 0;    // rounds since the last one
+    RecentSpeed speed_;      // of the batches of late
+    int n_plain_ = 0;        // plain rounds measured
+    int n_since_plain_ = 0;  // rounds since the last one
     bool is_plain_wanted_ = false;
 
     // the round under way
     int n_roots_ = 1;
-    int n_again_ = 0;
+    int n_replay_ = 0;
     double plain_ms_ = 1.0;  // a plain round of this batch
     double round_draft_ms_ = 0.0;
     bool is_measuring_ = false;
-    std::vector<SequencePlan *> plans_;
+    bool is_exact_ = false;  // some conversation wants exact rows
+    double n_times_ = 1.0;   // that accepted rows are run
+    std::vector<SequencePlan *> drafting_, plans_;
+    Market market_;
     int n_rows_ = 1;  // with the padding
     int n_padding_ = 0;
-    BatchSizes sizes_;
     int n_rows_last_ = 0;        // of the round before; 0 = a prompt came between
     int n_alike_ = 0;            // rounds with as many rows as the last one had, up to it
     bool is_size_free_ = false;  // the first of them came after a prompt
     double verify_ms_expected_ = 0.0;
+    double first_use_ = 0.0;  // plain rounds that sizes took too long of late when they were run for the first time
     double charged_ = 0.0;
 
     // kept to save allocations
-    std::vector<float> merged_, level_p_, front_;
+    std::vector<Lot> lots_, front_, next_;
+    std::vector<float> worths_, stock_, merged_;
     std::vector<int32_t> nodes_;
-    std::vector<double> worth_;
-    std::vector<int> heads_, best_heads_;  // per plan: nodes taken
-    std::vector<double> sums_;             // per plan: expected tokens
 };
 
 }  // namespace eaglecpp

@@ -63,33 +63,19 @@ EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     }
 }
 
-EAGLECPP_INLINE int32_t dot(const int8_t * a, const int16_t * b, int n) {
-    int32_t sum = 0;
-    for (int i = 0; i < n; ++i) sum += (int16_t)a[i] * b[i];
-    return sum;
-}
-
-EAGLECPP_INLINE void dots_of(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) {
-    for (int i = 0; i < n_rows; ++i) out[i] = dot(a + (size_t)i * n, b, n);
-}
-
 struct Loops {
     void (*tops)(const float * x, int n_blocks, float * tops);
     void (*exps)(const float * x, int n, float max, float * lane);
-    void (*dots)(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out);
 };
 
-#define EAGLECPP_ROW_LOOPS(name, how)                                                             \
-    how void tops_##name(const float * x, int n_blocks, float * tops) {                           \
-        tops_of_blocks(x, n_blocks, tops);                                                        \
-    }                                                                                             \
-    how void exps_##name(const float * x, int n, float max, float * lane) {                       \
-        add_exps(x, n, max, lane);                                                                \
-    }                                                                                             \
-    how void dots_##name(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out) { \
-        dots_of(a, n_rows, n, b, out);                                                            \
-    }                                                                                             \
-    constexpr Loops name{tops_##name, exps_##name, dots_##name};
+#define EAGLECPP_ROW_LOOPS(name, how)                                       \
+    how void tops_##name(const float * x, int n_blocks, float * tops) {     \
+        tops_of_blocks(x, n_blocks, tops);                                  \
+    }                                                                       \
+    how void exps_##name(const float * x, int n, float max, float * lane) { \
+        add_exps(x, n, max, lane);                                          \
+    }                                                                       \
+    constexpr Loops name{tops_##name, exps_##name};
 
 EAGLECPP_ROW_LOOPS(portable, )
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -141,10 +127,6 @@ double sum_exp(const float * x, int n, float max, int way) {
     for (float v : lane) sum += v;
     for (int i = n_whole; i < n; ++i) sum += exp_negative(x[i] - max);
     return sum;
-}
-
-void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way) {
-    loops_of(way).dots(a, n_rows, n, b, out);
 }
 
 }  // namespace eaglecpp

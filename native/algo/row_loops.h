@@ -21,7 +21,4 @@ void block_tops(const float * x, int n, std::vector<float> & tops, int way = -1)
 // sum(exp(x - max)), max the largest of x; relative error below 1e-5
 double sum_exp(const float * x, int n, float max, int way = -1);
 
-// out[i] = the product of row i of a[n_rows, n] with b[n], whose numbers have 8 bits as well; n up to 131072
-void dots(const int8_t * a, int n_rows, int n, const int16_t * b, int32_t * out, int way = -1);
-
 }  // namespace eaglecpp

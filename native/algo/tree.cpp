@@ -147,17 +147,8 @@ int32_t DraftPool::add(Token token, int32_t parent, float logp, float a, bool is
 }
 
 void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a) {
-    for (int i = 1; i < draft.size(); ++i) {
-        add(draft.nodes[i].token, draft.nodes[i].parent, std::log(std::max(a[i], a_least)), a[i], true);
-    }
-    n_text_ = tree_.n_draft();
-}
-
-int32_t DraftPool::text_child(int32_t parent, Token token) const {
-    for (int i = parent + 1; i <= n_text_; ++i) {
-        if (tree_.parent[i] == parent && tree_.token[i] == token) return i;
-    }
-    return -1;
+    for (int i = 0; i < draft.size(); ++i) add(draft.tokens[i], i, std::log(std::max(a[i], a_least)), a[i], true);
+    n_text_ = draft.size();
 }
 
 DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<Candidate> & children, int k) {
@@ -166,8 +157,10 @@ DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<C
     n_children_[parent] = n;
     for (int i = 0; i < n; ++i) {
         const float logp = children[i].logp > logp_min ? std::min(children[i].logp, 0.0f) : logp_min;
-        int32_t node = text_child(parent, children[i].token);
-        if (node < 0) node = add(children[i].token, parent, logp, 0.0f, false);
+        int32_t node = text_child(parent);
+        if (node == 0 || tree_.token[node] != children[i].token) {
+            node = add(children[i].token, parent, logp, 0.0f, false);
+        }
         proposed_.push_back({children[i].token, logp, children[i].logq});
         proposed_node_.push_back(node);
         level_.push_back(node);
@@ -185,20 +178,17 @@ void DraftPool::set_chances(int32_t parent, const double * a, int n_known) {
         is_text_[node] = 0;
         sum += a_[node];
     }
-    const auto is_rival = [&](int i) { return tree_.parent[i] == parent && is_text_[i]; };
-    for (int i = parent + 1; i <= n_text_; ++i) {
-        if (is_rival(i)) sum += a_[i] *= text_share;
-    }
+    const int32_t rival = text_child(parent);
+    const bool has_rival = rival > 0 && is_text_[rival];
+    if (has_rival) sum += a_[rival] *= text_share;
     const float scale = sum > 1.0 ? (float)(1.0 / sum) : 1.0f;
     for (int i = 0; i < drafted.n; ++i) {
         const int node = drafted.nodes[i];
         a_[node] *= scale;
         p_[node] = p_[parent] * a_[node];
     }
-    for (int i = parent + 1; i <= n_text_; ++i) {
-        if (is_rival(i)) a_[i] *= scale;
-        p_[i] = p_[tree_.parent[i]] * a_[i];
-    }
+    if (has_rival) a_[rival] *= scale;
+    for (int i = parent + 1; i <= n_text_; ++i) p_[i] = p_[i - 1] * a_[i];
 }
 
 DraftPool::Proposals DraftPool::proposals(int32_t node) const {
@@ -207,8 +197,8 @@ DraftPool::Proposals DraftPool::proposals(int32_t node) const {
     return {&proposed_[first_child_[node]], &proposed_node_[first_child_[node]], n};
 }
 
-void DraftPool::best_p(int n_most, std::vector<float> & out) const {
-    out.resize(std::clamp(n_most, 0, tree_.n_draft()));
+void DraftPool::best_p(int n_max, std::vector<float> & out) const {
+    out.resize(std::clamp(n_max, 0, tree_.n_draft()));
     std::partial_sort_copy(p_.begin() + 1, p_.end(), out.begin(), out.end(), std::greater<float>());
 }
 

@@ -105,7 +105,7 @@ class DraftPool {
 
     void begin(Token root);
 
-    // The first nodes: the text's proposals, with their chances `a` given the parent.
+    // The first nodes: the chain that the text proposes, with the chances `a` given the parent.
     void add_text(const TextDraft & draft, const std::vector<float> & a);
 
     // The drafter's next level begins.
@@ -136,12 +136,13 @@ class DraftPool {
     // nodes of the drafter's last level
     const std::vector<int32_t> & level() const { return level_; }
 
-    // the n_most highest chances of all nodes, in falling order
-    void best_p(int n_most, std::vector<float> & out) const;
+    // the n_max highest chances of all nodes, in falling order
+    void best_p(int n_max, std::vector<float> & out) const;
 
   private:
     int32_t add(Token token, int32_t parent, float logp, float a, bool is_text);
-    int32_t text_child(int32_t parent, Token token) const;
+    // the next node of the text's chain that is the drafter's parent's child, too; 0 = none
+    int32_t text_child(int32_t parent) const { return parent < n_text_ ? parent + 1 : 0; }
 
     DraftTree tree_;
     std::vector<float> p_, a_;

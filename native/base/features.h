@@ -4,8 +4,6 @@
 #include <cstddef>
 #include <vector>
 
-struct ggml_tensor;
-
 namespace eaglecpp {
 
 // Target features of consecutive rows: one pointer per aux layer to [n_rows, n_embd_target] f32, row after row.
@@ -13,16 +11,12 @@ namespace eaglecpp {
 struct FeatureRows {
     std::vector<const float *> layer;
     int n_rows = 0;
-    // The same in the memory of a device, or null: one tensor per aux layer, of whose rows these begin at `first`.
-    const std::vector<const ggml_tensor *> * device = nullptr;
-    int first = 0;
 
     // rows from `row` on
     FeatureRows from(int row, int n_embd_target) const {
         FeatureRows out = *this;
         for (auto & p : out.layer) p += (size_t)row * n_embd_target;
         out.n_rows -= row;
-        out.first += row;
         return out;
     }
 };

@@ -2,10 +2,10 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
-#include "algo/grammar.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
+#include "grammar/grammar.h"
 
 namespace nb = nanobind;
 

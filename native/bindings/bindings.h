@@ -4,6 +4,8 @@
 
 #include <nanobind/nanobind.h>
 
+#include "bindings/text.h"
+
 namespace eaglecpp {
 
 void bind_errors(nanobind::module_ & m);

@@ -2,7 +2,6 @@
 // The drafter alone: teacher-forced forward on numpy arrays.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>

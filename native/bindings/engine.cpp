@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
@@ -17,7 +16,6 @@
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "engine/engine.h"
-#include "engine/model_drafter.h"
 #include "gguf/guard.h"
 #include "target/embedder.h"
 
@@ -38,13 +36,9 @@ nb::list points(const std::vector<CostTable::Point> & points) {
     return out;
 }
 
-nb::dict reliability(const Reliability & r) {
+nb::dict labels(int n) {
     nb::dict d;
-    d["labels"] = r.n_labels();
-    d["calibration_error"] = r.calibration_error();
-    nb::list bins;
-    for (const Reliability::Bin & b : r.bins()) bins.append(nb::make_tuple(b.n_labels, b.predicted, b.accepted));
-    d["bins"] = bins;
+    d["labels"] = n;
     return d;
 }
 
@@ -75,9 +69,9 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["level"] = points(costs.level_points(planner.options().width));
     nb::dict acceptance;
     for (int k = 0; k < n_request_kinds; ++k) {
-        acceptance[kind_names[k]] = reliability(planner.acceptance().reliability((RequestKind)k));
+        acceptance[kind_names[k]] = labels(planner.acceptance().n_labels((RequestKind)k));
     }
-    acceptance["text"] = reliability(planner.text_acceptance().reliability());
+    acceptance["text"] = labels(planner.text_acceptance().n_labels());
     d["acceptance"] = acceptance;
     d["chances"] = mean_chances(engine.sequence(sequence).plan, planner.options().k);
     d["ledger"] = planner.ledger().balance();
@@ -134,20 +128,15 @@ nb::bytes to_bytes(const std::string & s) {
     return nb::bytes(s.data(), s.size());
 }
 
-// metadata of a model file may be any bytes
-nb::object to_str(const std::string & s) {
-    return nb::steal(PyUnicode_DecodeUTF8(s.data(), (Py_ssize_t)s.size(), "replace"));
-}
-
 nb::dict metadata(const EngineHandle & e) {
     nb::dict d;
-    for (const auto & [key, value] : e.target().model().metadata()) d[to_str(key)] = to_str(value);
+    for (const auto & [key, value] : e.target().model().metadata()) d[nb::cast(key)] = value;
     return d;
 }
 
-nb::object chat_template(const EngineHandle & e, const std::string & name) {
+std::string chat_template(const EngineHandle & e, const std::string & name) {
     const char * t = llama_model_chat_template(e.target().model().get(), name.empty() ? nullptr : name.c_str());
-    return to_str(t ? t : "");
+    return t ? t : "";
 }
 
 // Ids of the tokens for infilling, by llama.cpp's names; without those that the vocabulary lacks.
@@ -165,33 +154,24 @@ nb::dict fim_tokens(const EngineHandle & e) {
     return d;
 }
 
-// what draft_spec_dict says of an EAGLE drafter, as far as a small model has it
-nb::dict model_dict(const Target & model) {
-    nb::dict d;
-    d["arch"] = model.model().meta("general.architecture");
-    d["name"] = to_str(model.model().meta("general.name"));
-    d["n_layer"] = model.model().n_layer();
-    d["n_ctx_train"] = llama_model_n_ctx_train(model.model().get());
-    d["n_embd"] = model.model().n_embd();
-    d["n_vocab"] = d["n_draft_vocab"] = model.vocab().size();
-    d["target_layers"] = nb::list();
-    d["has_head"] = true;
-    return d;
-}
-
 nb::object draft_info(const EngineHandle & e) {
     const Drafter * d = e.get().drafter();
     if (!d) return nb::none();
+    const DraftDescription known = d->describe();
     nb::dict info;
     if (const DraftFile * file = e.get().draft_file()) {
         info = draft_spec_dict(file->spec());
-        info["kind"] = "eagle";
     } else {
-        const auto & drafter = dynamic_cast<const ModelDrafter &>(*d);
-        info = model_dict(drafter.model());
-        info["kind"] = drafter.heads() == Heads::none ? "model" : "head";
-        info["n_heads"] = drafter.traits().n_heads;
+        info["arch"] = known.arch;
+        info["name"] = known.name;
+        info["n_layer"] = known.n_layer;
+        info["n_ctx_train"] = known.n_ctx_train;
+        info["n_embd"] = known.n_embd;
+        info["n_vocab"] = info["n_draft_vocab"] = known.n_vocab;
+        info["target_layers"] = nb::list();
+        info["has_head"] = true;
     }
+    info["kind"] = known.kind;
     info["device"] = d->device_name();
     return info;
 }
@@ -314,43 +294,28 @@ nb::dict timings(const EngineHandle & e, int id) {
     return d;
 }
 
-std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
+// A call that computes or waits.
+template <typename F>
+auto without_gil(const EngineHandle & e, F && f) {
     const auto engine = e.share();
     GilRelease release;
-    return guarded([&] { return engine->step(ids, for_ms); });
+    return guarded([&] { return f(*engine); });
 }
 
-nb::dict verified(const EngineHandle & e, int id) {
-    const Sequence & s = e.get().sequence(id);
-    const VerifiedDrafts & v = s.verified;
-    const size_t n_top = std::max(1, s.params.n_record);
-    nb::dict d;
-    d["root"] = to_array(v.root, {v.root.size()});
-    d["n_drafts"] = to_array(v.n_drafts, {v.n_drafts.size()});
-    d["token"] = to_array(v.token, {v.token.size()});
-    d["parent"] = to_array(v.parent, {v.parent.size()});
-    d["accepted"] = to_array(v.accepted, {v.accepted.size()});
-    d["ids"] = to_array(v.ids, {v.ids.size() / n_top, n_top});
-    d["logp"] = to_array(v.logp, {v.logp.size() / n_top, n_top});
-    return d;
+std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
+    return without_gil(e, [&](Engine & it) { return it.step(ids, for_ms); });
 }
 
 ParkedSequence park(const EngineHandle & e, int id) {
-    const auto engine = e.share();
-    GilRelease release;
-    return guarded([&] { return engine->park(id); });
+    return without_gil(e, [&](Engine & it) { return it.park(id); });
 }
 
 bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
-    const auto engine = e.share();
-    GilRelease release;
-    return guarded([&] { return engine->unpark(id, parked); });
+    return without_gil(e, [&](Engine & it) { return it.unpark(id, parked); });
 }
 
 std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
-    const auto engine = e.share();
-    GilRelease release;
-    return guarded([&] { return engine->score(tokens); });
+    return without_gil(e, [&](Engine & it) { return it.score(tokens); });
 }
 
 nb::object image_ids(const std::shared_ptr<const Image> & image) {
@@ -411,9 +376,7 @@ nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_
     {
         GilRelease release;
         const Vocabulary & vocab = engine->target().vocab();
-        for (Token t : tokens) {
-            if (t < 0 || t >= vocab.size()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
-        }
+        vocab.check(tokens);
         guarded([&] { text = vocab.detokenize(tokens, remove_special, special); });
     }
     return to_bytes(text);
@@ -455,7 +418,7 @@ void bind_embedder(nb::module_ & m) {
         .def(nb::init<const EngineHandle &, const std::string &>(), nb::arg("engine"), nb::arg("pooling"))
         .def_prop_ro("pooling", [](const E & e) { return e.get().pooling(); })
         .def_prop_ro("n_values", [](const E & e) { return e.get().n_values(); })
-        .def_prop_ro("n_most", [](const E & e) { return e.get().n_most(); })
+        .def_prop_ro("n_most", [](const E & e) { return e.get().n_max(); })
         .def("begin", &E::begin, nb::arg("texts"))
         .def("step", &E::step, nb::arg("n_threads"))
         .def("take", &E::take);
@@ -554,17 +517,18 @@ void bind_engine(nb::module_ & m) {
         .def(
             "has_image", [](const E & e, Token token) { return (bool)e.get().images().find(token); }, nb::arg("token"))
         .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
-        .def("open_sequence", [](const E & e) { return guarded([&] { return e.get().open_sequence(); }); })
+        .def("open_sequence",
+             [](const E & e) { return without_gil(e, [](Engine & it) { return it.open_sequence(); }); })
         .def(
-            "close_sequence", [](const E & e, int id) { guarded([&] { e.get().close_sequence(id); }); },
+            "close_sequence", [](const E & e, int id) { without_gil(e, [&](Engine & it) { it.close_sequence(id); }); },
             nb::arg("sequence"))
         .def("make_sampler", &make_sampler, nb::arg("params"))
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"),
              nb::arg("sampler").none() = nb::none())
         .def("step", &step, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
         .def(
-            "end", [](const E & e, int id, int n_taken) { e.get().end(id, n_taken); }, nb::arg("sequence"),
-            nb::arg("n_taken") = -1)
+            "end", [](const E & e, int id, int n_taken) { without_gil(e, [&](Engine & it) { it.end(id, n_taken); }); },
+            nb::arg("sequence"), nb::arg("n_taken") = -1)
         .def(
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
         .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
@@ -572,14 +536,14 @@ void bind_engine(nb::module_ & m) {
         .def("unpark", &unpark, nb::arg("sequence"), nb::arg("parked"))
         .def("score", &score, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
-        .def("verified", &verified, nb::arg("sequence"))
         .def(
-            "clear", [](const E & e, int id) { guarded([&] { e.get().clear(id); }); }, nb::arg("sequence"))
+            "clear", [](const E & e, int id) { without_gil(e, [&](Engine & it) { it.clear(id); }); },
+            nb::arg("sequence"))
         .def(
             "planner_state",
             [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {
                 const Planner & p = e.get().planner();
-                return std::make_pair(p.usual_costs().to_text(cost_key), p.acceptance_to_text(acceptance_key));
+                return std::make_pair(p.costs().to_text(cost_key), p.acceptance_to_text(acceptance_key));
             },
             nb::arg("cost_key"), nb::arg("acceptance_key"))
         .def(

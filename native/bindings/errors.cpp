@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The only translation of C++ errors: kind -> class of eaglecpp.errors.
+#include <iterator>
+
 #include "base/error.h"
 #include "bindings/bindings.h"
 
@@ -7,39 +9,16 @@ namespace nb = nanobind;
 
 namespace eaglecpp {
 
-static const char * class_name(ErrorKind kind) {
-    switch (kind) {
-        case ErrorKind::gguf:
-            return "GgufError";
-        case ErrorKind::mismatch:
-            return "MismatchError";
-        case ErrorKind::unsupported:
-            return "UnsupportedError";
-        case ErrorKind::context_full:
-            return "ContextFullError";
-        case ErrorKind::out_of_memory:
-            return "OutOfMemoryError";
-        case ErrorKind::busy:
-            return "EngineBusyError";
-        case ErrorKind::broken:
-            return "EngineBrokenError";
-        case ErrorKind::grammar:
-            return "GrammarError";
-        case ErrorKind::not_found:
-            return "ModelNotFoundError";
-        case ErrorKind::cancelled:
-            return "OpeningCancelledError";
-        case ErrorKind::value:
-            break;
-    }
-    return nullptr;
-}
-
 nb::object exception_of(const Error & e) {
-    const char * name = class_name(e.kind);
-    const nb::object type =
-        name ? nb::module_::import_("eaglecpp.errors").attr(name) : nb::borrow(nb::handle(PyExc_ValueError));
-    return type(e.what());
+    // in the order of ErrorKind, whose last one is Python's own
+    constexpr const char * names[] = {
+        "GgufError",       "MismatchError",     "UnsupportedError", "ContextFullError",   "OutOfMemoryError",
+        "EngineBusyError", "EngineBrokenError", "GrammarError",     "ModelNotFoundError", "OpeningCancelledError"};
+    static_assert(std::size(names) == (size_t)ErrorKind::value);
+    const nb::object type = e.kind == ErrorKind::value
+                                ? nb::borrow(nb::handle(PyExc_ValueError))
+                                : nb::object(nb::module_::import_("eaglecpp.errors").attr(names[(int)e.kind]));
+    return type(std::string(e.what()));
 }
 
 void bind_errors(nb::module_ &) {
@@ -50,6 +29,10 @@ void bind_errors(nb::module_ &) {
             } catch (const Error & e) {
                 const nb::object error = exception_of(e);
                 PyErr_SetObject((PyObject *)Py_TYPE(error.ptr()), error.ptr());
+            } catch (const std::runtime_error & e) {
+                // llama.cpp's; nanobind would take the text for UTF-8
+                if (typeid(e) != typeid(std::runtime_error)) throw;
+                PyErr_SetObject(PyExc_RuntimeError, nb::cast(std::string(e.what())).ptr());
             }
         },
         nullptr);

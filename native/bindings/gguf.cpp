@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
 #include "gguf/draft_file.h"
+#include "target/file_checks.h"
 
 namespace nb = nanobind;
 
@@ -69,6 +69,13 @@ void bind_gguf(nb::module_ & m) {
         .def_prop_ro("info", [](const DraftFile & f) { return draft_spec_dict(f.spec()); })
         .def_prop_ro("d2t", [](const DraftFile & f) { return f.d2t(); })
         .def_prop_ro("tensors", &tensor_list);
+    m.def(
+        "check_lora",
+        [](const std::string & path, const std::string & target) { check_lora(GgufReader(path), ModelFiles(target)); },
+        nb::arg("path"), nb::arg("target"), nb::call_guard<GilRelease>());
+    m.def(
+        "check_projector", [](const std::string & path) { check_projector(GgufReader(path)); }, nb::arg("path"),
+        nb::call_guard<GilRelease>());
 }
 
 }  // namespace eaglecpp

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
@@ -107,7 +106,6 @@ void bind_options(nb::module_ & m) {
             .def_rw("ignore_eos", &T::ignore_eos)
             .def_rw("cache_prompt", &T::cache_prompt)
             .def_rw("exact", &T::exact)
-            .def_rw("n_record", &T::n_record)
             .def_rw("log_plan", &T::log_plan)
             .def_rw("synth_rates", &T::synth_rates);
     }

@@ -2,7 +2,6 @@
 #include <ggml.h>
 #include <llama.h>
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <thread>
@@ -10,12 +9,11 @@
 #include "base/log.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
+#include "ggml_hook/hook.h"
 #include "gguf/keys.h"
-#include "kernels/hook.h"
 #include "target/amx.h"
 #include "target/heads.h"
 #include "target/llama_bridge.h"
-#include "target/rpc_relay.h"
 #include "target/target.h"
 
 namespace nb = nanobind;
@@ -72,7 +70,7 @@ static nb::dict system_info() {
 void bind_system(nb::module_ & m) {
     m.def("version_info", &version_info);
     m.def("system_info", &system_info);
-    m.def("start_rpc_relay", &start_rpc_relay, nb::arg("endpoint"), nb::call_guard<GilRelease>());
+    m.def("watch_rpc_server", &watch_rpc_server, nb::arg("endpoint"), nb::arg("relay"), nb::arg("pipe"));
     m.def("lost_rpc_servers", [] {
         nb::list out;
         for (const LostServer & s : lost_rpc_servers()) out.append(nb::make_tuple(s.endpoint, s.relay, s.why));
@@ -80,12 +78,7 @@ void bind_system(nb::module_ & m) {
     });
     m.def("drain_log", [] {
         nb::list out;
-        for (const LogLine & line : log_drain()) {
-            // model files may carry any bytes into the log
-            const nb::object text =
-                nb::steal(PyUnicode_DecodeUTF8(line.text.data(), (Py_ssize_t)line.text.size(), "replace"));
-            out.append(nb::make_tuple((int)line.level, text));
-        }
+        for (const LogLine & line : log_drain()) out.append(nb::make_tuple((int)line.level, line.text));
         return out;
     });
     m.def("head_architectures", &head_architectures);

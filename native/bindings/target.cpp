@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The target alone, for study, tests and training data.
 #include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -78,7 +77,7 @@ class StudyTarget {
         if (tokens.empty() || tokens.size() > n_max) {
             fail(ErrorKind::value, "%zu rows; expected 1 to %zu, n_draft_max + 1", tokens.size(), n_max);
         }
-        check(tokens);
+        target_.vocab().check(tokens);
         GilRelease release;
         const Pos n_prefix = (Pos)prefix.size();
         if (prefix != in_cache_ || prefix.empty()) {
@@ -108,6 +107,7 @@ class StudyTarget {
         GilRelease release;
         auto target = std::make_unique<Target>(options);
         target->open_context(layers);
+        target->check_generates();
         return target;
     }
 
@@ -116,18 +116,12 @@ class StudyTarget {
         in_cache_.clear();
     }
 
-    void check(const Tokens & tokens) const {
-        for (Token t : tokens) {
-            if (t < 0 || t >= target_.vocab().size()) fail(ErrorKind::value, "token %d is outside the vocabulary", t);
-        }
-    }
-
     void run(const Tokens & tokens, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
         const int n = (int)tokens.size();
         if (n > target_.n_ctx()) {
             fail(ErrorKind::context_full, "%d tokens do not fit a context of %d", n, target_.n_ctx());
         }
-        check(tokens);
+        target_.vocab().check(tokens);
         // the context reserves logits for a round, not for a whole prompt
         const int n_round = target_.options().n_draft_max + 1;
         const int n_step = want_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();

@@ -1,14 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "draft/device.h"
 
-#include <utility>
-
 #include "base/error.h"
 #include "base/process.h"
-#include "kernels/hook.h"
-
-// exported by ggml, declared in its private header
-extern "C" bool ggml_backend_buffer_copy_tensor(const ggml_tensor * src, ggml_tensor * dst);
+#include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
@@ -22,7 +17,7 @@ DraftDevice::DraftDevice(ggml_backend_dev_t device, int n_threads, bool use_kern
     }
     set_n_threads(n_threads);
     use_kernels_ = use_kernels && is_cpu() && kernels::status().is_active;
-    if (use_kernels_) kernels::fuse_graphs_of(backend_.get());
+    kernels::take_graphs_of(backend_.get(), use_kernels_);
 }
 
 bool DraftDevice::supports(const DraftGraph & g, std::string & missing) const {
@@ -61,40 +56,18 @@ uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device)
     return unpinned_.data();
 }
 
-bool DraftDevice::copy_features(const DraftGraph & g, const FeatureRows & rows) {
-    if (!rows.device || g.features.size() != rows.device->size()) return false;
-    for (const ggml_tensor * t : *rows.device) {
-        if (ggml_backend_buffer_get_type(t->buffer) != buft()) return false;
-    }
-    const int64_t n_idle = g.features[0]->ne[1] - rows.n_rows;
-    const auto part = [](const ggml_tensor * t, int64_t first, int64_t n) {
-        ggml_tensor out = *t;
-        out.ne[1] = n;
-        out.data = (char *)t->data + first * t->nb[1];
-        out.nb[2] = out.nb[3] = n * t->nb[1];
-        return out;
-    };
-    for (size_t a = 0; a < g.features.size(); ++a) {
-        for (const auto & [to, n] : {std::pair(n_idle, (int64_t)rows.n_rows), std::pair((int64_t)0, n_idle)}) {
-            if (n == 0) continue;
-            const ggml_tensor from = part((*rows.device)[a], rows.first, n);
-            ggml_tensor there = part(g.features[a], to, n);
-            if (!ggml_backend_buffer_copy_tensor(&from, &there)) return false;
-        }
-    }
-    return true;
-}
-
-void DraftDevice::start(const DraftGraph & g, bool has_features) {
+void DraftDevice::start(const DraftGraph & g) {
     if (!ggml_backend_buffer_is_host(g.packed->buffer)) {
-        // the features come last
-        const size_t n_bytes =
-            has_features ? (uint8_t *)g.features[0]->data - (uint8_t *)g.packed->data : ggml_nbytes(g.packed);
-        ggml_backend_tensor_set_async(backend_.get(), g.packed, staging(g), 0, n_bytes);
+        ggml_backend_tensor_set_async(backend_.get(), g.packed, staging(g), 0, ggml_nbytes(g.packed));
     }
     const kernels::ComputeScope scope(use_kernels_);
     is_running_ = true;
-    const ggml_status status = ggml_backend_graph_compute_async(backend_.get(), g.gf);
+    ggml_status status = GGML_STATUS_FAILED;
+    try {
+        status = ggml_backend_graph_compute_async(backend_.get(), g.gf);
+    } catch (const std::bad_alloc &) {
+        fail(ErrorKind::broken, "the host's memory ran out inside ggml; open the engine again");
+    }
     if (status == GGML_STATUS_SUCCESS) return;
     wait();
     fail(status == GGML_STATUS_ALLOC_FAILED ? ErrorKind::out_of_memory : ErrorKind::broken,

@@ -47,11 +47,8 @@ class DraftDevice {
     uint8_t * staging(const DraftGraph & g);
     // Memory that the device can copy n bytes to by itself; it may have to wait for each copy to any other memory.
     uint8_t * landing(size_t n);
-    // Copies features from where the target computed them, which waits; idle rows repeat the first ones. False where
-    // that is not possible: they lie in other memory, or the graph does not take them so.
-    bool copy_features(const DraftGraph & g, const FeatureRows & rows);
-    // `has_features`: they were copied. Error(out_of_memory | broken)
-    void start(const DraftGraph & g, bool has_features = false);
+    // Error(out_of_memory | broken)
+    void start(const DraftGraph & g);
     void wait();
 
   private:

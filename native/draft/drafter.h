@@ -60,15 +60,6 @@ class DraftSequence {
     virtual void truncate(int n_rows) = 0;
 };
 
-// Of a conversation alone, where Drafter::can_step(): draft rows that follow a commit in the same graph. Each embeds
-// the likeliest token of the row before or, with `sampling`, what that draws; `pos` is the index in the text of the
-// first of these tokens. They are output rows 1, 2, ...; DraftSequence::take_step() gives them nodes.
-struct DraftSteps {
-    int n = 0;
-    const CoupledSampling * sampling = nullptr;
-    Pos pos = 0;
-};
-
 // what one conversation adds to a call for several
 struct DraftCommit {
     DraftSequence * seq;
@@ -76,7 +67,9 @@ struct DraftCommit {
     const Token * tokens;  // as in DraftSequence::commit
     // of a parallel drafter: output rows 1 to n_ahead are the distributions of the tokens further on
     int n_ahead = 0;
-    DraftSteps steps;
+    // Of a conversation alone, where Drafter::can_step(): draft rows that follow in the same graph. Each embeds the
+    // likeliest token of the row before. They are output rows 1, 2, ...; DraftSequence::take_step() gives them nodes.
+    int n_steps = 0;
 };
 
 struct DraftLevel {
@@ -91,10 +84,16 @@ struct DraftTraits {
     int n_draft_rows_max = 0;           // of a round
     int n_level_rows_max = 0;           // of one conversation in a call
     int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
-    int n_heads = 1;                    // of several each drafts one token: chains of so many
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 
     bool is_parallel() const { return n_parallel > 0; }
+};
+
+// What users are told of a drafter.
+struct DraftDescription {
+    std::string kind;  // "eagle" | "model" | "head"
+    std::string arch, name;
+    int n_layer = 0, n_ctx_train = 0, n_embd = 0, n_vocab = 0;
 };
 
 // What a drafter holds of one device's memory.
@@ -108,6 +107,7 @@ class Drafter {
     virtual ~Drafter() = default;
 
     virtual DraftTraits traits() const = 0;
+    virtual DraftDescription describe() const = 0;
 
     // [n] draft id -> target id; empty = the same
     virtual const std::vector<Token> & d2t() const = 0;
@@ -118,20 +118,24 @@ class Drafter {
     // As DraftSequence::commit with output row 0, the draft distribution of the last row, and the draft rows of
     // `levels`, whose output rows are theirs: several different conversations in one call. Appends all rows of all of
     // them or, after an exception, none.
-    virtual void commit_together(const std::vector<DraftCommit> & commits) = 0;
+    void commit_together(const std::vector<DraftCommit> & commits);
     virtual void extend_together(const std::vector<DraftLevel> & levels) = 0;
 
-    // Draft rows can follow a commit in its graph, the likeliest ones or those that are drawn.
-    virtual bool can_step(const CoupledSampling *) const { return false; }
-    // Where they can: draws at the n places of a text from index `pos` on are to come. Waits for nothing.
-    virtual void foresee(const CoupledSampling &, Pos, int) {}
+    // draft rows, the likeliest ones, can follow a commit in its graph
+    virtual bool can_step() const { return false; }
 
     // for all calls from now on, where it runs on the CPU
     virtual void set_n_threads(int n_threads) = 0;
 
     virtual std::string device_name() const = 0;
-    // of all conversations, each device once
+    // of all conversations; a device may come more than once
     virtual std::vector<DraftMemoryUse> memory_use() const = 0;
+
+  private:
+    // Appends rows as commit_together(); after an exception the caller truncates. n_commit_rows(): of all
+    // conversations, how many it takes together.
+    virtual int n_commit_rows() const = 0;
+    virtual void run_commits(const std::vector<DraftCommit> & commits) = 0;
 };
 
 }  // namespace eaglecpp

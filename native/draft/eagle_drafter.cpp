@@ -57,8 +57,8 @@ std::unique_ptr<DraftSequence> EagleDrafter::open(int) {
     return std::make_unique<EagleSequence>(*this);
 }
 
-void EagleDrafter::commit_together(const std::vector<DraftCommit> & commits) {
-    EagleSequence::commit_together(commits);
+void EagleDrafter::run_commits(const std::vector<DraftCommit> & commits) {
+    EagleSequence::run_commits(commits);
 }
 
 void EagleDrafter::extend_together(const std::vector<DraftLevel> & levels) {
@@ -132,17 +132,12 @@ void EagleDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-bool EagleDrafter::can_step(const CoupledSampling * sampling) const {
-    if (!sampling) return weights_.draft_embedding != nullptr;
-    return weights_.noise && sampling->top_k > 0 && sampling->top_k <= form_.n_top;
-}
-
-bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps, bool is_drawn) {
+bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart prompt{&kv, 8, 0, 256}, commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
     std::vector<GraphShape> shapes{{true, {prompt}}, {true, {commit, commit}}, {false, {extend, extend}}};
-    if (n_steps > 0) shapes = {{true, {commit}, n_steps, is_drawn}};
+    if (n_steps > 0) shapes = {{true, {commit}, n_steps}};
     for (const GraphShape & shape : shapes) {
         if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
     }
@@ -176,7 +171,7 @@ size_t EagleDrafter::n_cache_bytes() const {
 std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
     own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
-                  buffer_bytes(embedding_buffer_) + (weights_.noise ? ggml_nbytes(weights_.noise) : 0);
+                  buffer_bytes(embedding_buffer_);
     const size_t n_host = weights_.embedding.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
@@ -197,7 +192,6 @@ void EagleDrafter::finish() {
              device_name().c_str(), missing.c_str());
     }
     if (!options_.is_remote) return;
-    form_.splits_features = supports({form_.flash_attn, 0, GGML_TYPE_F32, true}, missing);
     // rows come back whole where the device cannot pick
     GraphForm better = form_;
     better.n_top = n_top;
@@ -233,20 +227,6 @@ void EagleDrafter::bring_embedding() {
         std::copy_n(table.stored_row(d2t_.empty() ? i : d2t_[i]), n_row, bytes.data() + i * n_row);
     }
     ggml_backend_tensor_set(rows, bytes.data(), 0, bytes.size());
-    bring_noise();
-}
-
-void EagleDrafter::foresee(const CoupledSampling & sampling, Pos pos, int n) {
-    for (int i = 0; i < std::min(n, NoiseRows::n_rows); ++i) noise_->bring(sampling, pos + i);
-}
-
-void EagleDrafter::bring_noise() {
-    noise_ = std::make_unique<NoiseRows>(device_, spec_.n_draft_vocab, d2t_);
-    weights_.noise = noise_->tensor();
-    std::string missing;
-    if (weights_.noise && supports(form_, missing, /*n_steps=*/1, /*is_drawn=*/true)) return;
-    weights_.noise = nullptr;
-    noise_.reset();
 }
 
 }  // namespace eaglecpp

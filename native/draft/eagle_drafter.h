@@ -16,7 +16,6 @@
 #include "draft/graph.h"
 #include "draft/graph_cache.h"
 #include "draft/kv.h"
-#include "draft/noise_rows.h"
 #include "draft/weights.h"
 #include "gguf/draft_file.h"
 
@@ -48,13 +47,13 @@ class EagleDrafter : public Drafter {
     const DraftSpec & spec() const { return spec_; }
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
+    DraftDescription describe() const override {
+        return {"eagle", spec_.arch, spec_.name, spec_.n_layer, spec_.n_ctx_train, spec_.n_embd, spec_.n_vocab};
+    }
     const std::vector<Token> & d2t() const override { return d2t_; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
-    void commit_together(const std::vector<DraftCommit> & commits) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
-    // drawn where what the graph picks is enough to find out what it should have drawn
-    bool can_step(const CoupledSampling * sampling = nullptr) const override;
-    void foresee(const CoupledSampling & sampling, Pos pos, int n) override;
+    bool can_step() const override { return weights_.draft_embedding != nullptr; }
     std::string device_name() const override { return device_.name(); }
     bool flash_attn() const { return form_.flash_attn; }
     bool is_remote() const { return options_.is_remote; }
@@ -85,8 +84,6 @@ class EagleDrafter : public Drafter {
     ggml_backend_buffer_type_t buft() const { return device_.buft(); }
     const GraphForm & form() const { return form_; }
     const DraftMemory & memory() const { return memory_; }
-    // null where draws have no noise on the device
-    NoiseRows * noise() { return noise_.get(); }
 
     // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
     // Error(out_of_memory)
@@ -106,10 +103,11 @@ class EagleDrafter : public Drafter {
     int n_graphs() const { return n_graphs_; }
 
   private:
+    int n_commit_rows() const override { return n_commit_chunk; }
+    void run_commits(const std::vector<DraftCommit> & commits) override;
     size_t n_cache_bytes() const;  // of one conversation
-    bool supports(const GraphForm & form, std::string & missing, int n_steps = 0, bool is_drawn = false);
+    bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
     void bring_embedding();
-    void bring_noise();
 
     DraftSpec spec_;
     DrafterOptions options_;
@@ -119,7 +117,6 @@ class EagleDrafter : public Drafter {
     DraftWeights weights_;
     ggml_context_ptr head_ctx_, embedding_ctx_;
     ggml_backend_buffer_ptr head_buffer_, embedding_buffer_;
-    std::unique_ptr<NoiseRows> noise_;
     GraphForm form_;
     DraftMemory memory_;
     GraphCache joint_graphs_;

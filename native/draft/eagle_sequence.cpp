@@ -61,43 +61,20 @@ void EagleSequence::check_room(int n_rows) const {
          kv_->n_rows + n_rows);
 }
 
-// More rows than one graph takes: then all but the last of each go alone, as rows of a prompt do.
-void EagleSequence::commit_together(const std::vector<DraftCommit> & commits) {
-    if (commits.empty()) return;
-    int n_rows = 0;
-    std::vector<int> n_before;
+void EagleSequence::run_commits(const std::vector<DraftCommit> & commits) {
+    std::vector<Turn> turns;
     for (const DraftCommit & c : commits) {
-        own(c.seq)->check_room(c.features.n_rows);
-        n_before.push_back(c.seq->n_rows());
-        n_rows += c.features.n_rows;
+        EagleSequence * seq = own(c.seq);
+        seq->check_room(c.features.n_rows);
+        seq->truncate(seq->n_rows());
+        turns.push_back({seq, seq->commit_call(c.features, c.tokens, true, c.n_ahead)});
     }
-    try {
-        std::vector<Turn> turns;
-        for (const DraftCommit & c : commits) {
-            EagleSequence * seq = own(c.seq);
-            seq->truncate(seq->n_rows());
-            FeatureRows rows = c.features;
-            const int n_alone = n_rows > EagleDrafter::n_commit_chunk ? rows.n_rows - 1 : 0;
-            if (n_alone > 0) {
-                rows.n_rows = n_alone;
-                seq->commit(rows, c.tokens);
-                rows = c.features.from(n_alone, seq->drafter_.spec().n_embd_target);
-            }
-            turns.push_back({seq, seq->commit_call(rows, c.tokens + n_alone, true, c.n_ahead)});
-        }
-        const DraftSteps steps = commits.size() == 1 ? commits[0].steps : DraftSteps();
-        if (steps.n > 0) {
-            DraftCall & call = turns[0].call;
-            call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + steps.n);
-        }
-        run(turns, steps);
-    } catch (...) {
-        for (size_t i = 0; i < commits.size(); ++i) {
-            own(commits[i].seq)->kv_->n_rows = n_before[i];
-            own(commits[i].seq)->drop_drafts(0);
-        }
-        throw;
+    const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
+    if (n_steps > 0) {
+        DraftCall & call = turns[0].call;
+        call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + n_steps);
     }
+    run(turns, n_steps);
 }
 
 DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
@@ -188,40 +165,38 @@ void EagleSequence::drop_drafts(int n_left) {
 }
 
 bool EagleSequence::take_step(int i, const DraftRow & row) {
-    if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || step_token(i) != row.token) return false;
+    if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
     nodes_[i] = row.node;
     return true;
 }
 
 // The inputs of a commit's steps, whose rows are already counted.
-void EagleSequence::add_steps(const DraftGraph & g, const DraftSteps & steps) {
+void EagleSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
-        DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
-        if (steps.sampling) call.noise_row = drafter_.noise()->bring(*steps.sampling, steps.pos + i);
+        const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
         GraphInputs(drafter_.spec(), drafter_.weights(), *g.steps[i], drafter_.device().staging(g)).add(call);
     }
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void EagleSequence::run(const std::vector<Turn> & turns, const DraftSteps & steps) {
+void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     check_not_forked("the drafter cannot run");
     EagleSequence & first = *turns[0].seq;
     EagleDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
-    GraphShape shape{turns[0].call.is_commit, {}, steps.n, steps.n > 0 && steps.sampling};
+    GraphShape shape{turns[0].call.is_commit, {}, n_steps};
     for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
     DraftDevice & device = drafter.device();
     const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
     device.wait();
-    const bool has_features = turns.size() == 1 && device.copy_features(g, turns[0].call.features);
     GraphInputs inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
     for (const auto & [seq, call] : turns) {
-        inputs.add(call, has_features);
+        inputs.add(call);
         if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
     }
-    first.add_steps(g, steps);
-    device.start(g, has_features);
+    first.add_steps(g);
+    device.start(g);
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();

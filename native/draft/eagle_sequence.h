@@ -36,11 +36,9 @@ class EagleSequence : public DraftSequence {
     // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i].
     void extend(const std::vector<DraftRow> & rows);
     bool take_step(int i, const DraftRow & row) override;
-    // the token that step i of the last commit embeds
-    Token step_token(int i) { return outputs_.step_token(i); }
 
     // as the functions of Drafter, in one graph
-    static void commit_together(const std::vector<DraftCommit> & commits);
+    static void run_commits(const std::vector<DraftCommit> & commits);
     static void extend_together(const std::vector<DraftLevel> & levels);
 
     // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
@@ -73,8 +71,8 @@ class EagleSequence : public DraftSequence {
     int n_slots_read(int n_used) const;
     DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
-    static void run(const std::vector<Turn> & turns, const DraftSteps & steps = {});
-    void add_steps(const DraftGraph & g, const DraftSteps & steps);
+    static void run(const std::vector<Turn> & turns, int n_steps = 0);
+    void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
     int row_of(int node) const;
     void drop_drafts(int n_left);

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -33,8 +34,8 @@ class Builder {
             x = fuse();
         }
         if (s_.fuses_embedding) {
-            if (!x) x = side_by_side(g_.features);
-            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
+            if (!x) x = g_.features;
+            x = fc(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
         }
         name(x, "feature", 0);
         for (int il = 0; il < s_.n_layer; ++il) {
@@ -47,10 +48,10 @@ class Builder {
     void build_after(const Builder & before) {
         is_step_ = true;
         inputs();
-        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, choose(before.g_.logits));
+        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before.g_.logits));
         ggml_tensor * x = before.fed_;
         if (s_.fuses_embedding) {
-            x = linear(w_.fc, w_.fc_bias, ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
+            x = fc(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
         }
         for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, 1);
         output(x);
@@ -60,15 +61,6 @@ class Builder {
     const std::vector<ggml_tensor *> & made_outputs() const { return outputs_; }
 
   private:
-    // the token that a step embeds
-    ggml_tensor * choose(ggml_tensor * logits) {
-        if (!shape_.is_drawn) return ggml_argmax(ctx_, logits);
-        g_.noise_row = input(GGML_TYPE_I32, 1, 0, "noise_row");
-        g_.drawn = ggml_argmax(ctx_, ggml_add(ctx_, logits, ggml_get_rows(ctx_, w_.noise, g_.noise_row)));
-        bring_back(g_.drawn);
-        return g_.drawn;
-    }
-
     ggml_tensor * input(ggml_type type, int64_t ne0, int64_t ne1, const char * label) {
         ggml_tensor * t = ne1 > 0 ? ggml_new_tensor_2d(ctx_, type, ne0, ne1) : ggml_new_tensor_1d(ctx_, type, ne0);
         ggml_set_input(t);
@@ -95,19 +87,14 @@ class Builder {
             if (!shape_.commit && !is_step_) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
             if (p.kv->v_transposed()) {
-                in.v_place = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_place");
+                in.v_slots = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_slots");
             }
             in.n_mask_rows = s_.n_layer > 1 ? p.n_rows : p.n_out;
             if (p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
             g_.parts.push_back(in);
         }
         if (!shape_.commit) return;
-        const int n = form_.splits_features && n_out_ == 0 ? s_.n_aux() : 1;
-        for (int i = 0; i < n; ++i) {
-            const int64_t n_each = (int64_t)s_.n_aux() * s_.n_embd_target / n;
-            g_.features.push_back(input(GGML_TYPE_F32, n_each, n_rows_, "features"));
-            inputs_.pop_back();  // comes last
-        }
+        g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
     }
 
     // columns [at, at + n) of a contiguous [d, n_all]
@@ -129,10 +116,22 @@ class Builder {
         return ggml_mul(ctx_, ggml_rms_norm(ctx_, x, s_.rms_eps), weight);
     }
 
-    ggml_tensor * linear(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * x) {
-        ggml_tensor * y = ggml_mul_mat(ctx_, weight, x);
+    // a tensor of a layer, null if the file has none
+    ggml_tensor * weight(const char * pattern, int il) { return w_.find(fill(pattern, il)); }
+
+    // where the file has such a norm
+    ggml_tensor * rms(ggml_tensor * x, const char * pattern, int il) {
+        ggml_tensor * norm = weight(pattern, il);
+        return norm ? rms(x, norm) : x;
+    }
+
+    ggml_tensor * linear(ggml_tensor * x, const char * pattern, const char * bias_pattern = nullptr, int il = 0) {
+        ggml_tensor * y = ggml_mul_mat(ctx_, weight(pattern, il), x);
+        ggml_tensor * bias = bias_pattern ? weight(bias_pattern, il) : nullptr;
         return bias ? ggml_add(ctx_, y, bias) : y;
     }
+
+    ggml_tensor * fc(ggml_tensor * x) { return linear(x, keys::t_fc, keys::t_fc_bias); }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
@@ -151,42 +150,32 @@ class Builder {
         return n < x->ne[1] && g_.row_out ? ggml_get_rows(ctx_, x, g_.row_out) : tail(x, n);
     }
 
-    ggml_tensor * side_by_side(const std::vector<ggml_tensor *> & parts) {
-        ggml_tensor * all = parts[0];
-        for (size_t i = 1; i < parts.size(); ++i) all = ggml_concat(ctx_, all, parts[i], 0);
-        return all;
-    }
-
-    // [d, n_rows] -> n of [d / n, n_rows]
-    std::vector<ggml_tensor *> cut(ggml_tensor * x, size_t n) {
-        std::vector<ggml_tensor *> parts;
-        for (size_t i = 0; i < n; ++i) {
-            parts.push_back(ggml_view_2d(ctx_, x, x->ne[0] / n, x->ne[1], x->nb[1], i * (x->nb[1] / n)));
-        }
-        return parts;
-    }
-
     // aux features -> [H, n_rows]
     ggml_tensor * fuse() {
-        std::vector<ggml_tensor *> parts = g_.features;
+        ggml_tensor * x = g_.features;
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
-        if (w_.input_norm) parts = {rms(side_by_side(parts), w_.input_norm)};
-        if (!w_.fc_norm.empty() && parts.size() < w_.fc_norm.size()) parts = cut(parts[0], w_.fc_norm.size());
-        for (size_t a = 0; a < w_.fc_norm.size(); ++a) parts[a] = rms(parts[a], w_.fc_norm[a]);
-        return linear(w_.fc, w_.fc_bias, side_by_side(parts));
+        if (s_.norm_before_fc) x = rms(x, w_.find(keys::t_enc_output_norm));
+        if (!s_.fc_norm) return fc(x);
+        ggml_tensor * normed = nullptr;
+        for (int a = 0; a < s_.n_aux(); ++a) {
+            const size_t n = s_.n_embd_target;
+            ggml_tensor * part = ggml_view_2d(ctx_, x, n, x->ne[1], x->nb[1], a * n * sizeof(float));
+            part = rms(part, keys::t_fc_norm, a);
+            normed = normed ? ggml_concat(ctx_, normed, part, 0) : part;
+        }
+        return fc(normed);
     }
 
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
         const RopeSpec & r = s_.rope;
-        return ggml_rope_ext(ctx_, x, pos, w_.rope_freqs, r.n_rot, r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL,
-                             r.n_ctx_orig, r.freq_base, r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast,
-                             r.beta_slow);
+        return ggml_rope_ext(ctx_, x, pos, w_.find(keys::t_rope_freqs), r.n_rot,
+                             r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, r.n_ctx_orig, r.freq_base,
+                             r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
     }
 
-    // [n_in, n] -> [head_dim, n_heads, n]
-    ggml_tensor * heads(ggml_tensor * weight, ggml_tensor * bias, ggml_tensor * norm, ggml_tensor * x, int n_heads) {
-        ggml_tensor * y = ggml_reshape_3d(ctx_, linear(weight, bias, x), s_.head_dim, n_heads, x->ne[1]);
-        return norm ? rms(y, norm) : y;
+    // [head_dim * n_heads, n] -> [head_dim, n_heads, n]
+    ggml_tensor * heads(ggml_tensor * x, int n_heads) {
+        return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
     // x [head_dim, n_head_kv, n_rows]: the rows of each conversation into its own cache
@@ -205,7 +194,7 @@ class Builder {
             ggml_tensor * rows = ggml_view_2d(ctx_, x, n_row, n, x->nb[2], at * x->nb[2]);
             if (!kv(i).v_transposed()) return write(cache, rows, g_.parts[i].slot);
             ggml_tensor * places = ggml_reshape_2d(ctx_, cache, 1, ggml_nelements(cache));
-            write(places, ggml_reshape_2d(ctx_, rows, 1, n_row * n), g_.parts[i].v_place);
+            write(places, ggml_reshape_2d(ctx_, rows, 1, n_row * n), g_.parts[i].v_slots);
         });
     }
 
@@ -238,17 +227,14 @@ class Builder {
 
     // one decoder layer; returns [H, n_q] for the last n_q rows, or null when n_q is 0
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
-        const DraftLayer & l = w_.layers[il];
         ggml_tensor * u;
         ggml_tensor * residual = x;
-        if (!l.attn_norm) {
-            u = x;
-        } else if (il == 0 && !s_.fuses_embedding) {
-            ggml_tensor * feature = rms(x, l.attn_norm_2);
-            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), l.attn_norm), feature, 0);
+        if (il == 0 && !s_.fuses_embedding) {
+            ggml_tensor * feature = rms(x, keys::t_attn_norm_2, il);
+            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), keys::t_attn_norm, il), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
-            u = rms(x, l.attn_norm);
+            u = rms(x, keys::t_attn_norm, il);
         }
         name(u, "attn_input", il);
         if (s_.has_latent()) {
@@ -259,14 +245,13 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = linear(l.wo, l.bo, o);
-        if (l.post_attn_norm) o = rms(o, l.post_attn_norm);
+        o = rms(linear(o, keys::t_attn_output, keys::t_attn_output_bias, il), keys::t_post_attn_norm, il);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
-        ggml_tensor * m = rms(h, l.ffn_norm);
-        ggml_tensor * gate = linear(l.gate, l.gate_b, m);
-        ggml_tensor * up = linear(l.up, l.up_b, m);
-        m = linear(l.down, l.down_b, s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up));
-        if (l.post_ffn_norm) m = rms(m, l.post_ffn_norm);
+        ggml_tensor * m = rms(h, keys::t_ffn_norm, il);
+        ggml_tensor * gate = linear(m, keys::t_ffn_gate, keys::t_ffn_gate_bias, il);
+        ggml_tensor * up = linear(m, keys::t_ffn_up, keys::t_ffn_up_bias, il);
+        m = s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up);
+        m = rms(linear(m, keys::t_ffn_down, keys::t_ffn_down_bias, il), keys::t_post_ffn_norm, il);
         h = ggml_add(ctx_, m, h);
         name(h, "layer_out", il);
         return h;
@@ -279,28 +264,27 @@ class Builder {
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
-        const DraftLayer & l = w_.layers[il];
-        ggml_tensor * k = heads(l.wk, l.bk, nullptr, u, s_.n_head_kv);
-        ggml_tensor * v = l.wv ? heads(l.wv, l.bv, nullptr, u, s_.n_head_kv) : k;
+        ggml_tensor * k = heads(linear(u, keys::t_attn_k, keys::t_attn_k_bias, il), s_.n_head_kv);
+        const bool has_v = weight(keys::t_attn_v, il) != nullptr;
+        ggml_tensor * v = has_v ? heads(linear(u, keys::t_attn_v, keys::t_attn_v_bias, il), s_.n_head_kv) : k;
         if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
-        store(il, rope(l.k_norm ? rms(k, l.k_norm) : k, g_.pos));
+        store(il, rope(rms(k, keys::t_attn_k_norm, il), g_.pos));
         store_v(il, v);
     }
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
-        const DraftLayer & l = w_.layers[il];
-        ggml_tensor * q = rope(heads(l.wq, l.bq, l.q_norm, u, s_.n_head), positions(u->ne[1]));
+        ggml_tensor * q = heads(linear(u, keys::t_attn_q, keys::t_attn_q_bias, il), s_.n_head);
+        q = rope(rms(q, keys::t_attn_q_norm, il), positions(u->ne[1]));
         name(q, "q", il);
         return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
     }
 
     // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
     void store_latent(int il, ggml_tensor * u) {
-        const DraftLayer & l = w_.layers[il];
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
-        ggml_tensor * row = ggml_mul_mat(ctx_, l.wkv_a, u);
-        ggml_tensor * latent = rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), l.kv_a_norm);
+        ggml_tensor * row = linear(u, keys::t_attn_kv_a_mqa, nullptr, il);
+        ggml_tensor * latent = rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), keys::t_attn_kv_a_norm, il);
         ggml_tensor * rotated =
             rope(ggml_view_3d(ctx_, row, s_.latent.rope_dim, 1, n, row->nb[1], row->nb[1], n_latent * sizeof(float)),
                  g_.pos);
@@ -312,20 +296,25 @@ class Builder {
     // The absorbed form: a head's key and value matrices are applied to its query and its result rather than to every
     // row of the cache, which all heads then share. u [U, n_q] -> [value_dim * n_head, n_q]
     ggml_tensor * attend_latent(int il, ggml_tensor * u) {
-        const DraftLayer & l = w_.layers[il];
         const LatentSpec & a = s_.latent;
         const int64_t n_q = u->ne[1];
-        ggml_tensor * q =
-            l.wq_a ? ggml_mul_mat(ctx_, l.wq_b, rms(ggml_mul_mat(ctx_, l.wq_a, u), l.q_a_norm)) : linear(l.wq, l.bq, u);
+        ggml_tensor * q = u;
+        if (a.q_rank > 0) {
+            q = rms(linear(q, keys::t_attn_q_a, nullptr, il), keys::t_attn_q_a_norm, il);
+            q = linear(q, keys::t_attn_q_b, nullptr, il);
+        } else {
+            q = linear(q, keys::t_attn_q, nullptr, il);
+        }
         q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
         const auto part = [&](int n, int skip) {
             return ggml_view_3d(ctx_, q, n, s_.n_head, n_q, q->nb[1], q->nb[2], skip * sizeof(float));
         };
         ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
-        ggml_tensor * absorbed = ggml_mul_mat(ctx_, l.wk_b, swapped(part(a.nope_dim, 0)));  // [kv_rank, n_q, n_head]
+        // [kv_rank, n_q, n_head]
+        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), keys::t_attn_k_b, nullptr, il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
         name(q, "q", il);
-        ggml_tensor * y = ggml_mul_mat(ctx_, l.wv_b, swapped(attend(il, q)));  // [value_dim, n_q, n_head]
+        ggml_tensor * y = linear(swapped(attend(il, q)), keys::t_attn_v_b, nullptr, il);  // [value_dim, n_q, n_head]
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
@@ -383,7 +372,7 @@ class Builder {
     }
 
     void output(ggml_tensor * h) {
-        ggml_tensor * post = w_.output_norm ? rms(h, w_.output_norm) : h;
+        ggml_tensor * post = rms(h, keys::t_output_norm, 0);
         fed_ = s_.norm_output ? post : h;
         each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed_, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
@@ -409,13 +398,11 @@ class Builder {
         g_.top_ids = ggml_top_k(ctx_, g_.logits, (int)std::min<int64_t>(form_.n_top, n));
         g_.top_logits = pick_from(g_.logits);
         g_.top_probs = pick_from(ggml_soft_max(ctx_, g_.logits));
-        for (ggml_tensor * t : {g_.top_ids, g_.top_logits, g_.top_probs}) bring_back(t);
-    }
-
-    void bring_back(ggml_tensor * t) {
-        ggml_set_output(t);
-        ggml_build_forward_expand(g_.gf, t);
-        outputs_.push_back(t);
+        for (ggml_tensor * t : {g_.top_ids, g_.top_logits, g_.top_probs}) {
+            ggml_set_output(t);
+            ggml_build_forward_expand(g_.gf, t);
+            outputs_.push_back(t);
+        }
     }
 
     const DraftSpec & s_;
@@ -505,7 +492,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
     for (int i = 0; i < shape.n_steps; ++i) {
         g->steps.push_back(std::make_unique<DraftGraph>());
         g->steps.back()->gf = g->gf;
-        const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}, 0, shape.is_drawn};
+        const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}};
         builders.emplace_back(spec, weights, row, form, *g->steps.back(), g->ctx.get());
         builders.back().build_after(builders[i]);
         const auto & more = builders.back().made_inputs();
@@ -513,7 +500,6 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
         const auto & made = builders.back().made_outputs();
         outputs.insert(outputs.end(), made.begin(), made.end());
     }
-    inputs.insert(inputs.end(), g->features.begin(), g->features.end());
     std::tie(g->packed, g->picked) = memory.allocate(g->ctx.get(), g->gf, inputs, outputs);
     for (auto & step : g->steps) step->packed = g->packed;
     g->epoch = memory.epoch();

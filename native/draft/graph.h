@@ -52,10 +52,8 @@ struct GraphPart {
 struct GraphShape {
     bool commit;  // else extend
     std::vector<GraphPart> parts;
-    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before, or the one that
-    // is drawn with the noise of its place, and follows it
+    // draft rows after a commit of one conversation: each embeds the likeliest token of the row before and follows it
     int n_steps = 0;
-    bool is_drawn = false;
 
     int n_rows() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });
@@ -64,7 +62,7 @@ struct GraphShape {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_out; });
     }
     bool operator<(const GraphShape & o) const {
-        return std::tie(commit, n_steps, is_drawn, parts) < std::tie(o.commit, o.n_steps, o.is_drawn, o.parts);
+        return std::tie(commit, n_steps, parts) < std::tie(o.commit, o.n_steps, o.parts);
     }
 };
 
@@ -99,23 +97,19 @@ class DraftMemory {
 // A built graph. Inputs have their shapes in ggml order; absent ones are null. Rows of a conversation stand side by
 // side, conversations in the order of the shape's parts.
 struct DraftGraph {
-    // commit: [n_aux * Ht, n_rows], aux layers side by side; or one for each of them, the last inputs
-    std::vector<ggml_tensor *> features;
+    // commit: [n_aux * Ht, n_rows], aux layers side by side
+    ggml_tensor * features = nullptr;
     ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings, of the form's type
     ggml_tensor * embd_row = nullptr;  // [n_rows] i32, 0, 1, 2 and so on; null where they are F32
     ggml_tensor * pos = nullptr;       // [n_rows] i32
     ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
 
-    // of a step that is drawn
-    ggml_tensor * noise_row = nullptr;  // [1] i32, of DraftWeights::noise
-    ggml_tensor * drawn = nullptr;      // output: [1] i32, the token that it embeds, by its draft id
-
     // of one conversation
     struct Part {
         ggml_tensor * state_idx = nullptr;    // extend: [n_rows] i32 state slot to feed from
         ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
-        ggml_tensor * v_place = nullptr;      // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
+        ggml_tensor * v_slots = nullptr;      // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
         ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf; null when no full layer attends
         ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
         ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
@@ -145,7 +139,6 @@ struct GraphForm {
     bool flash_attn = false;              // one fused attention operation instead of the explicit form
     int n_top = 0;                        // tokens that the graph picks for each row that runs fully; 0 = none
     ggml_type type_embd = GGML_TYPE_F32;  // token embeddings come in it; the graph widens them
-    bool splits_features = false;         // those of prompts: each aux layer's lie together, as the target has them
 };
 
 // Builds and allocates. Error(out_of_memory)

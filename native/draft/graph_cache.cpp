@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "kernels/hook.h"
+#include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 

@@ -11,18 +11,17 @@ constexpr ggml_fp16_t f16_zero = 0x0000;
 constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 }  // namespace
 
-void GraphInputs::add(const DraftCall & call, bool has_features) {
+void GraphInputs::add(const DraftCall & call) {
     const DraftGraph::Part & in = graph_.parts[n_parts_];
-    if (!graph_.features.empty() && !has_features) add_features(call);
+    if (graph_.features) add_features(call);
     if (in.state_idx) {
         int32_t * feeds = at<int32_t>(in.state_idx);
         std::fill_n(feeds, call.n_idle(), 0);
         std::copy(call.feeds.begin(), call.feeds.end(), feeds + call.n_idle());
     }
     if (graph_.embd) add_embeddings(call);
-    if (graph_.noise_row) *at<int32_t>(graph_.noise_row) = call.noise_row;
     add_positions(call);
-    add_places(call, in);
+    add_slots(call, in);
     if (in.mask) add_mask(call, in.mask, in.n_mask_rows, 0);
     if (in.mask_window) add_mask(call, in.mask_window, in.n_mask_rows, spec_.sliding_window);
     ++n_parts_;
@@ -33,10 +32,9 @@ void GraphInputs::add(const DraftCall & call, bool has_features) {
 void GraphInputs::add_features(const DraftCall & call) {
     const size_t n_part = spec_.n_embd_target;
     const int n = call.n(), n_idle = call.n_idle(), n_true = n - call.n_ahead;
-    const bool is_split = graph_.features.size() > 1;
-    const size_t n_row = is_split ? n_part : n_part * spec_.n_aux();
+    const size_t n_row = n_part * spec_.n_aux();
     for (int a = 0; a < spec_.n_aux(); ++a) {
-        float * dst = at<float>(graph_.features[is_split ? a : 0]) + n_rows_ * n_row + (is_split ? 0 : a * n_part);
+        float * dst = at<float>(graph_.features) + n_rows_ * n_row + a * n_part;
         const auto row = [&](int i) { return dst + i * n_row; };
         for (int i = 0; i < n_idle; ++i) std::fill_n(row(i), n_part, 0.0f);
         for (int i = 0; i < n_true; ++i) {
@@ -79,15 +77,15 @@ void GraphInputs::add_positions(const DraftCall & call) {
     }
 }
 
-void GraphInputs::add_places(const DraftCall & call, const DraftGraph::Part & in) {
+void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in) {
     const DraftKv & kv = *call.part.kv;
     const int n_idle = call.n_idle(), n_all = call.part.n_rows, n_out = call.part.n_out;
     int64_t * slots = at<int64_t>(in.slot);
     std::fill_n(slots, n_idle, kv.idle_slot());
     std::iota(slots + n_idle, slots + n_all, (int64_t)call.first_slot);
-    if (in.v_place) {
+    if (in.v_slots) {
         const size_t n_row = (size_t)spec_.value_dim() * spec_.n_head_kv;
-        int64_t * places = at<int64_t>(in.v_place);
+        int64_t * places = at<int64_t>(in.v_slots);
         for (int i = 0; i < n_all; ++i) {
             for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv.n_slots() + slots[i];
         }

@@ -32,8 +32,7 @@ struct DraftCall {
     const Ancestry * drafts;     // of an extend: all of its round, these rows last
     int first_slot, first_state;
     int n_out;
-    int n_ahead;    // masked rows, the last ones
-    int noise_row;  // of a step that is drawn
+    int n_ahead;  // masked rows, the last ones
     bool is_commit;
     GraphPart part;
 
@@ -48,8 +47,8 @@ class GraphInputs {
         : spec_(spec), weights_(weights), graph_(graph), bytes_(bytes) {}
 
     // Calls come in the order of the shape's parts. Rows that only fill the graph come first, because only the last
-    // rows of a commit run fully; they write to slots that are never read. `has_features`: those are there.
-    void add(const DraftCall & call, bool has_features = false);
+    // rows of a commit run fully; they write to slots that are never read.
+    void add(const DraftCall & call);
 
   private:
     template <typename T>
@@ -60,7 +59,7 @@ class GraphInputs {
     void add_features(const DraftCall & call);
     void add_embeddings(const DraftCall & call);
     void add_positions(const DraftCall & call);
-    void add_places(const DraftCall & call, const DraftGraph::Part & in);
+    void add_slots(const DraftCall & call, const DraftGraph::Part & in);
     void add_mask(const DraftCall & call, ggml_tensor * mask, int n_mask_rows, int window);
 
     const DraftSpec & spec_;

@@ -21,7 +21,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
     for (size_t i = 0; i < all.size(); ++i) {
         const DraftGraph & part = *all[i];
         landed[i] = {(const int32_t *)at(part.top_ids), (const float *)at(part.top_logits),
-                     (const float *)at(part.top_probs), part.drawn ? (const int32_t *)at(part.drawn) : nullptr};
+                     (const float *)at(part.top_probs)};
     }
     return landed;
 }
@@ -34,16 +34,12 @@ void DraftOutputs::take(const DraftGraph & g, int first, int n, const std::vecto
     picked_.clear();
     logits_tensor_ = g.logits;
     step_logits_.clear();
-    drawn_.clear();
     for (const auto & step : g.steps) step_logits_.push_back(step->logits);
     n_logits_ = g.logits ? g.logits->ne[0] : 0;
     if (n_ == 0) return;
     if (g.top_ids) {
         read_picked(landed[0], g.top_ids->ne[0], first_, n_);
-        for (size_t i = 1; i < landed.size(); ++i) {
-            read_picked(landed[i], g.top_ids->ne[0], 0, 1);
-            if (landed[i].drawn) drawn_.push_back(target_token(*landed[i].drawn));
-        }
+        for (size_t i = 1; i < landed.size(); ++i) read_picked(landed[i], g.top_ids->ne[0], 0, 1);
     } else {
         logits(0);
     }
@@ -80,10 +76,6 @@ const float * DraftOutputs::logits(int i) {
 
 Token DraftOutputs::target_token(int id) const {
     return drafter_.d2t().empty() ? id : drafter_.d2t()[id];
-}
-
-Token DraftOutputs::step_token(int i) {
-    return drawn_.empty() ? candidates(i, 1)[0].token : drawn_[i];
 }
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k) {

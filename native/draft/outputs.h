@@ -18,7 +18,6 @@ namespace eaglecpp {
 struct LandedPicks {
     const int32_t * ids = nullptr;
     const float *logits = nullptr, *probs = nullptr;
-    const int32_t * drawn = nullptr;  // of a step that embeds a token that was drawn
 };
 
 // Of a graph that was started; filled in once the device has been waited for. Empty ones if the graph picks none.
@@ -33,7 +32,6 @@ class DraftOutputs {
 
     // see the functions of DraftSequence with these names
     const float * logits(int i);
-    Token step_token(int i);
     std::vector<Candidate> candidates(int i, int k);
     std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
 
@@ -57,7 +55,6 @@ class DraftOutputs {
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     CoupledDraft coupled_;
-    std::vector<Token> drawn_;  // by step
     // kept to save allocations
     std::vector<float> picked_logits_;
     std::vector<Token> picked_tokens_;

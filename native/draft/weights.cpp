@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ggml_hook/hook.h"
 #include "gguf/keys.h"
-#include "kernels/hook.h"
 
 namespace eaglecpp {
 
@@ -46,113 +46,65 @@ void EmbeddingTable::row(int id, float * dst) const {
     }
 }
 
-namespace {
-
-class Loader {
-  public:
-    Loader(const DraftFile & file, bool use_kernels, DraftWeights & out)
-        : file_(file), use_kernels_(use_kernels), out_(out) {
-        const size_t n = file.gguf().tensors().size();
-        for (ggml_context_ptr * ctx : {&out.ctx, &out.packed_ctx}) {
-            ctx->reset(ggml_init({ggml_tensor_overhead() * (n + 1), nullptr, /*no_alloc=*/true}));
-        }
+ggml_tensor * DraftWeights::find(const std::string & name) const {
+    for (const ggml_context_ptr * of : {&ctx, &packed_ctx}) {
+        if (ggml_tensor * t = *of ? ggml_get_tensor(of->get(), name.c_str()) : nullptr) return t;
     }
+    return nullptr;
+}
 
-    // declares the tensor in a context; nullptr when the file does not have it (checked by DraftFile)
-    ggml_tensor * want(const std::string & name, bool is_matrix = false) {
-        const TensorInfo * info = file_.gguf().find_tensor(name);
-        if (!info) return nullptr;
-        const bool is_packed = is_matrix && use_kernels_ && kernels::can_hold(info->type, info->ne[0]);
-        ggml_context * ctx = (is_packed ? out_.packed_ctx : out_.ctx).get();
-        ggml_tensor * t = ggml_new_tensor(ctx, info->type, GGML_MAX_DIMS, info->ne.data());
-        ggml_set_name(t, name.c_str());
-        wanted_.push_back({info, t, is_packed});
-        return t;
+static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
+    if (!buffer) {
+        fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file.path().c_str(),
+             ggml_backend_buft_name(buft));
     }
-    ggml_tensor * matrix(const std::string & name) { return want(name, /*is_matrix=*/true); }
-
-    void read_all(ggml_backend_buffer_type_t buft) {
-        out_.buffer = allocate(out_.ctx.get(), buft);
-        if (ggml_get_first_tensor(out_.packed_ctx.get())) {
-            out_.packed_buffer = allocate(out_.packed_ctx.get(), kernels::weights_buffer_type());
-        }
-        std::vector<uint8_t> chunk;
-        for (const auto & [info, tensor, is_packed] : wanted_) {
-            // packed matrices can only be written as a whole
-            const uint64_t n_chunk = is_packed ? info->n_bytes : 16 << 20;
-            for (uint64_t at = 0; at < info->n_bytes; at += n_chunk) {
-                chunk.resize(std::min(n_chunk, info->n_bytes - at));
-                file_.gguf().read(*info, at, chunk.data(), chunk.size());
-                ggml_backend_tensor_set(tensor, chunk.data(), at, chunk.size());
-            }
-        }
-    }
-
-  private:
-    struct Wanted {
-        const TensorInfo * info;
-        ggml_tensor * tensor;
-        bool is_packed;
-    };
-
-    ggml_backend_buffer_ptr allocate(ggml_context * ctx, ggml_backend_buffer_type_t buft) const {
-        ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
-        if (!buffer) {
-            fail(ErrorKind::out_of_memory, "%s: no room for the drafter's weights in %s memory", file_.path().c_str(),
-                 ggml_backend_buft_name(buft));
-        }
-        ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
-        return buffer;
-    }
-
-    const DraftFile & file_;
-    const bool use_kernels_;
-    DraftWeights & out_;
-    std::vector<Wanted> wanted_;
-};
-
-}  // namespace
+    ggml_backend_buffer_set_usage(buffer.get(), GGML_BACKEND_BUFFER_USAGE_WEIGHTS);
+    return buffer;
+}
 
 DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels) {
     const DraftSpec & s = file.spec();
+    const GgufReader & gguf = file.gguf();
     DraftWeights w;
-    Loader loader(file, use_kernels, w);
-    w.fc = loader.matrix(keys::t_fc);
-    w.fc_bias = loader.want(keys::t_fc_bias);
-    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) w.fc_norm.push_back(loader.want(fill(keys::t_fc_norm, i)));
-    if (s.norm_before_fc) w.input_norm = loader.want(keys::t_enc_output_norm);
-    w.output_norm = loader.want(keys::t_output_norm);
-    w.head = loader.matrix(keys::t_output);
-    w.rope_freqs = loader.want(keys::t_rope_freqs);
-    for (int i = 0; i < s.n_layer; ++i) {
-        const auto want = [&](const char * pattern) { return loader.want(fill(pattern, i)); };
-        const auto matrix = [&](const char * pattern) { return loader.matrix(fill(pattern, i)); };
-        DraftLayer l;
-        l.attn_norm = want(keys::t_attn_norm);
-        if (i == 0) l.attn_norm_2 = want(keys::t_attn_norm_2);
-        l.wq = matrix(keys::t_attn_q), l.bq = want(keys::t_attn_q_bias), l.q_norm = want(keys::t_attn_q_norm);
-        l.wk = matrix(keys::t_attn_k), l.bk = want(keys::t_attn_k_bias), l.k_norm = want(keys::t_attn_k_norm);
-        l.wv = matrix(keys::t_attn_v), l.bv = want(keys::t_attn_v_bias);
-        l.wq_a = matrix(keys::t_attn_q_a), l.q_a_norm = want(keys::t_attn_q_a_norm), l.wq_b = matrix(keys::t_attn_q_b);
-        l.wkv_a = matrix(keys::t_attn_kv_a_mqa), l.kv_a_norm = want(keys::t_attn_kv_a_norm);
-        l.wk_b = want(keys::t_attn_k_b), l.wv_b = want(keys::t_attn_v_b);  // one per head: our kernels take one
-        l.wo = matrix(keys::t_attn_output), l.bo = want(keys::t_attn_output_bias);
-        l.ffn_norm = want(keys::t_ffn_norm);
-        l.post_attn_norm = want(keys::t_post_attn_norm), l.post_ffn_norm = want(keys::t_post_ffn_norm);
-        l.gate = matrix(keys::t_ffn_gate), l.gate_b = want(keys::t_ffn_gate_bias);
-        l.up = matrix(keys::t_ffn_up), l.up_b = want(keys::t_ffn_up_bias);
-        l.down = matrix(keys::t_ffn_down), l.down_b = want(keys::t_ffn_down_bias);
-        w.layers.push_back(l);
+    for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
+        ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    loader.read_all(buft);
+    const auto is_on_host = [](const std::string & name) {
+        return name == keys::t_d2t || name == keys::t_token_embd || name == keys::t_mask_feature;
+    };
+    for (const TensorInfo & info : gguf.tensors()) {
+        if (is_on_host(info.name)) continue;
+        // not those of latent attention that are one matrix per head: our kernels take one
+        const bool is_matrix = info.ne[1] > 1 && info.ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
+        const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info.type, info.ne[0]);
+        ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();
+        ggml_set_name(ggml_new_tensor(ctx, info.type, GGML_MAX_DIMS, info.ne.data()), info.name.c_str());
+    }
+    w.buffer = allocate(file, w.ctx.get(), buft);
+    const bool has_packed = ggml_get_first_tensor(w.packed_ctx.get()) != nullptr;
+    if (has_packed) w.packed_buffer = allocate(file, w.packed_ctx.get(), kernels::weights_buffer_type());
+    std::vector<uint8_t> chunk;
+    for (const TensorInfo & info : gguf.tensors()) {
+        if (is_on_host(info.name)) continue;
+        ggml_tensor * t = w.find(info.name);
+        // packed matrices can only be written as a whole
+        const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info.n_bytes : 16 << 20;
+        for (uint64_t at = 0; at < info.n_bytes; at += n_chunk) {
+            chunk.resize(std::min(n_chunk, info.n_bytes - at));
+            gguf.read(info, at, chunk.data(), chunk.size());
+            ggml_backend_tensor_set(t, chunk.data(), at, chunk.size());
+        }
+    }
+    w.head = w.find(keys::t_output);
     if (s.is_parallel()) {
-        const TensorInfo & info = *file.gguf().find_tensor(keys::t_mask_feature);
+        const TensorInfo & info = *gguf.find_tensor(keys::t_mask_feature);
         w.mask_feature.resize(info.n_bytes / sizeof(float));
-        file.gguf().read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
+        gguf.read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
     }
-    if (const TensorInfo * info = file.gguf().find_tensor(keys::t_token_embd)) {
+    if (const TensorInfo * info = gguf.find_tensor(keys::t_token_embd)) {
         std::vector<uint8_t> data(info->n_bytes);
-        file.gguf().read(*info, 0, data.data(), data.size());
+        gguf.read(*info, 0, data.data(), data.size());
         w.embedding = EmbeddingTable::from_bytes(std::move(data), info->type, s.n_embd, s.n_vocab);
     }
     return w;

@@ -50,44 +50,23 @@ class EmbeddingTable {
     int n_rows_ = 0;
 };
 
-struct DraftLayer {
-    ggml_tensor * attn_norm = nullptr;    // [H] token embedding (layer 0) or input (others, and EAGLE-1's if any)
-    ggml_tensor * attn_norm_2 = nullptr;  // [H] feature, layer 0 only; EAGLE-1: none
-    ggml_tensor *wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
-    ggml_tensor *bq = nullptr, *bk = nullptr, *bv = nullptr, *bo = nullptr;  // optional
-    ggml_tensor *q_norm = nullptr, *k_norm = nullptr;                        // optional, [head_dim]
-    // latent attention: no wk and wv; no wq either where queries are of low rank
-    ggml_tensor *wq_a = nullptr, *q_a_norm = nullptr, *wq_b = nullptr;
-    ggml_tensor *wkv_a = nullptr, *kv_a_norm = nullptr;  // [U -> kv_rank + rope_dim]
-    ggml_tensor *wk_b = nullptr, *wv_b = nullptr;        // [nope_dim, kv_rank, n_head], [kv_rank, value_dim, n_head]
-    ggml_tensor * ffn_norm = nullptr;
-    ggml_tensor *post_attn_norm = nullptr, *post_ffn_norm = nullptr;  // optional
-    ggml_tensor *gate = nullptr, *up = nullptr, *down = nullptr;
-    ggml_tensor *gate_b = nullptr, *up_b = nullptr, *down_b = nullptr;  // optional
-};
-
 struct DraftWeights {
-    ggml_tensor * fc = nullptr;
-    ggml_tensor * fc_bias = nullptr;      // optional
-    std::vector<ggml_tensor *> fc_norm;   // [n_aux] or empty
-    ggml_tensor * input_norm = nullptr;   // norm_before_fc
-    std::vector<float> mask_feature;      // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
-    ggml_tensor * output_norm = nullptr;  // not in EAGLE-1 without norms, nor without head_norm
-    ggml_tensor * head = nullptr;         // own or the target's
-    ggml_tensor * rope_freqs = nullptr;   // optional
-    std::vector<DraftLayer> layers;
+    ggml_tensor * head = nullptr;     // own or the target's
+    std::vector<float> mask_feature;  // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
     EmbeddingTable embedding;
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
-    ggml_tensor * noise = nullptr;  // there, too: see NoiseRows
 
     // what lies in the file's layout, and matrices packed for our CPU kernels
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
+    // a tensor of the file (gguf/keys.h); null if it has none of this name
+    ggml_tensor * find(const std::string & name) const;
+
     // Reads all tensors but the embedding into a buffer of `buft`; with `use_kernels`, the matrices that our CPU
     // kernels take go into a buffer of the kernels' own type. The embedding goes into host memory if the file has it.
-    // `head` stays null if the file has none. Error(gguf | out_of_memory)
+    // Error(gguf | out_of_memory)
     static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels);
 };
 

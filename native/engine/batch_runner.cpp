@@ -14,21 +14,20 @@ BatchRunner::BatchRunner(Target & target, const EngineOptions & options) : targe
     load_.free_cores(now_ms());
 }
 
-void BatchRunner::run(TargetBatch & batch, ThreadPolicy::Kind kind, const std::function<void()> & meanwhile) {
+void BatchRunner::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
     double now = now_ms();
     const double free_cores = load_.free_cores(now);
     if (free_cores >= 0.0) threads_.hear_free(free_cores, now);
     ThreadPolicy::Run run;
     run.kind = kind;
     run.n_rows = batch.n_rows();
-    run.n_threads = threads_.choose(kind, run.n_rows, now);
-    target_.set_n_threads(run.n_threads);
+    target_.set_n_threads(threads_.level(kind));
     now = now_ms();
     const double cpu_ms = process_cpu_ms();
-    target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt, meanwhile);
+    target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt);
     const double end = now_ms();
     run.wall_ms = end - now;
-    run.cpu_ms = cpu_ms < 0.0 ? cpu_ms : process_cpu_ms() - cpu_ms;
+    run.cpu_ms = process_cpu_ms() - cpu_ms;
     threads_.learn(run, end);
 }
 

@@ -2,8 +2,6 @@
 // Runs batches on the target, each with the threads that are best at that moment.
 #pragma once
 
-#include <functional>
-
 #include "engine/machine_load.h"
 #include "engine/options.h"
 #include "engine/thread_policy.h"
@@ -20,14 +18,14 @@ class BatchRunner {
     const TargetBatch & batch() const { return batch_; }
 
     // as Target::decode
-    void run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {}) { run(batch_, kind, meanwhile); }
-    void run(TargetBatch & batch, ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {});
+    void run(ThreadPolicy::Kind kind) { run(batch_, kind); }
+    void run(TargetBatch & batch, ThreadPolicy::Kind kind);
 
     // threads that decoding has now
     int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
     // True if the time of the last run is what such a batch normally costs.
-    bool was_regular() const { return threads_.was_regular(); }
+    bool is_timed() const { return threads_.is_timed(); }
 
   private:
     Target & target_;

@@ -2,7 +2,6 @@
 #include "engine/conversations.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/error.h"
 
@@ -10,9 +9,9 @@ namespace eaglecpp {
 
 namespace {
 // Tokens of a text that drafts from it look at; some 10 MiB.
-constexpr int n_text_most = 1 << 17;
+constexpr int n_text_max = 1 << 17;
 // Features of a conversation's last rows that are parked with it: the next prompt leaves its text there, if anywhere.
-constexpr int n_recent_parked = 32;
+constexpr int n_features_parked = 32;
 }  // namespace
 
 Conversations::Conversations(Models & models, int n_text_memory)
@@ -23,21 +22,20 @@ Conversations::Conversations(Models & models, int n_text_memory)
       n_text_memory_(n_text_memory) {}
 
 Sequence & Conversations::open() {
-    const int n_most = target_.options().n_sequences;
-    for (int id = 0; id < n_most; ++id) {
+    const int n_max = target_.options().n_sequences;
+    for (int id = 0; id < n_max; ++id) {
         if (open_.count(id)) continue;
         Sequence s;
         s.id = id;
         s.range = target_.cells().seqs(id);
-        if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_most + n_text_memory_);
+        if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_max + n_text_memory_);
         if (drafter_) {
             s.draft = drafter_->open(id);
-            s.pending = PendingFeatures(traits_.n_aux, traits_.n_embd_target);
-            s.recent = RecentFeatures(traits_.n_aux, traits_.n_embd_target);
+            s.features = FeatureWindow(traits_.n_aux, traits_.n_embd_target);
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
-    fail(ErrorKind::value, "all %d conversations of this engine are open; close one or raise n_sequences", n_most);
+    fail(ErrorKind::value, "all %d conversations of this engine are open; close one or raise n_sequences", n_max);
 }
 
 Sequence & Conversations::get(int id) {
@@ -49,7 +47,7 @@ Sequence & Conversations::get(int id) {
 void Conversations::reuse(Sequence & s, const Tokens & prompt) {
     int n_keep = n_common(s.tokens, prompt, std::min(s.n_past, (int)prompt.size() - 1));
     // after an error the drafter may lack rows; the target runs those positions again, by whatever kernel
-    const int n_drafted = s.draft ? s.draft->n_rows() + s.pending.n_rows() : n_keep;
+    const int n_drafted = s.draft ? s.draft->n_rows() + s.n_pending() : n_keep;
     const bool is_lacking = n_drafted < n_keep;
     n_keep = s.before_whole(prompt, std::min(n_keep, n_drafted));
     if (s.draft) reuse_draft(s, n_keep, n_keep < (int)s.tokens.size() && s.tokens[n_keep] == prompt[n_keep]);
@@ -68,28 +66,20 @@ void Conversations::cut(Sequence & s, int n) {
 // Where another one does and its feature is gone, it stays as it is: one row among many that still tells of the old
 // continuation, which drafts hardly notice.
 void Conversations::reuse_draft(Sequence & s, int n_keep, bool is_same_next) {
-    if (n_keep > s.draft->n_rows()) {
-        s.pending.truncate(n_keep - s.draft->n_rows());
-        return;
-    }
-    s.pending.clear();
-    const bool is_made_anew = !is_same_next && s.recent.has(n_keep - 1);
-    s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
-    if (is_made_anew) s.pending.add(s.recent.row(n_keep - 1), {0});
+    const bool is_made_anew = !is_same_next && s.features.has(n_keep - 1);
+    if (n_keep <= s.draft->n_rows()) s.draft->truncate(is_made_anew ? n_keep - 1 : n_keep);
+    s.features.truncate(n_keep);
 }
 
 // Keeps the first n rows, or none where the target cannot go back.
 void Conversations::keep(Sequence & s, int n) {
-    const int n_there = s.n_past - s.n_lost;
+    const int n_there = s.n_past - s.n_replay;
     if (n < s.n_past && !target_.cells().truncate(s.range, n)) n = 0;
     s.n_past = n;
-    s.n_lost = std::max(0, n - n_there);
+    s.n_replay = std::max(0, n - n_there);
     s.tokens.resize(n);
-    s.recent.truncate(n);
-    if (n == 0) {
-        s.pending.clear();
-        if (s.draft) s.draft->truncate(0);
-    }
+    s.features.truncate(n);
+    if (n == 0 && s.draft) s.draft->truncate(0);
     if (s.inexact_from >= n) s.inexact_from = Sequence::none_inexact;
 }
 
@@ -97,63 +87,56 @@ void Conversations::adopt(Sequence & s) {
     const Sequence * best = nullptr;
     int n_best = s.n_past + n_adopt_least - 1;
     for (const auto & [id, other] : open_) {
-        int n_most = std::min(other.n_past, s.n_prompt - 1);
-        if (s.draft) n_most = std::min(n_most, other.draft->n_rows() + other.pending.n_rows());
-        if (s.exactness != Exactness::off) n_most = std::min(n_most, other.inexact_from);
-        const int n = s.before_whole(s.tokens, n_common(other.tokens, s.tokens, n_most));
+        int n_max = std::min(other.n_past, s.n_prompt - 1);
+        if (s.draft) n_max = std::min(n_max, other.draft->n_rows() + other.n_pending());
+        if (s.exactness != Exactness::off) n_max = std::min(n_max, other.inexact_from);
+        const int n = s.before_whole(s.tokens, n_common(other.tokens, s.tokens, n_max));
         if (&other != &s && n > n_best) best = &other, n_best = n;
     }
     if (!best) return;
-    const int n_own = s.n_past, n = n_best;
+    const int n = n_best;
     // rows of its own would lie behind those that follow them
     target_.cells().truncate(s.range, 0);
     s.n_past = 0;  // as long as anything below may fail
     target_.cells().copy_prefix(best->range, s.range, n);
     s.inexact_from = best->inexact_from < n ? best->inexact_from : Sequence::none_inexact;
-    if (s.draft) {
-        adopt_draft(s, *best, n);
-        for (int pos = n_own; pos < n; ++pos) {
-            if (best->recent.has(pos)) s.recent.add(pos, best->recent.row(pos), 0);
-        }
-    }
+    if (s.draft) adopt_draft(s, *best, n);
     s.n_past = n;
     s.stats.n_reused = n;
     s.stats.n_prompt = s.n_prompt - n;
 }
 
 void Conversations::adopt_draft(Sequence & s, const Sequence & source, int n) {
-    s.pending.clear();
     const int n_rows = std::min(n, source.draft->n_rows());
     const bool is_same_next = n < (int)source.tokens.size() && source.tokens[n] == s.tokens[n];
-    const bool is_made_anew = n_rows == n && !is_same_next && source.recent.has(n - 1);
+    const bool is_made_anew = n_rows == n && !is_same_next && source.features.has(n - 1);
     const int n_copied = is_made_anew ? n - 1 : n_rows;
     s.draft->load_rows(source.draft->save_rows(n_copied), n_copied);
-    if (is_made_anew) s.pending.add(source.recent.row(n - 1), {0});
-    std::vector<int32_t> rows(n - n_rows);
-    std::iota(rows.begin(), rows.end(), 0);
-    if (!rows.empty()) s.pending.add(source.pending.rows(), rows);
+    s.features = source.features;
+    s.features.truncate(n);
 }
 
 void Conversations::forget(Sequence & s) {
     s.is_active = false;
-    s.n_past = s.n_lost = 0;
+    s.n_past = s.n_replay = 0;
     s.tokens.clear();
-    s.pending.clear();
-    s.recent.truncate(0);
+    s.features.truncate(0);
     s.text.clear();
     s.inexact_from = Sequence::none_inexact;
     if (s.draft) s.draft->truncate(0);
     target_.cells().truncate(s.range, 0);
 }
 
-void Conversations::roll_back(Sequence & s) {
+void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     // a sampler may have gone ahead of the text: the generation ends, the conversation stays
     s.is_active = false;
     // a recurrent state that cannot go back: the next prompt is run in full
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
-    if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_lost) return forget(s);
-    s.recent.truncate(s.n_past);
+    if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_replay) return forget(s);
+    s.features.truncate(s.n_past);
     if (s.draft) s.draft->truncate(s.n_past);
+    // a round of several conversations ended well here, and nobody is told of its tokens
+    if (s.tokens.size() > n_tokens) cut(s, (int)n_tokens);
 }
 
 ParkedSequence Conversations::park(const Sequence & s) const {
@@ -165,11 +148,8 @@ ParkedSequence Conversations::park(const Sequence & s) const {
     if (!s.draft) return out;
     out.n_draft_rows = s.draft->n_rows();
     out.draft = s.draft->save_rows(out.n_draft_rows);
-    out.pending = s.pending;
-    out.recent = PendingFeatures(traits_.n_aux, traits_.n_embd_target);
-    int first = s.n_past;
-    while (first > s.n_past - n_recent_parked && s.recent.has(first - 1)) --first;
-    for (int pos = first; pos < s.n_past; ++pos) out.recent.add(s.recent.row(pos), {0});
+    out.features = s.features;
+    out.features.keep_last(out.n_draft_rows, n_features_parked);
     return out;
 }
 
@@ -178,9 +158,7 @@ bool Conversations::unpark(Sequence & s, const ParkedSequence & parked) {
     if (!target_.cells().load_rows(s.range, parked.target, parked.n_past)) return false;
     if (s.draft) {
         s.draft->load_rows(parked.draft, parked.n_draft_rows);
-        s.pending = parked.pending;
-        const int n = parked.recent.n_rows();
-        s.recent.add_last(parked.n_past - n, parked.recent.rows(), n);
+        s.features = parked.features;
     }
     s.tokens = parked.tokens;
     s.n_past = parked.n_past;

@@ -36,8 +36,8 @@ class Conversations {
     // Drops everything that target and drafter hold of it.
     void forget(Sequence & s);
 
-    // After an error: restores what it held before the step, and ends its generation.
-    void roll_back(Sequence & s);
+    // After an error: restores what it held before the step, when its text had n_tokens, and ends its generation.
+    void roll_back(Sequence & s, size_t n_tokens);
 
     // only for a conversation without a generation under way
     ParkedSequence park(const Sequence & s) const;

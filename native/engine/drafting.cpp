@@ -13,7 +13,6 @@ namespace {
 // takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
 // mostly come first.
 constexpr int n_pending_max = 128;
-constexpr int text_share = 2;  // nodes proposed from the text for each that a round may verify
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 constexpr double levels_rate = 0.1;  // weight of a round in the mean of its levels
@@ -26,8 +25,7 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
         decide(*s);
         if (!s->plan.frontier().empty()) {
             growing.push_back(s);
-        } else if (s->draft && s->pending.n_rows() >= n_pending_max) {
-            const int n_rows = s->pending.n_rows();
+        } else if (const int n_rows = s->n_pending(); n_rows >= n_pending_max) {
             s->commit_pending();
             planner_.catch_up(s->plan, n_rows, now_ms() - start);
         }
@@ -40,9 +38,9 @@ void Drafting::decide(Sequence & s) {
     RoundRequest request;
     request.root = s.tokens.back();
     request.n_left = s.n_max - (int)s.tokens.size();
-    request.n_pending = s.pending.n_rows();
-    request.n_again = s.n_lost;
-    request.limits.runs_again = target_.copies_states();
+    request.n_pending = s.n_pending();
+    request.n_replay = s.n_replay;
+    request.limits.replays = target_.copies_states();
     request.limits.n_nodes = target_.options().n_draft_max;
     request.limits.n_leaves = s.range.count;
     request.limits.n_leaves_exact = target_.keeps_order() && target_.cells().has_room_for_trees() ? s.range.count : 1;
@@ -51,27 +49,24 @@ void Drafting::decide(Sequence & s) {
         request.limits.n_level_rows = traits_.n_level_rows_max;
     }
     if (traits_.is_parallel()) request.limits.n_levels = traits_.n_parallel;
-    if (s.uses_text) request.text = &propose_text(s, request.limits);
+    TextDraft text;
+    if (s.uses_text) text = propose_text(s, request.limits), request.text = &text;
     planner_.decide(s.plan, request);
 }
 
-// More than a round can verify: the planner picks the best of them. What the grammar forbids goes first, with all that
-// follows it.
-const TextDraft & Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
-    const TextDraft & all = s.text.propose(text_share * limits.n_nodes, limits.n_nodes, limits.n_leaves > 1);
-    if (all.empty() || !s.sampler->has_grammar()) return all;
-    text_draft_ = all;
-    text_draft_.filter([&](const TextDraft::Node & node) {
-        Tokens path;
-        for (int32_t at = node.parent; at > 0; at = text_draft_.nodes[at].parent) {
-            path.push_back(text_draft_.nodes[at].token);
-        }
-        std::reverse(path.begin(), path.end());
-        std::vector<Candidate> one{{node.token, 0.0f}};
+// What the grammar forbids goes first, with all that follows it.
+TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
+    TextDraft draft = s.text.propose(limits.n_nodes);
+    if (!s.sampler->has_grammar()) return draft;
+    Tokens path;
+    for (Token token : draft.tokens) {
+        std::vector<Candidate> one{{token, 0.0f}};
         drop_forbidden(s, path, one);
-        return !one.empty();
-    });
-    return text_draft_;
+        if (one.empty()) break;
+        path.push_back(token);
+    }
+    draft.tokens = path;
+    return draft;
 }
 
 // Asking must cost less than a row of the verification, or the row may as well find out.
@@ -105,27 +100,17 @@ static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
     return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
 }
 
-static const CoupledSampling * sampling_of(const Sequence & s) {
-    return s.sampler->coupled() ? &*s.sampler->coupled() : nullptr;
-}
-
-void Drafting::foresee(const Sequence & s, int n_drafts) {
-    const CoupledSampling * sampling = sampling_of(s);
-    if (s.n_steps == 0 || !sampling || !drafter_->can_step(sampling)) return;
-    drafter_->foresee(*sampling, (Pos)s.tokens.size() + 1, n_drafts + s.n_steps);
-}
-
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
 // of few numbers, because each is another graph. One too many costs less than one in a graph of its own (on an H200 and
 // for a drafter of an 8B 0.03 and 0.17 ms).
 int Drafting::n_steps(const Sequence & s) const {
-    constexpr int n_most = 8;
-    if (!drafter_->can_step(sampling_of(s)) || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
-    const int n = std::min(s.plan.n_levels_max() - 1, n_most);
+    constexpr int n_max = 8;
+    if (!drafter_->can_step() || s.sampler->coupled() || s.plan.k() != 1 || s.sampler->has_grammar()) return 0;
+    const int n = std::min(s.plan.n_levels_max() - 1, n_max);
     if (!s.plan.is_auto()) return n;
     constexpr double n_rare = 0.3;  // a level in fewer rounds is not worth it
     int n_usual = 1;
-    while (n_usual < n_most && 1.0 + n_usual + n_rare < s.n_levels) n_usual *= 2;
+    while (n_usual < n_max && 1.0 + n_usual + n_rare < s.n_levels) n_usual *= 2;
     return s.n_levels < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
@@ -157,18 +142,12 @@ void Drafting::grow(std::vector<Sequence *> growing) {
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
         const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
-        commits.push_back({s->draft.get(),
-                           s->pending.rows(),
-                           &s->tokens[s->draft->n_rows() + 1],
-                           n_ahead,
-                           {n_steps, sampling_of(*s), (Pos)s->tokens.size()}});
-        s->n_steps = n_steps;
+        commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
     const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
     drafter_->commit_together(commits);
     std::vector<Proposal> proposals;
     for (Sequence * s : growing) {
-        s->pending.clear();
         proposals.push_back({&s->plan, {propose(*s, 0, (Pos)s->tokens.size())}});
         drop_forbidden(*s, {}, proposals.back().children[0]);
     }

@@ -19,16 +19,13 @@ class Drafting {
     // Fills the pools of these conversations' plans; the planner chooses from them.
     void draft(const std::vector<Sequence *> & sequences);
 
-    // Call while the target verifies `n_drafts` drafts of this conversation: brings what drafting will need then.
-    void foresee(const Sequence & s, int n_drafts);
-
   private:
     void decide(Sequence & s);
     void grow(std::vector<Sequence *> growing);
     int n_steps(const Sequence & s) const;
     void extend(const std::vector<Sequence *> & growing);
     std::vector<std::vector<Candidate>> propose_level(Sequence & s, bool is_made);
-    const TextDraft & propose_text(Sequence & s, const PlanLimits & limits);
+    TextDraft propose_text(Sequence & s, const PlanLimits & limits);
     bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
 
@@ -36,7 +33,6 @@ class Drafting {
     Drafter * drafter_;
     const DraftTraits & traits_;
     Planner & planner_;
-    TextDraft text_draft_;  // what a grammar leaves of a proposal
 };
 
 }  // namespace eaglecpp

@@ -8,22 +8,22 @@
 
 #include "base/error.h"
 #include "base/process.h"
-#include "target/scoring.h"
 
 namespace eaglecpp {
 
 // Tokens that a device picks from a row of the target's logits; the default top-k is 40.
-static constexpr int n_picked_most = 64;
+static constexpr int n_picked_max = 64;
 
 class Engine::Use {
   public:
     explicit Use(Engine & e) : e_(e) {
         check_not_forked("the engine cannot be used");
-        if (e.is_broken_)
-            fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it again");
         if (e.in_use_.exchange(true)) {
             fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
         }
+        if (!e.is_broken_) return;
+        e.in_use_ = false;
+        fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it again");
     }
     ~Use() { e_.in_use_ = false; }
 
@@ -144,7 +144,7 @@ void Engine::end(int id, int n_taken) {
 
 // One number for all samplers that cut alike: another one would make llama.cpp build its graphs anew.
 static int n_to_pick(int n_needed) {
-    return n_needed <= 1 ? n_needed : n_needed <= n_picked_most ? n_picked_most : 0;
+    return n_needed <= 1 ? n_needed : n_needed <= n_picked_max ? n_picked_max : 0;
 }
 
 std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) const {
@@ -205,9 +205,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
     check_synth_rates(params.synth_rates);
-    if (params.n_record < 0 || params.n_record > target().vocab().size()) {
-        fail(ErrorKind::value, "n_record: expected 0 to %d tokens, found %d", target().vocab().size(), params.n_record);
-    }
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
@@ -219,11 +216,11 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
         [&] {
             if (!params.cache_prompt) conversations_.forget(s);
             conversations_.reuse(s, prompt);
-            rounds_.run_lost(s);
+            rounds_.replay(s);
         },
         [&] { conversations_.forget(s); });
     s.stats.n_reused = s.n_past;
-    const int n_top = params.n_probs > 0 || params.n_record > 0 ? 0 : n_to_pick(sampler->n_needed());
+    const int n_top = params.n_probs > 0 ? 0 : n_to_pick(sampler->n_needed());
     s.n_picked = attempt([&] { return models_.target->picks().set(s.range, n_top) ? n_top : 0; }, [] {});
     s.stats.n_prompt = (int)prompt.size() - s.stats.n_reused;
     s.tokens = prompt;
@@ -243,12 +240,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
 void Engine::check_strategy(const Strategy & st) const {
     const int n_nodes_max = target().options().n_draft_max;
     const int n_rows_max = drafter() ? draft_traits().n_draft_rows_max : INT_MAX;
-    const int n_heads = drafter() ? draft_traits().n_heads : 1;
-    if (n_heads > 1 && (st.k > 1 || st.depth > n_heads)) {
-        fail(ErrorKind::value,
-             "strategy with depth %d, k %d: this drafter gives chains of up to %d tokens, one by a head", st.depth,
-             st.k, n_heads);
-    }
     if (st.nodes > n_nodes_max || (int64_t)(st.depth - 1) * st.k > n_rows_max) {
         fail(ErrorKind::value,
              "strategy with %d nodes, depth %d, k %d: this engine was opened for up to %d draft nodes; "
@@ -275,7 +266,6 @@ void Engine::begin_plan(Sequence & s, Exactness exactness) {
     planner_.begin_request(s.plan, kind, /*is_same_conversation=*/s.stats.n_reused > 0, exactness);
     s.plan_summary = {};
     s.plan_log.clear();
-    s.verified = {};
 }
 
 // `next` are the results of the round that followed `all`.
@@ -303,10 +293,14 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
             fail(ErrorKind::value, "sequence %d is named twice in one step", id);
         sequences.push_back(s);
     }
+    std::vector<size_t> n_tokens(sequences.size());
     const auto run = [&] {
+        for (size_t i = 0; i < sequences.size(); ++i) n_tokens[i] = sequences[i]->tokens.size();
         return attempt([&] { return rounds_.step(sequences); },
                        [&] {
-                           for (Sequence * s : sequences) conversations_.roll_back(*s);
+                           for (size_t i = 0; i < sequences.size(); ++i) {
+                               conversations_.roll_back(*sequences[i], n_tokens[i]);
+                           }
                        });
     };
     const auto goes_on = [](const StepResult & r) { return r.phase == "decode" && r.finish.empty() && !r.error; };
@@ -326,7 +320,7 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
 std::vector<float> Engine::score(const Tokens & tokens) {
     Use use(*this);
     target().check_generates();
-    return attempt([&] { return eaglecpp::score(target(), tokens); }, [] {});
+    return attempt([&] { return target().score(tokens); }, [] {});
 }
 
 ExactRows Engine::measure_exact_rows() {

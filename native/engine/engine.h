@@ -77,7 +77,7 @@ class Engine {
     // Images that prompts may have: their rows stand in them by the ids that `add` gives.
     Images & images() { return images_; }
 
-    // log-probabilities of a text, see target/scoring.h; conversations are left as they are
+    // log-probabilities of a text, conversations are left as they are
     std::vector<float> score(const Tokens & tokens);
 
     // what was learned about this machine and drafter

@@ -34,7 +34,7 @@ std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bo
     n_bytes_ += values.size() * sizeof(float);
     images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, std::move(values)}));
     next_ -= n_rows;
-    while (n_bytes_ > n_bytes_most_ && images_.size() > 1) {
+    while (n_bytes_ > n_bytes_max_ && images_.size() > 1) {
         n_bytes_ -= images_.back()->values.size() * sizeof(float);
         images_.pop_back();
     }

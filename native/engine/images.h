@@ -28,7 +28,7 @@ struct Image {
 // The images used of late, at most so many bytes of them; a text that is being read keeps its own. Any thread may call.
 class Images {
   public:
-    explicit Images(size_t n_bytes_most) : n_bytes_most_(n_bytes_most) {}
+    explicit Images(size_t n_bytes_max) : n_bytes_max_(n_bytes_max) {}
 
     // null = not here, or not any more
     std::shared_ptr<const Image> find(const std::string & key);
@@ -42,7 +42,7 @@ class Images {
     std::shared_ptr<const Image> find_if(Is && is);  // the caller has the mutex
 
     std::mutex mutex_;
-    size_t n_bytes_most_;
+    size_t n_bytes_max_;
     size_t n_bytes_ = 0;
     Token next_ = image_token_first;
     std::list<std::shared_ptr<const Image>> images_;  // used last first

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MIT
-// A drafter that llama.cpp runs: a small model of the target's family, opened as a target of its own, or heads for
-// further tokens (MTP), a context on their weights. Row p of a conversation is the token at p + 1 of the text at
-// position p + 1; heads read the target's state at p beside it, a small model's first commit also runs the text's first
-// token.
+// A drafter that llama.cpp runs: a small model of the target's family, or a head for further tokens (MTP), a context on
+// its weights. Row p of a conversation is the token at p + 1 of the text at position p + 1; heads read the target's
+// state at p beside it, a small model's first commit also runs the text's first token.
 //
 // Draft rows of a tree lie in the same cache: each branch has a sequence id, whose cells are the committed rows and the
 // ancestors of its last row. A branch that parts from another takes over its cells; a level can have as many rows as a
 // conversation has ids. What the target accepted a small model does not run again: its draft rows become committed
-// ones. Those of a head read its own states in place of the target's, and are run again with those.
+// ones. Those of a head read its own states in place of the target's, and are run again with those. Where a file has
+// several heads, the first one drafts.
 //
-// Of several heads each drafts one token: the first after the last committed row, the next behind that. A head has keys
-// and values of its own, so all of them run the committed rows, and each the drafts before its own. An assistant has
-// none: it sees the target's, its committed rows are not run but the last, and its draft rows leave nothing behind and
-// all lie at that one's position, as they did in training (huggingface/transformers:
-// docs/source/en/model_doc/gemma4_assistant.md).
+// An assistant has no keys and values of its own: it sees the target's, its committed rows are not run but the last,
+// and its draft rows leave nothing behind and all lie at that one's position, as they did in training
+// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -24,6 +21,8 @@
 #include "draft/drafter.h"
 #include "engine/options.h"
 #include "engine/token_map.h"
+#include "target/cells.h"
+#include "target/context.h"
 #include "target/heads.h"
 #include "target/target.h"
 
@@ -44,24 +43,25 @@ class ModelDrafter : public Drafter {
     ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;
+    DraftDescription describe() const override;
     const std::vector<Token> & d2t() const override { return map_.to_target; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
-    void commit_together(const std::vector<DraftCommit> & commits) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
-    void set_n_threads(int n_threads) override { model_->set_n_threads(n_threads); }
+    void set_n_threads(int n_threads) override { context_.set_n_threads(n_threads); }
     std::string device_name() const override;
     std::vector<DraftMemoryUse> memory_use() const override;
 
-    const Target & model() const { return *model_; }
-    Heads heads() const { return heads_; }
-
   private:
     friend class ModelSequence;
+    friend class CachedSequence;
+    friend class Assistant;
 
-    void check_fit(const Target & target) const;
-    // Runs the batch under every head, the first at last. `drop` takes its rows out of the cache again. False where an
-    // assistant found no room.
-    bool run(bool is_prompt, const std::function<void()> & drop);
+    int n_commit_rows() const override { return n_ubatch_; }
+    void run_commits(const std::vector<DraftCommit> & commits) override;
+
+    void check_fit() const;
+    void make_context(const TargetOptions & options);
+    // Runs the batch. False where an assistant found no room.
     bool decode(bool is_prompt);
 
     // Output row `row` of the last batch: logits, those that are no token of the target's made impossible.
@@ -72,8 +72,11 @@ class ModelDrafter : public Drafter {
 
     Heads heads_;
     const Target & target_;
-    std::unique_ptr<Target> model_;
-    int n_heads_ = 1;
+    std::shared_ptr<const TargetModel> model_;
+    int n_leaves_ = 1;  // of a tree
+    int n_ubatch_ = 0;
+    Context context_;
+    Cells cells_;
     TokenMap map_;
     TargetBatch batch_;
     std::vector<float> masked_;  // kept to save allocations

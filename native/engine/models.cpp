@@ -117,17 +117,16 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     out.drafts_text = options.text_drafts == "on" || (options.text_drafts == "auto" && has_drafter);
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
-    target_options.may_only_embed = !has_drafter;
     if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
-    out.target =
-        weights ? std::make_unique<Target>(target_options, *weights) : std::make_unique<Target>(target_options);
+    out.target = std::make_unique<Target>(target_options, weights ? weights->weights() : nullptr);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
-    if (heads == Heads::in_model) count_heads(out.target->model());
+    if (heads == Heads::in_model) check_heads(out.target->model());
     if (heads != Heads::none) {
         out.target->open_context_with_states();
     } else {
         out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
     }
+    if (has_drafter) out.target->check_generates();
     if (out.target->only_embeds()) out.drafts_text = false;
     if (out.draft_file) {
         PlacedDrafter placed = place_drafter(options, *out.draft_file, *out.target);

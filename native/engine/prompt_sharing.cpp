@@ -5,7 +5,7 @@
 
 namespace eaglecpp {
 
-static constexpr int n_beside_least = 8;  // prompt rows that are worth sharing a batch
+static constexpr int n_shared_least = 8;  // prompt rows that are worth sharing a batch
 
 // How a prompt is cut into batches, and with whom it shares them, changes no bits of its rows, as far as is known; or
 // nobody minds.
@@ -17,7 +17,7 @@ bool PromptSharing::cuts_freely(const Sequence & s, int n_rows) const {
 
 bool PromptSharing::can_share(const std::vector<Sequence *> & reading, const std::vector<Sequence *> & decoding) const {
     if (reading.empty() || !target_.shares_batches()) return false;
-    const int n_rows = (int)decoding.size() + n_beside_least;
+    const int n_rows = (int)decoding.size() + n_shared_least;
     const auto cuts = [&](const Sequence * s) { return cuts_freely(*s, n_rows); };
     return n_rows <= target_.options().n_ubatch && std::all_of(reading.begin(), reading.end(), cuts) &&
            std::all_of(decoding.begin(), decoding.end(), cuts);
@@ -37,7 +37,7 @@ std::vector<Slice> PromptSharing::cut(const std::vector<Sequence *> & reading, i
 }
 
 bool PromptSharing::can_adopt(const Sequence & s) const {
-    return s.params.cache_prompt && target_.shares_batches() && cuts_freely(s, 1 + n_beside_least);
+    return s.params.cache_prompt && target_.shares_batches() && cuts_freely(s, 1 + n_shared_least);
 }
 
 bool PromptSharing::waits_for(const Sequence & s, const std::vector<Sequence *> & reading) const {

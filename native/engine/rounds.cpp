@@ -95,7 +95,7 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
     const bool plans_rounds = can_draft_;
     if (plans_rounds) planner_.set_n_threads(runner_.n_threads());
     if (drafter_) drafter_->set_n_threads(runner_.n_threads());
-    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_odd=*/!reading.empty());
+    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
     if (plans_rounds) {
         drafting_.draft(sequences);
         for (Sequence * s : sequences) plans.push_back(&s->plan);
@@ -113,15 +113,15 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
         Sequence & s = *r.seq;
         planner_.learn(s.plan, results.back().tokens);
     }
-    const bool is_regular = runner_.was_regular() && reading.empty();
+    const bool is_timed = runner_.is_timed() && reading.empty();
     const double round_ms = now_ms() - start;
     for (const Round & r : rounds) {
         if (!plans_rounds || !r.seq->params.log_plan) continue;
         const std::string took = strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms);
         r.seq->plan_log.push_back(r.seq->plan.decision().to_line() + took);
     }
-    if (plans_rounds && is_regular) planner_.end_round(verify_ms, round_ms);
-    if (plans_rounds && !is_regular) planner_.end_odd_round();
+    if (plans_rounds && is_timed) planner_.end_round(verify_ms, round_ms);
+    if (plans_rounds && !is_timed) planner_.end_untimed_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[n_before + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
@@ -151,7 +151,7 @@ ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
         planner_.set_n_threads(runner_.n_threads());
         const double start = now_ms();
         runner_.run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
-        if (!is_prompt && runner_.was_regular()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
+        if (!is_prompt && runner_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
     };
     return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, decode);
 }
@@ -168,8 +168,8 @@ StepResult Rounds::prefill(Sequence & s) {
     while (s.n_past < n_slice_end && result.phase == "prefill") {
         const Image * image = s.image();
         const bool is_whole = image && image->is_whole;
-        const int n_most = is_whole ? image->n_rows : std::min(target_.n_prompt_rows(), n_slice_end - s.n_past);
-        const Slice slice{&s, 0, std::min(n_most, s.n_rows_alike())};
+        const int n_max = is_whole ? image->n_rows : std::min(target_.n_prompt_rows(), n_slice_end - s.n_past);
+        const Slice slice{&s, 0, std::min(n_max, s.n_rows_alike())};
         batch_.clear();
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
@@ -217,16 +217,17 @@ StepResult Rounds::finish_slice(const Slice & slice, double start_ms) {
 // Commits what is pending and the rows [row, row + n_rows) of the last decode.
 void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
     FeatureRows features = target_.features().from(row, n_embd_target_);
-    s.recent.add_last(s.n_past, features, n_rows);
     s.commit_pending();
     features.n_rows = n_rows;
     if (n_rows > 0) s.draft->commit(features, &s.tokens[s.draft->n_rows() + 1]);
+    s.features.add_last(s.n_past, features, n_rows);
+    s.features.trim(s.draft->n_rows());
 }
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-void Rounds::run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile) {
-    runner_.run(kind, meanwhile);
+void Rounds::run(ThreadPolicy::Kind kind) {
+    runner_.run(kind);
     conversations_.note_order();
 }
 
@@ -235,11 +236,11 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
                       std::vector<Slice> & slices) {
     const double start = now_ms();
     for (Round & r : rounds) {
-        if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_lost + r.tree.size())) run_lost(*r.seq);
+        if (r.seq->exactness != Exactness::off && !exact_rows_.allows(r.seq->n_replay + r.tree.size())) replay(*r.seq);
     }
     batch_.clear();
     for (Round & r : rounds) {
-        add_lost(*r.seq, r.seq->n_lost);
+        add_replay(*r.seq, r.seq->n_replay);
         if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
         r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
     }
@@ -249,10 +250,7 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
         add_rows(slice);
     }
     if (can_draft_ && slices.empty()) batch_.pad(planner_.n_padding());
-    const auto foresee = [&] {
-        if (drafter_ && rounds.size() == 1) drafting_.foresee(*rounds[0].seq, rounds[0].tree.n_draft());
-    };
-    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt, foresee);
+    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);
@@ -263,20 +261,20 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
 }
 
 // The first n of the accepted rows that went with rejected ones, before whatever comes next.
-void Rounds::add_lost(const Sequence & s, int n) {
-    const int first = s.n_past - s.n_lost;
+void Rounds::add_replay(const Sequence & s, int n) {
+    const int first = s.n_past - s.n_replay;
     for (int pos = first; pos < first + n; ++pos) {
         batch_.add(s.tokens[pos], pos, s.range, target_.needs_all_outputs());
     }
 }
 
-void Rounds::run_lost(Sequence & s) {
-    const int n_each = exact_rows_.allows(s.n_lost) ? s.n_lost : 1;
-    while (s.n_lost > 0) {
+void Rounds::replay(Sequence & s) {
+    const int n_each = exact_rows_.allows(s.n_replay) ? s.n_replay : 1;
+    while (s.n_replay > 0) {
         batch_.clear();
-        add_lost(s, n_each);
+        add_replay(s, n_each);
         run(ThreadPolicy::Kind::decode);
-        s.n_lost -= n_each;
+        s.n_replay -= n_each;
     }
 }
 
@@ -284,7 +282,7 @@ void Rounds::note_exactness(const std::vector<Round> & rounds) {
     const bool is_exact = exact_rows_.allows(batch_.n_rows());
     for (const Round & r : rounds) {
         if (is_exact && (r.tree.is_chain() || target_.keeps_order())) continue;
-        r.seq->mark_inexact(r.seq->n_past - r.seq->n_lost);
+        r.seq->mark_inexact(r.seq->n_past - r.seq->n_replay);
     }
 }
 
@@ -299,7 +297,6 @@ StepResult Rounds::finish_round(const Round & round) {
         if (choice) choice->stop = is_eog || --n_left == 0;
         return choice;
     });
-    if (s.params.n_record > 0 && round.tree.size() > 1) record(round, result);
     if (s.uses_text) count_text(s, result);
     commit_round(s, round, result);
     out.tokens = result.tokens;
@@ -340,29 +337,6 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round
     return Choice{token, !s.params.ignore_eos && target_.vocab().is_eog(token)};
 }
 
-void Rounds::record(const Round & round, const MatchResult & result) {
-    VerifiedDrafts & out = round.seq->verified;
-    out.add_round((int)round.seq->tokens.size() - 1, round.tree);
-    uint8_t * accepted = out.accepted.data() + out.accepted.size() - round.tree.n_draft();
-    for (int32_t node : result.nodes) {
-        if (node > 0) accepted[node - 1] = 1;
-    }
-    const int n_vocab = target_.vocab().size();
-    for (int node = 1; node < round.tree.size(); ++node) {
-        if (accepted[node - 1]) continue;
-        const float * logits = target_.logits(round.row + node);
-        const float sum = log_sum_exp(logits, n_vocab);
-        const size_t n_after = out.ids.size() + round.seq->params.n_record;
-        for (int token : largest_.of(logits, n_vocab, round.seq->params.n_record)) {
-            out.ids.push_back(token);
-            out.logp.push_back(logits[token] - sum);
-        }
-        // NaN is never among the largest
-        out.ids.resize(n_after, 0);
-        out.logp.resize(n_after, -INFINITY);
-    }
-}
-
 void Rounds::count_text(Sequence & s, const MatchResult & result) {
     if (s.n_past < s.n_prompt) return;  // the first token comes with the prefill
     for (int node = 1; node < s.plan.tree().size(); ++node) s.stats.n_text += s.plan.is_from_text(node);
@@ -397,12 +371,11 @@ void Rounds::commit_round(Sequence & s, const Round & round, const MatchResult &
         for (int32_t node : result.nodes) rows.push_back(round.row + node);
         // A stopped walk may end on an accepted node whose own next token is unknown; its row stays pending as any last
         // row does.
-        const FeatureRows features = target_.features();
-        s.pending.add(features, rows);
-        for (size_t i = 0; i < rows.size(); ++i) s.recent.add(s.n_past + (int)i, features, rows[i]);
+        s.features.add(s.n_past, target_.features(), rows);
+        s.features.trim(s.draft->n_rows());
     }
     const bool is_kept = target_.cells().keep_path(s.range, round.tree, result.nodes.back(), s.n_past);
-    s.n_lost = is_kept ? 0 : s.n_lost + (int)result.nodes.size();
+    s.n_replay = is_kept ? 0 : s.n_replay + (int)result.nodes.size();
     const bool is_first = s.n_past < s.n_prompt;  // the forward was the prefill's
     s.n_past += (int)result.nodes.size();
     s.tokens.insert(s.tokens.end(), result.tokens.begin(), result.tokens.end());

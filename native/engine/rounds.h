@@ -48,7 +48,7 @@ class Rounds {
     std::vector<StepResult> step(const std::vector<Sequence *> & sequences);
 
     // Runs again, in exact batches, the accepted rows that the target no longer holds.
-    void run_lost(Sequence & s);
+    void replay(Sequence & s);
 
     // Measures with the number of threads that is best now, which on a busy machine is not all of them.
     ExactRows measure_exact_rows(int n_rows_max, int n_batch_max);
@@ -71,12 +71,11 @@ class Rounds {
     StepResult finish_slice(const Slice & slice, double start_ms);
     void commit_prefilled(Sequence & s, int row, int n_rows);
     double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
-    void run(ThreadPolicy::Kind kind, const std::function<void()> & meanwhile = {});
-    void add_lost(const Sequence & s, int n);
+    void run(ThreadPolicy::Kind kind);
+    void add_replay(const Sequence & s, int n);
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
     std::optional<Choice> choose(Sequence & s, int node, const Round & round, StepResult & out);
-    void record(const Round & round, const MatchResult & result);
     void count_text(Sequence & s, const MatchResult & result);
     Token synthetic(const Round & round, int node, Token sampled) const;
     void commit_round(Sequence & s, const Round & round, const MatchResult & result);
@@ -92,7 +91,6 @@ class Rounds {
     PromptSharing sharing_;
     BatchRunner runner_;
     TargetBatch & batch_;  // the runner's
-    Largest largest_;
 };
 
 }  // namespace eaglecpp

@@ -2,13 +2,13 @@
 // One conversation: what target and drafter hold of it, and the generation under way, if any.
 //
 // Invariants between steps:
-//   the target has run tokens [0, n_past), and holds all of them but the last n_lost, which it has to run again
+//   the target has run tokens [0, n_past), and holds all of them but the last n_replay, which it has to run again
 //
 //   during a generation past its prefill exactly one token, the root of the next round, has not been run: n_past ==
 //   tokens.size() - 1
 //
-//   the drafter has committed rows [0, draft.n_rows()), and `pending` holds the features of positions
-//   [draft.n_rows(), n_past)
+//   the drafter has committed rows [0, draft.n_rows()), and `features` holds those of positions [draft.n_rows(),
+//   n_past), which are pending
 //
 //   `inexact_from`, unless it is none_inexact, is never greater than n_past
 #pragma once
@@ -26,10 +26,9 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
+#include "engine/feature_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
-#include "engine/recent_features.h"
-#include "engine/verified.h"
 #include "target/sampler.h"
 #include "target/tree_batch.h"
 
@@ -72,52 +71,6 @@ struct Stats {
     }
 };
 
-// Features waiting for the token that follows them, per aux layer [n_rows, n_embd_target].
-class PendingFeatures {
-  public:
-    PendingFeatures() = default;
-    PendingFeatures(int n_aux, int n_embd_target) : layers_(n_aux), n_embd_(n_embd_target) {}
-
-    int n_rows() const { return n_rows_; }
-
-    // appends the given rows of `features`, all or none
-    void add(const FeatureRows & features, const std::vector<int32_t> & rows) {
-        for (auto & l : layers_) {
-            const size_t n = l.size() + rows.size() * n_embd_;
-            if (n > l.capacity()) l.reserve(std::max(n, 2 * l.capacity()));
-        }
-        for (size_t a = 0; a < layers_.size(); ++a) {
-            for (int32_t r : rows) {
-                const float * src = features.layer[a] + (size_t)r * n_embd_;
-                layers_[a].insert(layers_[a].end(), src, src + n_embd_);
-            }
-        }
-        n_rows_ += (int)rows.size();
-    }
-
-    FeatureRows rows() const {
-        FeatureRows out;
-        for (const auto & l : layers_) out.layer.push_back(l.data());
-        out.n_rows = n_rows_;
-        return out;
-    }
-
-    // keeps the first n rows
-    void truncate(int n) {
-        n_rows_ = std::max(0, std::min(n_rows_, n));
-        for (auto & l : layers_) l.resize((size_t)n_rows_ * n_embd_);
-    }
-
-    void clear() { truncate(0); }
-
-    size_t n_bytes() const { return layers_.size() * n_rows_ * n_embd_ * sizeof(float); }
-
-  private:
-    std::vector<std::vector<float>> layers_;
-    int n_embd_ = 0;
-    int n_rows_ = 0;
-};
-
 // What a conversation holds between two generations, outside of the caches.
 struct ParkedSequence {
     Tokens tokens;
@@ -125,12 +78,9 @@ struct ParkedSequence {
     int inexact_from = 0;
     std::vector<uint8_t> target, draft;
     int n_draft_rows = 0;
-    PendingFeatures pending;
-    PendingFeatures recent;  // of the last rows
+    FeatureWindow features;
 
-    size_t n_bytes() const {
-        return tokens.size() * sizeof(Token) + target.size() + draft.size() + pending.n_bytes() + recent.n_bytes();
-    }
+    size_t n_bytes() const { return tokens.size() * sizeof(Token) + target.size() + draft.size() + features.n_bytes(); }
 };
 
 struct Sequence {
@@ -138,11 +88,10 @@ struct Sequence {
     SeqRange range;
     Tokens tokens;  // prompt and generated
     int n_past = 0;
-    int n_lost = 0;
+    int n_replay = 0;
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
-    PendingFeatures pending;
-    RecentFeatures recent;
+    FeatureWindow features;
     TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
 
     // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
@@ -167,9 +116,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
-    VerifiedDrafts verified;
     double n_levels = 2.0;  // of the drafter in a round, mean of late
-    int n_steps = 0;        // of its last commit: levels that it had in its graph
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
 
@@ -201,21 +148,26 @@ struct Sequence {
         return n;
     }
 
+    // rows that wait for the drafter
+    int n_pending() const {
+        if (!draft || !features.has(draft->n_rows())) return 0;
+        return std::max(0, features.end() - draft->n_rows());
+    }
+    FeatureRows pending() const { return features.from(draft->n_rows()); }
+
     // gives the drafter what waits for it
     void commit_pending() {
-        if (pending.n_rows() == 0) return;
-        draft->commit(pending.rows(), &tokens[draft->n_rows() + 1]);
-        pending.clear();
+        if (n_pending() > 0) draft->commit(pending(), &tokens[draft->n_rows() + 1]);
     }
 };
 
 // fewest rows that are worth taking over from another conversation
 constexpr int n_adopt_least = 16;
 
-// length of the common beginning of both, at most n_most
-inline int n_common(const Tokens & a, const Tokens & b, int n_most) {
+// length of the common beginning of both, at most n_max
+inline int n_common(const Tokens & a, const Tokens & b, int n_max) {
     int n = 0;
-    while (n < n_most && a[n] == b[n]) ++n;
+    while (n < n_max && a[n] == b[n]) ++n;
     return n;
 }
 

@@ -41,9 +41,9 @@ std::vector<Token> mapped(const llama_vocab * from, const llama_vocab * to, Toke
 
 }  // namespace
 
-TokenMap match_tokens(const Target & draft, const Target & target) {
-    const llama_vocab * own = draft.vocab().get();
-    const llama_vocab * theirs = target.vocab().get();
+TokenMap match_tokens(const TargetModel & draft, const TargetModel & target) {
+    const llama_vocab * own = llama_model_get_vocab(draft.get());
+    const llama_vocab * theirs = llama_model_get_vocab(target.get());
     const int n_own = llama_vocab_n_tokens(own), n_theirs = llama_vocab_n_tokens(theirs);
     int n_differ = 0, n_specials = 0;
     Token first = -1;
@@ -60,7 +60,7 @@ TokenMap match_tokens(const Target & draft, const Target & target) {
         fail(ErrorKind::mismatch,
              "%s cannot draft for %s: a small model must have the target's vocabulary, but %d tokens differ, the first "
              "is %d: %s here, %s in the target; use a small model of the same family",
-             draft.options().path.c_str(), target.options().path.c_str(), n_differ, first, shown(own, n_own).c_str(),
+             draft.path().c_str(), target.path().c_str(), n_differ, first, shown(own, n_own).c_str(),
              shown(theirs, n_theirs).c_str());
     }
     if (n_specials == 0) return {};

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/types.h"
-#include "target/target.h"
+#include "target/model.h"
 
 namespace eaglecpp {
 
@@ -21,6 +21,6 @@ struct TokenMap {
 };
 
 // Error(mismatch) naming both files, how many tokens differ and the first of them
-TokenMap match_tokens(const Target & draft, const Target & target);
+TokenMap match_tokens(const TargetModel & draft, const TargetModel & target);
 
 }  // namespace eaglecpp

@@ -35,13 +35,25 @@ std::string DraftFile::key(const char * pattern) const {
     return fill(pattern, spec_.arch);
 }
 
+void DraftFile::refuse(const char * pattern, const std::string & what, ErrorKind kind) const {
+    fail(kind, "%s: key '%s': %s", path().c_str(), key(pattern).c_str(), what.c_str());
+}
+
 int DraftFile::size(const char * pattern, int64_t max) const {
     const uint32_t value = gguf_.u32(key(pattern));
-    if (value < 1 || value > max) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld, found %u", path().c_str(), key(pattern).c_str(),
-             (long long)max, value);
-    }
+    if (value < 1 || value > max) refuse(pattern, strf("expected 1 to %lld, found %u", (long long)max, value));
     return (int)value;
+}
+
+// without `otherwise` the key must be there
+float DraftFile::positive(const char * pattern, std::optional<float> otherwise) const {
+    const float value = otherwise ? gguf_.find_f32(key(pattern)).value_or(*otherwise) : gguf_.f32(key(pattern));
+    if (!(value > 0.0f) || !std::isfinite(value)) refuse(pattern, strf("expected a positive number, found %g", value));
+    return value;
+}
+
+bool DraftFile::flag(const char * pattern, bool otherwise) const {
+    return gguf_.find_bool(key(pattern)).value_or(otherwise);
 }
 
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
@@ -77,19 +89,14 @@ void DraftFile::read_sizes() {
     s.n_embd_target = size(keys::target_hidden_size, n_width_max);
     s.n_ff = size(keys::feed_forward_length, 4 * n_width_max);
     read_heads();
-    s.rms_eps = gguf_.f32(key(keys::rms_epsilon));
-    if (!(s.rms_eps >= 0.0f) || !std::isfinite(s.rms_eps)) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
-             key(keys::rms_epsilon).c_str(), s.rms_eps);
-    }
+    s.rms_eps = positive(keys::rms_epsilon);
     if (const auto n = gguf_.find_u32(key(keys::vocab_size))) {
         s.n_vocab = (int)*n;
     } else if (const auto tokens = gguf_.find_strs(keys::tokenizer_tokens)) {
         s.n_vocab = (int)tokens->size();
     }
     if (s.n_vocab < 1 || s.n_vocab > n_vocab_max) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld, found %d", path().c_str(),
-             key(keys::vocab_size).c_str(), (long long)n_vocab_max, s.n_vocab);
+        refuse(keys::vocab_size, strf("expected 1 to %lld, found %d", (long long)n_vocab_max, s.n_vocab));
     }
 }
 
@@ -100,8 +107,8 @@ void DraftFile::read_heads() {
     s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
     const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
     if (s.fuses_embedding && gguf_.has(key(keys::kv_lora_rank))) {
-        fail(ErrorKind::unsupported, "%s: key '%s': an EAGLE-1 or 2 drafter with latent attention is not supported",
-             path().c_str(), key(keys::kv_lora_rank).c_str());
+        refuse(keys::kv_lora_rank, "an EAGLE-1 or 2 drafter with latent attention is not supported",
+               ErrorKind::unsupported);
     }
     if (s.arch == keys::arch_eagle31 && gguf_.has(key(keys::kv_lora_rank))) read_latent();
     if (value_dim != s.value_dim()) {
@@ -123,17 +130,13 @@ void DraftFile::read_latent() {
     l.rope_dim = size(keys::rope_dimension_count, n_width_max);
     l.nope_dim = size(keys::key_length_mla, n_width_max) - l.rope_dim;
     l.value_dim = size(keys::value_length_mla, n_width_max);
-    l.scale = gguf_.f32(key(keys::attention_scale));
+    l.scale = positive(keys::attention_scale);
     if (s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1) {
         fail(ErrorKind::gguf,
              "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
              "expected 1 kv head, rows of %d and longer keys than rotate; convert the checkpoint again",
              path().c_str(), l.kv_rank, l.rope_dim, s.n_head_kv, s.head_dim, l.nope_dim + l.rope_dim,
              l.kv_rank + l.rope_dim);
-    }
-    if (!(l.scale > 0.0f) || !std::isfinite(l.scale)) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected a finite positive value, found %g", path().c_str(),
-             key(keys::attention_scale).c_str(), l.scale);
     }
 }
 
@@ -142,29 +145,20 @@ void DraftFile::read_rope() {
     const DraftSpec & s = spec_;
     r.n_rot = (int)gguf_.find_u32(key(keys::rope_dimension_count)).value_or(s.head_dim);
     if (r.n_rot < 2 || r.n_rot > s.head_dim || r.n_rot % 2 != 0) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected an even number up to %d, found %d", path().c_str(),
-             key(keys::rope_dimension_count).c_str(), s.head_dim, r.n_rot);
+        refuse(keys::rope_dimension_count, strf("expected an even number up to %d, found %d", s.head_dim, r.n_rot));
     }
     const std::string type = gguf_.find_str(key(keys::rope_type)).value_or("norm");
-    if (type != "norm" && type != "neox") {
-        fail(ErrorKind::gguf, "%s: key '%s': expected 'norm' or 'neox', found '%s'", path().c_str(),
-             key(keys::rope_type).c_str(), type.c_str());
-    }
+    if (type != "norm" && type != "neox") refuse(keys::rope_type, "expected 'norm' or 'neox', found '" + type + "'");
     r.neox = type == "neox";
     if (r.neox && s.has_latent()) {
-        fail(ErrorKind::unsupported, "%s: key '%s': expected 'norm' with latent attention, found 'neox'",
-             path().c_str(), key(keys::rope_type).c_str());
+        refuse(keys::rope_type, "expected 'norm' with latent attention, found 'neox'", ErrorKind::unsupported);
     }
-    r.freq_base = gguf_.find_f32(key(keys::rope_freq_base)).value_or(10000.0f);
+    r.freq_base = positive(keys::rope_freq_base, 10000.0f);
     const std::string scaling = gguf_.find_str(key(keys::rope_scaling_type)).value_or("none");
-    const float factor = gguf_.find_f32(key(keys::rope_scaling_factor)).value_or(1.0f);
-    if (!(r.freq_base > 0.0f) || !(factor > 0.0f) || !std::isfinite(factor) || !std::isfinite(r.freq_base)) {
-        fail(ErrorKind::gguf, "%s: rope base %g and scaling factor %g: expected positive values", path().c_str(),
-             r.freq_base, factor);
-    }
+    const float factor = positive(keys::rope_scaling_factor, 1.0f);
     if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
-        fail(ErrorKind::unsupported, "%s: key '%s': expected none, linear or yarn, found '%s'", path().c_str(),
-             key(keys::rope_scaling_type).c_str(), scaling.c_str());
+        refuse(keys::rope_scaling_type, "expected none, linear or yarn, found '" + scaling + "'",
+               ErrorKind::unsupported);
     }
     if (scaling != "none") r.freq_scale = 1.0f / factor;
     r.ext_factor = gguf_.find_f32(key(keys::rope_scaling_ext_factor)).value_or(scaling == "yarn" ? 1.0f : 0.0f);
@@ -182,16 +176,15 @@ void DraftFile::read_switches() {
     if (s.arch != keys::arch_eagle3) required = {keys::norm_output, keys::draft_vocab_size, keys::rope_type};
     if (s.arch == keys::arch_eagle31) required.push_back(keys::fc_norm);
     for (const char * pattern : required) {
-        if (!gguf_.has(key(pattern))) {
+        if (!gguf_.has(key(pattern)))
             fail(ErrorKind::gguf, "%s: key '%s' is missing; convert the checkpoint again", path().c_str(),
                  key(pattern).c_str());
-        }
     }
-    s.norm_before_residual = gguf_.find_bool(key(keys::norm_before_residual)).value_or(false);
-    s.norm_before_fc = gguf_.find_bool(key(keys::norm_before_fc)).value_or(false);
-    s.fc_norm = gguf_.find_bool(key(keys::fc_norm)).value_or(false);
-    s.norm_output = gguf_.find_bool(key(keys::norm_output)).value_or(false);
-    if (s.arch == keys::arch_eagle31) s.head_norm = gguf_.find_bool(key(keys::head_norm)).value_or(true);
+    s.norm_before_residual = flag(keys::norm_before_residual);
+    s.norm_before_fc = flag(keys::norm_before_fc);
+    s.fc_norm = flag(keys::fc_norm);
+    s.norm_output = flag(keys::norm_output);
+    if (s.arch == keys::arch_eagle31) s.head_norm = flag(keys::head_norm, true);
     if (s.norm_output && !s.head_norm) {
         fail(ErrorKind::gguf,
              "%s: '%s' is false and '%s' true, which contradict each other; convert the checkpoint again",
@@ -205,38 +198,34 @@ void DraftFile::read_switches() {
     s.held_out_rates = gguf_.find_floats(keys::held_out_rates).value_or(std::vector<float>());
     for (float rate : s.held_out_rates) {
         if (!(rate >= 0.0f && rate <= 1.0f)) {
-            fail(ErrorKind::gguf, "%s: key '%s': expected rates from 0 to 1, found %g", path().c_str(),
-                 keys::held_out_rates, rate);
+            refuse(keys::held_out_rates, strf("expected rates from 0 to 1, found %g", rate));
         }
     }
 
     const auto layers = gguf_.find_ints(key(keys::target_layers));
     if (!layers || layers->empty() || (int64_t)layers->size() > n_aux_max) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected 1 to %lld layer ids, found %zu", path().c_str(),
-             key(keys::target_layers).c_str(), (long long)n_aux_max, layers ? layers->size() : 0);
+        refuse(keys::target_layers,
+               strf("expected 1 to %lld layer ids, found %zu", (long long)n_aux_max, layers ? layers->size() : 0));
     }
     s.target_layers = *layers;
     check_fused_embedding();
-    const int64_t n_most = s.n_layer_target > 0 ? (int64_t)s.n_layer_target + s.fuses_embedding : 4096;
+    const int64_t n_max = s.n_layer_target > 0 ? (int64_t)s.n_layer_target + s.fuses_embedding : 4096;
     for (int32_t id : s.target_layers) {
-        if (id < 0 || id > n_most) {
-            fail(ErrorKind::gguf, "%s: key '%s': layer id %d is outside the target's %d blocks", path().c_str(),
-                 key(keys::target_layers).c_str(), id, s.n_layer_target);
+        if (id < 0 || id > n_max) {
+            refuse(keys::target_layers, strf("layer id %d is outside the target's %d blocks", id, s.n_layer_target));
         }
     }
     s.sliding_window = (int)gguf_.find_u32(key(keys::sliding_window)).value_or(0);
     s.slides = gguf_.find_bools(key(keys::sliding_window_pattern))
                    .value_or(std::vector<uint8_t>(s.n_layer, s.sliding_window > 0));
     if ((int)s.slides.size() != s.n_layer) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected %d values, found %zu", path().c_str(),
-             key(keys::sliding_window_pattern).c_str(), s.n_layer, s.slides.size());
+        refuse(keys::sliding_window_pattern, strf("expected %d values, found %zu", s.n_layer, s.slides.size()));
     }
     const TensorInfo * d2t = gguf_.find_tensor(keys::t_d2t);
     s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
-    const int n_told = (int)gguf_.find_u32(key(keys::draft_vocab_size)).value_or(s.n_draft_vocab);
-    if (n_told != s.n_draft_vocab) {
-        fail(ErrorKind::gguf, "%s: key '%s' says %d but the d2t table has %d entries", path().c_str(),
-             key(keys::draft_vocab_size).c_str(), n_told, s.n_draft_vocab);
+    const int n_said = (int)gguf_.find_u32(key(keys::draft_vocab_size)).value_or(s.n_draft_vocab);
+    if (n_said != s.n_draft_vocab) {
+        refuse(keys::draft_vocab_size, strf("it says %d but the d2t table has %d entries", n_said, s.n_draft_vocab));
     }
 }
 
@@ -259,36 +248,25 @@ void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
     if (s.arch != keys::arch_eagle31) return;
-    const auto positive = [&](const char * pattern, float otherwise) {
-        const float value = gguf_.find_f32(key(pattern)).value_or(otherwise);
-        if (!(value > 0.0f) || !std::isfinite(value)) {
-            fail(ErrorKind::gguf, "%s: key '%s': expected a positive number, found %g", path().c_str(),
-                 key(pattern).c_str(), value);
-        }
-        return value;
-    };
     s.attn_scale = positive(keys::attention_scale, s.attn_scale);
     s.embd_scale = positive(keys::embedding_scale, 1.0f);
-    if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping, 0.0f);
-    s.norms_values = gguf_.find_bool(key(keys::value_norm)).value_or(false);
+    if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping);
+    s.norms_values = flag(keys::value_norm);
     const std::string activation = gguf_.find_str(key(keys::hidden_activation)).value_or("silu");
     if (activation != "silu" && activation != "gelu") {
-        fail(ErrorKind::unsupported, "%s: key '%s': expected silu or gelu, found '%s'", path().c_str(),
-             key(keys::hidden_activation).c_str(), activation.c_str());
+        refuse(keys::hidden_activation, "expected silu or gelu, found '" + activation + "'", ErrorKind::unsupported);
     }
     s.uses_gelu = activation == "gelu";
     if (gguf_.has(key(keys::mask_token)) || gguf_.has(key(keys::parallel_depth))) {
         s.n_parallel = size(keys::parallel_depth, n_parallel_max);
         const uint32_t token = gguf_.u32(key(keys::mask_token));
         if (token >= (uint32_t)s.n_vocab) {
-            fail(ErrorKind::gguf, "%s: key '%s': token %u is outside the vocabulary of %d", path().c_str(),
-                 key(keys::mask_token).c_str(), token, s.n_vocab);
+            refuse(keys::mask_token, strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
         }
         s.mask_token = (Token)token;
     }
     if (s.norms_values && s.has_latent()) {
-        fail(ErrorKind::unsupported, "%s: key '%s': expected false with latent attention, found true", path().c_str(),
-             key(keys::value_norm).c_str());
+        refuse(keys::value_norm, "expected false with latent attention, found true", ErrorKind::unsupported);
     }
 }
 
@@ -303,8 +281,8 @@ void DraftFile::check_fused_embedding() const {
     }
     const int64_t id = (int64_t)s.n_layer_target + 1;
     if (s.n_aux() != 1 || (s.n_layer_target > 0 && s.target_layers[0] != id)) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected the one id %lld, the target's state after its final norm",
-             path().c_str(), key(keys::target_layers).c_str(), (long long)id);
+        refuse(keys::target_layers,
+               strf("expected the one id %lld, the target's state after its final norm", (long long)id));
     }
 }
 

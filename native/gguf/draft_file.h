@@ -5,9 +5,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "base/types.h"
 #include "gguf/reader.h"
 
@@ -114,7 +116,10 @@ class DraftFile {
 
   private:
     std::string key(const char * pattern) const;
+    [[noreturn]] void refuse(const char * pattern, const std::string & what, ErrorKind kind = ErrorKind::gguf) const;
     int size(const char * pattern, int64_t max) const;
+    float positive(const char * pattern, std::optional<float> otherwise = {}) const;
+    bool flag(const char * pattern, bool otherwise = false) const;
     void read_sizes();
     void read_heads();
     void read_latent();

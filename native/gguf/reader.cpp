@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <system_error>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -13,6 +14,9 @@
 namespace eaglecpp {
 
 namespace fs = std::filesystem;
+
+// Ten times as many as the largest models have. llama.cpp looks for each tensor in a list of all of them.
+static constexpr uint64_t n_tensors_max = 1 << 14;
 
 bool is_weight_type(ggml_type type) {
     return type == GGML_TYPE_F32 || ggml_get_type_traits(type)->to_float != nullptr;
@@ -26,11 +30,19 @@ GgufReader::GgufReader(std::string path) : path_(std::move(path)), gguf_(nullptr
     file_size_ = fs::file_size(file, ec);
     if (ec) fail(ErrorKind::gguf, "%s: %s", path_.c_str(), ec.message().c_str());
 
-    char magic[4] = {};
-    std::ifstream(file, std::ios::binary).read(magic, 4);
-    if (std::string(magic, 4) != "GGUF") {
+    struct {
+        char magic[4];
+        uint32_t version;
+        uint64_t n_tensors;
+    } head = {};
+    std::ifstream(file, std::ios::binary).read((char *)&head, sizeof(head));
+    if (std::string(head.magic, 4) != "GGUF") {
         fail(ErrorKind::gguf, "%s: not a GGUF file (first bytes %02x %02x %02x %02x, expected 'GGUF')", path_.c_str(),
-             (uint8_t)magic[0], (uint8_t)magic[1], (uint8_t)magic[2], (uint8_t)magic[3]);
+             (uint8_t)head.magic[0], (uint8_t)head.magic[1], (uint8_t)head.magic[2], (uint8_t)head.magic[3]);
+    }
+    if (head.n_tensors > n_tensors_max) {
+        fail(ErrorKind::gguf, "%s: the header counts %llu tensors, expected at most %llu: damaged, get it again",
+             path_.c_str(), (unsigned long long)head.n_tensors, (unsigned long long)n_tensors_max);
     }
     ErrorTrail trail;
     try {
@@ -62,6 +74,7 @@ void GgufReader::read_tensor_table() {
                  path_.c_str(), t.name.c_str(), (unsigned long long)(t.offset + t.n_bytes),
                  (unsigned long long)file_size_);
         }
+        by_name_[t.name] = tensors_.size();
         tensors_.push_back(std::move(t));
     }
 }
@@ -86,40 +99,33 @@ std::optional<uint32_t> GgufReader::find_u32(const std::string & key) const {
     const int64_t id = find(key);
     if (id < 0) return std::nullopt;
     const gguf_context * g = gguf_.get();
-    int64_t value = -1;
+    const auto checked = [&](int64_t value) {
+        if (value < 0 || value > INT32_MAX) {
+            fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
+                 (long long)value);
+        }
+        return (uint32_t)value;
+    };
     switch (gguf_get_kv_type(g, id)) {
         case GGUF_TYPE_UINT8:
-            value = gguf_get_val_u8(g, id);
-            break;
+            return checked(gguf_get_val_u8(g, id));
         case GGUF_TYPE_INT8:
-            value = gguf_get_val_i8(g, id);
-            break;
+            return checked(gguf_get_val_i8(g, id));
         case GGUF_TYPE_UINT16:
-            value = gguf_get_val_u16(g, id);
-            break;
+            return checked(gguf_get_val_u16(g, id));
         case GGUF_TYPE_INT16:
-            value = gguf_get_val_i16(g, id);
-            break;
+            return checked(gguf_get_val_i16(g, id));
         case GGUF_TYPE_UINT32:
-            value = gguf_get_val_u32(g, id);
-            break;
+            return checked(gguf_get_val_u32(g, id));
         case GGUF_TYPE_INT32:
-            value = gguf_get_val_i32(g, id);
-            break;
+            return checked(gguf_get_val_i32(g, id));
         case GGUF_TYPE_UINT64:
-            value = (int64_t)gguf_get_val_u64(g, id);
-            break;
+            return checked((int64_t)gguf_get_val_u64(g, id));
         case GGUF_TYPE_INT64:
-            value = gguf_get_val_i64(g, id);
-            break;
+            return checked(gguf_get_val_i64(g, id));
         default:
             wrong_type(key, "an integer");
     }
-    if (value < 0 || value > INT32_MAX) {
-        fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
-             (long long)value);
-    }
-    return (uint32_t)value;
 }
 
 std::optional<float> GgufReader::find_f32(const std::string & key) const {
@@ -149,47 +155,38 @@ std::optional<std::string> GgufReader::find_str(const std::string & key) const {
     return std::string(gguf_get_val_str(gguf_.get(), id));
 }
 
-int64_t GgufReader::find_array(const std::string & key, gguf_type & type) const {
+template <typename T>
+std::optional<std::vector<T>> GgufReader::find_array(const std::string & key, std::initializer_list<gguf_type> types,
+                                                     const char * expected) const {
     const int64_t id = find(key);
-    if (id < 0) return id;
-    if (gguf_get_kv_type(gguf_.get(), id) != GGUF_TYPE_ARRAY) wrong_type(key, "an array");
-    type = gguf_get_arr_type(gguf_.get(), id);
-    return id;
+    if (id < 0) return std::nullopt;
+    const gguf_context * g = gguf_.get();
+    const bool is_array = gguf_get_kv_type(g, id) == GGUF_TYPE_ARRAY;
+    if (!is_array || std::count(types.begin(), types.end(), gguf_get_arr_type(g, id)) == 0) wrong_type(key, expected);
+    std::vector<T> out(gguf_get_arr_n(g, id));
+    if constexpr (std::is_same_v<T, std::string>) {
+        for (size_t i = 0; i < out.size(); ++i) out[i] = gguf_get_arr_str(g, id, i);
+    } else if (!out.empty()) {
+        std::copy_n((const T *)gguf_get_arr_data(g, id), out.size(), out.begin());
+    }
+    return out;
 }
 
+// uint32 values above INT32_MAX become negative and are refused by the range checks of the callers
 std::optional<std::vector<int32_t>> GgufReader::find_ints(const std::string & key) const {
-    gguf_type type;
-    const int64_t id = find_array(key, type);
-    if (id < 0) return std::nullopt;
-    const size_t n = gguf_get_arr_n(gguf_.get(), id);
-    if (type != GGUF_TYPE_INT32 && type != GGUF_TYPE_UINT32) wrong_type(key, "an array of 32-bit integers");
-    std::vector<int32_t> out(n);
-    // uint32 values above INT32_MAX become negative and are refused by the range checks of the callers
-    if (n > 0) std::copy_n((const int32_t *)gguf_get_arr_data(gguf_.get(), id), n, out.begin());
-    return out;
+    return find_array<int32_t>(key, {GGUF_TYPE_INT32, GGUF_TYPE_UINT32}, "an array of 32-bit integers");
 }
 
 std::optional<std::vector<float>> GgufReader::find_floats(const std::string & key) const {
-    gguf_type type;
-    const int64_t id = find_array(key, type);
-    if (id < 0) return std::nullopt;
-    const size_t n = gguf_get_arr_n(gguf_.get(), id);
-    if (type != GGUF_TYPE_FLOAT32) wrong_type(key, "an array of 32-bit floats");
-    std::vector<float> out(n);
-    if (n > 0) std::copy_n((const float *)gguf_get_arr_data(gguf_.get(), id), n, out.begin());
-    return out;
+    return find_array<float>(key, {GGUF_TYPE_FLOAT32}, "an array of 32-bit floats");
 }
 
 std::optional<std::vector<uint8_t>> GgufReader::find_bools(const std::string & key) const {
-    gguf_type type;
-    const int64_t id = find_array(key, type);
-    if (id < 0) return std::nullopt;
-    if (type != GGUF_TYPE_BOOL) wrong_type(key, "an array of bools");
-    const size_t n = gguf_get_arr_n(gguf_.get(), id);
-    std::vector<uint8_t> out(n);
-    const auto * data = (const int8_t *)gguf_get_arr_data(gguf_.get(), id);
-    for (size_t i = 0; i < n; ++i) out[i] = data[i] != 0;
-    return out;
+    return find_array<uint8_t>(key, {GGUF_TYPE_BOOL}, "an array of bools");
+}
+
+std::optional<std::vector<std::string>> GgufReader::find_strs(const std::string & key) const {
+    return find_array<std::string>(key, {GGUF_TYPE_STRING}, "an array of strings");
 }
 
 std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int layer) const {
@@ -208,40 +205,27 @@ std::optional<int64_t> GgufReader::find_of_layer(const std::string & key, int la
          layer + 1, all.size());
 }
 
-std::optional<std::vector<std::string>> GgufReader::find_strs(const std::string & key) const {
-    gguf_type type;
-    const int64_t id = find_array(key, type);
-    if (id < 0) return std::nullopt;
-    if (type != GGUF_TYPE_STRING) wrong_type(key, "an array of strings");
-    const size_t n = gguf_get_arr_n(gguf_.get(), id);
-    std::vector<std::string> out(n);
-    for (size_t i = 0; i < n; ++i) out[i] = gguf_get_arr_str(gguf_.get(), id, i);
-    return out;
+template <typename T>
+T GgufReader::required(const std::optional<T> & value, const std::string & key, const char * expected) const {
+    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected %s", path_.c_str(), key.c_str(), expected);
+    return *value;
 }
 
 uint32_t GgufReader::u32(const std::string & key) const {
-    const auto value = find_u32(key);
-    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected an integer", path_.c_str(), key.c_str());
-    return *value;
+    return required(find_u32(key), key, "an integer");
 }
 
 float GgufReader::f32(const std::string & key) const {
-    const auto value = find_f32(key);
-    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected a float", path_.c_str(), key.c_str());
-    return *value;
+    return required(find_f32(key), key, "a float");
 }
 
 std::string GgufReader::str(const std::string & key) const {
-    const auto value = find_str(key);
-    if (!value) fail(ErrorKind::gguf, "%s: key '%s' is missing, expected a string", path_.c_str(), key.c_str());
-    return *value;
+    return required(find_str(key), key, "a string");
 }
 
 const TensorInfo * GgufReader::find_tensor(const std::string & name) const {
-    for (const auto & t : tensors_) {
-        if (t.name == name) return &t;
-    }
-    return nullptr;
+    const auto found = by_name_.find(name);
+    return found == by_name_.end() ? nullptr : &tensors_[found->second];
 }
 
 void GgufReader::read(const TensorInfo & tensor, uint64_t offset, void * dst, uint64_t n) const {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 namespace eaglecpp {
@@ -33,7 +34,6 @@ class GgufReader {
     explicit GgufReader(std::string path);
 
     const std::string & path() const { return path_; }
-    uint64_t file_size() const { return file_size_; }
 
     bool has(const std::string & key) const;
 
@@ -62,7 +62,11 @@ class GgufReader {
 
   private:
     int64_t find(const std::string & key) const;
-    int64_t find_array(const std::string & key, gguf_type & type) const;
+    template <typename T>
+    std::optional<std::vector<T>> find_array(const std::string & key, std::initializer_list<gguf_type> types,
+                                             const char * expected) const;
+    template <typename T>
+    T required(const std::optional<T> & value, const std::string & key, const char * expected) const;
     [[noreturn]] void wrong_type(const std::string & key, const char * expected) const;
     void read_tensor_table();
 
@@ -70,6 +74,7 @@ class GgufReader {
     uint64_t file_size_ = 0;
     std::unique_ptr<gguf_context, void (*)(gguf_context *)> gguf_;
     std::vector<TensorInfo> tensors_;
+    std::unordered_map<std::string, size_t> by_name_;  // places in tensors_
 };
 
 }  // namespace eaglecpp

@@ -12,7 +12,7 @@ struct ggml_threadpool;
 
 namespace eaglecpp::kernels {
 
-// ggml's `ggml_compute_params` of the pinned version (ggml-cpu-impl.h), checked by tests/native/kernels/test_abi.cpp.
+// ggml's `ggml_compute_params` of the pinned version (ggml-cpu-impl.h), checked by tests/native/ggml_hook/test_abi.cpp.
 struct ComputeParams {
     int ith, nth;  // this thread, number of threads
     size_t wsize;

@@ -6,11 +6,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <system_error>
-#include <thread>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 namespace eaglecpp::kernels {
 
@@ -77,13 +74,34 @@ int64_t n_used(const ggml_tensor * op) {
     return is_experts(op) ? op->src[2]->ne[0] : 1;
 }
 
-// Rows of activations that are multiplied with one matrix, and where their results go. Memory is kept per thread.
+// rows of all matrices together
+int64_t n_listed(const ggml_tensor * op) {
+    return is_experts(op) ? op->src[2]->ne[0] * op->src[2]->ne[1] : ggml_nrows(op->src[1]);
+}
+
+// What each thread keeps at the end of the work buffer, where no thread can run out of memory: a list of pointers to
+// rows, one to their results, and of experts who has which rows.
+size_t list_size(const ggml_tensor * op) {
+    size_t n = 2 * sizeof(void *) * n_listed(op);
+    if (is_experts(op)) n += 2 * sizeof(int32_t) * n_listed(op) + sizeof(int64_t) * (op->src[0]->ne[2] + 1);
+    return (n + 63) / 64 * 64;
+}
+
+// Rows of activations that are multiplied with one matrix, and where their results go.
 template <class Row>
 struct RowList {
-    std::vector<const Row *> rows;
-    std::vector<float *> out;
-    void clear() { rows.clear(), out.clear(); }
-    void add(const Row * row, float * result) { rows.push_back(row), out.push_back(result); }
+    RowList(const ComputeParams & params, const ggml_tensor * op) {
+        const uintptr_t end = ((uintptr_t)params.wdata + params.wsize) & ~(uintptr_t)63;
+        rows = (const Row **)(end - (params.ith + 1) * list_size(op));
+        out = (float **)(rows + n_listed(op));
+    }
+    void clear() { n = 0; }
+    void add(const Row * row, float * result) { rows[n] = row, out[n++] = result; }
+    void * behind(const ggml_tensor * op) const { return out + n_listed(op); }
+
+    const Row ** rows;
+    float ** out;
+    int n = 0;
 };
 
 // rows of src1, dimension by dimension
@@ -112,11 +130,10 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
     const ggml_tensor * ids = op->src[2];  // [n_used, n_tokens]
     const int64_t n_used = ids->ne[0], n_tokens = ids->ne[1], n_experts = op->src[0]->ne[2];
-    thread_local std::vector<int32_t> chosen, order;
-    thread_local std::vector<int64_t> end;
-    chosen.resize(n_used * n_tokens);
-    order.resize(chosen.size());
-    end.assign(n_experts + 1, 0);
+    const int64_t n_chosen = n_used * n_tokens;
+    int64_t * end = (int64_t *)list.behind(op);
+    int32_t *chosen = (int32_t *)(end + n_experts + 1), *order = chosen + n_chosen;
+    std::fill_n(end, n_experts + 1, (int64_t)0);
     for (int64_t t = 0; t < n_tokens; ++t) {
         for (int64_t u = 0; u < n_used; ++u) {
             const int32_t e = *(const int32_t *)((const char *)ids->data + t * ids->nb[1] + u * ids->nb[0]);
@@ -125,8 +142,8 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
         }
     }
     for (int64_t e = 0; e < n_experts; ++e) end[e + 1] += end[e];
-    std::vector<int64_t> & at = end;  // first place of each expert, then moved to its end
-    for (size_t i = 0; i < chosen.size(); ++i) {
+    int64_t * at = end;  // first place of each expert, then moved to its end
+    for (int64_t i = 0; i < n_chosen; ++i) {
         if (chosen[i] >= 0 && chosen[i] < n_experts) order[at[chosen[i]]++] = (int32_t)i;
     }
     int64_t first = 0;
@@ -177,30 +194,6 @@ void pack_groups(const KernelTable & table, const ggml_tensor * w, const void * 
     }
 }
 
-void pack_weights(const KernelTable & table, const ggml_tensor * w, const void * data, uint8_t * packed) {
-    const int64_t n = packed_groups(w);
-    std::atomic<int64_t> next{0};
-    const auto work = [&] {
-        constexpr int64_t n_step = 16;
-        for (int64_t first; (first = next.fetch_add(n_step)) < n;) {
-            pack_groups(table, w, data, packed, first, std::min(n, first + n_step));
-        }
-    };
-    std::vector<std::thread> helpers;
-    if (ggml_nbytes(w) > (1 << 20)) {
-        const unsigned n_threads = std::min(8u, std::thread::hardware_concurrency());
-        for (unsigned i = 1; i < n_threads; ++i) {
-            try {
-                helpers.emplace_back(work);
-            } catch (const std::system_error &) {
-                break;  // no more threads to be had: this one does it
-            }
-        }
-    }
-    work();
-    for (std::thread & t : helpers) t.join();
-}
-
 bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op) {
     if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     return can_pack(table, op->src[0]) && has_plain_operands(op);
@@ -217,15 +210,16 @@ bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
 
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op) {
     const int64_t n_rows = ggml_nrows(op->src[1]);
-    return table.row_bytes(op->src[0]->ne[0]) * (rounds_privately(op) ? n_rows * n_threads : n_rows) + 64;
+    return table.row_bytes(op->src[0]->ne[0]) * (rounds_privately(op) ? n_rows * n_threads : n_rows) + 64 +
+           dense_work_size(n_threads, op);
+}
+
+size_t dense_work_size(int n_threads, const ggml_tensor * op) {
+    return n_threads * list_size(op) + 64;
 }
 
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
     return (table.row_bytes(op->src[0]->ne[0]) * ggml_nrows(op->src[1]) + 63) / 64 * 64;
-}
-
-void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded) {
-    round_part(table, op, row, 0, op->src[0]->ne[0], rounded);
 }
 
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
@@ -242,10 +236,10 @@ static uint8_t * round_rows(const KernelTable & table, const ComputeParams & par
     uint8_t * rounded = rounded_rows(params);
     if (rounds_privately(op)) {
         rounded += params.ith * n_rows * table.row_bytes(op->src[0]->ne[0]);
-        for (int64_t i = 0; i < n_rows; ++i) round_row(table, op, i, rounded);
+        for (int64_t i = 0; i < n_rows; ++i) round_part(table, op, i, 0, op->src[0]->ne[0], rounded);
     } else {
         const auto [first, end] = share(n_rows, params.ith, params.nth);
-        for (int64_t i = first; i < end; ++i) round_row(table, op, i, rounded);
+        for (int64_t i = first; i < end; ++i) round_part(table, op, i, 0, op->src[0]->ne[0], rounded);
         barrier(params);
     }
     return rounded;
@@ -258,14 +252,14 @@ void multiply_rounded(const KernelTable & table, const ComputeParams & params, g
     const size_t n_row_bytes = table.row_bytes(w->ne[0]);
     const int64_t n = n_groups(w);
     const size_t n_matrix_bytes = p.group_bytes(w->ne[0]) * n;
-    thread_local RowList<uint8_t> list;
+    RowList<uint8_t> list(params, op);
     Pieces pieces(op, params.nth, n, n_matrix_bytes * n_used(op));
     for (int64_t first, end; pieces.next(first, end);) {
         for_each_matrix(
             op, list, [&](int64_t i) { return rounded + i * n_row_bytes; },
             [&](int64_t matrix, const RowList<uint8_t> & l) {
-                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end,
-                           l.rows.data(), (int)l.rows.size(), l.out.data());
+                p.multiply((const uint8_t *)w->data + matrix * n_matrix_bytes, w->ne[0], w->ne[1], first, end, l.rows,
+                           l.n, l.out);
             });
     }
 }
@@ -280,14 +274,13 @@ void multiply_dense(const KernelTable & table, const ComputeParams & params, ggm
     const Rows rows(x);
     // in eights, so that threads do not write into each other's cache lines all the time
     constexpr int64_t n_step = 8;
-    thread_local RowList<float> list;
+    RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));
     for (int64_t first, end; pieces.next(first, end);) {
         for_each_matrix(
             op, list, [&](int64_t i) { return (const float *)((const char *)x->data + rows.offset(i, x)); },
             [&, o0 = first * n_step, o1 = std::min(w->ne[1], end * n_step)](int64_t matrix, const RowList<float> & l) {
-                multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows.data(),
-                         (int)l.rows.size(), l.out.data());
+                multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows, l.n, l.out);
             });
     }
 }

@@ -10,9 +10,8 @@ namespace eaglecpp::kernels {
 // packed weights [n_in, n_out] or [n_in, n_out, n_experts]: a type with a kernel, whole units, contiguous
 bool can_pack(const KernelTable & table, const ggml_tensor * weights);
 size_t packed_bytes(const KernelTable & table, const ggml_tensor * weights);
-// `data`: all bytes of the tensor in the file's layout; `packed`: packed_bytes()
-void pack_weights(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed);
-// the same piece by piece: groups [g0, g1) of all matrices' groups
+// groups [g0, g1) of all matrices' groups; `data`: all bytes of the tensor in the file's layout; `packed`:
+// packed_bytes()
 int64_t packed_groups(const ggml_tensor * weights);
 void pack_groups(const KernelTable & table, const ggml_tensor * weights, const void * data, uint8_t * packed,
                  int64_t g0, int64_t g1);
@@ -23,6 +22,7 @@ bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
+size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
 // The same in two parts. Row i of the second operand, rounded for the product `op`, lies i rows behind `rounded`, which
 // is rounded_rows() where all threads share the rows; a barrier must come between the parts then.
@@ -30,7 +30,6 @@ inline uint8_t * rounded_rows(const ComputeParams & params) {
     return (uint8_t *)(((uintptr_t)params.wdata + 63) & ~(uintptr_t)63);
 }
 size_t rounded_size(const KernelTable & table, const ggml_tensor * op);
-void round_row(const KernelTable & table, const ggml_tensor * op, int64_t row, uint8_t * rounded);
 // inputs [first, first + n) of it, multiples of 32
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
-#include "target/llama_start.h"
+#include "target/llama_bridge.h"
 
 #ifndef _WIN32
 #include <sys/wait.h>

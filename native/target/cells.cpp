@@ -12,9 +12,9 @@ namespace eaglecpp {
 
 // Cells that rejected nodes may hold when all others are taken: closing the gaps that they leave copies the whole
 // cache, so it should not be needed every few rounds.
-static constexpr int n_held_most = 128;
+static constexpr int n_held_max = 128;
 // Held cells that are looked through for nothing before gaps are closed, where no more rows are in use.
-static constexpr int n_gaps_least = 1024;
+static constexpr int n_gaps_min = 1024;
 
 void Cells::prepare(const llama_batch & rows) {
     if (holds_rejected() && rows.n_tokens > n_unused() - n_held() && !close_gaps()) {
@@ -201,7 +201,7 @@ void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const 
                           Pos pos) {
     llama_memory_t mem = llama_get_memory(ctx_);
     const std::vector<int32_t> leaves = tree.leaves();
-    const bool has_room = n_unused() >= n_unused_least();
+    const bool has_room = n_unused() >= n_unused_min();
     std::vector<uint8_t> is_done(tree.size(), 0);
     for (int32_t node : accepted) is_done[node] = 1;
     for (size_t i = 0; i < leaves.size(); ++i) {
@@ -228,12 +228,12 @@ int Cells::n_held() const {
 
 // What is held is looked through with every row. Where there is no memory to close the gaps, it waits.
 void Cells::close_wide_gaps() {
-    if (rules_.n_conversations == 1 || !holds_rejected() || n_held() <= n_held_most_) return;
+    if (rules_.n_conversations == 1 || !holds_rejected() || n_held() <= n_held_max_) return;
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
-    if (n_held_most_ > 0 && !close_gaps()) {
-        n_held_most_ = 2 * n_held();
+    if (n_held_max_ > 0 && !close_gaps()) {
+        n_held_max_ = 2 * n_held();
     } else {
-        n_held_most_ = std::max(n_gaps_least, n_used);
+        n_held_max_ = std::max(n_gaps_min, n_used);
     }
 }
 
@@ -244,7 +244,7 @@ void Cells::free_held() {
 }
 
 bool Cells::has_room_for_trees() const {
-    return n_unused() >= n_unused_least() + rules_.n_conversations * (rules_.n_draft_max + 1);
+    return n_unused() >= n_unused_min() + rules_.n_conversations * (rules_.n_draft_max + 1);
 }
 
 // that hold no token of a conversation, at least
@@ -255,8 +255,8 @@ int Cells::n_unused() const {
     return n;
 }
 
-int Cells::n_unused_least() const {
-    return std::min(n_held_most, rules_.n_ctx / 8);
+int Cells::n_unused_min() const {
+    return std::min(n_held_max, rules_.n_ctx / 8);
 }
 
 void Cells::clear() {

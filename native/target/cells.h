@@ -84,12 +84,12 @@ class Cells {
     void free_held();
     bool close_gaps();
     int n_unused() const;
-    int n_unused_least() const;
+    int n_unused_min() const;
 
     CellRules rules_;
     llama_context * ctx_ = nullptr;
     std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
-    int n_held_most_ = 0;      // beyond so many the gaps are closed
+    int n_held_max_ = 0;       // beyond so many the gaps are closed
     int n_order_lost_ = 0;
     bool is_shared_ = false;  // the last batch had rows of several conversations
 };

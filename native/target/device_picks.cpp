@@ -34,10 +34,8 @@ ggml_tensor * all_logits(const ggml_tensor * row) {
     return is_plain && all->ne[0] == row->ne[0] ? all : nullptr;
 }
 
-void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph * graph, llama_sampler_data * data) {
+void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph *, llama_sampler_data * data) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
-    if (kind.taps && !kind.is_shown) kind.taps->look_into(graph);
-    kind.is_shown = true;
     const ggml_tensor * row = data->logits;
     data->logits = data->candidates = nullptr;
     if (ggml_tensor * all = all_logits(row)) {
@@ -75,7 +73,7 @@ void apply(llama_sampler * self, ggml_context * ctx, ggml_cgraph * graph, llama_
 
 void forget(llama_sampler * self) {
     auto & kind = *(DevicePicks::Kind *)self->ctx;
-    kind = {kind.n_top, kind.is_joint, kind.taps};
+    kind = {kind.n_top, kind.is_joint};
 }
 
 // Where a device lacks an operation libllama would give back neither tokens nor logits.
@@ -100,7 +98,7 @@ bool has_operations(llama_sampler * self, ggml_backend_buffer_type_t buft, uint3
 
 DevicePicks::Kind & DevicePicks::kind(int n_top) {
     auto & known = kinds_[n_top];
-    if (!known) known = std::make_unique<Kind>(Kind{n_top, n_ubatch_ > 0, taps_});
+    if (!known) known = std::make_unique<Kind>(Kind{n_top, n_ubatch_ > 0});
     return *known;
 }
 

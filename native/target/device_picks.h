@@ -15,7 +15,6 @@
 
 #include "target/llama_bridge.h"
 #include "target/sampler.h"
-#include "target/taps.h"
 #include "target/tree_batch.h"
 
 namespace eaglecpp {
@@ -23,10 +22,9 @@ namespace eaglecpp {
 class DevicePicks {
   public:
     // `device`: of the output layer, null for the CPU and where picks are not wanted. `n_ubatch`: rows of a graph;
-    // 0 where graphs may have the rows of a batch in another order: then each row is picked from by itself. `taps`, or
-    // null: are shown each graph that is built.
-    explicit DevicePicks(ggml_backend_dev_t device = nullptr, int n_vocab = 0, int n_ubatch = 0, Taps * taps = nullptr)
-        : device_(device), n_vocab_(n_vocab), n_ubatch_(n_ubatch), taps_(taps) {}
+    // 0 where graphs may have the rows of a batch in another order: then each row is picked from by itself.
+    explicit DevicePicks(ggml_backend_dev_t device = nullptr, int n_vocab = 0, int n_ubatch = 0)
+        : device_(device), n_vocab_(n_vocab), n_ubatch_(n_ubatch) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
     // From now on the n_top likeliest tokens of each row of this conversation are found on the device, and the row's
@@ -36,8 +34,6 @@ class DevicePicks {
 
     // call before each decode of these rows
     void begin(const llama_batch & rows);
-    // whether the last decode was one graph, which the taps have seen
-    bool was_one_graph() const { return n_ubatch_ > 0 && outputs_.size() == 1; }
     // what was found in this way for row i of the last decode
     Token best(int row) const;
     TopLogits top(int row) const;
@@ -46,8 +42,6 @@ class DevicePicks {
     struct Kind {
         int n_top;
         bool is_joint;
-        Taps * taps = nullptr;
-        bool is_shown = false;  // to them
         ggml_tensor * ids = nullptr;
         ggml_tensor * logits = nullptr;
         std::vector<const llama_sampler *> asked_first = {};  // about row 0
@@ -68,7 +62,6 @@ class DevicePicks {
 
     ggml_backend_dev_t device_;
     int n_vocab_, n_ubatch_;
-    Taps * taps_;
     llama_context * ctx_ = nullptr;  // holds pointers to the samplers
     struct Picker {
         LlamaSamplerPtr sampler;

@@ -6,11 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/memory.h"
 #include "base/process.h"
-#include "gguf/guard.h"
-#include "kernels/hook.h"
 
 namespace eaglecpp {
 
@@ -49,11 +46,11 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       is_said_(!said_pooling(*model_).empty()),
       llama_pools_(pooling_ == LLAMA_POOLING_TYPE_RANK || pooling_ == LLAMA_POOLING_TYPE_LAST ||
                    (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
-      n_vocab_(target.vocab().size()),
+      vocab_(target.vocab()),
       n_values_(model_->n_state()),
-      n_most_(target.n_ctx()),
-      n_texts_most_(model_->has_state() ? 1 : n_texts_usual),
-      n_rows_of_piece_(n_rows_with_logits(n_vocab_)) {
+      n_max_(target.n_ctx()),
+      n_texts_max_(model_->has_state() ? 1 : n_texts_usual),
+      n_rows_of_piece_(n_rows_with_logits(vocab_.size())) {
     if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
     n_values_ = (int)llama_model_n_cls_out(model_->get());
     const bool has_output = !model_tensors(model_->get(), "cls.output.weight").empty();
@@ -63,7 +60,7 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
              model_->path().c_str());
     }
     // llama.cpp finds a text's scores by their number, which without the output layer is not that of the row's values
-    if (!has_output) n_texts_most_ = 1;
+    if (!has_output) n_texts_max_ = 1;
 }
 
 const char * Embedder::pooling() const {
@@ -76,31 +73,29 @@ void Embedder::begin(std::vector<Tokens> texts) {
     std::vector<size_t> first_rows;
     for (const Tokens & text : texts) {
         if (text.empty()) fail(ErrorKind::value, "a text without a token has no vector");
-        for (Token t : text) {
-            if (t < 0 || t >= n_vocab_) fail(ErrorKind::value, "token %d is outside the vocabulary of %d", t, n_vocab_);
-        }
+        vocab_.check(text);
         n_longest = std::max(n_longest, text.size());
         first_rows.push_back(n_rows);
         n_rows += pooling_ == LLAMA_POOLING_TYPE_NONE ? text.size() : 1;
     }
-    if (n_longest > (size_t)n_most_) {
-        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", n_longest, n_most_);
+    if (n_longest > (size_t)n_max_) {
+        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", n_longest, n_max_);
     }
     if (reads_at_once_) check_memory(n_longest);
     texts_ = std::move(texts);
     first_rows_ = std::move(first_rows);
     next_ = 0, n_done_ = 0;
     rows_.assign(n_rows * (size_t)n_values_, 0.0f);
-    if (ctx_) llama_memory_clear(llama_get_memory(ctx_.get()), false);
-    if (!ctx_ || (int)n_longest > n_room_) make_context((int)n_longest);
-    n_rows_most_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
+    if (context_.get()) llama_memory_clear(llama_get_memory(context_.get()), false);
+    if (!context_.get() || (int)n_longest > n_room_) make_context((int)n_longest);
+    n_rows_max_ = reads_at_once_ ? std::min(std::max(n_rows_usual, (int)n_longest), n_room_) : n_rows_of_piece_;
 }
 
 // Of a text that is read at once: llama.cpp clears room for the logits of all rows, although there are none, and has a
 // mask, or without fused attention scores for every head, of all rows for all rows.
 void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_scores = options_.flash_attn == "off" ? (uint64_t)llama_model_n_head(model_->get()) : 1;
-    const uint64_t n_needed = n_tokens * sizeof(float) * (n_vocab_ + n_values_ + n_tokens * n_scores);
+    const uint64_t n_needed = n_tokens * sizeof(float) * (vocab_.size() + n_values_ + n_tokens * n_scores);
     const uint64_t n_free = available_memory();
     if (n_free == 0 || n_needed <= n_free / 2) return;
     fail(ErrorKind::out_of_memory,
@@ -115,50 +110,27 @@ void Embedder::make_context(int n_tokens) {
     int n_room = n_rows_usual;
     while (n_room < n_tokens) n_room *= 2;
     // llama.cpp pads the cells of a cache to that anyway, and positions beyond a table are never used
-    n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_most_, n_tokens)) : n_room;
-    llama_context_params p = llama_context_default_params();
+    n_room_ = reads_at_once_ ? std::min(n_room, std::max(n_max_, n_tokens)) : n_room;
+    llama_context_params p = Context::params(options_);
     p.n_ctx = (uint32_t)n_room_;
     p.n_batch = p.n_ubatch = (uint32_t)(reads_at_once_ ? n_room_ : n_rows_of_piece_);
-    p.n_seq_max = (uint32_t)n_texts_most_;
-    p.n_threads = options_.n_threads;
-    p.n_threads_batch = options_.n_threads_batch;
+    p.n_seq_max = (uint32_t)n_texts_max_;
     p.embeddings = true;
     // what the file says anyway is left to it: llama.cpp warns of all else
     p.pooling_type = llama_pools_ ? pooling_ : is_said_ ? LLAMA_POOLING_TYPE_NONE : LLAMA_POOLING_TYPE_UNSPECIFIED;
-    p.kv_unified = true;
     p.swa_full = false;
-    p.flash_attn_type = options_.flash_attn == "on"    ? LLAMA_FLASH_ATTN_TYPE_ENABLED
-                        : options_.flash_attn == "off" ? LLAMA_FLASH_ATTN_TYPE_DISABLED
-                                                       : LLAMA_FLASH_ATTN_TYPE_AUTO;
-    p.offload_kqv = options_.offload_kqv;
-    p.op_offload = p.op_offload && options_.n_gpu_layers != 0;
-    p.rope_freq_base = options_.rope_freq_base;
-    p.rope_freq_scale = options_.rope_freq_scale;
-    p.no_perf = true;
-    if (!reads_at_once_) model_->check_memory(p);
-    ErrorTrail trail;
-    ctx_.reset();
-    try {
-        guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), p)); });
-    } catch (const std::bad_alloc &) {
-    }
-    model_->check_servers();
-    if (!ctx_) {
-        fail(ErrorKind::out_of_memory, "%s: no context for texts of %d tokens%s; shorter texts need less memory",
-             model_->path().c_str(), n_room_, trail.text().c_str());
-    }
-    model_->attach_lora(ctx_.get());
+    context_.make(model_, p);
 }
 
 // The next batch: whole texts as long as they fit, or a piece of one that is longer than a batch, alone.
 void Embedder::fill() {
     batch_.clear();
     parts_.clear();
-    while (next_ < texts_.size() && (int)parts_.size() < n_texts_most_) {
+    while (next_ < texts_.size() && (int)parts_.size() < n_texts_max_) {
         const Tokens & text = texts_[next_];
         const int n_left = (int)text.size() - n_done_;
-        if (!parts_.empty() && n_left > n_rows_most_ - batch_.n_rows()) return;
-        const int n = std::min(n_left, n_rows_most_);
+        if (!parts_.empty() && n_left > n_rows_max_ - batch_.n_rows()) return;
+        const int n = std::min(n_left, n_rows_max_);
         const SeqRange range{(llama_seq_id)parts_.size(), 1};
         parts_.push_back({next_, n_done_, n, batch_.n_rows()});
         for (int i = 0; i < n; ++i) batch_.add(text[n_done_ + i], n_done_ + i, range, true);
@@ -171,41 +143,18 @@ void Embedder::fill() {
 
 bool Embedder::step(int n_threads) {
     if (next_ >= texts_.size()) return false;
-    if (!ctx_) fail(ErrorKind::broken, "an earlier failure ended these texts: begin again");
+    if (!context_.get()) fail(ErrorKind::broken, "an earlier failure ended these texts: begin again");
     fill();
     try {
-        decode(n_threads);
+        context_.set_n_threads(n_threads);
+        context_.decode(batch_.view(model_->n_state()));
         for (const Part & part : parts_) read(part);
-        if (n_done_ == 0) llama_memory_clear(llama_get_memory(ctx_.get()), false);
+        if (n_done_ == 0) llama_memory_clear(llama_get_memory(context_.get()), false);
     } catch (...) {
-        ctx_.reset();  // nobody knows what state it is in
+        context_.free();  // nobody knows what state it is in
         throw;
     }
     return next_ < texts_.size();
-}
-
-void Embedder::decode(int n_threads) {
-    check_not_forked("texts cannot be embedded");
-    if (n_threads > 1) note_helper_threads();
-    llama_set_n_threads(ctx_.get(), n_threads, n_threads);
-    llama_batch rows;
-    batch_.view(rows, model_->n_state());
-    const kernels::ComputeScope scope(model_->uses_kernels());
-    ErrorTrail trail;
-    int32_t rc = 0;
-    try {
-        guarded([&] {
-            rc = llama_decode(ctx_.get(), rows);
-            if (rc == 0) llama_synchronize(ctx_.get());
-        });
-    } catch (const std::bad_alloc &) {
-        rc = -2;
-    }
-    model_->check_servers();
-    if (rc == 0) return;
-    const std::string why = trail.text();
-    if (rc == -2) fail(ErrorKind::out_of_memory, "no memory for a batch of %d tokens%s", batch_.n_rows(), why.c_str());
-    fail(ErrorKind::broken, "llama_decode failed with code %d on %d tokens%s", rc, batch_.n_rows(), why.c_str());
 }
 
 void Embedder::read(const Part & part) {
@@ -217,9 +166,9 @@ void Embedder::read(const Part & part) {
         if (!row) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
         std::copy_n(row, n_values_, out);
     };
-    const auto row = [&](int i) { return llama_get_embeddings_ith(ctx_.get(), part.first_row + i); };
+    const auto row = [&](int i) { return llama_get_embeddings_ith(context_.get(), part.first_row + i); };
     if (llama_pools_) {
-        if (is_end) copy(llama_get_embeddings_seq(ctx_.get(), (llama_seq_id)(&part - parts_.data())));
+        if (is_end) copy(llama_get_embeddings_seq(context_.get(), (llama_seq_id)(&part - parts_.data())));
         return;
     }
     switch (pooling_) {

@@ -13,8 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "target/llama_bridge.h"
-#include "target/model.h"
+#include "target/context.h"
 #include "target/target.h"
 #include "target/tree_batch.h"
 
@@ -30,7 +29,7 @@ class Embedder {
     // values of a row: of a vector, or a reranker's scores
     int n_values() const { return n_values_; }
     // tokens of the longest text
-    int n_most() const { return n_most_; }
+    int n_max() const { return n_max_; }
 
     // Forgets earlier texts. Error(value | context_full | out_of_memory | unsupported)
     void begin(std::vector<Tokens> texts);
@@ -49,7 +48,6 @@ class Embedder {
     void fill();
     void check_memory(size_t n_tokens) const;
     void make_context(int n_tokens);
-    void decode(int n_threads);
     void read(const Part & part);
 
     std::shared_ptr<const TargetModel> model_;
@@ -58,10 +56,11 @@ class Embedder {
     enum llama_pooling_type pooling_ = LLAMA_POOLING_TYPE_NONE;
     bool is_said_ = false;      // in the file
     bool llama_pools_ = false;  // rows of a batch, which is right where the last row or all of them are in it
-    int n_vocab_ = 0, n_values_ = 0, n_most_ = 0;
-    int n_texts_most_ = 1;              // in a batch
-    int n_rows_of_piece_ = 0;           // of a text that need not be read at once
-    int n_rows_most_ = 0, n_room_ = 0;  // of a batch; tokens that the context was made for
+    Vocabulary vocab_;
+    int n_values_ = 0, n_max_ = 0;
+    int n_texts_max_ = 1;              // in a batch
+    int n_rows_of_piece_ = 0;          // of a text that need not be read at once
+    int n_rows_max_ = 0, n_room_ = 0;  // of a batch; tokens that the context was made for
     std::vector<Tokens> texts_;
     std::vector<size_t> first_rows_;  // of the result, of each text
     size_t next_ = 0;
@@ -69,7 +68,7 @@ class Embedder {
     std::vector<Part> parts_;
     std::vector<float> rows_;
     TargetBatch batch_;
-    LlamaContextPtr ctx_;
+    Context context_;
 };
 
 }  // namespace eaglecpp

@@ -53,7 +53,7 @@ class Measurement {
         const auto add = [&](int n) {
             const int n_last = target_.model().supports_trees() ? n_rows_max_ - n : 0;
             const bool is_small = n <= n_rows_twice, is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
-            constexpr int n_times_fast = BatchSizes::n_slow + 2;
+            constexpr int n_times_fast = CostTable::n_slow + 2;
             out.push_back({n, std::min(n_last, n / 3), is_fast ? n_times_fast : 1 + is_small});
             if (is_small && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1), is_fast ? n_times_fast : 1});
         };
@@ -68,15 +68,8 @@ class Measurement {
 
     // any tokens, the same each time
     void choose_tokens() {
-        uint32_t state = 20251107u;
         for (int i = 0; i < n_before_ + n_batch_max_; ++i) {
-            Token token = 0;
-            for (int tries = 0; tries < 32; ++tries) {
-                state = state * 1664525u + 1013904223u;
-                token = (Token)((uint64_t)(state >> 8) * target_.vocab().size() >> 24);
-                if (!llama_vocab_is_control(target_.vocab().get(), token)) break;
-            }
-            tokens_.push_back(token);
+            tokens_.push_back((Token)((uint32_t)i * 2654435761u % (uint32_t)target_.vocab().size()));
         }
     }
 
@@ -94,8 +87,8 @@ class Measurement {
 
     void run_before() {
         target_.cells().clear();
-        const int n_most = target_.n_prompt_rows();
-        for (int at = 0; at < n_before_; at += n_most) decode(at, std::min(n_most, n_before_ - at), true);
+        const int n_max = target_.n_prompt_rows();
+        for (int at = 0; at < n_before_; at += n_max) decode(at, std::min(n_max, n_before_ - at), true);
     }
 
     void run_alone() {

@@ -4,12 +4,33 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <vector>
+#include <stdexcept>
 
 #include "base/error.h"
+#include "gguf/guard.h"
 #include "gguf/keys.h"
 
 namespace eaglecpp {
+
+// The other files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern.
+ModelFiles::ModelFiles(const std::string & path) {
+    parts_.emplace_back(path);
+    // its type in llama.cpp
+    const int n = (int)std::min<uint32_t>(header().find_u32("split.count").value_or(1), UINT16_MAX);
+    std::vector<char> prefix(path.size() + 1), part(path.size() + 16);
+    if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), path.c_str(), 0, n) <= 0) return;
+    for (int i = 1; i < n; ++i) {
+        llama_split_path(part.data(), part.size(), prefix.data(), i, n);
+        parts_.emplace_back(part.data());
+    }
+}
+
+const TensorInfo * ModelFiles::find_tensor(const std::string & name) const {
+    for (const GgufReader & part : parts_) {
+        if (const TensorInfo * found = part.find_tensor(name)) return found;
+    }
+    return nullptr;
+}
 
 static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
@@ -27,7 +48,7 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
 }
 
 // Tensors that llama.cpp's loader takes for optional and its graph does not, in blocks that have another one. Found by
-// taking tensors out of files, one at a time.
+// `tests/architectures/run.py --mutations`, which takes each kind of tensor out of a model of each architecture.
 struct Companion {
     std::vector<const char *> archs;   // empty = all
     std::vector<const char *> where;   // a block has these
@@ -42,41 +63,142 @@ static const std::vector<Companion> & companions() {
         {{"qwen35", "qwen35moe"}, {"ssm_out.weight"}, {"attn_gate.weight"}},
         {{"qwen3next"}, {"ssm_out.weight"}, {"attn_qkv.weight", "ssm_in.weight"}},  // the latter in old files
         {{"qwen3next"}, {"ssm_out.weight", "attn_qkv.weight"}, {"attn_gate.weight"}},
-        {{"nemotron_h", "nemotron_h_moe"}, {"ssm_conv1d.weight"}, {"ssm_conv1d.bias"}},
+        {{"nemotron_h", "nemotron_h_moe", "granitehybrid", "falcon-h1"}, {"ssm_conv1d.weight"}, {"ssm_conv1d.bias"}},
+        {{"glm-dsa"}, {"indexer.k_norm.weight"}, {"indexer.attn_q_b.weight"}},
+        {{"glm-dsa"}, {"indexer.attn_q_b.weight"}, {"indexer.attn_k.weight"}},
+        {{"glm-dsa"}, {"indexer.attn_k.weight"}, {"indexer.proj.weight"}},
+        {{"glm-dsa"}, {"indexer.proj.weight"}, {"indexer.attn_q_b.weight"}},
     };
     return all;
 }
 
-static void check_companions(const GgufReader & file, const std::string & arch, const TensorInfo & tensor) {
+static void check_companions(const ModelFiles & model, const std::string & arch, const TensorInfo & tensor) {
     for (const Companion & one : companions()) {
         const bool is_its = std::any_of(one.archs.begin(), one.archs.end(), [&](const char * a) { return arch == a; });
         if (!one.archs.empty() && !is_its) continue;
         if (!ends_with(tensor.name, std::string(".") + one.where[0])) continue;
         const std::string block = tensor.name.substr(0, tensor.name.size() - std::strlen(one.where[0]));
-        const auto is_there = [&](const char * name) { return file.find_tensor(block + name) != nullptr; };
+        const auto is_there = [&](const char * name) { return model.find_tensor(block + name) != nullptr; };
         if (!std::all_of(one.where.begin(), one.where.end(), is_there)) continue;
         if (std::any_of(one.needed.begin(), one.needed.end(), is_there)) continue;
         fail(ErrorKind::gguf, "%s: tensor '%s' needs '%s%s' beside it, which is not there: convert the model again",
-             file.path().c_str(), tensor.name.c_str(), block.c_str(), one.needed[0]);
+             model.header().path().c_str(), tensor.name.c_str(), block.c_str(), one.needed[0]);
     }
 }
 
-void check_weights(const GgufReader & header, const GgufReader & file) {
-    const std::string arch = header.str(keys::architecture);
-    const uint32_t n_experts = header.find_u32(arch + ".expert_count").value_or(0);
-    const bool is_split = header.find_u32("split.count").value_or(1) > 1;  // a block may lie in two files
-    for (const TensorInfo & t : file.tensors()) {
-        if (!is_split) check_companions(file, arch, t);
-        if (ends_with(t.name, "_tid2eid.weight") && t.type == GGML_TYPE_I32) {
-            check_expert_numbers(file, t, n_experts);
-            continue;
+// A matrix of a type that ggml only computes with internally makes it call a function that is not there.
+static void check_type(const GgufReader & file, const TensorInfo & tensor) {
+    if (is_weight_type(tensor.type)) return;
+    fail(ErrorKind::gguf,
+         "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
+         "f16 or q8_0: convert the model again",
+         file.path().c_str(), tensor.name.c_str(), ggml_type_name(tensor.type));
+}
+
+// What llama.cpp adds, scales by, convolves or rotates with (its table of tensors, src/llama-arch.cpp, says so), and
+// ggml's CPU backend does in F32 alone.
+static bool is_added(const std::string & arch, const std::string & name) {
+    // others look rows up in it
+    if (arch == "glm5-next" && ends_with(name, ".indexer_compressor_ape.weight")) return true;
+    for (const char * part : {"norm", "sinks", "exp_probs", "lerp", "conv1d", "shortconv.conv.", "rope_f", "z_l_init",
+                              "ffn.act", "time_mix_a0.", "time_mix_v0.", "time_mix_w0.", "time_mix_decay.",
+                              "time_mix_first.", "time_mix_k_a.", "time_mix_k_k.", "time_mix_r_k.", "time_mix_ln."}) {
+        if (name.find(part) != std::string::npos) return true;
+    }
+    const std::string stem = ends_with(name, ".weight") ? name.substr(0, name.size() - 7) : name;
+    for (const char * end : {"_base", "_scale", "_score"}) {
+        if (ends_with(stem, end)) return true;
+    }
+    for (const char * end : {".bias", ".scale", ".gamma", ".ssm_a", ".ssm_d"}) {
+        if (ends_with(name, end)) return true;
+    }
+    return false;
+}
+
+void check_weights(const ModelFiles & model) {
+    const std::string arch = model.header().str(keys::architecture);
+    const uint32_t n_experts = model.header().find_u32(arch + ".expert_count").value_or(0);
+    for (const GgufReader & file : model.parts()) {
+        for (const TensorInfo & t : file.tensors()) {
+            check_companions(model, arch, t);
+            if (ends_with(t.name, "_tid2eid.weight") && t.type == GGML_TYPE_I32) {
+                check_expert_numbers(file, t, n_experts);
+                continue;
+            }
+            check_type(file, t);
+            if (t.type == GGML_TYPE_F32 || !is_added(arch, t.name)) continue;
+            fail(ErrorKind::gguf, "%s: tensor '%s' has type %s, expected f32: convert the model again",
+                 file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
         }
-        // A matrix of a type that ggml only computes with internally makes it call a function that is not there.
-        if ((!ends_with(t.name, ".weight") && !ends_with(t.name, ".bias")) || is_weight_type(t.type)) continue;
-        fail(ErrorKind::gguf,
-             "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
-             "f16 or q8_0: convert the model again",
-             file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
+    }
+}
+
+void check_projector(const GgufReader & projector) {
+    for (const TensorInfo & t : projector.tensors()) check_type(projector, t);
+}
+
+static std::string shape_of(const TensorInfo & t) {
+    std::string out = std::to_string(t.ne[0]);
+    for (int i = 1; i < GGML_MAX_DIMS; ++i) out += (i < 2 || t.ne[i] > 1) ? " x " + std::to_string(t.ne[i]) : "";
+    return out;
+}
+
+// The factors of one matrix; those of embeddings are looked up in, so they lie the other way round.
+static void check_factors(const GgufReader & lora, const ModelFiles & target, const std::string & name,
+                          const TensorInfo & a, const TensorInfo & b) {
+    const TensorInfo * weight = target.find_tensor(name);
+    const auto refuse = [&](const TensorInfo & factor, const std::string & why) {
+        fail(ErrorKind::mismatch, "%s was not made for the target %s: tensor '%s' (%s) %s", lora.path().c_str(),
+             target.header().path().c_str(), factor.name.c_str(), shape_of(factor).c_str(), why.c_str());
+    };
+    if (!weight) refuse(a, "is for a tensor that the target does not have");
+    const bool is_embedding = ends_with(name, "token_embd.weight");
+    if (is_embedding && !target.find_tensor("output.weight")) {
+        refuse(a, "is for embeddings that are also the target's output, which llama.cpp cannot adapt");
+    }
+    const int64_t n_in = is_embedding ? a.ne[1] : a.ne[0], n_out = b.ne[1];
+    const int64_t in_target = weight->ne[is_embedding], out_target = weight->ne[!is_embedding];
+    const std::string has = ", the target's has ";
+    if (n_in != in_target) refuse(a, strf("is for %lld inputs", (long long)n_in) + has + std::to_string(in_target));
+    if (n_out != out_target)
+        refuse(b, strf("is for %lld outputs", (long long)n_out) + has + std::to_string(out_target));
+    if (is_embedding ? a.ne[0] != b.ne[0] : a.ne[1] != b.ne[0]) refuse(b, "is of another rank than " + shape_of(a));
+    for (const TensorInfo * factor : {&a, &b}) {
+        if (factor->ne[2] != weight->ne[2] || factor->ne[3] != 1) {
+            refuse(*factor, "is for other experts than the target's " + shape_of(*weight));
+        }
+    }
+}
+
+void check_lora(const GgufReader & lora, const ModelFiles & target) {
+    const char * path = lora.path().c_str();
+    const std::string kind = lora.find_str("general.type").value_or("model");
+    if (kind != "adapter" || lora.find_str("adapter.type").value_or("") != "lora") {
+        fail(ErrorKind::mismatch, "%s: expected a LoRA (general.type adapter), found a %s", path, kind.c_str());
+    }
+    const std::string arch = lora.str(keys::architecture), expected = target.header().str(keys::architecture);
+    if (arch != expected) {
+        fail(ErrorKind::mismatch, "%s: made for architecture '%s', the target %s is '%s'", path, arch.c_str(),
+             target.header().path().c_str(), expected.c_str());
+    }
+    const float alpha = lora.find_f32("adapter.lora.alpha").value_or(0.0f);
+    if (!std::isfinite(alpha))
+        fail(ErrorKind::gguf, "%s: key 'adapter.lora.alpha' is %g, expected a number", path, alpha);
+    for (const TensorInfo & t : lora.tensors()) {
+        if (ends_with(t.name, "_norm.weight")) continue;  // llama.cpp passes over them
+        const size_t dot = t.name.rfind('.');
+        const std::string name = t.name.substr(0, dot), side = dot == std::string::npos ? "" : t.name.substr(dot + 1);
+        if (side != "lora_a" && side != "lora_b") {
+            fail(ErrorKind::gguf, "%s: tensor '%s': expected names that end in .lora_a or .lora_b", path,
+                 t.name.c_str());
+        }
+        check_type(lora, t);
+        const TensorInfo * other = lora.find_tensor(name + (side == "lora_a" ? ".lora_b" : ".lora_a"));
+        if (!other) {
+            fail(ErrorKind::gguf, "%s: tensor '%s' has no '%s' beside it", path, t.name.c_str(),
+                 side == "lora_a" ? "lora_b" : "lora_a");
+        }
+        if (side == "lora_a") check_factors(lora, target, name, t, *other);
     }
 }
 
@@ -108,8 +230,73 @@ static void check_sections(const GgufReader & file, const std::string & key) {
          file.path().c_str(), key.c_str(), found.c_str());
 }
 
-void check_settings(const GgufReader & header, const llama_model * model) {
+// What is kept of a layer's attention.
+struct LayerHeads {
+    int64_t n_kv, key, value;
+};
+
+static LayerHeads heads_of_layer(const GgufReader & header, const llama_model * model, int layer) {
+    const std::string attention = header.str(keys::architecture) + ".attention.";
+    const int64_t n_head = header.find_of_layer(attention + "head_count", layer).value_or(0);
+    const int64_t usual = llama_model_n_embd(model) / std::max<int64_t>(1, n_head);
+    const auto length = [&](const char * name) {
+        const int64_t plain = header.find_u32(attention + name).value_or((uint32_t)usual);
+        return std::min<int64_t>(plain, header.find_u32(attention + name + "_swa").value_or((uint32_t)plain));
+    };
+    const bool is_latent = header.has(attention + "key_length_mla") && header.has(attention + "value_length_mla");
+    return {header.find_of_layer(attention + "head_count_kv", layer).value_or(n_head), length("key_length"),
+            is_latent ? 0 : length("value_length")};
+}
+
+CellSize cell_size(const GgufReader & header, const llama_model * model) {
+    CellSize out;
+    const std::string shared = header.str(keys::architecture) + ".attention.shared_kv_layers";
+    const int n_own = llama_model_n_layer(model) - (int)header.find_u32(shared).value_or(0);
+    for (int il = 0; il < n_own; ++il) {
+        const LayerHeads heads = heads_of_layer(header, model, il);
+        out.keys += (double)heads.n_kv * heads.key;
+        out.values += (double)heads.n_kv * heads.value;
+    }
+    return out;
+}
+
+// llama.cpp makes a cache by this key, however large, before it finds out that the keys are others.
+static void check_key_length(const ModelFiles & files, const llama_model * model) {
+    const GgufReader & header = files.header();
+    const std::string key = header.str(keys::architecture) + ".attention.key_length";
+    if (!header.has(key) || llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) return;
+    for (int il = 0; il < llama_model_n_layer(model); ++il) {
+        const TensorInfo * t = files.find_tensor("blk." + std::to_string(il) + ".attn_k.weight");
+        const int64_t n_kv = heads_of_layer(header, model, il).n_kv;
+        if (!t || n_kv == 0) continue;
+        const uint32_t length = header.u32(key), window = header.find_u32(key + "_swa").value_or(length);
+        if (t->ne[1] == n_kv * length || t->ne[1] == n_kv * window) continue;
+        fail(ErrorKind::gguf,
+             "%s: key '%s' is %u, but '%s' has keys of %lld values for %lld heads: convert the model again",
+             header.path().c_str(), key.c_str(), length, t->name.c_str(), (long long)t->ne[1], (long long)n_kv);
+    }
+}
+
+// What SentencePiece's kind has no token for becomes tokens of bytes, without which llama.cpp throws.
+static void check_tokenizer(const GgufReader & header, const llama_model * model) {
+    const llama_vocab * vocab = llama_model_get_vocab(model);
+    if (llama_vocab_type(vocab) != LLAMA_VOCAB_TYPE_SPM || !header.has("tokenizer.ggml.merges")) return;
+    llama_token tokens[16];
+    try {
+        guarded([&] { llama_tokenize(vocab, " a", 2, tokens, 16, false, false); });
+    } catch (const std::out_of_range &) {
+        fail(ErrorKind::gguf,
+             "%s: key 'tokenizer.ggml.model' is 'llama', but the vocabulary is of another kind: it has merges and no "
+             "tokens for blanks or bytes; convert the model again",
+             header.path().c_str());
+    }
+}
+
+void check_settings(const ModelFiles & files, const llama_model * model) {
+    const GgufReader & header = files.header();
     const std::string arch = header.str(keys::architecture);
+    check_tokenizer(header, model);
+    check_key_length(files, model);
     for (const char * name : {"attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon",
                               "attention.group_norm_epsilon", "hyper_connection.epsilon"}) {
         const std::string key = arch + "." + name;

@@ -97,13 +97,13 @@ std::vector<std::string> head_architectures() {
     return out;
 }
 
-int count_heads(const TargetModel & model) {
+void check_heads(const TargetModel & model) {
     const auto refuse = [&](const std::string & why) {
         fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",
              model.path().c_str(), why.c_str());
     };
     const std::string arch = model.meta(keys::architecture);
-    if (arch == arch_assistant) return 1;
+    if (arch == arch_assistant) return;
     const int n_heads = llama_model_n_layer_nextn(model.get());
     if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");
     const auto rules = all_rules().find(arch);
@@ -135,7 +135,6 @@ int count_heads(const TargetModel & model) {
     if (rules->second.has_equal_sizes && key != value) {
         refuse(strf("heads of attention with keys of %s and values of %s", key.c_str(), value.c_str()));
     }
-    return n_heads;
 }
 
 }  // namespace eaglecpp

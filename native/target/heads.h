@@ -26,9 +26,9 @@ Heads heads_of(const GgufReader & file);
 // whose heads can draft
 std::vector<std::string> head_architectures();
 
-// How many heads draft one after the other, each the token after the one before. Error(unsupported) where they cannot
-// draft, with the reason, which is also said where llama.cpp would end the process.
-int count_heads(const TargetModel & model);
+// Error(unsupported) where a model's heads cannot draft, with the reason, which is also said where llama.cpp would end
+// the process.
+void check_heads(const TargetModel & model);
 
 // Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
 // would read others, or past their end. Error(mismatch)

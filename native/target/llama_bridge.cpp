@@ -5,16 +5,22 @@
 
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <regex>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
+#include "base/log.h"
+#include "ggml_hook/hook.h"
 
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#include <fcntl.h>
+#include <unistd.h>
 #endif
 
 namespace eaglecpp {
@@ -39,89 +45,76 @@ void * symbol(const char * name) {
 }
 #endif
 
-// the plain C name, the Itanium mangling, the Microsoft mangling
-template <typename F>
-F lookup(std::initializer_list<const char *> names) {
-    for (const char * name : names) {
-        if (void * p = symbol(name)) return (F)p;
+// Whatever function it is looked up for; null where libllama does not export it.
+struct Symbol {
+    void * address;
+    template <typename F>
+    operator F *() const {
+        return (F *)address;
     }
-    return nullptr;
+};
+
+// the first that is there: the plain C name, the Itanium mangling, the Microsoft mangling
+Symbol find(std::initializer_list<const char *> names) {
+    for (const char * name : names) {
+        if (void * p = symbol(name)) return {p};
+    }
+    return {nullptr};
 }
 
-using SetLayerInput = void (*)(llama_context *, uint32_t, bool);
-using GetLayerInput = float * (*)(llama_context *, uint32_t);
-using GetTensor = const ggml_tensor * (*)(const llama_model *, const char *);
-using TensorMap = std::vector<std::pair<std::string, ggml_tensor *>>;
-using GetTensorMap = const TensorMap & (*)(const llama_model *);
-using GetSched = ggml_backend_sched_t (*)(const llama_context *);
-using SetUseRef = void (*)(ggml_backend_t, bool);
-using SetStates = void (*)(llama_context *, bool, bool);
-using GetStates = float * (*)(llama_context *);
-using GetState = float * (*)(llama_context *, int32_t);
-using SelectHead = void (*)(llama_context *, int32_t);
+struct MemorySizes {
+    size_t model, context, compute;
+};
 
-SetLayerInput set_layer_input_fn() {
-    static const auto f =
-        lookup<SetLayerInput>({"llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-                               "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
-    return f;
-}
+// What llama.cpp exports but does not declare in its public header (src/llama-ext.h). A member function takes its
+// object as first argument in every ABI that llama.cpp is built for.
+struct Functions {
+    void (*set_layer_input)(llama_context *, uint32_t,
+                            bool) = find({"llama_set_embeddings_layer_inp",
+                                          "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+                                          "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
+    float * (*get_layer_input)(llama_context *,
+                               uint32_t) = find({"llama_get_embeddings_layer_inp",
+                                                 "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+                                                 "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
+    // states for heads that predict further tokens
+    void (*set_states)(llama_context *, bool,
+                       bool) = find({"llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+                                     "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"});
+    float * (*get_states)(llama_context *) = find({"llama_get_embeddings_nextn",
+                                                   "_Z26llama_get_embeddings_nextnP13llama_context",
+                                                   "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"});
+    float * (*get_state)(llama_context *,
+                         int32_t) = find({"llama_get_embeddings_nextn_ith",
+                                          "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+                                          "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z"});
+    const ggml_tensor * (*get_tensor)(const llama_model *,
+                                      const char *) = find({"_ZNK11llama_model10get_tensorEPKc",
+                                                            "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
+    ggml_backend_sched_t (*get_sched)(const llama_context *) =
+        find({"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
 
-GetLayerInput get_layer_input_fn() {
-    static const auto f =
-        lookup<GetLayerInput>({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-                               "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
-    return f;
-}
-
-// States for heads that predict further tokens (llama-ext.h).
-SetStates set_states_fn() {
-    static const auto f =
-        lookup<SetStates>({"llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13llama_contextbb",
-                           "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"});
-    return f;
-}
-
-GetStates get_states_fn() {
-    static const auto f =
-        lookup<GetStates>({"llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context",
-                           "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"});
-    return f;
-}
-
-GetState get_state_fn() {
-    static const auto f =
-        lookup<GetState>({"llama_get_embeddings_nextn_ith", "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
-                          "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z"});
-    return f;
-}
-
-SelectHead select_head_fn() {
-    static const auto f =
-        lookup<SelectHead>({"llama_set_nextn_layer_offset", "_Z28llama_set_nextn_layer_offsetP13llama_contexti",
-                            "?llama_set_nextn_layer_offset@@YAXPEAUllama_context@@H@Z"});
-    return f;
-}
-
-// Strings and vectors cross here, so only a libllama built with the same standard library will do. GNU's says which of
-// its two strings a function returns in its name; LLVM's has the plain name.
-GetTensorMap get_tensor_map_fn() {
+    // Strings, vectors and maps cross here, so only a libllama built with the same standard library will do. GNU's says
+    // which of its two strings a function returns in its name; LLVM's has the plain name.
 #if defined(_GLIBCXX_USE_CXX11_ABI) && _GLIBCXX_USE_CXX11_ABI && !defined(_GLIBCXX_DEBUG)
-    static const auto f = lookup<GetTensorMap>({"_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model"});
+    static constexpr const char * tensor_map_name = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model";
 #elif defined(_LIBCPP_VERSION)
-    static const auto f = lookup<GetTensorMap>({"_Z29llama_internal_get_tensor_mapPK11llama_model"});
+    static constexpr const char * tensor_map_name = "_Z29llama_internal_get_tensor_mapPK11llama_model";
 #else
-    static const GetTensorMap f = nullptr;
+    static constexpr const char * tensor_map_name = "";
 #endif
-    return f;
+    const std::vector<std::pair<std::string, ggml_tensor *>> & (*get_tensor_map)(const llama_model *) =
+        find({tensor_map_name});
+    std::map<ggml_backend_buffer_type_t, MemorySizes> (*get_memory)(const llama_context *) =
+        find({"_Z26llama_get_memory_breakdownPK13llama_context"});
+};
+
+const Functions & llama() {
+    static const Functions all;
+    return all;
 }
 
-// The member function takes its object as first argument in every ABI that llama.cpp is built for.
-GetSched get_sched_fn() {
-    static const auto f = lookup<GetSched>(
-        {"_ZNK13llama_context9get_schedEv", "?get_sched@llama_context@@QEBAPEAUggml_backend_sched@@XZ"});
-    return f;
-}
+using SetUseRef = void (*)(ggml_backend_t, bool);
 
 SetUseRef set_use_ref_fn() {
     static const auto f = [] {
@@ -135,59 +128,78 @@ SetUseRef set_use_ref_fn() {
 
 }  // namespace
 
+// llama.cpp logs pieces of lines; GGML_LOG_LEVEL_CONT continues the line before.
+static void on_log(ggml_log_level level, const char * text, void *) {
+    thread_local std::string line;
+    thread_local LogLevel line_level = LogLevel::info;
+    if (level != GGML_LOG_LEVEL_CONT) {
+        line_level = level == GGML_LOG_LEVEL_ERROR  ? LogLevel::error
+                     : level == GGML_LOG_LEVEL_WARN ? LogLevel::warning
+                     : level == GGML_LOG_LEVEL_INFO ? LogLevel::info
+                                                    : LogLevel::debug;
+    }
+    line += text;
+    if (!line.empty() && line.back() == '\n') {
+        log_line(line_level, line);
+        line.clear();
+    }
+}
+
+void route_logs() {
+    llama_log_set(on_log, nullptr);
+}
+
+void llama_start() {
+    route_logs();  // again: llama_cpp installs its own callback when it is imported, perhaps after us
+    static std::once_flag once;
+    std::call_once(once, [] {
+        ggml_backend_load_all();
+        llama_backend_init();
+        // Before anybody asks ggml where weights may live. On a thread of its own: it tries the kernels, and OpenMP's
+        // threads for that would make a child forked from this one wait for them (base/process.h).
+        std::thread([] { kernels::status(); }).join();
+    });
+}
+
 bool has_layer_input_functions() {
-    return set_layer_input_fn() && get_layer_input_fn();
+    return llama().set_layer_input && llama().get_layer_input;
 }
 
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on) {
-    if (!has_layer_input_functions()) {
-        fail(ErrorKind::unsupported,
-             "this libllama does not export llama_set_embeddings_layer_inp; expected the one "
-             "of the pinned llama-cpp-python");
-    }
-    set_layer_input_fn()(ctx, layer, on);
+    llama().set_layer_input(ctx, layer, on);
 }
 
 const float * get_layer_input(llama_context * ctx, uint32_t layer) {
-    return get_layer_input_fn()(ctx, layer);
+    return llama().get_layer_input(ctx, layer);
 }
 
-bool has_state_functions() {
-    return set_states_fn() && get_states_fn() && get_state_fn();
+void check_state_functions() {
+    if (llama().set_states && llama().get_states && llama().get_state) return;
+    fail(ErrorKind::unsupported,
+         "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned llama-cpp-python");
 }
 
 void record_states(llama_context * ctx, bool of_outputs) {
-    set_states_fn()(ctx, true, /*masked=*/of_outputs);
+    llama().set_states(ctx, true, /*masked=*/of_outputs);
 }
 
 const float * recorded_states(llama_context * ctx) {
-    return get_states_fn()(ctx);
+    return llama().get_states(ctx);
 }
 
 const float * recorded_state(llama_context * ctx, int row) {
-    return get_state_fn()(ctx, row);
-}
-
-void select_head(llama_context * ctx, int head) {
-    if (!select_head_fn()) {
-        fail(ErrorKind::unsupported,
-             "this libllama does not export llama_set_nextn_layer_offset; expected the one of the pinned "
-             "llama-cpp-python");
-    }
-    select_head_fn()(ctx, head);
+    return llama().get_state(ctx, row);
 }
 
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {
     std::vector<const ggml_tensor *> found;
-    if (const auto all = get_tensor_map_fn()) {
-        for (const auto & [own, tensor] : all(model)) {
+    if (llama().get_tensor_map) {
+        for (const auto & [own, tensor] : llama().get_tensor_map(model)) {
             if (own == name) found.push_back(tensor);
         }
         return found;
     }
-    static const auto get = lookup<GetTensor>(
-        {"_ZNK11llama_model10get_tensorEPKc", "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
-    const ggml_tensor * first = get ? get(model, name) : nullptr;
+    const ggml_tensor * first = llama().get_tensor ? llama().get_tensor(model, name) : nullptr;
     if (first) found.push_back(first);
     return found;
 }
@@ -209,13 +221,13 @@ bool has_plain_rows(const ggml_tensor * tensor) {
 }
 
 bool has_reference_kernels() {
-    return get_sched_fn() && set_use_ref_fn();
+    return llama().get_sched && set_use_ref_fn();
 }
 
 std::vector<ggml_backend_t> cpu_backends(llama_context * ctx) {
     std::vector<ggml_backend_t> found;
-    if (!get_sched_fn()) return found;
-    ggml_backend_sched_t sched = get_sched_fn()(ctx);
+    if (!llama().get_sched) return found;
+    ggml_backend_sched_t sched = llama().get_sched(ctx);
     for (int i = 0; i < ggml_backend_sched_get_n_backends(sched); ++i) {
         ggml_backend_t backend = ggml_backend_sched_get_backend(sched, i);
         ggml_backend_dev_t device = ggml_backend_get_device(backend);
@@ -261,6 +273,47 @@ bool is_on_server(ggml_backend_dev_t device) {
     return std::strncmp(ggml_backend_reg_name(ggml_backend_dev_backend_reg(device)), "RPC", strlen("RPC")) == 0;
 }
 
+#ifdef _WIN32
+void watch_rpc_server(const std::string &, const std::string &, int) {}
+
+std::vector<LostServer> lost_rpc_servers() {
+    return {};
+}
+#else
+namespace {
+struct WatchedServers {
+    std::mutex mutex;
+    std::vector<std::pair<LostServer, int>> all;  // and their pipes; lost once there is a reason
+};
+
+WatchedServers & watched_servers() {
+    static auto * out = new WatchedServers;  // models of static storage may outlive it else
+    return *out;
+}
+}  // namespace
+
+void watch_rpc_server(const std::string & endpoint, const std::string & relay, int pipe) {
+    fcntl(pipe, F_SETFL, fcntl(pipe, F_GETFL) | O_NONBLOCK);
+    const std::lock_guard<std::mutex> lock(watched_servers().mutex);
+    watched_servers().all.push_back({{endpoint, relay, ""}, pipe});
+}
+
+std::vector<LostServer> lost_rpc_servers() {
+    const std::lock_guard<std::mutex> lock(watched_servers().mutex);
+    std::vector<LostServer> out;
+    for (auto & [server, pipe] : watched_servers().all) {
+        char text[256];
+        const ssize_t n = server.why.empty() ? read(pipe, text, sizeof(text)) : -1;
+        if (n >= 0) {
+            server.why = n > 1 ? std::string(text, n - 1) : "the relay to it has ended";
+            log_line(LogLevel::error, "RPC server " + server.endpoint + " was lost: " + server.why);
+        }
+        if (!server.why.empty()) out.push_back(server);
+    }
+    return out;
+}
+#endif
+
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
     llama_start();
     if (wanted == "cpu") return nullptr;
@@ -282,17 +335,13 @@ ggml_backend_dev_t MemoryUse::device() const {
     return own && !ggml_backend_buft_is_host(buffer) ? own : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
 }
 
-// llama.cpp: src/llama-ext.h. A map crosses here, as strings and vectors do above, so the same standard library is
-// needed, which the function that returns those tells.
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
-    struct Data {
-        size_t model, context, compute;
-    };
-    using GetBreakdown = std::map<ggml_backend_buffer_type_t, Data> (*)(const llama_context *);
-    static const auto get = lookup<GetBreakdown>({"_Z26llama_get_memory_breakdownPK13llama_context"});
     std::vector<MemoryUse> out;
-    if (!get || !get_tensor_map_fn()) return out;
-    for (const auto & [buffer, data] : get(ctx)) out.push_back({buffer, data.model, data.context, data.compute});
+    // the one's name tells which standard library libllama was built with, the other's does not
+    if (!llama().get_memory || !llama().get_tensor_map) return out;
+    for (const auto & [buffer, sizes] : llama().get_memory(ctx)) {
+        out.push_back({buffer, sizes.model, sizes.context, sizes.compute});
+    }
     return out;
 }
 

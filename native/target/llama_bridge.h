@@ -11,8 +11,6 @@
 #include <string>
 #include <vector>
 
-#include "target/llama_start.h"
-
 namespace eaglecpp {
 
 struct LlamaModelDeleter {
@@ -21,10 +19,6 @@ struct LlamaModelDeleter {
 struct LlamaContextDeleter {
     void operator()(llama_context * c) const { llama_free(c); }
 };
-struct LlamaLoraDeleter {
-    // adapters are freed with their model
-    void operator()(llama_adapter_lora *) const {}
-};
 struct LlamaSamplerDeleter {
     void operator()(llama_sampler * s) const { llama_sampler_free(s); }
 };
@@ -32,22 +26,25 @@ using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerDeleter>;
 using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
 using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
 
+// Sends the log of llama.cpp and ggml to our sink.
+void route_logs();
+
+// Starts llama.cpp once per process: backends, log sink. Cheap afterwards.
+void llama_start();
+
 // True when llama.cpp's graph of this architecture records the input of every block; asking the others aborts.
 bool records_layer_inputs(const std::string & architecture);
 
-// Tapping of block inputs (llama.cpp: src/llama-ext.h). Error(unsupported) when this libllama does not export them.
+// Tapping of block inputs, where this libllama can (Taps checks that).
 bool has_layer_input_functions();
 void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
 const float * get_layer_input(llama_context * ctx, uint32_t layer);
 
 // What heads for further tokens read: a state of every row, or of those with output, from the next decode on.
-bool has_state_functions();
+void check_state_functions();  // Error(unsupported) when this libllama does not export them
 void record_states(llama_context * ctx, bool of_outputs);
 const float * recorded_states(llama_context * ctx);          // of every row
 const float * recorded_state(llama_context * ctx, int row);  // null if it has none
-// Which of a model's heads a context of heads runs, 0 the first. Error(unsupported) when this libllama cannot choose.
-void select_head(llama_context * ctx, int head);
-
 // The weights of the model that carry a GGUF name: none, one, or, for embeddings that serve as the output head as well
 // and are wanted in two kinds of memory, two. At most one is found where libllama does not export the list of all, none
 // where it exports no accessor.
@@ -73,6 +70,18 @@ std::vector<DeviceInfo> list_devices();
 
 // on another machine, by llama.cpp's RPC backend
 bool is_on_server(ggml_backend_dev_t device);
+
+// An RPC server that has gone away. Its relay (eaglecpp/engine/rpc_relay.py) answers ggml in its place with zeros,
+// after it has written why into a pipe.
+struct LostServer {
+    std::string endpoint;  // of the server
+    std::string relay;     // as ggml knows it
+    std::string why;
+};
+// `pipe`: a file descriptor to read from; it stays open for the life of the process
+void watch_rpc_server(const std::string & endpoint, const std::string & relay, int pipe);
+// until now; a system call for each server
+std::vector<LostServer> lost_rpc_servers();
 
 // What `draft_device` names: a device by its name, null for the CPU; with "auto" the first GPU, unless the target has
 // no layer on any. Error(value)

@@ -2,36 +2,19 @@
 #include "target/model.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "ggml_hook/hook.h"
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
-#include "kernels/hook.h"
 #include "target/amx.h"
 #include "target/file_checks.h"
 #include "target/options.h"
-#include "target/rpc_relay.h"
 
 namespace eaglecpp {
-
-// all files of a model that was split; only the file itself where its name does not follow llama.cpp's pattern
-static std::vector<std::string> shards(const GgufReader & first) {
-    const int n = (int)std::min<uint32_t>(first.find_u32("split.count").value_or(1), UINT16_MAX);  // its type there
-    std::vector<char> prefix(first.path().size() + 1), path(first.path().size() + 16);
-    if (n <= 1 || llama_split_prefix(prefix.data(), prefix.size(), first.path().c_str(), 0, n) <= 0) {
-        return {first.path()};
-    }
-    std::vector<std::string> all;
-    for (int i = 0; i < n; ++i) {
-        llama_split_path(path.data(), path.size(), prefix.data(), i, n);
-        all.emplace_back(path.data());
-    }
-    return all;
-}
 
 // Embeddings count: they may be the output's, too.
 void TargetModel::look_at_matrices(const GgufReader & file) {
@@ -111,7 +94,8 @@ void TargetModel::set_params(const TargetOptions & options) {
 }
 
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
-    const GgufReader header(path_);
+    const ModelFiles files(path_);
+    const GgufReader & header = files.header();
     const std::string arch = header.str(keys::architecture);
     if (arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
         fail(ErrorKind::unsupported,
@@ -128,16 +112,13 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     use_kernels_ = options.kernels != "off" && kernels::status().is_active;
     for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
     if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
+    if (options.device) devices_ = {options.device, nullptr};
     set_params(options);
     const bool is_mapped = options.use_mmap && !options.use_mlock;
 
-    const std::vector<std::string> files = shards(header);
-    const auto look_at = [&](const GgufReader & reader) {
-        check_weights(header, reader);
-        look_at_matrices(reader);
-    };
-    // reading a header takes as long as its vocabulary does
-    for (const std::string & file : files) file == header.path() ? look_at(header) : look_at(GgufReader(file));
+    check_weights(files);
+    for (const auto & lora : options.lora) check_lora(GgufReader(lora.first), files);
+    for (const GgufReader & file : files.parts()) look_at_matrices(file);
     ErrorTrail trail;
     try {
         const kernels::LoadScope placement(use_kernels_, use_repack_, is_mapped);
@@ -156,9 +137,10 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
         }
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
     }
-    check_settings(header, model_.get());
+    check_settings(files, model_.get());
+    cell_size_ = cell_size(header, model_.get());
     if (use_kernels_ && is_mapped) {
-        for (const std::string & file : files) forget_file_pages(file);
+        for (const GgufReader & file : files.parts()) forget_file_pages(file.path());
     }
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
         llama_model_is_diffusion(model_.get())) {
@@ -184,14 +166,13 @@ LlamaModelPtr TargetModel::load_without_memory() const {
 void TargetModel::check_memory(const llama_context_params & p) const {
     const uint64_t available = available_memory();
     if ((!is_cpu() && p.offload_kqv) || available == 0 || has_state()) return;
-    const int n_head = std::max(1, llama_model_n_head(get()));
-    const uint64_t n_row = (uint64_t)llama_model_n_head_kv(get()) * (n_embd() / n_head);
-    const uint64_t n_cell = n_layer() * (ggml_row_size(p.type_k, n_row) + ggml_row_size(p.type_v, n_row));
-    if (p.n_ctx <= available / std::max<uint64_t>(n_cell, 1)) return;
+    const auto n_bytes = [](double n, ggml_type type) { return n * ggml_type_size(type) / ggml_blck_size(type); };
+    const double n_cell = n_bytes(cell_size_.keys, p.type_k) + n_bytes(cell_size_.values, p.type_v);
+    if (p.n_ctx * n_cell <= (double)available) return;
     fail(ErrorKind::out_of_memory,
          "%s: a context of %u tokens needs %.1f GiB for keys and values, %.1f GiB are "
          "available; try a smaller n_ctx, or type_k and type_v q8_0",
-         path_.c_str(), p.n_ctx, p.n_ctx * (double)n_cell / (1 << 30), available / (double)(1 << 30));
+         path_.c_str(), p.n_ctx, p.n_ctx * n_cell / (1 << 30), available / (double)(1 << 30));
 }
 
 void TargetModel::load_lora(const TargetOptions & options) {
@@ -217,24 +198,27 @@ void TargetModel::attach_lora(llama_context * ctx) const {
     }
 }
 
-std::string TargetModel::meta(const char * key) const {
-    const int n = llama_model_meta_val_str(model_.get(), key, nullptr, 0);
+// What `call` writes into a buffer and its size, and gives the length of; "" where it gives none.
+template <typename Call>
+static std::string text_of_meta(Call && call) {
+    const int n = call(nullptr, 0);
     if (n < 0) return "";
-    std::string value(n + 1, '\0');
-    llama_model_meta_val_str(model_.get(), key, value.data(), value.size());
-    value.resize(n);
-    return value;
+    std::string text(n + 1, '\0');
+    call(text.data(), text.size());
+    text.resize(n);
+    return text;
+}
+
+std::string TargetModel::meta(const char * key) const {
+    return text_of_meta([&](char * to, size_t n) { return llama_model_meta_val_str(get(), key, to, n); });
 }
 
 std::vector<std::pair<std::string, std::string>> TargetModel::metadata() const {
     std::vector<std::pair<std::string, std::string>> out;
-    for (int i = 0; i < llama_model_meta_count(model_.get()); ++i) {
-        const int n = llama_model_meta_key_by_index(model_.get(), i, nullptr, 0);
-        if (n < 0) continue;
-        std::string key(n + 1, '\0');
-        llama_model_meta_key_by_index(model_.get(), i, key.data(), key.size());
-        key.resize(n);
-        out.push_back({key, meta(key.c_str())});
+    for (int i = 0; i < llama_model_meta_count(get()); ++i) {
+        const std::string key =
+            text_of_meta([&](char * to, size_t n) { return llama_model_meta_key_by_index(get(), i, to, n); });
+        if (!key.empty()) out.push_back({key, meta(key.c_str())});
     }
     return out;
 }
@@ -285,22 +269,20 @@ bool TargetModel::has_state() const {
 
 // llama.cpp's MiniMax-M3 finds the blocks of its sparse attention by cell, which only a cache of one sequence id
 // allows; with the several ids of a tree its graph silently falls back to dense attention (src/models/minimax-m3.cpp).
-static bool has_block_attention(const llama_model * model) {
-    char arch[32] = "";
-    llama_model_meta_val_str(model, "general.architecture", arch, sizeof(arch));
-    return std::strcmp(arch, "minimax-m3") == 0;
+static bool has_block_attention(const TargetModel & model) {
+    return model.meta("general.architecture") == "minimax-m3";
 }
 
 const char * TargetModel::chains_only() const {
     if (has_state()) return "this target keeps a recurrent state, which cannot be verified as a tree";
-    if (has_block_attention(model_.get())) {
+    if (has_block_attention(*this)) {
         return "this target's sparse attention works on one sequence id only; the several of a tree would turn it off";
     }
     return "";
 }
 
 const char * TargetModel::never_exact() const {
-    if (has_block_attention(model_.get())) {
+    if (has_block_attention(*this)) {
         return "this target's sparse attention gathers blocks for one row and masks them for several";
     }
     return "";

@@ -11,12 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "target/file_checks.h"
 #include "target/llama_bridge.h"
 #include "target/options.h"
 
 namespace eaglecpp {
-
-class GgufReader;
 
 class TargetModel {
   public:
@@ -77,7 +76,7 @@ class TargetModel {
     // Error(unsupported) when llama.cpp refuses the adapters
     void attach_lora(llama_context * ctx) const;
 
-    // Error(broken) if an RPC server was lost: the results that came back for it are not real (rpc_relay.h).
+    // Error(broken) if an RPC server was lost: the results that came back for it are not real.
     void check_servers() const;
 
   private:
@@ -90,8 +89,9 @@ class TargetModel {
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
     double n_weights_ = 0.0, n_by_rows_ = 0.0;  // in matrices
-    std::vector<ggml_backend_dev_t> devices_;   // to use, where ggml knows of some that are gone; null at the end
-    std::vector<float> split_;                  // of llama.cpp's length, or empty
+    CellSize cell_size_;
+    std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
+    std::vector<float> split_;                 // of llama.cpp's length, or empty
     std::vector<TensorPlace> places_;
     std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
     std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <ggml-backend.h>
+
 #include <atomic>
 #include <memory>
 #include <string>
@@ -18,6 +20,7 @@ struct TargetOptions {
     int n_threads_batch = 0;  // 0 = n_threads
     int n_gpu_layers = -1;    // -1 = all
     int main_gpu = 0;
+    ggml_backend_dev_t device = nullptr;       // the only one to use; null = all
     std::string split_mode = "layer";          // several GPUs: layer, row or none
     std::vector<float> tensor_split;           // share of each GPU; empty = by free memory
     int n_cpu_moe = 0;                         // layers whose experts stay in host memory; -1 = all
@@ -25,10 +28,7 @@ struct TargetOptions {
     std::string flash_attn = "auto";
     std::string type_k = "auto";  // f16; f32 where only plain attention on the CPU is exact
     std::string type_v = "auto";
-    bool may_only_embed = false;  // opens also what generates nothing, without a context
-    bool is_drafter = false;      // no text depends on the bits of its rows
-    bool load_heads = false;      // the file's own heads for further tokens ("nextn layers"), too
-    bool runs_heads = false;      // the context is one of these heads and not of the model itself
+    bool load_heads = false;  // the file's own heads for further tokens ("nextn layers"), too
     bool use_mmap = true;
     bool use_mlock = false;
     bool offload_kqv = true;

@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-static constexpr int n_infill_most = 256;
+static constexpr int n_infill_max = 256;
 
 static void check(bool ok, const char * name, double found, const char * expected) {
     if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
@@ -104,7 +104,7 @@ void Sampler::add_infill(const llama_vocab * vocab) {
     if (!vocab || (llama_vocab_eot(vocab) < 0 && llama_vocab_eos(vocab) < 0)) {
         fail(ErrorKind::value, "infill: the sampler needs a vocabulary with a token that ends a text");
     }
-    add(llama_sampler_init_top_k(n_infill_most));
+    add(llama_sampler_init_top_k(n_infill_max));
     add(llama_sampler_init_infill(vocab));
 }
 

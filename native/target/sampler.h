@@ -16,9 +16,10 @@
 #include <vector>
 
 #include "algo/coupled.h"
-#include "algo/grammar_matcher.h"
 #include "algo/topk.h"
 #include "base/types.h"
+#include "grammar/matcher.h"
+#include "target/llama_bridge.h"
 #include "target/vocabulary.h"
 
 namespace eaglecpp {
@@ -103,11 +104,6 @@ class Sampler {
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:
-    struct Deleter {
-        void operator()(llama_sampler * s) const { llama_sampler_free(s); }
-    };
-    using Ptr = std::unique_ptr<llama_sampler, Deleter>;
-
     Sampler(const SamplingParams & params, const Vocabulary * vocab, int n_vocab, int n_ctx);
 
     void add(llama_sampler * s);
@@ -126,9 +122,9 @@ class Sampler {
     int n_first_ = 0;           // a coupled chain begins with the so many largest logits; 0 = it does not
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
-    Ptr chain_;
-    Ptr xtc_;          // of a coupled chain; always strikes when applied
-    Ptr temperature_;  // of a coupled chain
+    LlamaSamplerPtr chain_;
+    LlamaSamplerPtr xtc_;          // of a coupled chain; always strikes when applied
+    LlamaSamplerPtr temperature_;  // of a coupled chain
     std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;
     Largest largest_;

@@ -4,29 +4,22 @@
 #include <ggml-backend.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "base/error.h"
 #include "target/llama_bridge.h"
 
 namespace eaglecpp {
 
-static std::string architecture(const llama_model * model) {
-    char buf[128] = {};
-    llama_model_meta_val_str(model, "general.architecture", buf, sizeof(buf));
-    return buf;
-}
-
-Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted)
-    : layers_(std::move(layers)), n_embd_(llama_model_n_embd(model)) {
+Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted)
+    : layers_(std::move(layers)), n_embd_(model.n_embd()) {
     if (layers_.empty()) return;
-    const int n_layer = llama_model_n_layer(model);
+    const int n_layer = model.n_layer();
     for (int32_t k : layers_) {
         if (k < 0 || k > n_layer + 1) {
             fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d blocks", k, n_layer);
         }
     }
-    const std::string arch = architecture(model);
+    const std::string arch = model.meta("general.architecture");
     needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
     const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
     if (wanted == "layer_inp" && !can_record) {
@@ -48,30 +41,11 @@ Taps::Taps(const llama_model * model, std::vector<int32_t> layers, const std::st
     }
 }
 
-std::unique_ptr<Taps> Taps::of_states(const llama_model * model, bool of_outputs) {
-    if (!has_state_functions()) {
-        fail(ErrorKind::unsupported,
-             "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned "
-             "llama-cpp-python");
-    }
+std::unique_ptr<Taps> Taps::of_states(const TargetModel & model) {
+    check_state_functions();
     auto taps = std::make_unique<Taps>(model, std::vector<int32_t>{}, "auto");
     taps->mode_ = Mode::states;
-    taps->of_outputs_ = of_outputs;
     return taps;
-}
-
-const char * Taps::mode_name() const {
-    switch (mode_) {
-        case Mode::none:
-            return "none";
-        case Mode::layer_inp:
-            return "layer_inp";
-        case Mode::cb_eval:
-            return "cb_eval";
-        case Mode::states:
-            return "states";
-    }
-    return "";
 }
 
 void Taps::configure(llama_context_params & params) {
@@ -81,7 +55,7 @@ void Taps::configure(llama_context_params & params) {
 }
 
 void Taps::attach(llama_context * ctx) {
-    if (mode_ == Mode::states) record_states(ctx, of_outputs_);
+    if (mode_ == Mode::states) record_states(ctx, /*of_outputs=*/false);
     if (mode_ != Mode::layer_inp) return;
     for (int32_t k : layers_) set_layer_input(ctx, (uint32_t)k, true);
 }
@@ -108,33 +82,7 @@ bool Taps::copy(ggml_tensor * t, size_t tap) {
     return true;
 }
 
-void Taps::look_into(ggml_cgraph * graph) {
-    on_device_.clear();
-    if (mode_ != Mode::layer_inp) return;
-    for (int32_t k : layers_) {
-        const ggml_tensor * t =
-            k > 0 ? ggml_graph_get_tensor(graph, ("l_out-" + std::to_string(k - 1)).c_str()) : nullptr;
-        if (t && t->type == GGML_TYPE_F32 && t->ne[0] == n_embd_ && ggml_is_contiguous(t)) on_device_.push_back(t);
-    }
-    if (on_device_.size() != layers_.size()) on_device_.clear();
-}
-
-// Names are what an architecture makes of them, so the first rows are compared with those that llama.cpp hands out.
-bool Taps::has_device_rows(const FeatureRows & rows) {
-    for (const ggml_tensor * t : on_device_) {
-        if (!t->buffer || ggml_backend_buffer_is_host(t->buffer) || t->ne[1] != rows.n_rows) return false;
-    }
-    std::vector<float> row(n_embd_);
-    for (size_t i = 0; i < on_device_.size() && !is_checked_; ++i) {
-        ggml_backend_tensor_get(on_device_[i], row.data(), 0, n_embd_ * sizeof(float));
-        if (std::memcmp(row.data(), rows.layer[i], n_embd_ * sizeof(float)) == 0) continue;
-        on_device_.clear();
-    }
-    is_checked_ = true;
-    return !on_device_.empty();
-}
-
-FeatureRows Taps::read(llama_context * ctx, bool is_last_graph) {
+FeatureRows Taps::read(llama_context * ctx) {
     FeatureRows out;
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {
@@ -157,7 +105,6 @@ FeatureRows Taps::read(llama_context * ctx, bool is_last_graph) {
         }
         out.layer.push_back(rows_[i].data());
     }
-    if (is_last_graph && !on_device_.empty() && has_device_rows(out)) out.device = &on_device_;
     return out;
 }
 

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/features.h"
+#include "target/model.h"
 
 namespace eaglecpp {
 
@@ -23,15 +24,17 @@ class Taps {
     enum class Mode { none, layer_inp, cb_eval, states };
 
     // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
-    Taps(const llama_model * model, std::vector<int32_t> layers, const std::string & wanted);
-    // The states for heads, or with `of_outputs` those of output rows, which read() does not give (recorded_state()
-    // does). Error(unsupported) where this libllama has none
-    static std::unique_ptr<Taps> of_states(const llama_model * model, bool of_outputs);
+    Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted);
+    // the states for heads; Error(unsupported) where this libllama has none
+    static std::unique_ptr<Taps> of_states(const TargetModel & model);
     Taps(const Taps &) = delete;  // the context holds a pointer to it
     Taps & operator=(const Taps &) = delete;
 
     Mode mode() const { return mode_; }
-    const char * mode_name() const;
+    const char * mode_name() const {
+        constexpr const char * names[] = {"none", "layer_inp", "cb_eval", "states"};
+        return names[(int)mode_];
+    }
     const std::vector<int32_t> & layers() const { return layers_; }
     bool needs_all_outputs() const { return needs_all_outputs_; }
     // the last block computes rows without output, too
@@ -44,30 +47,21 @@ class Taps {
     // Call before each decode of n_rows rows.
     void begin(int n_rows);
 
-    // Looks for the tensors of the layers in a graph that is being built: where llama.cpp records block inputs, they
-    // keep them on their device until the next decode.
-    void look_into(ggml_cgraph * graph);
-
-    // Features of the last decode in batch order, valid until the next one. `is_last_graph`: one graph ran all rows of
-    // the batch in their order, and it is the last that look_into() was called for. Error(unsupported) when the graph
-    // did not produce a wanted tensor.
-    FeatureRows read(llama_context * ctx, bool is_last_graph = false);
+    // Features of the last decode in batch order, valid until the next one. Error(unsupported) when the graph did not
+    // produce a wanted tensor.
+    FeatureRows read(llama_context * ctx);
 
   private:
     static bool on_eval(ggml_tensor * t, bool ask, void * self);
     bool copy(ggml_tensor * t, size_t tap);
-    bool has_device_rows(const FeatureRows & rows);
 
     std::vector<int32_t> layers_;
     std::vector<std::string> names_;  // of the tensor of each layer
     Mode mode_ = Mode::none;
     bool needs_all_outputs_ = false;
-    bool of_outputs_ = false;
     int n_embd_;
     int n_rows_ = 0;
-    std::vector<std::vector<float>> rows_;        // cb_eval: per layer, ubatch after ubatch
-    std::vector<const ggml_tensor *> on_device_;  // layer_inp: of the last graph; empty where not all were found
-    bool is_checked_ = false;                     // that they have what llama.cpp hands out
+    std::vector<std::vector<float>> rows_;  // cb_eval: per layer, ubatch after ubatch
 };
 
 }  // namespace eaglecpp

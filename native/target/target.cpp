@@ -7,15 +7,11 @@
 #include <set>
 #include <thread>
 
+#include "algo/topk.h"
 #include "base/error.h"
-#include "base/log.h"
-#include "base/memory.h"
 #include "base/process.h"
 #include "gguf/guard.h"
 #include "kernels/attention.h"
-#include "target/heads.h"
-#include "target/llama_start.h"
-#include "target/offload.h"
 
 namespace eaglecpp {
 
@@ -25,7 +21,7 @@ static constexpr int n_rows_tiled = 64;
 // (positions, padded sizes) stays within 32 bits.
 static constexpr int64_t n_cells_max = 1 << 30;
 // of a slice, where prompts share batches with conversations that generate
-static constexpr int slice_share = 4, n_shared_least = 16, n_shared_most = 128;
+static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
 int n_physical_cores() {
     const int n_logical = std::max(1u, std::thread::hardware_concurrency());
@@ -36,14 +32,6 @@ int n_physical_cores() {
         if (std::getline(f, siblings)) cores.insert(siblings);
     }
     return cores.empty() ? n_logical : (int)cores.size();
-}
-
-ggml_type type_by_name(const std::string & name) {
-    for (int i = 0; i < GGML_TYPE_COUNT; ++i) {
-        const char * n = ggml_type_name((ggml_type)i);
-        if (n && name == n) return (ggml_type)i;
-    }
-    fail(ErrorKind::value, "'%s' is not a ggml type; expected one like f16, q8_0, q4_0", name.c_str());
 }
 
 static void check_range(const char * name, int64_t found, int64_t low, int64_t high) {
@@ -67,16 +55,12 @@ static TargetOptions checked(TargetOptions options) {
     return options;
 }
 
-Target::Target(TargetOptions options) : Target(std::move(options), nullptr) {}
-
-Target::Target(TargetOptions options, const Target & other) : Target(std::move(options), other.model_) {}
-
 Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
     : options_(checked(std::move(options))),
       model_(model ? std::move(model) : std::make_shared<const TargetModel>(options_)),
       vocab_(model_->get()) {
     // each draft of a recurrent state takes a copy of it, each conversation's takes logits
-    if (!has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
+    if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
         options_.n_draft_max += options_.n_draft_more;
     }
     if (options_.n_threads <= 0) options_.n_threads = n_physical_cores();
@@ -103,7 +87,8 @@ Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
     // a GPU is given the whole slice to queue, unless a tree needs larger batches than prompts have
     n_prompt_rows_ = model_->is_cpu() || options_.n_ubatch > n_ubatch ? n_ubatch : n_slice_;
     // a tree of n nodes has n leaves at most; an id that none can take would only cost
-    options_.n_leaves_max = supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
+    options_.n_leaves_max =
+        model_->supports_trees() ? std::min(options_.n_leaves_max, std::max(1, options_.n_draft_max)) : 1;
     choose_attention();
     if (options_.separate_caches && options_.n_leaves_max > 1) {
         fail(ErrorKind::value, "separate_caches: expected n_leaves_max 1, found %d; the leaves of a tree share cells",
@@ -132,7 +117,7 @@ void Target::choose_attention() {
     }
     const bool has_exact = !model_->is_cpu() || has_kernel || has_reference_kernels();
     is_fused_ = options_.flash_attn == "on" || (options_.flash_attn == "auto" && has_exact);
-    adds_in_order_ = is_fused_ && model_->is_cpu() && !options_.is_drafter && (has_kernel || has_reference_kernels());
+    adds_in_order_ = is_fused_ && model_->is_cpu() && (has_kernel || has_reference_kernels());
     needs_reference_ = is_fused_ && !has_kernel && has_reference_kernels();
     has_own_attention_ = is_fused_ && has_kernel;
     for (std::string * type : {&options_.type_k, &options_.type_v}) {
@@ -141,7 +126,7 @@ void Target::choose_attention() {
 }
 
 llama_context_params Target::context_params() const {
-    llama_context_params p = llama_context_default_params();
+    llama_context_params p = Context::params(options_);
     const int n_round = options_.n_draft_max + 1;
     // draft nodes of a full conversation need cells of their own
     p.n_ctx = (uint32_t)options_.n_sequences * (uint32_t)(options_.n_ctx + n_round);
@@ -152,8 +137,6 @@ llama_context_params Target::context_params() const {
     p.n_outputs_max_per_seq = (uint32_t)n_round;  // rows of a tree that one id sees; only samplers on devices ask
     // llama.cpp reserves an output for every id, used or not
     p.n_outputs_max = std::max(p.n_outputs_max, p.n_seq_max);
-    p.n_threads = options_.n_threads;
-    p.n_threads_batch = options_.n_threads_batch;
     p.kv_unified = !options_.separate_caches;
     p.swa_full = true;
     p.flash_attn_type = !is_fused_                                      ? LLAMA_FLASH_ATTN_TYPE_DISABLED
@@ -161,69 +144,38 @@ llama_context_params Target::context_params() const {
                                                                         : LLAMA_FLASH_ATTN_TYPE_AUTO;
     p.type_k = type_by_name(options_.type_k);
     p.type_v = type_by_name(options_.type_v);
-    p.offload_kqv = options_.offload_kqv;
-    // a GPU that holds no layer would still be sent every batch of 32 rows and more, weights included
-    p.op_offload = p.op_offload && options_.n_gpu_layers != 0;
-    p.rope_freq_base = options_.rope_freq_base;
-    p.rope_freq_scale = options_.rope_freq_scale;
-    if (options_.runs_heads) p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
-    p.ctx_other = ctx_other_;
-    p.no_perf = true;
     // snapshots for rolling back recurrent states; ignored by other architectures
-    if (has_state()) {
-        p.n_rs_seq = (uint32_t)options_.n_draft_max;
-    }
+    if (model_->has_state()) p.n_rs_seq = (uint32_t)options_.n_draft_max;
     return p;
 }
 
 void Target::make_context() {
     llama_context_params p = context_params();
     taps_->configure(p);
-    if (!options_.runs_heads) model_->check_memory(p);
-    ErrorTrail trail;
-    try {
-        guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), p)); });
-    } catch (const std::bad_alloc &) {
-        // found out below
-    }
-    model_->check_servers();
-    if (!ctx_) {
-        const std::string why = trail.text();
-        if (opens_without_memory(p)) {
-            fail(ErrorKind::out_of_memory, "%s: no room for a context of %d tokens%s; try a smaller n_ctx",
-                 options_.path.c_str(), options_.n_ctx, why.c_str());
-        }
-        fail(ErrorKind::unsupported,
-             "%s: llama.cpp refused these options for this target (n_ctx %d, n_sequences %d, flash_attn %s, type_k %s, "
-             "type_v %s)%s",
-             options_.path.c_str(), options_.n_ctx, options_.n_sequences, options_.flash_attn.c_str(),
-             options_.type_k.c_str(), options_.type_v.c_str(), why.c_str());
-    }
+    context_.make(model_, p);
 }
 
 void Target::open_context(const std::vector<int32_t> & layers) {
-    open(std::make_unique<Taps>(model_->get(), layers, options_.taps));
+    open(std::make_unique<Taps>(*model_, layers, options_.taps));
 }
 
-void Target::open_context_with_states(const Target * other) {
-    ctx_other_ = other ? other->ctx_.get() : nullptr;
-    open(Taps::of_states(model_->get(), options_.runs_heads && gives_states_of_outputs(*model_)));
+void Target::open_context_with_states() {
+    open(Taps::of_states(*model_));
 }
 
 void Target::open(std::unique_ptr<Taps> taps) {
     taps_ = std::move(taps);
     make_context();
-    if (!llama_get_memory(ctx_.get()) || !llama_get_causal_attn(ctx_.get())) {
+    if (!context_.generates()) {
         only_embeds_ = true;
-        if (!options_.may_only_embed) check_generates();
         // positions are rows of a table, mostly
         const int n_ctx_train = llama_model_n_ctx_train(model_->get());
         if (n_ctx_train > 0) options_.n_ctx = std::min(options_.n_ctx, n_ctx_train);
-        ctx_.reset();
+        context_.free();
         return;
     }
     // only a context tells whether llama.cpp keeps this state's past
-    if (has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(ctx_.get()) == 0) {
+    if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         if (options_.separate_caches) {
             fail(ErrorKind::unsupported,
                  "%s: separate_caches: llama.cpp cannot take back rejected drafts from the state of this architecture "
@@ -232,21 +184,14 @@ void Target::open(std::unique_ptr<Taps> taps) {
         }
         copies_states_ = true;
         set_cells();
-        ctx_.reset();
         make_context();
     }
-    if (model_->uses_kernels()) {
-        for (ggml_backend_t backend : cpu_backends(ctx_.get())) kernels::fuse_graphs_of(backend);
-    }
-    if (!model_->is_cpu()) note_device();
-    guarded([&] { taps_->attach(ctx_.get()); });
-    cells_.attach(ctx_.get());
+    guarded([&] { taps_->attach(context()); });
+    cells_.attach(context());
     // a tap at the very last layer asks for the output of every row of a prompt
-    const bool has_picks = !options_.is_drafter && !taps_->needs_all_outputs();
-    picks_ = DevicePicks(has_picks ? model_->output_device() : nullptr, vocab_.size(),
-                         keeps_rows_in_order() ? options_.n_ubatch : 0, taps_.get());
-    picks_.attach(ctx_.get());
-    model_->attach_lora(ctx_.get());
+    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size(),
+                         keeps_rows_in_order() ? options_.n_ubatch : 0);
+    picks_.attach(context());
     if (taps_->mode() == Taps::Mode::cb_eval) {
         // finds out now, not in the middle of a text, whether the graph names its layers
         TargetBatch probe;
@@ -257,34 +202,9 @@ void Target::open(std::unique_ptr<Taps> taps) {
     }
 }
 
-void Target::check_generates() const {
-    if (!only_embeds_) return;
-    fail(ErrorKind::unsupported,
-         "%s is an embedding model (architecture '%s'): it turns texts into vectors and generates none; ask for "
-         "embeddings",
-         options_.path.substr(options_.path.find_last_of("/\\") + 1).c_str(),
-         model_->meta("general.architecture").c_str());
-}
-
-// As TargetModel::load_without_memory, of a context.
-bool Target::opens_without_memory(llama_context_params p) const {
-    const LlamaModelPtr model = model_->load_without_memory();
-    p.cb_eval = nullptr;
-    try {
-        return model && guarded([&] { return LlamaContextPtr(llama_init_from_model(model.get(), p)) != nullptr; });
-    } catch (const std::exception &) {
-        return false;
-    }
-}
-
-void Target::set_n_threads(int n_threads) {
-    if (llama_n_threads(ctx_.get()) == n_threads && llama_n_threads_batch(ctx_.get()) == n_threads) return;
-    llama_set_n_threads(ctx_.get(), n_threads, n_threads);
-}
-
 int Target::n_shared_rows() const {
     if (options_.n_sequences == 1 || !shares_batches()) return 0;
-    return std::clamp(n_slice_ / slice_share, n_shared_least, n_shared_most);
+    return std::clamp(n_slice_ / slice_share, n_shared_min, n_shared_max);
 }
 
 bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
@@ -293,66 +213,62 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
 }
 
 void Target::set_causal(bool is_causal) {
-    llama_set_causal_attn(ctx_.get(), is_causal);
+    llama_set_causal_attn(context(), is_causal);
 }
 
 void Target::decode(TargetBatch & batch, bool is_prompt, const std::function<void()> & meanwhile) {
-    check_not_forked("the target cannot run");
-    if (std::max(options_.n_threads, options_.n_threads_batch) > 1) note_helper_threads();
-    llama_batch rows;
-    batch.view(rows, model_->n_state());
+    const llama_batch rows = batch.view(model_->n_state());
     taps_->begin(batch.n_rows());
     picks_.begin(rows);
     if (needs_reference_) {
-        set_reference_kernels(ctx_.get(), !is_prompt || batch.n_rows() < n_rows_tiled);
+        set_reference_kernels(context(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
-    has_results_ = false;
-    late_logits_.begin(batch.n_rows());
-    const kernels::ComputeScope scope(model_->uses_kernels(), &late_logits_);
-    const NoOffloadScope stay(!is_prompt && !model_->is_cpu());
-    ErrorTrail trail;
-    int32_t rc = 0;
-    try {
-        guarded([&] {
-            rc = llama_decode(ctx_.get(), rows);
-            if (rc == 0 && meanwhile && !model_->is_cpu()) meanwhile();
-            if (rc == 0) llama_synchronize(ctx_.get());
-        });
-    } catch (const std::bad_alloc &) {
-        rc = -2;
-    }
-    model_->check_servers();
-    has_results_ = rc == 0;
-    if (has_results_) return;
-    const std::string why = trail.text();
-    if (rc == 1) fail(ErrorKind::context_full, "no free cell for %d rows in the target's cache", batch.n_rows());
-    if (rc == -2) fail(ErrorKind::out_of_memory, "the target's compute buffer does not fit%s", why.c_str());
-    fail(ErrorKind::broken, "llama_decode failed with code %d on %d rows%s", rc, batch.n_rows(), why.c_str());
-}
-
-// llama.cpp would still hand out what earlier decodes left in its buffers, where late logits are not.
-void Target::check_results() const {
-    if (!has_results_) fail(ErrorKind::broken, "no logits or features: the last decode failed, or there was none");
-}
-
-const float * Target::logits(int row) const {
-    check_results();
-    const float * p = llama_get_logits_ith(ctx_.get(), row);
-    if (!p) fail(ErrorKind::broken, "llama.cpp has no logits for row %d", row);
-    return late_logits_.find(p);
-}
-
-const float * Target::state(int row) const {
-    check_results();
-    const float * p = recorded_state(ctx_.get(), row);
-    if (!p) fail(ErrorKind::broken, "llama.cpp has no state of row %d", row);
-    return p;
+    context_.decode(rows, is_prompt, meanwhile);
 }
 
 FeatureRows Target::features() {
-    check_results();
-    return taps_->read(ctx_.get(), picks_.was_one_graph());
+    context_.check_results();
+    return taps_->read(context());
+}
+
+// of one decode, in llama.cpp's output buffer
+static constexpr int64_t n_bytes_logits = 64 << 20;
+static constexpr int64_t n_rows_min = 16, n_rows_max = 128;
+
+std::vector<float> Target::score(const Tokens & tokens) const {
+    const int n_vocab = vocab_.size();
+    vocab_.check(tokens);
+    const int n = std::max(0, (int)tokens.size() - 1);  // what follows the last one nobody asks
+    std::vector<float> out;
+    if (n == 0) return out;
+    if ((int)tokens.size() > n_ctx()) {
+        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", tokens.size(), n_ctx());
+    }
+    TargetOptions options = options_;
+    options.n_sequences = 1;
+    options.separate_caches = false;
+    options.n_leaves_max = 1;
+    options.n_draft_more = 0;
+    // rows with logits of one decode, less the root; a recurrent state is kept once for each
+    const int64_t n_rows_fit = n_bytes_logits / (int64_t)(sizeof(float) * n_vocab);
+    const int64_t n_rows_each = model_->has_state() ? n_rows_min : n_rows_max;
+    options.n_draft_max = (int)std::clamp(n_rows_fit, n_rows_min, n_rows_each) - 1;
+    Target scorer(options, model_);
+    scorer.open_context({});
+    const SeqRange range = scorer.cells().seqs(0);
+    TargetBatch batch;
+    for (int at = 0; at < n; at += options.n_draft_max + 1) {
+        const int n_rows = std::min(options.n_draft_max + 1, n - at);
+        batch.clear();
+        for (int i = at; i < at + n_rows; ++i) batch.add(tokens[i], i, range, true);
+        scorer.decode(batch, /*is_prompt=*/true);
+        for (int i = 0; i < n_rows; ++i) {
+            const float * logits = scorer.logits(i);
+            out.push_back(logits[tokens[at + i + 1]] - log_sum_exp(logits, n_vocab));
+        }
+    }
+    return out;
 }
 
 }  // namespace eaglecpp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The target: the only user of libllama's model and context. Decodes batches of rows and hands out logits and features;
-// its weights, tokens, cells and picks on a device are classes of their own.
+// The target: decodes batches of rows and hands out logits and features. Its weights, context, tokens, cells and picks
+// on a device are classes of their own.
 //
 // Loading happens in two steps because the drafter's file decides which layers to tap and taps must be known when the
 // context is made: construct, check the fit, open_context().
@@ -15,11 +15,9 @@
 
 #include "base/features.h"
 #include "base/types.h"
-#include "kernels/hook.h"
-#include "kernels/late_logits.h"
 #include "target/cells.h"
+#include "target/context.h"
 #include "target/device_picks.h"
-#include "target/llama_bridge.h"
 #include "target/model.h"
 #include "target/options.h"
 #include "target/taps.h"
@@ -30,25 +28,25 @@ namespace eaglecpp {
 
 class Target {
   public:
-    // loads the model; Error(not_found | gguf | unsupported | out_of_memory)
-    explicit Target(TargetOptions options);
-    // shares the weights of another target
-    Target(TargetOptions options, const Target & other);
+    // With the weights of another target, or loads them. Error(not_found | gguf | unsupported | out_of_memory)
+    explicit Target(TargetOptions options, std::shared_ptr<const TargetModel> model = nullptr);
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
     void open_context(const std::vector<int32_t> & layers);
-    // the same, reading the states for heads (of the model, or with `runs_heads` of a head). `other`: the target whose
-    // keys and values an assistant reads, which outlives it
-    void open_context_with_states(const Target * other = nullptr);
-    // which of several heads runs, from the next decode on. Error(unsupported)
-    void select_head(int head) { eaglecpp::select_head(ctx_.get(), head); }
+    // the same, reading the states for heads of the model
+    void open_context_with_states();
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
     std::shared_ptr<const TargetModel> weights() const { return model_; }
+    // what an assistant reads keys and values of
+    llama_context * context() const { return context_.get(); }
     // Whether this is a model for embeddings, which reads a text at once. It has no context then and decodes nothing.
     bool only_embeds() const { return only_embeds_; }
-    void check_generates() const;  // Error(unsupported)
+    // Error(unsupported)
+    void check_generates() const {
+        if (only_embeds_) refuse_generating(*model_);
+    }
     const Vocabulary & vocab() const { return vocab_; }
     Cells & cells() { return cells_; }
     const Cells & cells() const { return cells_; }
@@ -64,7 +62,7 @@ class Target {
     const char * taps_mode() const { return taps_->mode_name(); }
 
     // memory in use, by kind; empty where libllama does not tell
-    std::vector<MemoryUse> memory() const { return ctx_ ? memory_use(ctx_.get()) : std::vector<MemoryUse>(); }
+    std::vector<MemoryUse> memory() const { return context_.memory(); }
 
     // True if llama.cpp cannot remove rows from this target's (recurrent) state: after a rejection the state is
     // restored from a copy made before the drafts, and the accepted rows have to be run again.
@@ -75,7 +73,7 @@ class Target {
     // has been measured.
     bool rounds_alike() const { return model_->uses_kernels() && has_own_attention_; }
     // Whether conversations can share batches of any kind of rows, and the cells of a common beginning.
-    bool shares_batches() const { return supports_trees() && !options_.separate_caches; }
+    bool shares_batches() const { return model_->supports_trees() && !options_.separate_caches; }
 
     // Whether what a conversation's cells hold can be taken out and put back. That needs rows to stay as they were
     // computed, which does not apply to sliding windows and recurrent states.
@@ -89,40 +87,35 @@ class Target {
     void set_causal(bool is_causal);
 
     // number of threads for all decodes from now on
-    void set_n_threads(int n_threads);
+    void set_n_threads(int n_threads) { context_.set_n_threads(n_threads); }
 
-    // Runs the batch, at most n_batch rows. Long batches of a prompt need not round as single rows do. `meanwhile` is
-    // called while a device computes; on the CPU it is not called.
-    // Error(context_full | out_of_memory | broken); after an error the caller rolls its conversations back.
+    // Runs the batch, at most n_batch rows, as Context::decode. After an error the caller rolls its conversations back.
     void decode(TargetBatch & batch, bool is_prompt = false, const std::function<void()> & meanwhile = {});
 
     // Logits of row i of the last decode (rows with output only); valid until the next decode. Error(broken) if that
     // failed.
-    const float * logits(int row) const;
+    const float * logits(int row) const { return context_.logits(row); }
     // Features of all rows of the last decode; valid until the next decode. Error(broken) if that failed.
     FeatureRows features();
-    // The state that a head gives beside the logits of row i, which has output. Error(broken)
-    const float * state(int row) const;
+    // The natural logarithm of the probability of each token but the first, given those before it. Runs in a temporary
+    // context on the same weights, as long as one conversation's, so open conversations keep their cells.
+    // Error(context_full | value | out_of_memory | broken)
+    std::vector<float> score(const Tokens & tokens) const;
+
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
     // how the last block's rows without output round is that of a batch with them
     bool widens_last_block() const { return taps_->widens_last_block(); }
 
   private:
-    Target(TargetOptions options, std::shared_ptr<const TargetModel> model);
-
     // llama.cpp's outputs are in the order of the batch's rows
-    bool keeps_rows_in_order() const { return !options_.separate_caches && !has_state(); }
+    bool keeps_rows_in_order() const { return !options_.separate_caches && !model_->has_state(); }
 
-    bool opens_without_memory(llama_context_params p) const;
     llama_context_params context_params() const;
     void choose_attention();
     void set_cells();
     void make_context();
     void open(std::unique_ptr<Taps> taps);
-    bool has_state() const { return !options_.runs_heads && model_->has_state(); }
-    bool supports_trees() const { return options_.runs_heads || model_->supports_trees(); }
-    void check_results() const;
 
     TargetOptions options_;
     std::shared_ptr<const TargetModel> model_;
@@ -134,19 +127,13 @@ class Target {
     bool has_own_attention_ = false;
     bool copies_states_ = false;
     bool only_embeds_ = false;
-    bool has_results_ = false;  // of the last decode
     int n_slice_ = 0, n_prompt_rows_ = 0;
     Cells cells_;
     DevicePicks picks_;
-    kernels::LateLogits late_logits_;
-    llama_context * ctx_other_ = nullptr;  // whose keys and values this one reads
-    LlamaContextPtr ctx_;                  // after taps_ and picks_: the context holds pointers to them
+    Context context_;  // after taps_ and picks_: it holds pointers to them
 };
 
 // physical cores of this machine
 int n_physical_cores();
-
-// ggml type by name; Error(value)
-ggml_type type_by_name(const std::string & name);
 
 }  // namespace eaglecpp

@@ -61,7 +61,8 @@ void TargetBatch::pad(int n) {
     for (; n > 0; --n) add(tokens_.back(), pos_.back() + 1, std::vector<llama_seq_id>(seqs_.back()), true);
 }
 
-void TargetBatch::view(llama_batch & out, int n_state) {
+llama_batch TargetBatch::view(int n_state) {
+    llama_batch out;
     n_seqs_.resize(n_rows());
     seq_ptrs_.resize(n_rows());
     for (int i = 0; i < n_rows(); ++i) {
@@ -81,6 +82,7 @@ void TargetBatch::view(llama_batch & out, int n_state) {
     out.n_seq_id = n_seqs_.data();
     out.seq_id = seq_ptrs_.data();
     out.logits = output_.data();
+    return out;
 }
 
 }  // namespace eaglecpp

@@ -46,7 +46,7 @@ class TargetBatch {
     void pad(int n);
 
     // all rows, with states of n_state values; valid until the next change
-    void view(llama_batch & out, int n_state);
+    llama_batch view(int n_state);
 
   private:
     std::vector<llama_token> tokens_;

@@ -3,8 +3,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
+#include <cctype>
 #include <climits>
 #include <exception>
+#include <stdexcept>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #if !defined(_WIN32)
@@ -13,9 +18,148 @@
 
 #include "base/error.h"
 #include "gguf/guard.h"
-#include "target/text_split.h"
 
 namespace eaglecpp {
+
+// What is made when it is first asked for. Another thread may make the same meanwhile.
+template <typename T, typename Make>
+static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make && make) {
+    std::shared_ptr<const T> found = std::atomic_load(&kept);
+    if (found) return found;
+    found = std::make_shared<const T>(make());
+    std::atomic_store(&kept, found);
+    return found;
+}
+
+// What `call` writes into a buffer and its size, and gives the length of: less than 0 where it was too small.
+template <typename Call>
+static std::string written(size_t n_guess, Call && call) {
+    std::string out(n_guess, '\0');
+    int n = call(out.data(), (int32_t)out.size());
+    if (n < 0) {
+        out.resize(-n);
+        n = call(out.data(), (int32_t)out.size());
+    }
+    out.resize(std::max(n, 0));
+    return out;
+}
+
+static std::string piece_of(const llama_vocab * vocab, Token token, bool special) {
+    return written(32, [&](char * to, int32_t n) { return llama_token_to_piece(vocab, token, to, n, 0, special); });
+}
+
+// A special token, or the text between two of them: text[begin, end). token: -1 for text
+struct TextPart {
+    size_t begin, end;
+    Token token;
+};
+
+// Where a text's special tokens are. llama.cpp looks for them in a time that grows with the square of how many it
+// finds; here it is linear.
+class SpecialTokens {
+  public:
+    explicit SpecialTokens(const llama_vocab * vocab);
+
+    // False where parts() cannot know what llama.cpp does: two special tokens of the same length overlap, and the order
+    // of its search is not specified then; or its tokenizer adds to each text part what depends on the others.
+    bool knows_parts() const { return knows_parts_; }
+
+    // The parts as llama.cpp's tokenizer_st_partition makes them. Each text part is tokenised alone there, so that the
+    // tokens of a text are those of its parts, one after the other. None when more than n_max are special tokens.
+    std::optional<std::vector<TextPart>> parts(std::string_view text, bool parse_special, size_t n_max) const;
+
+  private:
+    struct Special {
+        std::string text;
+        Token token;
+        bool is_hidden;  // unless special tokens are parsed
+        bool strips_left, strips_right;
+    };
+
+    const llama_vocab * vocab_;
+    std::vector<Special> specials_;  // in llama.cpp's order
+    bool knows_parts_ = true;
+};
+
+SpecialTokens::SpecialTokens(const llama_vocab * vocab) : vocab_(vocab) {
+    const int n = llama_vocab_n_tokens(vocab_);
+    constexpr int hidden = LLAMA_TOKEN_ATTR_CONTROL | LLAMA_TOKEN_ATTR_UNKNOWN;
+    for (Token t = 0; t < n; ++t) {
+        const int attr = llama_vocab_get_attr(vocab_, t);
+        if (!(attr & (hidden | LLAMA_TOKEN_ATTR_USER_DEFINED))) continue;
+        specials_.push_back({piece_of(vocab_, t, true), t, (attr & hidden) != 0, (attr & LLAMA_TOKEN_ATTR_LSTRIP) != 0,
+                             (attr & LLAMA_TOKEN_ATTR_RSTRIP) != 0});
+        if (specials_.back().text.empty()) knows_parts_ = false;
+    }
+    std::stable_sort(specials_.begin(), specials_.end(),
+                     [](const Special & a, const Special & b) { return a.text.size() > b.text.size(); });
+
+    const auto type = llama_vocab_type(vocab_);
+    if (type != LLAMA_VOCAB_TYPE_SPM && type != LLAMA_VOCAB_TYPE_BPE) knows_parts_ = false;
+    // llama.cpp sorts by length alone, with a sort that is not stable
+    for (size_t first = 0, last = 0; first < specials_.size() && knows_parts_; first = last) {
+        const size_t size = specials_[first].text.size();
+        while (last < specials_.size() && specials_[last].text.size() == size) ++last;
+        constexpr size_t several = -1;
+        std::unordered_map<std::string_view, size_t> owners;  // of what they begin with
+        for (size_t i = first; i < last; ++i) {
+            for (size_t k = 1; k <= size; ++k) {
+                const auto [known, is_new] = owners.emplace(std::string_view(specials_[i].text).substr(0, k), i);
+                if (!is_new) known->second = several;
+            }
+        }
+        for (size_t i = first; i < last; ++i) {
+            for (size_t k = 1; k <= size; ++k) {
+                const auto owner = owners.find(std::string_view(specials_[i].text).substr(size - k));
+                if (owner != owners.end() && owner->second != i) knows_parts_ = false;
+            }
+        }
+    }
+}
+
+std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text, bool parse_special,
+                                                          size_t n_max) const {
+    std::vector<TextPart> parts, next;
+    if (!text.empty()) parts.push_back({0, text.size(), -1});
+    // Most special tokens do not occur: pairs of bytes tell that in one pass over the text for all of them.
+    std::bitset<1 << 16> pairs;
+    const auto pair = [](std::string_view s, size_t i) {
+        return (size_t)(unsigned char)s[i] << 8 | (unsigned char)s[i + 1];
+    };
+    for (size_t i = 0; i + 1 < text.size(); ++i) pairs.set(pair(text, i));
+
+    size_t n_found = 0;
+    for (const Special & special : specials_) {
+        if (special.is_hidden && !parse_special) continue;
+        const std::string_view word = special.text;
+        bool may_be = word.size() <= text.size();
+        for (size_t i = 0; i + 1 < word.size() && may_be; ++i) may_be = pairs.test(pair(word, i));
+        if (!may_be || text.find(word) == std::string_view::npos) continue;
+        next.clear();
+        for (const TextPart & part : parts) {
+            if (part.token >= 0) {
+                next.push_back(part);
+                continue;
+            }
+            size_t begin = part.begin;
+            while (begin < part.end) {
+                const size_t at = text.substr(0, part.end).find(word, begin);
+                if (at == std::string_view::npos) break;
+                size_t left_end = at, right = at + word.size();
+                while (special.strips_left && left_end > begin && std::isspace((unsigned char)text[left_end - 1]))
+                    --left_end;
+                if (left_end > begin) next.push_back({begin, left_end, -1});
+                next.push_back({at, right, special.token});
+                while (special.strips_right && right < part.end && std::isspace((unsigned char)text[right])) ++right;
+                begin = right;
+                if (++n_found > n_max) return std::nullopt;
+            }
+            if (begin < part.end) next.push_back({begin, part.end, -1});
+        }
+        std::swap(parts, next);
+    }
+    return parts;
+}
 
 #if defined(_WIN32)
 template <typename F>
@@ -27,8 +171,8 @@ static void on_stack_for(const std::string &, F && f) {
 // each character of what it matches: 335 bytes of stack a letter were measured. A word of 50,000 letters would end the
 // process on a usual stack.
 static constexpr size_t n_stack_per_char = 2048;
-static constexpr size_t n_stack_usual = 1 << 22;
-static constexpr size_t n_stack_most = (size_t)1 << 32;
+static constexpr size_t n_stack_default = 1 << 22;
+static constexpr size_t n_stack_max = (size_t)1 << 32;
 
 // Longest run without a line break, or of white space: no pattern matches more than one of each.
 static size_t longest_run(const std::string & text) {
@@ -56,19 +200,19 @@ static void * run_and_catch(void * p) {
 // Runs f on a stack that the text cannot overflow. Pages of it that are not used cost nothing.
 template <typename F>
 static void on_stack_for(const std::string & text, F && f) {
-    if (text.size() * n_stack_per_char <= n_stack_usual) return f();
+    if (text.size() * n_stack_per_char <= n_stack_default) return f();
     const size_t n_run = longest_run(text);
     const size_t n_stack = 2 * n_run * n_stack_per_char;
-    if (n_stack <= n_stack_usual) return f();
-    if (n_stack > n_stack_most) {
+    if (n_stack <= n_stack_default) return f();
+    if (n_stack > n_stack_max) {
         fail(ErrorKind::value, "the text has %zu bytes without a line break; at most %zu can be tokenised", n_run,
-             n_stack_most / n_stack_per_char / 2);
+             n_stack_max / n_stack_per_char / 2);
     }
     std::pair<F &, std::exception_ptr> job{f, nullptr};
     pthread_attr_t attributes;
     pthread_t thread;
     pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, n_stack_usual + n_stack);
+    pthread_attr_setstacksize(&attributes, n_stack_default + n_stack);
     const int failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
     pthread_attr_destroy(&attributes);
     if (failed) {
@@ -80,23 +224,41 @@ static void on_stack_for(const std::string & text, F && f) {
 }
 #endif
 
-// Appends llama.cpp's tokens of a text.
-static void append_tokens(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special,
-                          Tokens & out) {
-    const size_t n_before = out.size();
+static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special) {
+    Tokens out;
     const auto run = [&](size_t n_room) {
-        out.resize(n_before + n_room);
+        out.resize(n_room);
         int n = 0;
-        on_stack_for(text, [&] {
-            n = llama_tokenize(vocab, text.data(), (int32_t)text.size(), out.data() + n_before, (int32_t)n_room,
-                               add_special, parse_special);
-        });
+        try {
+            on_stack_for(text, [&] {
+                n = llama_tokenize(vocab, text.data(), (int32_t)text.size(), out.data(), (int32_t)n_room, add_special,
+                                   parse_special);
+            });
+        } catch (const std::out_of_range &) {
+            fail(ErrorKind::unsupported,
+                 "the model's vocabulary (key 'tokenizer.ggml.tokens') has no token for a part of the text, nor for "
+                 "its bytes");
+        }
         return n;
     };
     int n = run(text.size() + 8);
     if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise in one piece");
     if (n < 0) n = run(-n);
-    out.resize(n_before + std::max(n, 0));
+    out.resize(std::max(n, 0));
+    return out;
+}
+
+// Whether a text surely has more than n_max tokens, found out by its beginning: in most texts a token has fewer than
+// 16 bytes. What follows may join a few of the last tokens there, hardly ever any where a line ends.
+static bool exceeds(const llama_vocab * vocab, const std::string & text, bool parse_special, size_t n_max) {
+    const size_t n_sure = n_max + 16;
+    for (size_t n_bytes = 16 * n_sure; n_bytes < text.size(); n_bytes *= 4) {
+        size_t end = text.rfind('\n', n_bytes - 1) + 1;
+        if (end == 0) end = n_bytes;
+        while (end > 0 && ((unsigned char)text[end] & 0xc0) == 0x80) --end;  // within a character
+        if (tokens_of(vocab, text.substr(0, end), false, parse_special).size() > n_sure) return true;
+    }
+    return false;
 }
 
 // llama.cpp asserts that tokens are there which its tokenizers put around a text.
@@ -112,74 +274,69 @@ static void check_borders(const llama_vocab * vocab) {
     check(!is_wpm && llama_vocab_get_add_eos(vocab), llama_vocab_eos(vocab), "tokenizer.ggml.eos_token_id");
 }
 
-Vocabulary::Vocabulary(const llama_model * model)
-    : vocab_(llama_model_get_vocab(model)), split_(std::make_shared<TextSplit>(vocab_)) {}
+Vocabulary::Vocabulary(const llama_model * model) : vocab_(llama_model_get_vocab(model)) {}
+
+std::shared_ptr<const SpecialTokens> Vocabulary::specials() const {
+    return made_once(specials_, [&] { return SpecialTokens(vocab_); });
+}
 
 std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_special, bool parse_special,
-                                           int n_most) const {
+                                           int n_max) const {
     if (text.size() > INT32_MAX - 8) {
         fail(ErrorKind::value, "the text has %zu bytes; at most %d can be tokenised", text.size(), INT32_MAX - 8);
     }
-    const size_t n = (size_t)std::max(n_most, 0);
+    const size_t n = (size_t)std::max(n_max, 0);
     Tokens out;
-    if (!split_->knows_parts()) {
+    const auto specials = this->specials();
+    if (!specials->knows_parts()) {
         if (add_special) check_borders(vocab_);
-        if (split_->exceeds(text, {{0, text.size(), -1}}, n)) return std::nullopt;
-        append_tokens(vocab_, text, add_special, parse_special, out);
+        if (exceeds(vocab_, text, parse_special, n)) return std::nullopt;
+        out = tokens_of(vocab_, text, add_special, parse_special);
         return out.size() > n ? std::nullopt : std::optional(std::move(out));
     }
-    const auto parts = split_->parts(text, parse_special, n);
-    if (!parts || split_->exceeds(text, *parts, n)) return std::nullopt;
+    const auto parts = specials->parts(text, parse_special, n);
+    if (!parts) return std::nullopt;
     const Token bos = llama_vocab_bos(vocab_), eos = llama_vocab_eos(vocab_);
     if (add_special && llama_vocab_get_add_bos(vocab_) && bos >= 0) out.push_back(bos);
     for (const TextPart & part : *parts) {
+        if (out.size() > n) return std::nullopt;
         if (part.token >= 0) {
             out.push_back(part.token);
         } else {
-            append_tokens(vocab_, text.substr(part.begin, part.end - part.begin), false, false, out);
+            const std::string piece = text.substr(part.begin, part.end - part.begin);
+            if (exceeds(vocab_, piece, false, n - out.size())) return std::nullopt;
+            const Tokens tokens = tokens_of(vocab_, piece, false, false);
+            out.insert(out.end(), tokens.begin(), tokens.end());
         }
-        if (out.size() > n) return std::nullopt;
     }
     if (add_special && llama_vocab_get_add_eos(vocab_) && eos >= 0) out.push_back(eos);
     return out.size() > n ? std::nullopt : std::optional(std::move(out));
 }
 
 std::string Vocabulary::detokenize(const Tokens & tokens, bool remove_special, bool special) const {
-    std::string out(tokens.size() * 8 + 16, '\0');
-    int n = llama_detokenize(vocab_, tokens.data(), (int32_t)tokens.size(), out.data(), (int32_t)out.size(),
-                             remove_special, special);
-    if (n < 0) {
-        out.resize(-n);
-        n = llama_detokenize(vocab_, tokens.data(), (int32_t)tokens.size(), out.data(), (int32_t)out.size(),
-                             remove_special, special);
+    return written(tokens.size() * 8 + 16, [&](char * to, int32_t n) {
+        return llama_detokenize(vocab_, tokens.data(), (int32_t)tokens.size(), to, n, remove_special, special);
+    });
+}
+
+void Vocabulary::check(const Tokens & tokens) const {
+    for (Token t : tokens) {
+        if (t < 0 || t >= size()) fail(ErrorKind::value, "token %d is outside the vocabulary of %d", t, size());
     }
-    out.resize(std::max(n, 0));
-    return out;
 }
 
 std::string Vocabulary::piece(Token token, bool special) const {
-    if (token < 0 || token >= size()) {
-        fail(ErrorKind::value, "token id %d is outside the vocabulary of %d", token, size());
-    }
-    std::string out(32, '\0');
-    int n = llama_token_to_piece(vocab_, token, out.data(), (int32_t)out.size(), 0, special);
-    if (n < 0) {
-        out.resize(-n);
-        n = llama_token_to_piece(vocab_, token, out.data(), (int32_t)out.size(), 0, special);
-    }
-    out.resize(std::max(n, 0));
-    return out;
+    check({token});
+    return piece_of(vocab_, token, special);
 }
 
 std::shared_ptr<const TokenPieces> Vocabulary::pieces() const {
-    std::shared_ptr<const TokenPieces> found = std::atomic_load(&pieces_);
-    if (found) return found;
-    std::vector<std::string> pieces(size());
-    std::vector<bool> is_end(size());
-    for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
-    found = std::make_shared<TokenPieces>(pieces, std::move(is_end));
-    std::atomic_store(&pieces_, found);  // another thread may have made the same
-    return found;
+    return made_once(pieces_, [&] {
+        std::vector<std::string> pieces(size());
+        std::vector<bool> is_end(size());
+        for (Token t = 0; t < size(); ++t) pieces[t] = piece(t, /*special=*/true), is_end[t] = is_eog(t);
+        return TokenPieces(pieces, std::move(is_end));
+    });
 }
 
 }  // namespace eaglecpp

@@ -10,12 +10,12 @@
 #include <string>
 #include <vector>
 
-#include "algo/grammar_matcher.h"
 #include "base/types.h"
+#include "grammar/matcher.h"
 
 namespace eaglecpp {
 
-class TextSplit;
+class SpecialTokens;
 
 class Vocabulary {
   public:
@@ -25,9 +25,9 @@ class Vocabulary {
     int size() const { return llama_vocab_n_tokens(vocab_); }
 
     // The ids that llama.cpp gives for the text, found in time that grows with its length, not with its square. Nothing
-    // when there are more than n_most; that is seen before most of the work is done.
+    // when there are more than n_max; that is seen before most of the work is done.
     // Error(value | out_of_memory) for a text that cannot be tokenised here
-    std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_most) const;
+    std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_max) const;
     Tokens tokenize(const std::string & text, bool add_special, bool parse_special) const {
         return *tokenize(text, add_special, parse_special, INT_MAX);
     }
@@ -36,11 +36,15 @@ class Vocabulary {
     std::string piece(Token token, bool special) const;
     // of all tokens, for grammars; made when they are first asked for
     std::shared_ptr<const TokenPieces> pieces() const;
+    // that all of them are its tokens; Error(value)
+    void check(const Tokens & tokens) const;
     bool is_eog(Token token) const { return llama_vocab_is_eog(vocab_, token); }
 
   private:
+    std::shared_ptr<const SpecialTokens> specials() const;
+
     const llama_vocab * vocab_;
-    std::shared_ptr<TextSplit> split_;
+    mutable std::shared_ptr<const SpecialTokens> specials_;
     mutable std::shared_ptr<const TokenPieces> pieces_;
 };
 

@@ -14,12 +14,15 @@ the cache are what this tests; what accepted ones do is for the trained pairs of
 With `--heads N` the models have N heads for further tokens, where their architecture has any in llama.cpp,
 and these draft. Weights are set so that the next token mostly follows from the last one, for model and head
 alike: some drafts are accepted, some rejected. `--files` drafts with the heads in a file of their own, and
-`--mutations` takes each tensor of a head out in turn: the file is refused, or drafts as well without it.
+`--mutations` takes tensors out, one at a time, or halves them: the file is refused, or computes as well. With
+heads these are all of a head's; without, one of each kind of a model. What ends the process is missing in
+native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import re
@@ -41,6 +44,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.errors import EagleError
+from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape
 
 STRATEGIES = ("chain:3", "tree:k=2,depth=3,nodes=6", "auto")
@@ -50,9 +54,10 @@ QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVN
 PROBE = """import sys, eaglecpp
 try:
     options = {"n_ctx": 128, "n_threads": 2, "planner_cache": False}
-    with eaglecpp.Engine.open(sys.argv[1], draft="mtp", **options) as engine:
-        engine.generate(list(range(20)), max_tokens=8, ignore_eos=True, strategy="chain:1")
-    print("drafts")
+    with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2] or None, **options) as engine:
+        strategy = "chain:1" if sys.argv[2] else "off"
+        engine.generate(list(range(20)), max_tokens=8, ignore_eos=True, strategy=strategy)
+    print("computes")
 except eaglecpp.EagleError as error:
     print("refused:", str(error).replace(sys.argv[1], "").splitlines()[0][:150])
 """
@@ -223,18 +228,25 @@ def mutations(models: list[Path]) -> int:
     for path in models:
         reader = gguf.GGUFReader(path)
         weights = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-        for name in weights:
-            if not name.startswith(head_blocks(weights)):
-                continue
+        heads = head_blocks(weights)
+        names = [name for name in weights if name.startswith(heads)] if heads else one_of_each_kind(weights)
+        for name, halved in itertools.product(names, (False, True)):
+            others = {other: data for other, data in weights.items() if other != name}
+            if halved:
+                others[name] = weights[name].astype(np.float16)
             with tempfile.TemporaryDirectory() as folder:
-                others = {other: data for other, data in weights.items() if other != name}
                 write_like(reader, Path(folder) / path.name, others)
-                command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name)]
+                command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name), "mtp" if heads else ""]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             n_bad += done.returncode != 0
             said = done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}"
-            print(f"{path.stem} without {name}: {said}", flush=True)
+            print(f"{path.stem} {'with half a' if halved else 'without'} {name}: {said}", flush=True)
     return int(n_bad > 0)
+
+
+def one_of_each_kind(names: Iterable[str]) -> list[str]:
+    """The first of the blocks' tensors that have the same name there."""
+    return list({re.sub(r"\.\d+\.", ".N.", name): name for name in reversed(list(names))}.values())
 
 
 def write_like(
@@ -256,10 +268,7 @@ def write_like(
             writer.add_key_value(field.name, value, kind, inner[-1] if inner else None)
     for name, data in weights.items():
         writer.add_tensor(name, data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def head_file(target: Path, folder: Path) -> Path:
@@ -387,7 +396,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", default="", help="names that match this")
     parser.add_argument("--heads", type=int, default=0, metavar="N", help="draft with heads, N of them")
     parser.add_argument("--files", action="store_true", help="with heads in a file of their own")
-    parser.add_argument("--mutations", action="store_true", help="with a tensor of the head missing")
+    parser.add_argument("--mutations", action="store_true", help="with a tensor missing or halved")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 

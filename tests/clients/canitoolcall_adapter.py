@@ -16,7 +16,7 @@ from typing import Any
 from canitoolcall.adapters.base import Adapter, ReplayInput, Support, ToolSpec
 from canitoolcall.results import ParsedToolCall, ParseResult
 
-from eaglecpp.chat.reader import ThinkSplitter, tags_of
+from eaglecpp.chat.thinking import HARMONY, splitter, tags_of
 from eaglecpp.chat.tool_calls import ToolCall, ToolReader, call_marks
 
 # what the templates of these families say of calls and thinking
@@ -28,6 +28,8 @@ TEMPLATES = {
     "llama": "<|python_tag|>",
     "deepseek": "<｜tool▁calls▁begin｜> <think>",
     "gemma4": "<|tool_call> <|channel>thought <channel|>",
+    "gpt-oss": "<|start|>assistant to= <|channel|>analysis<|message|>",
+    "kimi": "<|tool_calls_section_begin|> <|tool_call_begin|> <think>",
 }
 
 
@@ -67,13 +69,16 @@ class EagleAdapter(Adapter):
         self, raw: ReplayInput, chunks: Sequence[Sequence[int]], tools: Sequence[ToolSpec]
     ) -> ParseResult:
         template = template_of(raw)
-        splitter = ThinkSplitter(tags_of(template), raw.generation_prompt or "")
+        tags = tags_of(template)
+        is_open = tags is not None and tags.is_open(raw.generation_prompt or "")
+        parts_of = splitter(tags, "thought" if is_open else "any", bool(tools))
         functions = [tool.get("function", tool) for tool in tools]
         schemas = {str(one["name"]): one.get("parameters") or {} for one in functions}
-        reader = ToolReader(call_marks(template), tools=schemas) if tools else None
+        is_bare = tags is not HARMONY
+        reader = ToolReader(call_marks(template), tools=schemas, may_be_bare=is_bare) if tools else None
         content, thinking, calls = "", "", list[ToolCall]()
         for last, chunk in [*((False, chunk) for chunk in chunks), (True, [])]:
-            parts = splitter.finish() if last else splitter.feed("".join(map(chr, chunk)))
+            parts = parts_of.finish() if last else parts_of.feed("".join(map(chr, chunk)))
             thinking += "".join(part.text for part in parts if part.kind == "thinking")
             said = "".join(part.text for part in parts if part.kind == "answer")
             found: list[str | ToolCall] = [said]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import anthropic
 from common import done
 from serving import MODEL, serving
@@ -40,10 +42,32 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     ]
     assert client.messages.create(**{**ASK, "messages": turns}, tools=[TOOL]).content
     assert client.messages.count_tokens(model=MODEL, messages=ASK["messages"]).input_tokens > 3
+    first = text[:3]
+    stopped = client.messages.create(
+        **{**ASK, "extra_body": {"temperature": 0, "stop_sequences": [text[3:6]]}}
+    )
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", text[3:6])
+    assert stopped.content[0].text == first
+    schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
+    form = {"format": {"type": "json_schema", "schema": schema}}
+    told = client.messages.create(**LONG, output_config=form)
+    assert json.loads(told.content[0].text) == {"n": 17}
+    document = {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "def len"}}
+    block = {"type": "text", "text": "What is len?"}
+    asked = [{"role": "user", "content": [document, block]}]
+    assert client.messages.create(**{**ASK, "messages": asked}).content[0].text
+    models = client.models.list()
+    assert models.data[0].display_name and models.data[0].created_at.year > 2020 and not models.has_more
+    try:
+        client.messages.create(**ASK, tools=[{"type": "web_search_20250305", "name": "web_search"}])
+    except anthropic.BadRequestError as error:
+        assert "web_search_20250305" in str(error)
+    else:
+        raise AssertionError("a tool of Anthropic's servers was taken")
     try:
         client.messages.create(**{**ASK, "model": "nobody"})
     except anthropic.NotFoundError:
         pass
     else:
         raise AssertionError("an unknown model was taken")
-done("messages, stream, tools, streamed tools, results, count, error")
+done("messages, stream, tools, streamed tools, results, count, stops, format, document, models, 2 errors")

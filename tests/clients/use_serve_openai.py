@@ -51,10 +51,20 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
             pass
         called = stream.get_final_completion().choices[0]
     assert called.finish_reason == "tool_calls" and called.message.tool_calls[0].function.name == "weather"
+    named = {"type": "function", "function": {"name": "weather"}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [named]}}
+    for choice, reason in ((named, "stop"), (allowed, "tool_calls")):
+        chosen = client.chat.completions.create(**LONG, tools=[TOOL], tool_choice=choice).choices[0]
+        assert chosen.finish_reason == reason and chosen.message.tool_calls[0].function.name == "weather"
     parsed = client.chat.completions.parse(**LONG, response_format=City)
     assert parsed.choices[0].message.parsed.size in (1, 2)
     text = client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2)
-    assert len(text.choices[0].logprobs.tokens) == 5
+    lists = text.choices[0].logprobs
+    assert len(lists.tokens) == 5 and lists.text_offset[0] == len("The")
+    chunks = list(client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2, stream=True))
+    assert sum(len(c.choices[0].logprobs.tokens) for c in chunks if c.choices[0].logprobs) == 5
+    several = client.completions.create(model=MODEL, prompt=["The", "A"], max_tokens=5)
+    assert [one.index for one in several.choices] == [0, 1]
     told = client.responses.create(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0)
     assert told.output_text == first, (told.output_text, first)
     with client.responses.stream(
@@ -64,6 +74,13 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
             pass
         streamed = events.get_final_response() if told.status == "completed" else None
     assert streamed is None or streamed.output_text == first
+    turns = [
+        {"role": "user", "content": "Weather?"},
+        {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": "{}"},
+        {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "sun"}]},
+    ]
+    assert client.responses.create(model=MODEL, input=turns, max_output_tokens=8).output_text
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(lambda _: client.chat.completions.create(**ASK).choices[0].message.content, range(8))
         assert set(texts) == {first}

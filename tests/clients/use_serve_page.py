@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, drafted tokens in
-colour, stop, side by side, edits and what they replace, hostile Markdown, names, search, export and import,
-two windows, files and pictures, settings, models, the keyboard alone, a phone, what axe finds in all of them,
-light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser,
-EAGLECPP_SCREENSHOTS a folder.
+colour, stop, side by side, edits and what they replace, hostile Markdown, repetitions without end, names,
+search, export and import, two windows, a full and a damaged storage, files and pictures, settings, models,
+the keyboard alone, a phone, what axe finds in all of them, light and dark, and that nothing is asked of
+another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a folder.
 
 With EAGLECPP_CLIENT_MODEL and EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are of SmolLM2.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from common import done
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving import IS_DEMO, serving
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -244,6 +244,130 @@ def keep_conversations(page: Page) -> None:
     )
     expect(page.get_by_role("alert")).to_contain_text('expected a text, found {"a":1}')
     assert page.locator(".turn").all_inner_texts() == turns
+
+
+def fill_the_storage(browser: Browser, url: str) -> None:
+    """What cannot be kept is said for as long as that is so, and is kept once there is room."""
+    page = browser.new_context().new_page()
+    told = page.context.new_cdp_session(page)
+    told.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
+    page.goto(url)
+    unsaved = page.locator("#unsaved")
+    expect(unsaved).to_be_hidden()
+    many = {"conversations": [{"title": "large", "turns": [{"role": "user", "content": "x" * 100_000}]}] * 20}
+    page.locator("#import-file").set_input_files(
+        {"name": "large.json", "mimeType": "application/json", "buffer": json.dumps(many).encode()}
+    )
+    expect(page.locator("#status")).to_have_text("Nothing was imported: the browser's storage is full.")
+    expect(page.locator("#chats")).not_to_contain_text("large")
+    page.keyboard.press("Control+k")
+    ask(page, QUESTION)
+    expect(unsaved).to_contain_text("Not saved is one conversation: the browser's storage is full")
+    expect(page.locator("#status")).to_have_text("The answer is complete.")
+    check(page, "a full storage")
+    told.send("Storage.overrideQuotaForOrigin", {"origin": url})
+    page.get_by_role("button", name="Rename").click()
+    page.keyboard.press("Enter")
+    expect(unsaved).to_be_hidden()
+    page.reload()
+    expect(page.locator(".turn.user .text")).to_have_text(QUESTION)
+    page.context.close()
+
+
+def refuse_imports(page: Page) -> None:
+    """A file with what cannot be drawn changes nothing."""
+    before = page.locator("#chats li").all_inner_texts()
+    user = {"role": "user", "content": "q"}
+    for turns in (
+        [{**user, "others": [[]]}],
+        [{**user, "others": [[{**user, "others": [{}]}]]}],
+        [{**user, "files": [None]}],
+        [user, {"role": "assistant", "answers": []}],
+        [user, {"role": "assistant"}],
+        [user, {"role": "assistant", "answers": [{"content": "a", "runs": [3]}]}],
+        [None],
+        {"0": user},
+    ):
+        data = json.dumps(
+            {"conversations": [{"title": "t", "turns": [user]}, {"title": "t", "turns": turns}]}
+        )
+        page.locator("#import-file").set_input_files(
+            {"name": "bad.json", "mimeType": "application/json", "buffer": data.encode()}
+        )
+        expect(page.get_by_role("alert")).to_contain_text("bad.json is no export of this page")
+        page.evaluate("document.getElementById('status').replaceChildren()")
+    page.reload()
+    expect(page.locator("#chats li")).to_have_count(len(before))
+    assert page.locator("#chats li").all_inner_texts() == before
+
+
+def read_what_was_kept(page: Page) -> None:
+    """Conversations of an earlier page, and of a storage that somebody damaged, as far as they are good."""
+    user = {"role": "user", "content": "kept in the old place"}
+    pieces = [["Join ", False], ["two", True]]
+    answer = {"role": "assistant", "answers": [{"draft": True, "content": "Join two", "pieces": pieces}]}
+    page.evaluate(
+        """([chats, settings]) => { localStorage.setItem("eaglecpp.chats", JSON.stringify(chats));
+            for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
+        [
+            [{"id": "1", "title": "old", "turns": [user, answer]}, None, {"turns": [3]}],
+            ["current", "model", "temperature", "system", "strategy", "drafting", "strip"],
+        ],
+    )
+    page.reload()
+    page.get_by_role("button", name="old", exact=True).click()
+    expect(page.locator(".turn.assistant .acc")).to_have_text("two")
+    assert page.evaluate("localStorage.getItem('eaglecpp.chats')") is None
+    put = """(records) => new Promise((done, fail) => { const open = indexedDB.open("eaglecpp");
+        open.onsuccess = () => { const t = open.result.transaction("chats", "readwrite");
+            for (const one of records) t.objectStore("chats").put(one);
+            t.oncomplete = () => { open.result.close(); done() }; t.onabort = () => fail(t.error) } })"""
+    half = {
+        "id": "half",
+        "at": 1e15,
+        "title": "half",
+        "turns": [{**user, "content": "good"}, {"answers": [{}]}],
+    }
+    page.evaluate(put, [half, {"id": "bad", "turns": "x"}, {"id": "none"}])
+    page.reload()
+    expect(page.get_by_role("alert")).to_contain_text(
+        "3 of the conversations that this browser has kept cannot"
+    )
+    page.get_by_role("button", name="half", exact=True).click()
+    expect(page.locator(".turn")).to_have_count(1)
+    page.get_by_role("button", name="old", exact=True).click()
+    expect(page.locator(".turn")).to_have_count(2)
+    page.evaluate("""() => new Promise((done) => { localStorage.clear();
+        indexedDB.deleteDatabase("eaglecpp").onsuccess = done; setTimeout(done, 1000) })""")
+
+
+REPEATED = [
+    "\\[\n", "\\[", "\\(", "$$\n", "$$", "$ ", "$a", "\\[x\n\\]\n\n", "$x$ ", "> ", "[", "![", "](",
+    "*a ", "**a*", "_a", "`", "``` ", "```\n", "- ", "1. ", "  - a\n", "|a", "a|b\n-|-\n", "<a ",
+    "<!--", "&amp;", "[a]: b\n", "~~", "# a\n", "\\", "\t", "\u00a0", "http://a ", "\n\n",
+]  # fmt: skip
+
+
+def repeat(page: Page) -> None:
+    """A model that says the same for ever does not hold the page up."""
+    page.reload()
+    expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
+    slow = page.evaluate(
+        """async (parts) => { const m = await import('/static/render.js'), slow = {};
+            for (const part of parts) {
+                const text = part.repeat(Math.ceil(60000 / part.length)), begun = performance.now();
+                const d = document.createElement('div'); d.append(m.render(text));
+                m.colour(d, text, [[text.length, true]]);
+                slow[part] = Math.round(performance.now() - begun) }
+            return slow }""",
+        REPEATED,
+    )
+    assert max(slow.values()) < 10_000, slow
+    whole = page.evaluate(
+        "async () => { const m = await import('/static/render.js'), d = document.createElement('div');"
+        "d.append(m.render('a b\\n'.repeat(100000))); return d.textContent.length }"
+    )
+    assert whole == 400_000, "nothing is left out"
 
 
 def use_two_windows(page: Page, url: str) -> None:
@@ -473,6 +597,8 @@ with serving() as url, sync_playwright() as tools:
     edit_and_go_back(page)
     keep_conversations(page)
     use_two_windows(page, url)
+    refuse_imports(page)
+    fill_the_storage(browser, url)
     open_on_the_loaded_model(page, url)
     page.keyboard.press("Control+k")
     expect(page.locator(".turn")).to_have_count(0)
@@ -506,11 +632,14 @@ with serving() as url, sync_playwright() as tools:
     check(page, "an answer on a phone")
     shot(page, "page-phone")
     see(page.context.new_page())
+    page.set_viewport_size({"width": 1100, "height": 800})
+    read_what_was_kept(page)
+    repeat(page)
     assert not faults, faults
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
 done(
-    f"question, {n_coloured} coloured pieces, side by side, edits, Markdown, conversations, files, settings, "
-    "pictures, models, keys, stop, phone, axe, no other host"
+    f"question, {n_coloured} coloured pieces, side by side, edits, Markdown, conversations, storage, files, "
+    "settings, pictures, models, keys, stop, phone, axe, no other host"
 )

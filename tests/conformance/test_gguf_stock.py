@@ -53,19 +53,16 @@ def load(target: TinyTarget, tmp_path: Path) -> Callable[..., subprocess.Complet
 @pytest.mark.parametrize(
     ("shape", "type"),
     [
-        (DraftShape(), "F32"),
         (DraftShape(), "Q8_0"),
-        (DraftShape(), "Q4_0"),
         (DraftShape(norm_before_fc=True, norm_before_residual=True), "F16"),
         (DraftShape(n_draft_vocab=367, own_head=False, own_embedding=False), "F16"),
-        (DraftShape(rope={"rope_type": "llama3", "factor": 8.0}), "F16"),
         (DraftShape(rope={"rope_type": "linear", "factor": 2.0}), "BF16"),
         (
             DraftShape(rope={"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 1024}),
             "F16",
         ),
     ],
-    ids=["F32", "Q8_0", "Q4_0", "norms", "shared", "llama3", "linear", "yarn"],
+    ids=["Q8_0", "norms", "shared", "linear", "yarn"],
 )
 def test_llama_cpp_loads_plain_eagle3(
     shape: DraftShape, type: str, load: Callable[..., subprocess.CompletedProcess[str]]

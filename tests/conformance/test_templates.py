@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Go templates as Ollama renders them: every case was produced by Ollama's own template package.
+"""Go templates as Ollama renders them: every text was produced by Ollama's own template package.
 
 `templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content] or `prompt` and `suffix`, and `out` or
-the end of the `parse_error` that refuses the template.
+the line of the `error`. `go_language.jsonl` has the language itself, from Go 1.27's text/template: `data` in
+the first line, then `tmpl` and `out`, or the line of the `error`, of Go's or because nobody uses it.
 """
 
 from __future__ import annotations
@@ -13,37 +14,14 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.gotemplate.evaluate import execute
-from eaglecpp.chat.gotemplate.functions import FUNCTION_NAMES
-from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
-from eaglecpp.chat.gotemplate.parse import parse
+from eaglecpp.chat.bounds import Budget, budget
+from eaglecpp.chat.go_template import Program, Template, lex
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import TemplateError
 
-CASES = [
-    json.loads(line) for line in Path(__file__).with_name("templates.jsonl").read_text("utf-8").splitlines()
-]
 
-
-def test_all_cases_are_there() -> None:
-    assert len(CASES) == 11
-
-
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_rendering_or_refusal(case: dict[str, Any]) -> None:
-    if "parse_error" in case:
-        with pytest.raises(TemplateError) as caught:
-            Template.parse(case["tmpl"])
-        assert f":{caught.value.line}: {caught.value.message}" == case["parse_error"]
-        return
-    messages = tuple(Message(role, content) for role, content in case.get("msgs", ()))
-    conversation = TemplateInput(messages, prompt=case.get("prompt", ""), suffix=case.get("suffix", ""))
-    assert Template.parse(case["tmpl"]).render(conversation) == case["out"]
-
-
-LANGUAGE = Path(__file__).with_name("go_language.jsonl").read_text("utf-8").splitlines()
-"""The language itself, from Go 1.27's text/template: `data` in the first line, then `tmpl` with `out`, with
-`parse_error`, or with `error`, the end of the message at run time ("" where the wording differs)."""
+def cases(name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(__file__).with_name(name).read_text("utf-8").splitlines()]
 
 
 def as_go_has_it(value: Any) -> Any:
@@ -55,21 +33,32 @@ def as_go_has_it(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-DATA = as_go_has_it(json.loads(LANGUAGE[0])["data"])
+DATA, *LANGUAGE = cases("go_language.jsonl")
 
 
-@pytest.mark.parametrize("line", LANGUAGE[1:])
-def test_language(line: str) -> None:
-    case = json.loads(line)
-    if "parse_error" in case:
-        with pytest.raises(TemplateError) as caught:
-            parse(case["tmpl"], FUNCTION_NAMES)
-        assert f":{caught.value.line}: {caught.value.message}" == case["parse_error"]
-        return
-    templates = parse(case["tmpl"], FUNCTION_NAMES)
+@pytest.mark.parametrize("case", cases("templates.jsonl"), ids=lambda case: case["id"])
+def test_rendering_or_refusal(case: dict[str, Any]) -> None:
     if "error" in case:
         with pytest.raises(TemplateError) as caught:
-            execute(templates, DATA)
-        assert caught.value.message.endswith(case["error"])
+            Template.parse(case["tmpl"])
+        assert caught.value.line == case["error"]
+        return
+    messages = [Message(role, content) for role, content in case.get("msgs", ())]
+    middle = {key: case[key] for key in ("prompt", "suffix") if key in case}
+    assert Template.parse(case["tmpl"]).render(messages, **middle) == case["out"]
+
+
+@pytest.mark.parametrize("case", LANGUAGE, ids=lambda case: case["tmpl"])
+def test_language(case: dict[str, Any]) -> None:
+    budget.set(Budget())
+
+    def text() -> str:
+        parts = Program(list(lex(case["tmpl"]))).run(as_go_has_it(DATA["data"]))
+        return "".join(parts).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+    if "error" in case:
+        with pytest.raises(TemplateError) as caught:
+            text()
+        assert caught.value.line == case["error"]
     else:
-        assert execute(templates, DATA) == case["out"]
+        assert text() == case["out"]

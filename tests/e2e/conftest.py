@@ -4,11 +4,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,9 +67,6 @@ def start(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         # bufsize 0: what a `read` leaves over must still be there for `communicate`
         options |= {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, "bufsize": 0}
-        # what a shell starts in the background ignores Ctrl+C, and so would these
-        if os.name == "posix":
-            options["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
         return subprocess.Popen(command, cwd=tmp_path, env=environment, **options)
 
     return run

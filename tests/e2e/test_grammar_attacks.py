@@ -18,6 +18,8 @@ import requests
 from helpers.http_server import DRAFT, MODEL, TARGET
 from helpers.serve_process import free_port, start_server
 
+pytestmark = pytest.mark.alone  # measures time
+
 # What a request may hold others up: far above the limit's own 0.1 s on any machine, below what was found.
 PATIENCE_S = 8.0
 ASK: dict[str, Any] = {

@@ -59,7 +59,6 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
         ("show", "evil", "--json", "--verbose"),
         ("inspect", hostile),
         ("inspect", hostile, "--json"),
-        ("check", "Modelfile"),
         ("run", "evil", "hello", *SHORT),
     ):
         status, raw = shown(tmp_path, COMMAND, *command)

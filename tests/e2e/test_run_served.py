@@ -79,8 +79,12 @@ def test_the_model_stays_as_long_as_keepalive_says(
     assert loaded() == []
 
 
-def test_an_answer_without_drafts_says_so(cli: Cli, server: subprocess.Popen[bytes]) -> None:
-    assert cli(*ASK[:-2], "--no-draft").stderr.endswith("drafting off ]\n")
+def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: subprocess.Popen[bytes]) -> None:
+    """The server refuses to think, as Ollama's does; the answer is the one that `run` gives alone."""
+    served = cli(*ASK, "--temp", "0", "--think")
+    assert served.stdout == cli(*ASK, "--temp", "0", "--think", "--no-server").stdout
+    assert "is opened in this process" not in served.stderr
+    assert "answered without thinking" in served.stderr
 
 
 @pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
@@ -132,16 +136,6 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(
         done = cli(*ASK)
         other.shutdown()
     assert (done.returncode, asked) == (0, [])
-
-
-def test_nothing_is_drawn_into_an_answer_that_takes_long(
-    cli: Cli, server: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    assert cli(*ASK).returncode == 0  # the model is in memory
-    with Terminal([COMMAND, *ENDLESS, "-n", "6000"], tmp_path) as terminal:  # over a second
-        assert terminal.wait_for_end() == 0
-        assert "tokens/s" in terminal.text
-        assert "waiting for" not in terminal.raw
 
 
 def test_a_server_that_ends_in_the_middle_is_an_error(
@@ -199,14 +193,6 @@ def test_a_chat_is_answered_by_the_server(
     assert saved_messages(home) == served
 
 
-def test_a_second_try_has_another_seed(server: subprocess.Popen[bytes], home: Path, tmp_path: Path) -> None:
-    texts = []
-    for lines in (["hello there"], ["hello there", "/regen"], ["hello there", "/regen"]):
-        chat(tmp_path, lines, "--temp", "1", "--seed", "7")
-        texts.append(saved_messages(home)[-1]["content"])
-    assert texts[0] != texts[1] == texts[2]
-
-
 def test_what_needs_the_model_here_opens_it_here(
     server: subprocess.Popen[bytes], home: Path, tmp_path: Path
 ) -> None:
@@ -239,6 +225,27 @@ def test_ctrl_c_keeps_what_the_server_said_and_the_chat(
         assert terminal.wait_for_end() == 0
     question, answer = saved_messages(home)
     assert question["content"] == "hello there" and len(answer["content"]) > 100
+
+
+def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginning(
+    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+) -> None:
+    with Terminal([COMMAND, "run", "tiny", "-n", "8", "--temp", "0"], tmp_path) as terminal:
+        terminal.wait_for_prompt()
+        terminal.type("hello there\r")
+        terminal.wait("tokens/s")
+        terminal.wait_for_prompt()
+        terminal.type("/save tiny\r")
+        terminal.wait("Go on? (y/N)")
+        terminal.type("y\r")
+        terminal.wait("Created new model 'tiny'")
+        terminal.wait_for_prompt()
+        terminal.type("/bye\r")
+        assert terminal.wait_for_end() == 0
+    shown = chat(tmp_path, ["and more", "/show modelfile"], "--temp", "0", "--continue")
+    assert "from now on tiny:latest answers in this process" in shown
+    assert shown.rpartition("FROM ")[2].count("hello there") == 1
+    assert len(saved_messages(home)) == 4
 
 
 def test_a_chat_goes_on_where_the_server_ends(

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from atheris_target import fuzz, instrumented
 
 with instrumented():
-    from eaglecpp.chat.gotemplate.evaluate import Limits
-    from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
+    from eaglecpp.chat import bounds
+    from eaglecpp.chat.go_template import Template
     from eaglecpp.chat.message import Message, ToolCall
     from eaglecpp.errors import TemplateError
 
@@ -22,22 +24,25 @@ SEEDS = [
     "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}",
     "{{ block `b` . }}{{ range 3 }}{{ . }}{{ continue }}{{ else }}{{ nil }}{{ end }}{{ end }}",
 ]
-CONVERSATION = TemplateInput(
-    (
+bounds.MAX_SECONDS = 2.0
+bounds.MAX_CHARS = 1 << 20
+bounds.MAX_BYTES = 4 << 20
+
+CONVERSATION: dict[str, Any] = {
+    "messages": (
         Message("system", "Be é."),
         Message("user", "Hi <there>\n"),
         Message("assistant", "x", "t", (ToolCall("f", {"a": [1, 2.5, None, {"b": True}]}),)),
         Message("tool", "r"),
     ),
-    (
+    "tools": (
         {
             "type": "function",
             "function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}}}},
         },
     ),
-    think="high",
-)
-LIMITS = Limits(n_steps=20_000, n_chars=1 << 20)
+    "think": "high",
+}
 WORDS = [
     "{{", "}}", "{{- ", " -}}", "/*", "*/", ":=", "$x", ".Messages", ".Content", ".Tools", ".ToolCalls",
     "range ", "if ", "else", "end", "with ", "define ", "template ", "block ", "break", "continue", "nil",
@@ -48,11 +53,11 @@ WORDS = [
 
 def test_one(data: bytes) -> None:
     try:
-        text = Template.parse(data.decode("utf-8", "replace")).render(CONVERSATION, LIMITS)
+        text = Template.parse(data.decode("utf-8", "replace")).render(**CONVERSATION)
     except TemplateError as error:
         assert error.line >= 0 and str(error).startswith("template: ")
         return
-    assert len(text) <= 4 * LIMITS.n_chars
+    assert len(text) <= bounds.MAX_CHARS
     text.encode("utf-8")
 
 

@@ -10,14 +10,14 @@ import time
 from atheris_target import fuzz, instrumented
 
 with instrumented():
-    from eaglecpp.chat import jinja_bounds
+    from eaglecpp.chat import bounds
     from eaglecpp.chat.jinja import JinjaTemplate
     from eaglecpp.errors import TemplateError
 
-jinja_bounds.MAX_STEPS = 5_000
-jinja_bounds.MAX_CHARS = 1 << 18
-jinja_bounds.MAX_VALUE = 1 << 20
-jinja_bounds.MAX_BYTES = 4 << 20
+bounds.MAX_SECONDS = 2.0
+bounds.MAX_CHARS = 1 << 18
+bounds.MAX_VALUE = 1 << 20
+bounds.MAX_BYTES = 4 << 20
 
 SEEDS = [
     "{% for m in messages %}<{{ m.role }}>{{ m['content']|trim }}{{ loop.index0 }}{% endfor %}",
@@ -47,7 +47,7 @@ def test_one(data: bytes) -> None:
     started = time.monotonic()
     try:
         text = JinjaTemplate(data.decode("utf-8", "replace")).render(VARIABLES)
-        assert len(text) <= jinja_bounds.MAX_CHARS
+        assert len(text) <= bounds.MAX_CHARS
     except TemplateError as error:
         assert str(error).startswith("template: ")
     assert time.monotonic() - started < 15

@@ -46,57 +46,21 @@ GOOD = (200, 400, 404, 413, 422, 503, 504)
 Maker = Callable[[random.Random], Any]
 
 
+TEXTS = ["a", " ", "\n", "<|im_end|>", "<|im_start|>", "'s", "word ", "é", "\U0001f642", "\0", "{", '"', "\\"]
+NUMBERS = [0, 1, -1, 2, 5, 40, 1000, 10**6, 10**9, 2**31, 2**32, -(2**31), 2**63, 10**30, True]
+NUMBERS += [0.5, -0.1, 1e-9, 1e30, 1e308, float("inf"), float("nan")]
+
+
 def text(rng: random.Random) -> str:
     """Of any size, mostly small."""
-    parts = (
-        "a",
-        " ",
-        "\n",
-        "<|im_end|>",
-        "<|im_start|>",
-        "'s",
-        "word ",
-        "é",
-        "\U0001f642",
-        "\x00",
-        "{",
-        '"',
-        "\\",
-        "\u2028",
-    )
     n = rng.choice((0, 1, 3, 40, 40, 2_000, 200_000))
     if rng.random() < 0.5:
-        return rng.choice(parts) * n
-    return "".join(rng.choices(parts, k=min(n, 5_000)))
+        return rng.choice(TEXTS) * n
+    return "".join(rng.choices(TEXTS, k=min(n, 5_000)))
 
 
 def number(rng: random.Random) -> Any:
-    return rng.choice(
-        (
-            0,
-            1,
-            -1,
-            2,
-            5,
-            40,
-            1000,
-            10**6,
-            10**9,
-            2**31,
-            2**32,
-            -(2**31),
-            2**63,
-            10**30,
-            0.5,
-            -0.1,
-            1e-9,
-            1e30,
-            1e308,
-            float("inf"),
-            float("nan"),
-            True,
-        )
-    )
+    return rng.choice(NUMBERS)
 
 
 def junk(rng: random.Random, depth: int = 0) -> Any:
@@ -126,97 +90,70 @@ class Nested:
 
 def grammar(rng: random.Random) -> str:
     n = rng.choice((2, 5, 30, 1_000, 100_000, 10**9))
-    some = min(n, 100_000)
+    some, few = min(n, 100_000), min(n, 40)
+    chain = "".join(f"r{i} ::= r{i + 1}\n" for i in range(some))
+    doubling = "".join(f"x{i} ::= x{i + 1} x{i + 1}\n" for i in range(few))
     return rng.choice(
-        (
-            'root ::= "a"{5,2}',
-            f'root ::= "a"{{{n}}}',
-            f'root ::= "a"{{0,{n}}} "b"',
-            f'root ::= {"(" * some}"a"{")" * some}',
-            "root ::= r0\n" + "\n".join(f"r{i} ::= r{i + 1}" for i in range(some)) + f'\nr{some} ::= "a"',
+        [
+            f'root ::= "a"{{{n}}}', f'root ::= "a"{{0,{n}}} "b"', 'root ::= "a"{5,2}',
+            f'root ::= {"(" * some}"a"{")" * some}', f"root ::= [{'a' * some}]", f'root ::= "{"a" * some}"',
+            f'root ::= r0\n{chain}r{some} ::= "a"', f'root ::= x0\n{doubling}x{few} ::= "a"',
             "root ::= " + " | ".join(['"a" root'] * min(n, 200)) + ' | "b"',
-            "root ::= x0\n"
-            + "\n".join(f"x{i} ::= x{i + 1} x{i + 1}" for i in range(min(n, 40)))
-            + f'\nx{min(n, 40)} ::= "a"',
-            "root ::= root",
-            'root ::= root "a" | "a"',
-            "root ::= a\na ::= b\nb ::= a",
-            "root ::= [^\\x00-\\U0010ffff]",
-            'root ::= ""',
-            "root ::= [a-z]* [a-z]* [a-z]* [a-z]* [a-z]* [a-z]*",
-            'root ::= ("a"* "a"*)*',
-            "root ::= ((((a?)?)?)?)*\na ::= [a-z]+",
-            f"root ::= [{'a' * some}]",
-            f'root ::= "{"a" * some}"',
-            "not a grammar",
-            "root",
-            "root ::=",
-            'root ::= "\\',
-            text(rng),
-            'root ::= ("yes" | "no")',
-            'root ::= [0-9]+ "\\n"',
-        )
-    )
+            "root ::= root", 'root ::= root "a" | "a"', "root ::= a\na ::= b\nb ::= a",
+            "root ::= [^\\x00-\\U0010ffff]", 'root ::= ""', 'root ::= ("a"* "a"*)*',
+            "root ::= " + "[a-z]* " * 6, "root ::= ((((a?)?)?)?)*\na ::= [a-z]+",
+            "not a grammar", "root", "root ::=", 'root ::= "\\', text(rng),
+            'root ::= ("yes" | "no")', 'root ::= [0-9]+ "\\n"',
+        ]
+    )  # fmt: skip
 
 
 def schema(rng: random.Random, depth: int = 0) -> Any:
     n = rng.choice((1, 3, 50, 2_000, 300_000, 10**9))
+
+    def inner() -> Any:
+        return schema(rng, depth + 1)
+
     if depth < 4 and rng.random() < 0.4:
-        return rng.choice(
-            (
-                lambda: {
-                    "type": "array",
-                    "items": schema(rng, depth + 1),
-                    rng.choice(("minItems", "maxItems")): n,
-                },
-                lambda: {
-                    "type": "object",
-                    "properties": {f"p{i}": schema(rng, depth + 1) for i in range(min(n, 4))},
-                    "required": ["p0"],
-                },
-                lambda: {
-                    rng.choice(("anyOf", "oneOf", "allOf")): [
-                        schema(rng, depth + 1) for _ in range(min(n, 4))
-                    ]
-                },
-                lambda: {"$defs": {"a": schema(rng, depth + 1)}, "$ref": "#/$defs/a"},
-            )
-        )()
+        kind = rng.randrange(4)
+        if kind == 0:
+            return {"type": "array", "items": inner(), rng.choice(("minItems", "maxItems")): n}
+        if kind == 1:
+            parts = {f"p{i}": inner() for i in range(min(n, 4))}
+            return {"type": "object", "properties": parts, "required": ["p0"]}
+        if kind == 2:
+            return {rng.choice(("anyOf", "oneOf", "allOf")): [inner() for _ in range(min(n, 4))]}
+        return {"$defs": {"a": inner()}, "$ref": "#/$defs/a"}
     some = min(n, 20_000)
     deep: Any = {"type": "string"}
     for _ in range(min(n, 300)):
         deep = {"type": "array", "items": deep}
+    patterns = (
+        f"^a{{1,{n}}}$",
+        "^(a|b)*$",
+        "(",
+        "^" + "(" * some,
+        "^[a-z]+$",
+        "^(a+)+$",
+        "\\d{3}",
+        text(rng),
+    )
+    loop = {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/t"}]}
     return rng.choice(
-        (
-            {"type": "string", "pattern": f"^a{{1,{n}}}$"},
-            {"type": "string", "minLength": n},
-            {"type": "string", "maxLength": n},
+        [
+            *({"type": "string", "pattern": pattern} for pattern in patterns[:3]),
+            {"type": "string", "pattern": rng.choice(patterns)},
+            {"type": "string", rng.choice(("minLength", "maxLength")): n},
             {"type": "integer", "minimum": number(rng), "maximum": number(rng)},
             {"enum": [f"v{i}" for i in range(some)]},
-            {
-                "type": "string",
-                "pattern": rng.choice(
-                    ("^(a|b)*$", "(", "^" + "(" * some, "^[a-z]+$", "^(a+)+$", "\\d{3}", text(rng))
-                ),
-            },
-            {"$ref": "#"},
-            {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
+            {"$ref": "#"}, {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/a"}}},
             {"$ref": "https://example.com/x.json"},
-            {
-                "type": "object",
-                "properties": {"n": {"$ref": "#/$defs/t"}},
-                "$defs": {"t": {"anyOf": [{"type": "null"}, {"$ref": "#/$defs/t"}]}},
-            },
+            {"type": "object", "properties": {"n": {"$ref": "#/$defs/t"}}, "$defs": {"t": loop}},
             {"type": "object", "properties": {f"p{i}": {"type": "null"} for i in range(some)}},
-            {"const": junk(rng, 3)},
-            deep,
+            {"const": junk(rng, 3)}, deep, {"type": "object"}, {}, True, junk(rng, 2),
             {"type": rng.choice(("string", "boolean", "nonsense", ["string", "null"], 5))},
-            {"type": "object"},
-            {},
-            True,
-            junk(rng, 2),
-        )
-    )
+        ]
+    )  # fmt: skip
 
 
 def tools(rng: random.Random) -> Any:
@@ -241,132 +178,64 @@ def messages(rng: random.Random) -> Any:
 
 
 def stop(rng: random.Random) -> Any:
-    return rng.choice(
-        (
-            [text(rng)],
-            [str(i) for i in range(rng.choice((3, 256, 300_000)))],
-            ["a" * 100_000],
-            "",
-            [""],
-            junk(rng),
-        )
-    )
+    many = [str(i) for i in range(rng.choice((3, 256, 300_000)))]
+    return rng.choice(([text(rng)], many, ["a" * 100_000], "", [""], junk(rng)))
 
 
 def logit_bias(rng: random.Random) -> Any:
-    return rng.choice(
-        (
-            {str(rng.randrange(-5, 5000)): number(rng)},
-            {str(i): -100 for i in range(rng.choice((10, 4096, 300_000)))},
-            junk(rng),
-            {"x": 1},
-            {"1": "x"},
-            {" 1": 1, "1": 2, "+1": 3},
-        )
-    )
+    some = {str(rng.randrange(-5, 5000)): number(rng)}
+    many = {str(i): -100 for i in range(rng.choice((10, 4096, 300_000)))}
+    return rng.choice((some, many, junk(rng), {"x": 1}, {"1": "x"}, {" 1": 1, "1": 2, "+1": 3}))
 
 
 def context(rng: random.Random) -> Any:
-    return rng.choice(
-        (
-            [1, 2, 3],
-            [rng.randrange(4096) for _ in range(rng.choice((10, 2_000, 200_000)))],
-            [-1],
-            [10**12],
-            junk(rng),
-        )
-    )
+    many = [rng.randrange(4096) for _ in range(rng.choice((10, 2_000, 200_000)))]
+    return rng.choice(([1, 2, 3], many, [-1], [10**12], junk(rng)))
 
 
 def template(rng: random.Random) -> Any:
     n = rng.choice((10, 500, 10**6))
     return rng.choice(
-        (
-            f"{{% for a in range({n}) %}}" * 2 + "{{ a * a }}" + "{% endfor %}" * 2,
-            f"{{{{ 'a' * {n} }}}}",
-            "{{ .Prompt }}",
-            "{{ range .Messages }}{{ .Content }}{{ end }}",
-            "{% for a in",
-            "{{ " * 5000,
-            "{{ messages | tojson * 1000000 }}",
-            "{{- range $i, $m := .Messages }}" * 300,
-            text(rng),
-        )
-    )
+        [
+            f"{{% for a in range({n}) %}}" * 2 + "{{ a * a }}" + "{% endfor %}" * 2, f"{{{{ 'a' * {n} }}}}",
+            "{{ .Prompt }}", "{{ range .Messages }}{{ .Content }}{{ end }}", "{% for a in", "{{ " * 5000,
+            "{{ messages | tojson * 1000000 }}", "{{- range $i, $m := .Messages }}" * 300, text(rng),
+        ]
+    )  # fmt: skip
+
+
+SAMPLING = [
+    "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
+    "mirostat", "mirostat_tau", "mirostat_eta", "seed", "xtc_probability", "min_keep",
+    "dry_multiplier", "dry_penalty_last_n", "top_n_sigma", "dynatemp_range",
+]  # fmt: skip
 
 
 def options(rng: random.Random) -> Any:
-    made = {
-        "dry_multiplier": lambda: number(rng),
-        "dry_sequence_breakers": lambda: [str(i) for i in range(rng.choice((1, 16, 2000)))],
-        "num_predict": lambda: rng.choice((0, 5, 20)),
-        "num_ctx": lambda: rng.choice((-5, 0, 10, 512, "x")),
-        "stop": lambda: stop(rng),
-        **{
-            name: (lambda: number(rng))
-            for name in (
-                "temperature",
-                "top_k",
-                "top_p",
-                "min_p",
-                "typical_p",
-                "repeat_penalty",
-                "repeat_last_n",
-                "mirostat",
-                "mirostat_tau",
-                "mirostat_eta",
-                "seed",
-                "xtc_probability",
-                "min_keep",
-                "dry_penalty_last_n",
-                "top_n_sigma",
-                "dynatemp_range",
-            )
-        },
-        "rng": lambda: rng.choice(("llama", "coupled", "x")),
-        "ignore_eos": lambda: True,
-        "nonsense": lambda: junk(rng),
+    made: dict[str, Maker] = dict.fromkeys(SAMPLING, number) | {
+        "dry_sequence_breakers": lambda rng: [str(i) for i in range(rng.choice((1, 16, 2000)))],
+        "num_predict": lambda rng: rng.choice((0, 5, 20)),
+        "num_ctx": lambda rng: rng.choice((-5, 0, 10, 512, "x")),
+        "stop": stop,
+        "rng": lambda rng: rng.choice(("llama", "coupled", "x")),
+        "ignore_eos": lambda rng: True,
+        "nonsense": junk,
     }
-    return (
-        {name: made[name]() for name in rng.sample(sorted(made), rng.randrange(1, 5))}
-        if rng.random() < 0.9
-        else junk(rng)
-    )
+    if rng.random() < 0.1:
+        return junk(rng)
+    return {name: made[name](rng) for name in rng.sample(sorted(made), rng.randrange(1, 5))}
+
+
+FIELDS = [
+    "n", "n_probs", "logprobs", "top_logprobs", "echo", "suffix", "think", "truncate", "raw",
+    "keep_alive", "draft", "strategy", "exact", "seed", "temperature", "top_p", "max_tokens",
+    "chat_template_kwargs", "show_drafts", "prompt", "model",
+]  # fmt: skip
 
 
 def anything(rng: random.Random) -> dict[str, Any]:
     """Fields of all APIs, with values of any kind."""
-    names = (
-        "n",
-        "n_probs",
-        "logprobs",
-        "top_logprobs",
-        "echo",
-        "suffix",
-        "think",
-        "truncate",
-        "raw",
-        "keep_alive",
-        "draft",
-        "strategy",
-        "exact",
-        "seed",
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "stream_options",
-        "reasoning",
-        "tool_choice",
-        "input",
-        "system",
-        "images",
-        "speculative.n_max",
-        "chat_template_kwargs",
-        "show_drafts",
-        "prompt",
-        "model",
-    )
-    return {rng.choice(names): rng.choice((junk, number, text))(rng) for _ in range(rng.randrange(1, 4))}
+    return {rng.choice(FIELDS): rng.choice((junk, number, text))(rng) for _ in range(rng.randrange(1, 4))}
 
 
 PARTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {

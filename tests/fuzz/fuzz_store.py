@@ -34,8 +34,9 @@ SEEDS = [
 KEYS = (
     "layers", "config", "mediaType", "digest", "size", "from", "name", "manifests", "runner", "model_format",
     "draft", "architecture", "stop", "temperature", "top_k", "use_mmap", "role", "content",
+    "decidedHere",
 )  # fmt: skip
-LEAVES = (None, True, 0, 1, -1, 1e300, "", "x", DIGEST, "user", "strategy", "chain:2", "ollama")
+LEAVES = (None, True, 0, 1, -1, 1e300, "", "x", DIGEST, "user", "settings", "strategy", "chain:2", "ollama")
 LIST = "application/vnd.ollama.manifest.list.v2+json"
 WORDS = [
     '"layers":', '"digest":', '"size":', '"config":', '"from":', "true", "null", "-1", "1e999", "[[", "{}",
@@ -90,9 +91,9 @@ def read_model(kind: bytes) -> None:
     config = Layer(CONFIG, DIGEST, 1) if number < 0 else None
     name = ModelName.parse("fuzz")
     manifest = Manifest(layers, config)
-    model = StoredModel(name, manifest, Path("m"), Path(), True, lambda layer: BLOB)  # type: ignore
+    model = StoredModel(name, manifest, Path("m"), Path(), "", lambda layer: BLOB, b"", 0.0)  # type: ignore
     stored_modelfile(model).engine_options()
-    assert isinstance(model.config.draft_architecture, str)
+    assert isinstance(model.draft_architecture, str)
 
 
 if __name__ == "__main__":

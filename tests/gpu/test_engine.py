@@ -7,7 +7,6 @@ the two best tokens are nearly alike; how nearly is bounded here.
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
@@ -18,7 +17,6 @@ import pytest
 
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
-from eaglecpp.engine.async_engine import AsyncEngine
 from helpers.lora import write_lora
 from helpers.random_drafter import DraftShape
 from helpers.tiny import prompt_ids
@@ -137,45 +135,6 @@ def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: d
                     break
 
 
-def test_batches_of_conversations_that_pick_differently(
-    device: Device, open_engine: Open, it: ConvertedPair, greedy: dict[str, Any]
-) -> None:
-    """One batch, of which some rows want their likeliest token, some their 8 likeliest."""
-    kinds: list[dict[str, Any]] = [{}, {"temperature": 0.8, "top_k": 8, "seed": 3}, {}]
-    kinds += [{"temperature": 0.8, "top_k": 8, "seed": 5}]
-    asked = [
-        {"prompt": prompt_ids(30 + 5 * i, i + 1), "strategy": "chain:3", **greedy, "n_probs": 0, **kind}
-        for i, kind in enumerate(kinds)
-    ]
-    with open_engine("all", exact="off") as engine:
-        alone = [engine.generate(**options) for options in asked]
-
-    async def together() -> list[eaglecpp.Completion]:
-        options = {**SIZES, "n_parallel": 4, "planner_cache": False, "exact": "off"}
-        async with await AsyncEngine.open(it.pair.target.gguf, it.draft, **options) as engine:
-            return await asyncio.gather(*(engine.generate(**options) for options in asked))
-
-    for ours, theirs, kind in zip(asyncio.run(together()), alone, kinds, strict=True):
-        if device.is_exact:
-            assert ours.tokens == theirs.tokens, kind
-        else:  # with others in the batch it rounds otherwise
-            assert ours.tokens[0] == theirs.tokens[0] and len(ours.tokens) == len(theirs.tokens)
-
-
-def test_sessions_come_and_go(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
-    """Closing a conversation frees what it held on the device while the engine goes on."""
-    with open_engine("all", n_sequences=2) as engine:
-        expected = None
-        for _ in range(3 if device.is_slow else 6):
-            with engine.session() as session:
-                tokens = session.generate(prompt_ids(40), strategy="chain:2", **greedy).tokens
-                session.generate(prompt_ids(90, seed=4), strategy=STRATEGIES[2], **greedy)
-            expected = expected or tokens
-            assert tokens == expected
-    with open_engine("all") as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).tokens == expected
-
-
 def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
     margin = 1e-3 if device.is_exact else MARGIN
     with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
@@ -250,15 +209,6 @@ def test_prices_are_known_before_the_first_answer(
     assert 0.0 <= report["change_ms"] != 3.0  # what is assumed before
 
 
-@pytest.mark.parametrize("n_draft_max", [1, 2])
-def test_an_engine_for_short_drafts_opens(
-    n_draft_max: int, open_engine: Open, greedy: dict[str, Any]
-) -> None:
-    """Nor does what is drafted while it opens exceed them."""
-    with open_engine("all", n_draft_max=n_draft_max) as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:1", **greedy).timings.draft_n > 0
-
-
 def test_a_parallel_drafter_of_two_tokens_opens(
     device: Device, it: ConvertedPair, tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
@@ -300,42 +250,3 @@ def test_a_round_costs_the_drafter_one_wait_a_level(
     assert after.allocations == before.allocations
     # ids, logits and probabilities of 64 tokens for 1 row and twice 4
     assert (after.bytes_down - before.bytes_down) / rounds <= 9 * 64 * 12
-
-
-QUESTIONS = (
-    "What does os.path.join do?",
-    "What is len?",
-    "Explain math.sqrt.",
-    "What is in the module json?",
-    "Which module is Counter in?",
-    "What is collections.deque?",
-    "How do I open a file?",
-    "What is a set?",
-)
-
-
-def test_a_sampled_chain_waits_as_a_greedy_one(device: Device, counts: Callable[[], Counts]) -> None:
-    """Trained weights: how often a graph draws what the sampler would have cut depends on how sure they are.
-    A wait for each level would be two and four more.
-    """
-    pair = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
-    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_leaves_max": 1, "planner_cache": False}
-    files = (pair / "demo-target.gguf", pair / "demo-draft.gguf")
-    with eaglecpp.Engine.open(*files, draft_device=device.name, **options) as engine:
-        for depth in (3, 5):
-            waits: dict[float, float] = {}
-            for temperature in (0.0, 0.8, 1.2):
-                n_waits = n_rounds = 0
-                for seed, question in enumerate(QUESTIONS):
-                    before = counts().waits
-                    done = engine.chat(
-                        [{"role": "user", "content": question}],
-                        strategy=f"chain:{depth}", max_tokens=60, temperature=temperature, seed=seed + 1,
-                    )  # fmt: skip
-                    if seed > 0:
-                        n_waits += counts().waits - before
-                        n_rounds += done.timings.rounds
-                waits[temperature] = n_waits / n_rounds
-            print(f"chain:{depth}", waits)
-            assert waits[0.8] < waits[0.0] + 0.5
-            assert waits[1.2] < waits[0.0] + 1.0

@@ -6,7 +6,6 @@ where a device has no room.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -70,34 +69,6 @@ def test_experts_stay_in_host_memory(
             assert_same_text(done, plain, margin)
             if strategy not in ("off", "auto"):
                 assert done.timings.draft_n_accepted > 0
-
-
-def test_wrong_places_are_named(it: ConvertedPair, device: Device) -> None:
-    for options, message in (
-        ({"override_tensor": "ffn=Nowhere7"}, "override_tensor: no buffer 'Nowhere7'; expected one of "),
-        ({"override_tensor": "(=CPU"}, "override_tensor: '(' is not a regular expression"),
-        ({"override_tensor": "ffn"}, "override_tensor: expected PATTERN=BUFFER, found 'ffn'"),
-        ({"tensor_split": [1.0] * 99}, "tensor_split: 99 shares, llama.cpp knows at most"),
-        ({"split_mode": "diagonal"}, "split_mode must be one of layer, row, none"),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            eaglecpp.Engine.open(it.pair.target.gguf, **OPEN, **options)
-
-
-@pytest.mark.parametrize("options", [{"split_mode": "none"}, {"tensor_split": "1"}, {"split_mode": "layer"}])
-def test_one_device_is_split_in_one(
-    options: dict[str, Any],
-    it: ConvertedPair,
-    device: Device,
-    servers: tuple[str, ...],
-    greedy: dict[str, Any],
-) -> None:
-    with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **OPEN, **options) as engine:
-        assert engine.generate(prompt_ids(40), strategy="chain:4", **greedy).timings.draft_n_accepted > 0
-        places = [p["device"] for p in engine.memory_plan if p["target_weights"]]
-        assert device.name in places
-        if servers:  # the first gets all, or both a half
-            assert ("RPC1" in places) == (options.get("split_mode") == "layer")
 
 
 def test_the_drafter_goes_where_the_output_layer_is(

@@ -9,6 +9,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
+from helpers.gguf_writer import finish
 from helpers.tiny import TargetSpec, gguf_tensors, target_weights
 from helpers.tiny_tokenizer import Tokenizer, byte_symbols, tiny_tokenizer
 
@@ -58,8 +59,5 @@ def write_hostile_target(path: Path, architecture: str = "llama", template: str 
         writer.add_chat_template(template)
     for name, value in gguf_tensors(replace(spec, chat_template=False), weights).items():
         writer.add_tensor(name, np.ascontiguousarray(value))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -18,6 +18,18 @@ from eaglecpp.server.run import Runner, bind
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
 MODEL = "demo"
+QUESTION = "What does os.path.join do?"
+SAID = "Join two or more pathname components"
+"""What MODEL says to QUESTION."""
+CITY = {
+    "type": "object",
+    "properties": {"city": {"enum": ["Paris"]}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+"""Arguments of a tool."""
+THOUGHT = 'root ::= "<think>ab cd</think>ef gh"'
+"""A grammar for an answer that thinks."""
 FAST = {"n_ctx": 512, "n_threads": 1, "exact": "off", "planner_cache": False}
 
 
@@ -54,6 +66,17 @@ class TestServer:
     def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return requests.post(self.url + path, data=data, timeout=120, **options)
+
+    def told(self, path: str, body: Any) -> dict[str, Any]:
+        """What a request that succeeds is answered."""
+        answer = self.post(path, body)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
+    def delete(self, model: str) -> None:
+        """Takes a model out of the store."""
+        answer = requests.delete(f"{self.url}/api/delete", json={"model": model}, timeout=120)
+        assert answer.status_code == 200, answer.text
 
     def lines(self, path: str, body: Any) -> Iterator[dict[str, Any]]:
         """A streamed answer of Ollama's API."""

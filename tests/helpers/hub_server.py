@@ -67,6 +67,7 @@ class HubServer:
         self.gated: set[str] = set()
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
+        self.redirects: dict[str, str] = {}
         self.faults = Faults()
         self.log: list[Request] = []
         self.lock = threading.Lock()
@@ -156,6 +157,9 @@ class _Handler(BaseHTTPRequestHandler):
             busy, self.hub.faults.busy = self.hub.faults.busy > 0, max(0, self.hub.faults.busy - 1)
         if busy:
             self._send(429, b"slow down", {"Retry-After": "0"})
+            return
+        if path in self.hub.redirects:
+            self._send(307, b"", {"Location": self.hub.redirects[path]})
             return
         for pattern, answer in (
             (r"/api/models/([^/]+/[^/]+)(?:/revision/.+)?", self._listing),

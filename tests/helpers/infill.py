@@ -7,6 +7,7 @@ from pathlib import Path
 
 import gguf
 
+from helpers.gguf_writer import finish
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_split import copy_keys
 
@@ -37,8 +38,5 @@ def _written(source: Path, folder: Path, tokens: tuple[str, ...]) -> Path:
     copy_keys(reader, writer, changed)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

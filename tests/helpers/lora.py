@@ -3,22 +3,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import gguf
 import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["write_lora"]
+from helpers.gguf_writer import finish
 
+__all__ = ["Factors", "write_lora"]
+
+Factors = dict[str, NDArray[np.generic]]
 _TENSORS = ("blk.0.ffn_down.weight", "blk.1.attn_v.weight", "blk.7.ffn_up.weight")
 
 
 def write_lora(
-    path: Path, target: Path, *, size: float = 1.0, arch: str = "llama", only: str = "", rank: int = 4
+    path: Path,
+    target: Path,
+    *,
+    size: float = 1.0,
+    arch: str = "llama",
+    only: str = "",
+    rank: int = 4,
+    change: Callable[[Factors], object] = lambda factors: None,
 ) -> None:
     """Random factors for some matrices of `target`, or for one.
 
-    size: of what they add, relative to the weights
+    size: of what they add, relative to the weights; change: is given the factors before they are written
     """
     rng = np.random.default_rng(7)
     reader = gguf.GGUFReader(target)
@@ -26,13 +38,14 @@ def write_lora(
     writer.add_type("adapter")
     writer.add_string("adapter.type", "lora")
     writer.add_float32("adapter.lora.alpha", float(rank))
+    factors: Factors = {}
     for tensor in reader.tensors:
         if tensor.name in ((only,) if only else _TENSORS):
             n_in, n_out = (int(n) for n in tensor.shape)
             std = size * float(np.std(tensor.data)) / rank**0.5
-            writer.add_tensor(f"{tensor.name}.lora_a", rng.normal(0, 1, (rank, n_in)).astype(np.float32))
-            writer.add_tensor(f"{tensor.name}.lora_b", rng.normal(0, std, (n_out, rank)).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+            factors[f"{tensor.name}.lora_a"] = rng.normal(0, 1, (rank, n_in)).astype(np.float32)
+            factors[f"{tensor.name}.lora_b"] = rng.normal(0, std, (n_out, rank)).astype(np.float32)
+    change(factors)
+    for name, data in factors.items():
+        writer.add_tensor(name, data)
+    finish(writer)

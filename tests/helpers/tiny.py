@@ -27,6 +27,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from eaglecpp.convert.ggml_lib import quantize_rows
+from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import BOS, CONTROL, EOS, Tokenizer, tiny_tokenizer
 
 Array = NDArray[np.float32]
@@ -261,10 +262,7 @@ def write_gguf(
             writer.add_tensor(name, value)
         else:
             writer.add_tensor(name, _stored(value, kind), raw_dtype=kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F32") -> TinyTarget:

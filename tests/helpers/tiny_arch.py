@@ -20,6 +20,7 @@ import gguf
 import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
+from helpers.gguf_writer import finish
 from helpers.tiny import GGUF_NAMES, Pair, TargetSpec, TinyTarget, Weights, copying_drafter, target_weights
 from helpers.tiny import write_checkpoint as write_weights
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
@@ -573,7 +574,4 @@ def _write(
     keys(writer)
     for name, value in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import WORDS
 
 __all__ = ["BertSpec", "convert_bert", "make_bert", "write_bert"]
@@ -96,10 +97,7 @@ def write_bert(
     for name, value in weights.items():
         is_matrix = value.ndim > 1 and name not in ("position_embd.weight", "token_types.weight")
         writer.add_tensor(name, value.astype(np.float16 if is_matrix else np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -14,6 +14,8 @@ from typing import Any
 import gguf
 import numpy as np
 
+from helpers.gguf_writer import finish
+
 __all__ = ["N_ROWS", "make_image", "make_projector"]
 
 IMAGE, PATCH, MERGE = 32, 4, 2
@@ -65,10 +67,7 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
                     "mm.1.weight": size * normal(n_embd, inner), "mm.1.bias": normal(n_embd)}  # fmt: skip
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

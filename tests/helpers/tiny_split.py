@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: MIT
-"""`write_split`: a GGUF as several files, named and marked as llama.cpp's gguf-split does it."""
+"""`write_split`: a GGUF as several files, named and marked as llama.cpp's gguf-split does it. `rewrite`: one
+with other keys and tensors.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import gguf
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["write_split"]
+from helpers.gguf_writer import finish
+
+__all__ = ["Tensors", "copy_keys", "rewrite", "write_split"]
+
+Tensors = dict[str, NDArray[np.generic]]
 
 
 def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
@@ -28,10 +36,7 @@ def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
         writer.add_int32("split.tensors.count", len(reader.tensors))
         for tensor in reader.tensors[number::n_parts]:
             writer.add_tensor(tensor.name, tensor.data)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         parts.append(path)
     return parts
 
@@ -45,3 +50,21 @@ def copy_keys(
             continue
         sub_type = entry.types[1] if len(entry.types) > 1 else None
         writer.add_key_value(name, changed.get(name, entry.contents()), entry.types[0], sub_type)
+
+
+def rewrite(
+    file: Path,
+    out: Path,
+    change: Callable[[Tensors], object] = lambda tensors: None,
+    changed: Mapping[str, Any] = MappingProxyType({}),
+) -> Path:
+    """An F32 file again. change: is given its tensors; changed: values of keys."""
+    reader = gguf.GGUFReader(file)
+    writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
+    copy_keys(reader, writer, changed)
+    tensors: Tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    change(tensors)
+    for name, data in tensors.items():
+        writer.add_tensor(name, data)
+    finish(writer)
+    return out

@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from eaglecpp.convert import DraftSpec, LatentSpec, RopeSpec
+from eaglecpp.convert import DraftSpec, RopeSpec
 from eaglecpp.train.samples import Sample
 
 N_VOCAB = 40
@@ -33,16 +32,6 @@ SPEC = DraftSpec(
     fc_norm=True,
     norm_output=True,
 )
-LATENT = replace(SPEC, head_dim=20, n_kv_heads=4, latent=LatentSpec(24, 32, 12, 8, 16, 20**-0.5))
-# DeepSeek's yarn: mscale 1 over mscale_all_dim 0.5, the square of the latter's in the scale
-YARN = RopeSpec(
-    10000.0,
-    "yarn",
-    factor=8.0,
-    original_context=16,
-    attn_factor=1 / (1 + 0.05 * math.log(8.0)),
-    beta_fast=2.0,
-)
 KINDS = {
     "eagle31": SPEC,
     "two layers": replace(SPEC, n_layers=2),
@@ -56,13 +45,6 @@ KINDS = {
         SPEC, fc_norm=False, norm_output=False, fuses_embedding=True, aux_layers=(7,), n_kv_heads=4
     ),
     "two features": replace(SPEC, aux_layers=(1, 5), n_kv_heads=4),
-    "yarn": replace(SPEC, rope=replace(YARN, attn_factor=1.0)),
-    "latent": LATENT,
-    "latent, plain queries": replace(LATENT, latent=LatentSpec(0, 32, 12, 8, 16, 20**-0.5)),
-    "latent, wide values": replace(LATENT, latent=LatentSpec(24, 32, 12, 8, 28, 20**-0.5)),
-    "latent, yarn": replace(
-        LATENT, rope=YARN, latent=LatentSpec(24, 32, 12, 8, 16, (1 + 0.05 * math.log(8.0)) ** 2 / 20**0.5)
-    ),
 }
 
 

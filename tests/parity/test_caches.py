@@ -5,6 +5,7 @@ whether llama.cpp keeps its past or not.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from helpers.tiny_arch import (
 )
 
 from .conftest import EXACT
-from .tree_rounds import read_round
 
 N_TOKENS = 150
 Opened = Callable[..., eaglecpp.Engine]
@@ -83,7 +83,8 @@ def test_a_recurrent_state_takes_chains_and_says_so(hybrid: eaglecpp.Engine) -> 
     wanted = "tree:k=3,depth=4,nodes=12"
     chain = run(hybrid, strategy="chain:4", temperature=0.0, log_plan=True)
     tree = run(hybrid, strategy=wanted, temperature=0.0, log_plan=True)
-    assert [read_round(line) for line in tree.plan_log] == [read_round(line) for line in chain.plan_log]
+    verified = [re.findall(r"nodes=\S+", "\n".join(done.plan_log)) for done in (tree, chain)]
+    assert verified[0] == verified[1] != []
     plan = tree.timings.plan
     assert plan["strategy"] == "chain:4"
     assert plan["why"] == f"instead of {wanted}: {hybrid.chains_only}"
@@ -120,7 +121,7 @@ def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forg
         done = run(engine, strategy="chain:4", temperature=0.0, log_plan=True)
     rejected, n_again = False, 0
     for line, tokens in zip(done.plan_log, rounds_of(done), strict=True):
-        again = line.startswith("plain") and "reason=again" in line
+        again = line.startswith("plain") and "reason=replay" in line
         assert again == rejected, line
         n_again += again
         rejected = line.startswith("draft") and tokens < 1 + line.split("nodes=")[1].split()[0].count(",") + 1

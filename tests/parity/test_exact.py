@@ -238,7 +238,7 @@ def test_rows_of_another_conversation_are_not_taken_over_where_bits_may_change(
     def n_reused(exact: str) -> int:
         with eaglecpp.Engine.open(target, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
             engine.native.set_exact_rows([])  # nothing is known to be exact
-            _, second = engine.generate(prompts, max_tokens=8, temperature=0.0)
+            _, second = engine.generate_many(prompts, max_tokens=8, temperature=0.0)
             return second.timings.reused_n
 
     assert n_reused("off") >= 80
@@ -252,6 +252,6 @@ def test_a_long_prompt_beside_another_conversation_is_not_called_exact(
     sizes: dict[str, Any] = {**SIZES, "kernels": kernels, "n_sequences": 2}
     with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **sizes) as engine:
         prompts = [prompt_ids(100, seed=seed) for seed in (1, 2)]
-        first, second = engine.generate(prompts, max_tokens=1, strategy="off")
+        first, second = engine.generate_many(prompts, max_tokens=1, strategy="off")
     assert first.timings.exact
     assert second.timings.exact == (kernels == "auto")

@@ -20,7 +20,6 @@ import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
-from eaglecpp.rounds import Rounds
 from helpers.tiny import make_target, prompt_ids, tiny_tokenizer, write_gguf
 
 from .cases import CASES
@@ -104,7 +103,7 @@ def test_rounds_together_are_those_alone(
     strategy: str, several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
     prompts = [prompt_ids(n, seed=n) for n in LENGTHS]
-    together = several.generate(prompts, strategy=strategy, max_tokens=40, **SAMPLED)
+    together = several.generate_many(prompts, strategy=strategy, max_tokens=40, **SAMPLED)
     for prompt, found in zip(prompts, together, strict=True):
         expected = alone(one, prompt, strategy)
         check_same(found, expected, kernels)
@@ -191,51 +190,35 @@ def test_drafters_of_every_kind(name: str, tmp_path: Path) -> None:
     for n_sequences in (1, 4):
         sizes = {**SIZES, "n_sequences": n_sequences, "exact": "off"}
         with eaglecpp.Engine.open(base.gguf, draft=draft, **sizes) as engine:
-            logs.append([drafts(one) for one in engine.generate(prompts, **options)])
+            logs.append([drafts(one) for one in engine.generate_many(prompts, **options)])
     assert logs[0] == logs[1]
 
 
-class Kept:
-    """In the place of what learns: keeps the rounds of the last text."""
-
-    def __init__(self) -> None:
-        self.rounds: Rounds | None = None
-
-    def keep(self, rounds: Rounds) -> None:
-        self.rounds = rounds
-
-
-@pytest.fixture
-def kept(several: eaglecpp.Engine, one: eaglecpp.Engine, monkeypatch: pytest.MonkeyPatch) -> Kept:
-    kept = Kept()
-    for engine in (several, one):
-        monkeypatch.setattr(engine.shared, "learning", kept)
-    return kept
-
-
 COMMON = prompt_ids(60, seed=5)
-GOING_ON: dict[str, Any] = {"strategy": "chain:4", "max_tokens": 12, "temperature": 0.0, "ignore_eos": True}
+GOING_ON: dict[str, Any] = {
+    "strategy": "chain:4",
+    "max_tokens": 12,
+    "temperature": 0.0,
+    "ignore_eos": True,
+    "log_plan": True,
+}
 
 
-def check_drafts(
-    session: Session, one: eaglecpp.Engine, kept: Kept, prompt: list[int], n_reused: int
-) -> None:
+def check_drafts(session: Session, one: eaglecpp.Engine, prompt: list[int], n_reused: int) -> None:
     """What is drafted behind rows that were taken over is what is drafted behind those that were read. With
     ggml's kernels none of another conversation are, and a prompt beside others is not exact.
     """
     found = session.generate(prompt, **GOING_ON)
     assert found.timings.reused_n == n_reused
-    rounds, kept.rounds = kept.rounds, None
     one.clear()
     expected = one.generate(prompt, **GOING_ON)
-    assert rounds is not None and kept.rounds is not None
     if found.timings.exact or n_reused > 0:
         assert found.timings.exact and found.tokens == expected.tokens
-        assert rounds.token.tolist() == kept.rounds.token.tolist()
+        assert drafts(found) == drafts(expected)
 
 
 def test_a_beginning_that_goes_on_otherwise_is_drafted_on_anew(
-    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str, kept: Kept
+    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
     """The drafter's last row there embeds the token that followed, and is made again with the new one."""
     short = COMMON[:17]  # of so few rows each counts
@@ -243,12 +226,12 @@ def test_a_beginning_that_goes_on_otherwise_is_drafted_on_anew(
         several.clear()
         with several.session() as a, several.session() as b:
             a.generate([*short, 5], **GOING_ON | {"max_tokens": 1})
-            check_drafts(b, one, kept, [*short, token], 17 if kernels == "auto" else 0)
-            check_drafts(a, one, kept, [*short, token + 1], 17)
+            check_drafts(b, one, [*short, token], 17 if kernels == "auto" else 0)
+            check_drafts(a, one, [*short, token + 1], 17)
 
 
 def test_what_the_drafter_has_not_read_yet_is_taken_over(
-    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str, kept: Kept
+    several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str
 ) -> None:
     """After a round the features of what was accepted wait for the next one."""
     several.clear()
@@ -256,11 +239,11 @@ def test_what_the_drafter_has_not_read_yet_is_taken_over(
         with several.session() as a, several.session() as b, several.session() as c:
             first = a.generate(COMMON, **GOING_ON | {"max_tokens": n_tokens})
             text = [*COMMON, *first.tokens]
-            check_drafts(b, one, kept, [*text, 3], len(text) - 1 if kernels == "auto" else 0)
-            parked = a._sequence.park()
+            check_drafts(b, one, [*text, 3], len(text) - 1 if kernels == "auto" else 0)
+            parked = a.slot.offload()
             assert parked is not None
-            assert c._sequence.unpark(parked)
-            check_drafts(c, one, kept, [*text, 8], len(text) - 1)
+            assert c.slot.restore(parked)
+            check_drafts(c, one, [*text, 8], len(text) - 1)
         several.clear()
 
 

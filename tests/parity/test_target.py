@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 from eaglecpp.lowlevel import EngineOptions, Target
 from helpers.reference.target import Target as ReferenceTarget
@@ -134,13 +133,3 @@ def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
         assert np.array_equal(one, other)
     with pytest.raises(ValueError, match="5 rows; expected 1 to 4"):
         it.time_rows(prefix, [1, 2, 3, 4, 5])
-
-
-def test_the_reference_sees_a_causal_past(target: TinyTarget) -> None:
-    """Guards the reference itself: its cache gives what one pass gives."""
-    tokens = prompt_ids(30)
-    it = ReferenceTarget(target.directory, LAYERS)
-    whole, _ = it.forward(tokens)
-    it.reset()
-    parts = [it.forward(tokens[:11])[0], it.forward(tokens[11:])[0]]
-    assert torch.allclose(torch.cat(parts, dim=1), whole, atol=1e-5)

@@ -198,7 +198,7 @@ def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, target: Path) 
         with eaglecpp.Engine.open(target, draft=draft, n_draft_max=16, **SIZES) as engine:
             free = engine.generate(COPY, ignore_eos=True, **options)
             bound = engine.generate(COPY, grammar=only, **options)
-        assert free.timings.draft_n > free.timings.rounds
+        assert free.timings.draft_n > free.timings.rounds // 2
         assert ("zq" * 30).startswith(bound.text) and bound.timings.rounds > 5
         if draft == "text":
             assert bound.timings.acceptance_rate > 0.8, "what is left of the proposals is the text's own"

@@ -143,9 +143,9 @@ def test_errors_point_into_the_text(source: str) -> None:
     except ModelfileError as error:
         if error.message == "no FROM line":
             return
-        assert error.start_line is not None and error.column is not None
-        assert 1 <= error.start_line <= source.count("\n") + source.count("\r") + 1
-        assert str(error).startswith(f"M:{error.start_line}:{error.column}: ")
+        assert error.line is not None and error.column is not None
+        assert 1 <= error.line <= source.count("\n") + source.count("\r") + 1
+        assert str(error).startswith(f"M:{error.line}:{error.column}: ")
 
 
 @given(st.binary())

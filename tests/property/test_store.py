@@ -23,28 +23,9 @@ from eaglecpp.store.stored_modelfile import stored_modelfile
 DIGEST = "sha256:" + "a" * 64
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
 KEYS = st.sampled_from(
-    [
-        "layers",
-        "config",
-        "mediaType",
-        "digest",
-        "size",
-        "from",
-        "name",
-        "manifests",
-        "runner",
-        "stop",
-        "top_k",
-        "temperature",
-        "use_mmap",
-        "role",
-        "content",
-        "draft",
-        "architecture",
-        "strategy",
-        "x",
-    ]
-)
+    ["layers", "config", "mediaType", "digest", "size", "from", "name", "manifests", "runner", "stop",
+     "top_k", "temperature", "use_mmap", "role", "content", "draft", "architecture", "strategy", "x"]
+)  # fmt: skip
 VALUES = SCALARS | st.sampled_from(
     [DIGEST, "application/vnd.ollama.manifest.list.v2+json", "ollama", "chain:2"]
 )
@@ -87,10 +68,10 @@ def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path
     media_type = {"pragmas": PRAGMAS, "config": CONFIG}.get(kind, IMAGE + kind)
     layer = Layer(media_type, DIGEST, 1)
     manifest = Manifest((), layer) if kind == "config" else Manifest((layer,))
-    model = StoredModel(ModelName.parse("m"), manifest, blob, tmp_path, True, lambda layer: blob)
+    model = StoredModel(ModelName.parse("m"), manifest, blob, tmp_path, "", lambda layer: blob, b"", 0.0)
     try:
         modelfile = stored_modelfile(model)
     except EagleError:
         return
     assert isinstance(modelfile.engine_options(), dict)
-    assert isinstance(model.config.draft_architecture, str)
+    assert isinstance(model.draft_architecture, str)

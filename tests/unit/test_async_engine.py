@@ -16,7 +16,7 @@ import pytest
 
 from eaglecpp import CancelFlag, Engine
 from eaglecpp.engine.async_engine import AsyncEngine
-from eaglecpp.engine.places import TurnLock
+from eaglecpp.engine.slots import FairLock
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import (
     ContextFullError,
@@ -511,7 +511,7 @@ def test_calls_run_between_rounds_and_closing_ends_everything(models: Models) ->
 def test_turns_are_taken_in_the_order_of_asking() -> None:
     import threading
 
-    lock, order, threads = TurnLock(), [], []
+    lock, order, threads = FairLock(), [], []
     with lock:
         for number in range(5):
 

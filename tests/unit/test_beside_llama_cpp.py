@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers.amx import spare_llama_cpp
 from helpers.lora import write_lora
 from helpers.tiny import make_target
 
@@ -68,7 +69,7 @@ assert all(others) and len(texts) == 1, (others, texts)
 
 def run(script: str, *arguments: Path) -> str:
     done = subprocess.run(
-        [sys.executable, "-P", "-c", script, *map(str, arguments)],
+        [sys.executable, "-P", "-c", spare_llama_cpp() + script, *map(str, arguments)],
         capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

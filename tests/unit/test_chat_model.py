@@ -9,16 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gguf
 import pytest
 
 from eaglecpp import ChatSession, Engine
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
-from eaglecpp.chat.model import ChatModel
+from eaglecpp.chat.model import Asked, ChatModel
 from eaglecpp.chat.template import ChatTemplate, Rendered
+from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Completion, Timings
+from helpers import tiny
 from helpers.opening import found_file
-from helpers.sayer import THOUGHTFUL, make_thinker
+from helpers.sayer import THOUGHTFUL, make_sayer, make_thinker
+from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -56,7 +60,7 @@ def said(engine: Engine, text: str) -> Completion:
     return Completion(text, tokens, [False] * len(tokens), "stop", 1, [], Timings())
 
 
-@pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "a list of conversations"])
+@pytest.mark.parametrize("how", ["Engine.chat", "ChatSession", "generate_many"])
 def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engine: Engine, how: str) -> None:
     messages = [{"role": "system", "content": "Be brief."}, *HELLO]
     if how == "Engine.chat":
@@ -64,7 +68,7 @@ def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engin
     elif how == "ChatSession":
         made = ChatSession(engine, system="Be brief.").ask("hello", template=NO_SYSTEM, max_tokens=1)
     else:
-        (made,) = engine.chat([messages], template=NO_SYSTEM, max_tokens=1)
+        (made,) = engine.generate_many([messages], template=NO_SYSTEM, max_tokens=1)
     assert text_of(engine, made.prompt_tokens).endswith("<Be brief.\n\nhello>")
 
 
@@ -84,7 +88,7 @@ def test_an_answer_is_a_message_with_its_tool_calls(engine: Engine) -> None:
         "{% for t in tools or [] %}<tool_call>{{ t.function.name }}{% endfor %}{{ messages[0].content }}"
     )
     chat = engine.shared.chat.with_template(template)
-    prompt = chat.prompt([Message("user", "light?")], tools=[LAMP])
+    prompt = chat.prompt([Message("user", "light?")], asked=Asked([LAMP]))
     call = 'Yes. <tool_call>{"name": "lamp", "arguments": {"on": true}}</tool_call>'
     message = chat.message(prompt, said(engine, call))
     assert (message.content.strip(), message.tool_calls) == ("Yes.", (ToolCall("lamp", {"on": True}),))
@@ -132,6 +136,84 @@ def test_an_answer_in_json_begins_without_thinking(thinker: Path) -> None:
         assert "<|channel>" in text_of(engine, free.prompt_tokens)
 
 
+def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> None:
+    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
+        options: dict[str, Any] = {"template": THOUGHTFUL, "response_format": {"type": "json_object"}}
+        made = engine.chat(HELLO, think=True, **options, **GREEDY)
+        assert made.message.thinking == "we" and made.message.content.startswith("{")
+        given = replace(engine.sampling, grammar='root ::= "{" | "["')
+        formed = engine.chat(HELLO, template=THOUGHTFUL, think=True, sampling=given, max_tokens=8)
+        assert formed.message.thinking == "we" and formed.message.content in ("{", "[")
+        unasked = engine.chat(HELLO, think=False, **options, **GREEDY)
+        assert unasked.message.thinking == "" and unasked.message.content.startswith("{")
+
+
+def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought(thinker: Path) -> None:
+    """QwQ's, for one, knows no way to leave the thought out."""
+    always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\\n' }}"
+    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
+        form = {"type": "json_object"}
+        made = engine.chat(HELLO, template=always, response_format=form, **GREEDY)
+        assert made.message.thinking == "" and made.message.content.startswith("{")
+        quiet = engine.chat_prompt(HELLO, template=always, think=False)
+        assert text_of(engine, quiet).endswith("<|channel>thought\n<channel|>")
+        begun = [*HELLO, {"role": "assistant", "content": "y"}]
+        assert text_of(engine, engine.chat_prompt(begun, template=always)).endswith("thought\n<channel|>y")
+
+
+# Other files than most
+
+
+class _Other(Tokenizer):
+    def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
+        super().add_to(writer, with_template=False)
+        writer.add_add_eos_token(True)
+        named = {
+            "default": "{{ messages[0].content }}",
+            "tool_use": "there are {{ tools | tojson }}{{ messages[0].content }}",
+        }
+        writer.add_chat_template([{"name": name, "template": text} for name, text in named.items()])
+
+
+@pytest.fixture(scope="module")
+def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its author wants EOS behind texts, and has a template for tools."""
+    path, made = tmp_path_factory.mktemp("other") / "other.gguf", tiny_tokenizer()
+    spec, tokenizer = tiny.TargetSpec(n_layers=2), _Other(made.tokens, made.merges)
+    tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")
+    return path
+
+
+def test_no_prompt_ends_in_an_end(other_file: Path) -> None:
+    with Engine.open(other_file, n_ctx=64, n_threads=1) as engine:
+        assert engine.native.add_eos
+        for tokens in (engine.chat_prompt(HELLO), engine.tokenize("hello"), engine.prompt_tokens("hello")):
+            assert tokens[0] == engine.native.bos and tokens[-1] != engine.native.eos
+        said = engine.tokenize("hello<|endoftext|>")
+        assert said[-1] == engine.native.eos, "which the text itself has"
+        with pytest.raises(ContextFullError):
+            engine.generate("a b " * 64, max_tokens=1)
+
+
+def test_conversations_with_tools_have_the_template_for_them(other_file: Path) -> None:
+    with Engine.open(other_file, n_ctx=256, n_threads=1) as engine:
+        assert "there are" not in text_of(engine, engine.chat_prompt(HELLO))
+        assert "there are [{" in text_of(engine, engine.chat_prompt(HELLO, tools=[LAMP]))
+        own = text_of(engine, engine.chat_prompt(HELLO, tools=[LAMP], template="<{{ messages[0].content }}>"))
+        assert own.startswith("<|bos|><# Tools") and own.endswith("hello>")
+
+
+def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
+    path = make_sayer(tmp_path / "sayer.gguf", "\n", ["w", "e", "<|b|>", "y", "s"], ("<|a|>", "<|b|>"))
+    with Engine.open(path, n_ctx=64, n_threads=1) as engine:
+        free = engine.generate("a\n", **GREEDY)
+        assert (free.text, free.stopped_by) == ("weys", None)
+        stopped = engine.generate("a\n", stop=["<|b|>", "other"], **GREEDY)
+        assert (stopped.text, stopped.finish_reason, stopped.stopped_by) == ("we", "stop", "<|b|>")
+        own = engine.generate("a\n", stop=["<|endoftext|>"], **GREEDY)
+        assert (own.text, own.stopped_by) == ("weys", None), "the model's own end is none of its texts"
+
+
 # Room
 
 
@@ -167,7 +249,7 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
     other = chat.with_template("{{ messages[0].content }}")
     assert other.tags == chat.tags and other.tags is not None
     call = json.dumps({"name": "lamp", "arguments": {"on": False}})
-    prompt = other.prompt([Message("user", "light?")], tools=[LAMP])
+    prompt = other.prompt([Message("user", "light?")], asked=Asked([LAMP]))
     made = other.message(prompt, said(engine, f"<tool_call>{call}</tool_call>"))
     assert made.tool_calls == (ToolCall("lamp", {"on": False}),)
 

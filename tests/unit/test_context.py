@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from eaglecpp.opening.context import choose_n_ctx, head_keys, kv_bytes_per_token
+from helpers.gguf_writer import finish
 from helpers.tiny_bert import BertSpec, make_bert
 
 GIB = 2**30
@@ -38,10 +39,7 @@ def write_model(
         writer.add_key_length_mla(192)
         writer.add_value_length_mla(128)
     writer.add_tensor("token_embd.weight", np.zeros((2, 32), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 

@@ -2,7 +2,7 @@
 """What we know of one llama.cpp beyond its public headers (docs/internals.md has the list) is still so.
 
 The symbols are looked up in the installed library. The rest needs its sources, in EAGLECPP_LLAMA_SOURCE:
-tests/newest.py gives them; what a compiler can tell is in tests/native/kernels/test_abi.cpp.
+tests/newest.py gives them; what a compiler can tell is in tests/native/ggml_hook/test_abi.cpp.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from eaglecpp.engine import rpc_relay
 
 NATIVE = Path(__file__).parents[2] / "native"
 SOURCES = os.environ.get("EAGLECPP_LLAMA_SOURCE", "")
@@ -35,7 +37,7 @@ def test_the_functions_that_are_called_by_name_are_exported() -> None:
     library = ctypes.CDLL(str(next((Path(llama_cpp.__file__).parent / "lib").glob("libllama.so*"))))
     names = re.findall(r'"(_Z\w+)"', ours("target/llama_bridge.cpp"))
     names.remove("_Z29llama_internal_get_tensor_mapPK11llama_model")  # of the other standard library
-    assert len(names) == 10
+    assert len(names) == 9
     assert [name for name in names if not hasattr(library, name)] == []
 
 
@@ -108,14 +110,14 @@ def test_a_row_is_added_behind_the_logits_that_samplers_on_a_device_see() -> Non
 
 @needs_sources
 def test_the_commands_of_rpc_have_their_numbers() -> None:
-    (version,) = re.findall(r"greeting\[\] = \{(\d+), (\d+), (\d+)\}", ours("target/rpc_relay.cpp"))
     header = theirs("ggml/include/ggml-rpc.h")
-    assert re.findall(r"RPC_PROTO_\w+_VERSION +(\d+)", header) == list(version)
+    assert re.findall(r"RPC_PROTO_\w+_VERSION +(\d+)", header) == [
+        str(number) for number in rpc_relay.GREETING
+    ]
     (enum,) = re.findall(r"enum rpc_cmd \{(.*?)\};", theirs("ggml/src/ggml-rpc/ggml-rpc.cpp"), re.S)
     numbers = {name.lower(): i for i, name in enumerate(re.findall(r"RPC_CMD_(\w+)", enum))}
-    (commands,) = re.findall(r"enum Command : uint8_t \{(.*?)\};", ours("target/rpc_relay.cpp"), re.S)
-    for name, number in re.findall(r"(\w+) = (\d+)", commands):
-        assert numbers[name] == int(number), name
+    for command in rpc_relay.Command:
+        assert numbers[command.name.lower()] == command, command
 
 
 @needs_sources

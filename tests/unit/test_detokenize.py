@@ -68,29 +68,6 @@ def test_what_may_become_a_stop_string_is_held_until_it_cannot() -> None:
     assert not detokenizer.stopped
 
 
-def test_nothing_comes_after_a_stop_string() -> None:
-    detokenizer = Detokenizer(["b"])
-    assert detokenizer.feed(b"abc") == "a"
-    assert (detokenizer.stopped, detokenizer.stopped_by) == (True, "b")
-    assert detokenizer.feed(b"def") == ""
-    assert detokenizer.finish() == ""
-
-
-def test_a_held_ending_is_given_out_at_the_end_once() -> None:
-    detokenizer = Detokenizer(["abc"])
-    assert detokenizer.feed(b"ab") == ""
-    assert detokenizer.finish() == "ab"
-    assert detokenizer.finish() == ""
-    with pytest.raises(ValueError, match="after finish"):
-        detokenizer.feed(b"c")
-
-
-@pytest.mark.parametrize(("errors", "text"), [("replace", "a\ufffd"), ("ignore", "a")])
-def test_a_character_cut_off_at_the_end(errors: str, text: str) -> None:
-    detokenizer = Detokenizer(errors=errors)
-    assert detokenizer.feed(b"a\xe4\xb8") + detokenizer.finish() == text
-
-
 def test_an_empty_stop_string_is_refused() -> None:
     with pytest.raises(ValueError, match="empty"):
         Detokenizer(["a", ""])

@@ -16,6 +16,7 @@ from eaglecpp.convert import convert_checkpoint
 from eaglecpp.errors import EagleError, GgufError, MismatchError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from helpers.checkpoints import write_checkpoint
+from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target
 
@@ -57,10 +58,7 @@ def rewritten(
             writer.add_tensor(name, np.array(tensor.data))
     for name, value in (add or {}).items():
         writer.add_tensor(name, value)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path.with_name("changed.gguf")
 
 

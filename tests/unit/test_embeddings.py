@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -168,7 +167,7 @@ def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
         assert engine.draft_info is None and not engine.chains_only and engine.exactness.rows
         for call in (
             lambda: engine.generate("x"),
-            lambda: engine.generate(["x", "y"]),
+            lambda: engine.generate_many(["x", "y"]),
             lambda: engine.chat(turns),
             lambda: engine.score("the fox"),
             lambda: engine.session(),
@@ -285,27 +284,6 @@ def test_many_tasks_embed_and_generate(models: Models) -> None:
             assert any(isinstance(one, list) for one in done)
 
     asyncio.run(work())
-
-
-def test_threads_wait_for_each_other(bert: Engine) -> None:
-    expected = bert.embed("the lazy dog").vector
-    found: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(bert.embed("the lazy dog").vector)) for _ in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8 and all(one == pytest.approx(expected) for one in found)
-
-
-def test_a_closed_engine_says_so(encoders: dict[str, Path]) -> None:
-    engine = Engine.open(encoders["bert"])
-    engine.embed("x")
-    engine.close()
-    with pytest.raises(eaglecpp.errors.InvalidStateError):
-        engine.embed("x")
 
 
 @pytest.mark.parametrize("name", ["bert", "llama"])

@@ -10,8 +10,11 @@ import numpy as np
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.errors import GgufError
-from helpers.tiny import TargetSpec, target_weights, write_gguf
+from eaglecpp.errors import EagleError, GgufError, OutOfMemoryError
+from eaglecpp.opening.context import free_memory
+from helpers.gguf_writer import finish
+from helpers.tiny import TargetSpec, make_target, target_weights, write_gguf
+from helpers.tiny_split import rewrite, write_split
 from helpers.tiny_tokenizer import tiny_tokenizer
 
 SPEC = TargetSpec.of("qwen2", n_layers=2)
@@ -62,10 +65,7 @@ def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, numbe
     writer = gguf.GGUFWriter(path, "deepseek4")
     writer.add_expert_count(4)
     writer.add_tensor("blk.0.ffn_gate_tid2eid.weight", np.array([[0, 1], [2, number]], np.int32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(GgufError, match=rf"_tid2eid.weight' names expert {number}, expected one of 4"):
         Engine.open(path, n_ctx=64)
 
@@ -78,6 +78,9 @@ def test_numbers_of_experts_that_are_not_there_are_refused(tmp_path: Path, numbe
         ("qwen35", ["ssm_out.weight", "attn_gate.weight"], "attn_qkv.weight"),
         ("qwen3next", ["ssm_out.weight", "attn_qkv.weight"], "attn_gate.weight"),
         ("nemotron_h_moe", ["ssm_conv1d.weight"], "ssm_conv1d.bias"),
+        ("granitehybrid", ["ssm_conv1d.weight"], "ssm_conv1d.bias"),
+        ("falcon-h1", ["ssm_conv1d.weight"], "ssm_conv1d.bias"),
+        ("glm-dsa", ["indexer.attn_q_b.weight"], "indexer.attn_k.weight"),
     ],
 )
 def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
@@ -88,9 +91,100 @@ def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
     writer = gguf.GGUFWriter(path, arch)
     for name in there:
         writer.add_tensor(f"blk.3.{name}", np.zeros((2, 2, 2), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     with pytest.raises(GgufError, match=rf"'blk.3.{there[0]}' needs 'blk.3.{missing}' beside it"):
         Engine.open(path, n_ctx=64)
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+@pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "blk.0.attn_q.bias"])
+def test_what_is_added_has_to_be_f32(tmp_path: Path, name: str, n_parts: int) -> None:
+    """On a worker thread ggml ends the process over another type."""
+    target = make_target(tmp_path, SPEC).gguf
+    halved = rewrite(
+        target,
+        tmp_path / "half.gguf",
+        lambda tensors: tensors.update({name: tensors[name].astype(np.float16)}),
+    )
+    path = halved if n_parts == 1 else write_split(halved, tmp_path / "half", n_parts)[0]
+    with pytest.raises(GgufError, match=rf"half.*\.gguf: tensor '{name}' has type f16, expected f32"):
+        Engine.open(path, n_ctx=64, n_threads=2)
+
+
+def test_more_tensors_than_any_model_has_are_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "many.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for i in range(60_000):
+        writer.add_tensor(f"t{i}", np.zeros(1, np.float32))
+    finish(writer)
+    with pytest.raises(GgufError, match=r"many\.gguf: .* 60000.* at most 16384"):
+        Engine.open(path, n_ctx=64)
+
+
+def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
+    target = make_target(tmp_path, SPEC).gguf
+    path = rewrite(target, tmp_path / "kind.gguf", changed={"tokenizer.ggml.model": "llama"})
+    with pytest.raises(GgufError, match=r"kind\.gguf: key 'tokenizer\.ggml\.model' is 'llama', but"):
+        Engine.open(path, n_ctx=64)
+
+
+def test_a_key_length_that_the_keys_do_not_have_is_refused_before_a_cache_is_made(tmp_path: Path) -> None:
+    path = write(tmp_path / "target.gguf", "qwen2", {"attention.key_length": 1 << 14})
+    with pytest.raises(GgufError, match=r"key 'qwen2\.attention\.key_length' is 16384, but 'blk\.0\.attn_k"):
+        Engine.open(path, n_ctx=64)
+
+
+def test_the_memory_of_a_context_is_counted_by_the_length_of_keys(tmp_path: Path) -> None:
+    """Twice the width of the model divided by its heads, here."""
+    spec = TargetSpec(n_layers=2)
+    n_cell = 2 * 2 * spec.n_layers * spec.n_kv_heads * spec.head_dim
+    n_ctx = int(1.3 * free_memory() / n_cell)
+    with pytest.raises(
+        OutOfMemoryError, match=rf"a context of {n_ctx + 1} tokens needs .* for keys and values"
+    ):
+        Engine.open(
+            make_target(tmp_path, spec).gguf, n_ctx=n_ctx, type_k="f16", type_v="f16", text_drafts="off"
+        )
+
+
+BAD = b"\xff\xfe"
+
+
+@pytest.mark.parametrize(
+    "name", ["general.architecture", "general.name", "tokenizer.ggml.pre", "tokens", "tensor"]
+)
+def test_bytes_that_are_no_text_end_in_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
+    target = make_target(tmp_path, SPEC).gguf
+    data = target.read_bytes()
+    old = {
+        "general.architecture": b"qwen2",
+        "general.name": b"general.alignment",
+        "tokenizer.ggml.pre": b"tokenizer.ggml.pre",
+        "tokens": b"<|",
+        "tensor": b"output_norm.weight",
+    }[name]
+    path = tmp_path / "bytes.gguf"
+    path.write_bytes(data.replace(old, BAD + old[2:]))
+    try:
+        with Engine.open(path, n_ctx=64) as engine:
+            assert "\ufffd" in repr(engine.metadata) or engine.generate("ab", max_tokens=1)
+    except EagleError as error:
+        assert "bytes.gguf" in str(error)
+
+
+def integers(path: Path, source: Path, name: str) -> Path:
+    return rewrite(source, path, lambda tensors: tensors.update({name: tensors[name].astype(np.int8)}))
+
+
+def test_a_small_drafter_is_checked_like_a_target(tmp_path: Path) -> None:
+    target = make_target(tmp_path, SPEC).gguf
+    small = integers(tmp_path / "small.gguf", target, "blk.1.ffn_up.weight")
+    with pytest.raises(GgufError, match=r"small\.gguf: tensor 'blk\.1\.ffn_up\.weight' has type i8"):
+        Engine.open(target, draft=small, n_ctx=64)
+
+
+def test_a_projector_of_integers_is_refused_before_it_is_run(tmp_path: Path) -> None:
+    target = make_target(tmp_path, SPEC).gguf
+    projector = integers(tmp_path / "mmproj.gguf", target, "output_norm.weight")
+    with pytest.raises(GgufError, match=r"mmproj\.gguf: tensor 'output_norm\.weight' has type i8"):
+        Engine.open(target, mmproj=str(projector), n_ctx=64)

@@ -21,19 +21,21 @@ NATIVE = ROOT / "native"
 ALLOWED = {
     "base": set(),
     "algo": {"base"},
-    "kernels": {"base"},
+    "grammar": {"base"},
+    "kernels": set(),
+    "ggml_hook": {"base", "kernels"},
     "gguf": {"base"},
-    "draft": {"base", "algo", "kernels", "gguf"},
-    "target": {"base", "algo", "kernels", "gguf"},
-    "engine": {"base", "algo", "kernels", "gguf", "draft", "target"},
-    "bindings": {"base", "algo", "kernels", "gguf", "draft", "target", "engine"},
+    "draft": {"base", "algo", "kernels", "ggml_hook", "gguf"},
+    "target": {"base", "algo", "grammar", "kernels", "ggml_hook", "gguf"},
+    "engine": {"base", "algo", "kernels", "ggml_hook", "gguf", "draft", "target"},
+    "bindings": {"base", "algo", "grammar", "kernels", "ggml_hook", "gguf", "draft", "target", "engine"},
 }
 # headers of others, and the folders that may include them
 FOREIGN = {
     "nanobind": {"bindings"},
     "Python.h": set(),
     "llama": {"target", "engine", "bindings"},
-    "ggml": {"kernels", "gguf", "draft", "target", "engine", "bindings"},
+    "ggml": {"kernels", "ggml_hook", "gguf", "draft", "target", "engine", "bindings"},
     "gguf.h": {"gguf"},
 }
 

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,10 @@ from click.testing import CliRunner
 
 from eaglecpp import Engine
 from eaglecpp.cli.learn import learn as learn_command
-from eaglecpp.learning import LEAST_TEXTS, Learning
+from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.opening.plan import plan_opening
-from eaglecpp.rounds import Rounds
 from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer
+from helpers.kills import killed_everywhere
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -34,21 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "home"
 
 
-def a_record(seed: int, n_tokens: int = 40) -> Rounds:
-    rng = np.random.default_rng(seed)
-    return Rounds.of(
-        rng.integers(0, 200, n_tokens),
-        8,
-        {
-            "root": np.array([8], np.int32),
-            "n_drafts": np.array([1], np.int32),
-            "token": np.array([3], np.int32),
-            "parent": np.array([0], np.int32),
-            "accepted": np.array([0], np.uint8),
-            "ids": rng.integers(0, 200, (1, 64)).astype(np.int32),
-            "logp": np.log(np.full((1, 64), 1 / 64, np.float32)),
-        },
-    )
+def keep(learning: Learning, seed: int, **options: Any) -> None:
+    learning.keep(np.random.default_rng(seed).integers(0, 200, 40).astype(np.int32), 8, **options)
 
 
 def facts() -> dict[str, Any]:
@@ -62,12 +51,13 @@ def test_what_is_said_is_kept_only_where_it_is_asked_for(models: Models) -> None
         with Engine.open(models.target, models.draft, learn=learns, n_ctx=256, strategy="chain:4") as engine:
             texts.append(engine.generate("What is", max_tokens=20, ignore_eos=True, temperature=0.0))
             learning = Learning.of(models.target)
-            assert (engine.learning is None) is not learns and bool(learning.records()) is learns
+            assert engine.keeps_answers is learns
+        assert bool(learning.records()) is learns
     assert texts[0].tokens == texts[1].tokens
     (path,) = learning.records()
-    kept = Rounds.read(path)
-    assert kept.tokens.tolist() == [*texts[1].prompt_tokens, *texts[1].tokens]
-    assert kept.n_prompt == len(texts[1].prompt_tokens) and 0 < len(kept.root) <= texts[1].timings.rounds
+    tokens, n_prompt = read_record(path)
+    assert tokens.tolist() == [*texts[1].prompt_tokens, *texts[1].tokens]
+    assert n_prompt == len(texts[1].prompt_tokens)
     if os.name == "posix":
         assert path.stat().st_mode & 0o077 == 0 and path.parent.stat().st_mode & 0o077 == 0
 
@@ -75,22 +65,92 @@ def test_what_is_said_is_kept_only_where_it_is_asked_for(models: Models) -> None
 def test_the_oldest_records_go_and_all_can_be_forgotten(tmp_path: Path) -> None:
     learning = Learning(tmp_path / "one")
     for seed in range(3):
-        learning.keep(a_record(seed))
+        keep(learning, seed)
         os.utime(learning.records()[-1], (seed, seed))
     oldest, *_ = learning.records()
-    learning.keep(a_record(4), n_most=learning.n_bytes())
-    assert oldest not in learning.records() and len(learning.records()) == 3
+    keep(learning, 4, max_bytes=learning.n_bytes())
+    assert oldest not in learning.records() and 0 < len(learning.records()) < 4
+    n_left = len(learning.records())
     learning.work.mkdir()
-    assert learning.forget() == 3 and learning.records() == [] and not learning.work.exists()
-    learning.folder.joinpath("rounds").write_text("in the way")
-    learning.keep(a_record(5))  # nothing is raised
+    assert learning.forget() == n_left and learning.records() == [] and not learning.work.exists()
+
+
+def test_a_full_disk_is_said_once_until_answers_are_kept_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    learning = Learning(tmp_path / "one")
+    for n_said in (1, 2):
+        shutil.rmtree(learning.answers, ignore_errors=True)
+        learning.folder.mkdir(exist_ok=True)
+        learning.answers.write_text("in the way, which a file on a full disk is, too")
+        for seed in range(3):
+            keep(learning, seed)  # nothing is raised
+        assert caplog.text.count("not kept for learning") == n_said
+        learning.answers.unlink()
+        keep(learning, 3)
+        assert len(learning.records()) == 1
+
+
+def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And whoever looks at what was kept waits for it."""
+    real, writers, may_write = Learning.keep, [], threading.Event()
+
+    def keep_slowly(self: Learning, *args: Any) -> None:
+        writers.append(threading.current_thread().name)
+        assert may_write.wait(60)
+        real(self, *args)
+
+    monkeypatch.setattr(Learning, "keep", keep_slowly)
+    with Engine.open(models.target, models.draft, learn=True, n_ctx=256, strategy="chain:4") as engine:
+        for text in ("What is", "Where is"):
+            engine.generate(text, max_tokens=20, ignore_eos=True, temperature=0.0)
+    may_write.set()
+    assert len(Learning.of(models.target).records()) == 2
+    assert threading.current_thread().name not in writers
+
+
+def test_the_size_of_every_record_is_not_read_for_every_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning, n_looks = Learning(tmp_path / "one"), 0
+    real = Learning._entries
+
+    def entries(self: Learning) -> Any:
+        nonlocal n_looks
+        n_looks += 1
+        return real(self)
+
+    monkeypatch.setattr(Learning, "_entries", entries)
+    for seed in range(20):
+        keep(learning, seed)
+    assert n_looks <= 1
+
+
+def test_a_record_that_goes_away_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning = Learning(tmp_path / "one")
+    for seed in range(3):
+        keep(learning, seed)
+    gone, *others = learning.records()
+    real = os.scandir
+
+    @contextlib.contextmanager
+    def scandir(path: Any) -> Any:
+        with real(path) as entries:
+            found = list(entries)
+        gone.unlink(missing_ok=True)
+        yield iter(found)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert learning.records() == others and learning.n_bytes() > 0 and not learning.has_news()
 
 
 def test_news_are_what_came_after_the_last_training(tmp_path: Path) -> None:
     learning = Learning(tmp_path / "one")
     for seed in range(LEAST_TEXTS):
         assert not learning.has_news()
-        learning.keep(a_record(seed))
+        keep(learning, seed)
     assert learning.has_news()
     learning.note_tried()
     os.utime(tmp_path / "one" / "tried", (time.time() + 1,) * 2)
@@ -123,8 +183,108 @@ def test_the_drafter_that_learnt_is_used_until_it_is_undone(models: Models, tmp_
     assert drafter(learn=True) == models.draft
     again = runner.invoke(learn_command, [*command, "--undo"])
     assert again.exit_code == 1 and "nothing to undo" in again.output
-    learning.keep(a_record(1))
+    keep(learning, 1)
     assert runner.invoke(learn_command, [*command, "--forget"]).exit_code == 0 and not learning.records()
+
+
+class Replacing:
+    """A drafter "old" that learnt is in use, before it was "older", and "new" is to replace it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.learning, self.stock = Learning(folder / "one"), folder / "stock.gguf"
+        self.files = {name: folder / f"{name}.gguf" for name in ("older", "old", "new")}
+        for file in (self.stock, *self.files.values()):
+            file.write_text(file.stem * 1000)
+        for name in ("older", "old"):
+            self.use(name)
+
+    def use(self, name: str) -> None:
+        self.learning.use(self.files[name], self.stock, facts() | {"name": name})
+
+    def in_use(self) -> str:
+        found, told = self.learning.drafter(self.stock), self.learning.facts(self.stock)
+        if found is None or told is None:
+            return "stock"
+        name: str = told["name"]
+        assert found.read_text() == name * 1000, f"half of it, or another one than {name}"
+        return name
+
+    def undone(self) -> str:
+        """What --undo would bring back."""
+        folder = self.learning.folder
+        shutil.copytree(folder, folder.with_name("saved"))
+        assert self.learning.undo(self.stock)
+        found = self.in_use()
+        shutil.rmtree(folder)
+        folder.with_name("saved").rename(folder)
+        return found
+
+
+def test_a_drafter_that_an_older_version_put_there_is_used(tmp_path: Path) -> None:
+    replacing = Replacing(tmp_path)
+    folder = replacing.learning.folder / "drafters"
+    (record,) = folder.glob("*.json")
+    replacing.learning.drafter(replacing.stock).rename(record.with_suffix(".gguf"))  # type: ignore[union-attr]
+    record.write_text(json.dumps(facts() | {"name": "old"}))
+    assert replacing.in_use() == "old"
+    replacing.use("new")
+    assert replacing.in_use() == "new" and replacing.undone() == "old"
+
+
+BEFORE = {"new": "old", "old": "older", "older": "stock"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_kill_leaves_the_old_drafter_or_the_new_one_and_what_was_before_it(tmp_path: Path) -> None:
+    replacing = Replacing(tmp_path)
+    folder = replacing.learning.folder
+    states = []
+
+    def check() -> None:
+        states.append(replacing.in_use())
+        assert replacing.undone() == BEFORE[states[-1]]
+        if states[-1] == "new":
+            assert replacing.learning.undo(replacing.stock)
+            replacing.use("older")
+            replacing.use("old")
+
+    assert killed_everywhere(folder, lambda: replacing.use("new"), check) > 8
+    assert set(states) == {"old", "new"}
+    assert replacing.in_use() == "new" and replacing.undone() == "old"
+    assert sum(path.suffix != ".json" for path in (folder / "drafters").iterdir()) == 2, "leftovers"
+
+    def check_undo() -> None:
+        states.append(replacing.in_use())
+        if states[-1] == "old":
+            replacing.use("new")
+
+    states.clear()
+    assert killed_everywhere(folder, lambda: replacing.learning.undo(replacing.stock), check_undo) > 3
+    assert set(states) == {"old", "new"} and replacing.in_use() == "old"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a limit on the size of files")
+@pytest.mark.parametrize("limit", [10, 1500])
+def test_a_full_disk_leaves_the_old_drafter_in_use(tmp_path: Path, limit: int) -> None:
+    """Full while the drafter is copied, or when the record is written."""
+    import resource
+
+    replacing = Replacing(tmp_path)
+    if limit == 1500:
+        replacing.files["new"].write_text("new" * 100)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for _ in range(3):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+        try:
+            with pytest.raises(OSError):
+                replacing.learning.use(
+                    replacing.files["new"], replacing.stock, facts() | {"name": "new", "more": "x" * limit}
+                )
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        assert replacing.in_use() == "old" and replacing.undone() == "older"
+    replacing.use("older")
+    assert replacing.in_use() == "older" and not list(replacing.learning.folder.rglob("*.tmp"))
 
 
 def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
@@ -133,7 +293,7 @@ def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
 
 
 def test_too_few_texts_are_refused(models: Models) -> None:
-    Learning.of(models.target).keep(a_record(1))
+    keep(Learning.of(models.target), 1)
     done = subprocess.run(
         [sys.executable, "-P", "-m", "eaglecpp", "learn", models.target, "--draft", models.draft],
         capture_output=True,
@@ -147,7 +307,7 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
     """Within a round: the process is stopped before the model is asked."""
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
-        learning.keep(a_record(seed))
+        keep(learning, seed)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "What is len?"}], "stream": True}
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.3) as server:
         learner = server.server._shared.pool.learner
@@ -172,7 +332,7 @@ def test_a_training_that_fails_is_not_begun_again(
     monkeypatch.chdir(tmp_path)
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
-        learning.keep(a_record(seed))
+        keep(learning, seed)
     learning.records()[3].write_bytes(b"damaged")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
         learner = server.server._shared.pool.learner
@@ -181,6 +341,50 @@ def test_a_training_that_fails_is_not_begun_again(
         time.sleep(0.5)
         assert learner._training is None
     assert not (tmp_path / "was here").exists()
+
+
+def test_the_learner_survives_an_error_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, n_failed = Learning.has_news, 0
+
+    def has_news(self: Learning) -> bool:
+        nonlocal n_failed
+        n_failed += 1
+        if n_failed < 3:
+            raise PermissionError("no")
+        return real(self)
+
+    monkeypatch.setattr(Learning, "has_news", has_news)
+    monkeypatch.setattr("eaglecpp.learn.idle._REST_S", 0.01)
+    learning = Learning.of(TARGET)
+    for seed in range(LEAST_TEXTS):
+        keep(learning, seed)
+    with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
+        learner = server.server._shared.pool.learner
+        assert wait_for(lambda: learner._training is not None)
+    assert caplog.text.count("PermissionError: no") == 2
+
+
+def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) -> None:
+    """It stands still for requests, which frees none."""
+    second = tmp_path / "second.gguf"
+    shutil.copyfile(TARGET, second)
+    learning = Learning.of(TARGET)
+    for seed in range(LEAST_TEXTS):
+        keep(learning, seed)
+    with TestServer(
+        {MODEL: TARGET, "second": second}, preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1
+    ) as server:
+        pool = server.server._shared.pool
+        (size,) = (one["size"] for one in server.get("/api/ps").json()["models"])
+        assert wait_for(lambda: pool.learner.n_bytes > 1 << 22)
+        pool.learner._idle_s = 1e9  # so that it does not begin again before we look
+        pool.n_bytes = 2 * size + (1 << 20)
+        body = {"model": "second", "prompt": "What is", "stream": False, "options": {"num_predict": 2}}
+        assert server.post("/api/generate", body).status_code == 200
+        assert pool.learner._training is None
+        assert len(server.get("/api/ps").json()["models"]) == 2
 
 
 def wait_for(holds: Any) -> bool:

@@ -70,15 +70,6 @@ def test_a_greedy_completion_is_the_same(
     assert mine["id"].startswith("cmpl-")
 
 
-def test_penalties_are_the_same_but_for_the_prompt(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    """llama_cpp does not show the prompt to the sampler, so penalties agree only where it has no text."""
-    options: dict[str, Any] = {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty": 0.1}
-    options |= {"max_tokens": 40, "temperature": 0.0}
-    bos = [ours.token_bos()]
-    assert comparable(ours(bos, **options)) == comparable(theirs(bos, **options))
-    assert ours(bos, **options)["choices"] != ours(bos, max_tokens=40, temperature=0.0)["choices"]
-
-
 def test_stop_strings_cut_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
     text = theirs(PROMPT, max_tokens=30, temperature=0.0)["choices"][0]["text"]
     for stop in (text[7:9], [text[12:15], text[20:22]]):
@@ -86,19 +77,6 @@ def test_stop_strings_cut_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None
         other = theirs(PROMPT, max_tokens=30, temperature=0.0, stop=stop)
         assert mine["choices"] == other["choices"]
         assert mine["choices"][0]["finish_reason"] == "stop"
-
-
-def test_a_character_cut_off_at_the_end_is_left_out(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    lead_byte = next(token for token in range(ours.n_vocab()) if ours.detokenize([token]) == b"\xe4")
-    options: dict[str, Any] = {"max_tokens": 1, "temperature": 0.0, "logit_bias": {lead_byte: 100.0}}
-    mine = ours(PROMPT, **options)
-    assert mine["choices"][0]["text"] == ""
-    assert comparable(mine) == comparable(theirs(PROMPT, **options))
-
-
-def test_the_end_of_generation_token_is_not_counted(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    options: dict[str, Any] = {"max_tokens": 8, "temperature": 0.0, "logit_bias": {ours.token_eos(): 100.0}}
-    assert comparable(ours(PROMPT, **options)) == comparable(theirs(PROMPT, **options))
 
 
 def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -110,6 +88,20 @@ def test_log_probabilities_are_the_same(ours: Llama, theirs: llama_cpp.Llama) ->
     for here, there in zip(mine["top_logprobs"], other["top_logprobs"], strict=True):
         assert list(here) == list(there)
         np.testing.assert_allclose(list(here.values()), list(there.values()), atol=1e-3)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_offsets_of_tokens_are_characters_of_prompt_and_text(ours: Llama, stream: bool) -> None:
+    """Also of a prompt in tokens, and of a character that several tokens have together."""
+    tokens = ours.tokenize("ab é".encode())
+    told = ours(tokens, stream=stream, max_tokens=8, temperature=0.0, grammar='root ::= "漢x"', logprobs=1)
+    chunks = [chunk["choices"][0] for chunk in told] if stream else told["choices"]
+    lists = [chunk["logprobs"] for chunk in chunks if chunk["logprobs"]]
+    names = [name for one in lists for name in one["tokens"]]
+    offsets = [offset for one in lists for offset in one["text_offset"]]
+    n_prompt = len(ours.detokenize(tokens).decode())
+    assert n_prompt < len(tokens) and names == ["", "", "", "x"], names
+    assert offsets == [n_prompt, n_prompt, n_prompt, n_prompt + 1]
 
 
 def test_a_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -132,17 +124,6 @@ def test_a_chat_completion_is_the_same(ours: Llama, theirs: llama_cpp.Llama) -> 
     assert (ours.chat_format, ours.metadata) == (theirs.chat_format, theirs.metadata)
 
 
-@pytest.mark.parametrize("chat_format", ["chatml", "llama-2", "mistral-instruct"])
-def test_named_chat_formats_are_llama_cpps(models: Models, theirs: llama_cpp.Llama, chat_format: str) -> None:
-    ours = Llama(str(models.target), n_ctx=512, n_threads=1, chat_format=chat_format)
-    usage = ours.create_chat_completion(MESSAGES, max_tokens=1)["usage"]
-    ours.close()
-    theirs.chat_format, before = chat_format, theirs.chat_format
-    other = theirs.create_chat_completion(MESSAGES, max_tokens=1)["usage"]
-    theirs.chat_format = before
-    assert usage == other
-
-
 def test_a_chat_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
     def text(chunks: list[dict[str, Any]]) -> str:
         return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
@@ -152,26 +133,6 @@ def test_a_chat_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_c
     assert text(mine) == text(other)
     assert {str(shape(comparable(chunk))) for chunk in mine} == {str(shape(comparable(c))) for c in other}
     assert mine[-1]["timings"]["predicted_n"] == 12
-
-
-def test_chat_log_probabilities_have_the_same_shape(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    options: dict[str, Any] = {"max_tokens": 3, "temperature": 0.0, "logprobs": True, "top_logprobs": 2}
-    mine = ours.create_chat_completion(MESSAGES, **options)
-    other = theirs.create_chat_completion(MESSAGES, **options)
-    assert shape(comparable(mine)) == shape(comparable(other))
-
-
-@pytest.mark.parametrize(
-    "response_format",
-    [
-        {"type": "json_object"},
-        {"type": "json_object", "schema": {"type": "object", "properties": {"a": {"type": "boolean"}}}},
-        {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["abc", "abd"]}}},
-    ],
-)
-def test_a_response_format_is_obeyed(ours: Llama, response_format: dict[str, Any]) -> None:
-    result = ours.create_chat_completion(MESSAGES, max_tokens=16, response_format=response_format)
-    assert result["choices"][0]["message"]["content"].lstrip()[:1] in ("{", '"', "")
 
 
 def test_a_tool_choice_is_answered_as_a_tool_call(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -195,24 +156,6 @@ def test_calls_without_a_seed_follow_from_the_constructors(models: Models) -> No
     assert texts[0][0] != texts[0][1]
 
 
-def test_stopping_criteria_see_the_same_ids(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    def calls_of(llm: Any) -> tuple[list[int], str]:
-        seen: list[int] = []
-
-        def criterion(ids: Any, logits: Any) -> bool:
-            seen.append(len(ids))
-            return len(ids) >= n_prompt + 5
-
-        result = llm(PROMPT, max_tokens=20, temperature=0.0, stopping_criteria=criterion)
-        return seen, result["choices"][0]["text"]
-
-    n_prompt = len(ours.tokenize(PROMPT.encode()))
-    mine, text = calls_of(ours)
-    other, other_text = calls_of(theirs)
-    assert text == other_text
-    assert mine == sorted({n for n in other if n > n_prompt}), "each token once, none before the first"
-
-
 def test_generate_yields_the_same_tokens(ours: Llama, theirs: llama_cpp.Llama) -> None:
     ids = ours.tokenize(PROMPT.encode())
     mine = [token for token, _ in zip(ours.generate(ids, temp=0.0), range(10), strict=False)]
@@ -231,17 +174,6 @@ def test_tokens_and_text_are_the_same(
     assert ours.detokenize(ids, special=special) == theirs.detokenize(ids, special=special)
 
 
-@pytest.mark.parametrize("name", ["n_ctx", "n_vocab", "n_embd", "token_bos", "token_eos", "token_nl"])
-def test_facts_are_the_same(ours: Llama, theirs: llama_cpp.Llama, name: str) -> None:
-    assert getattr(ours, name)() == getattr(theirs, name)()
-
-
-def test_n_ctx_zero_is_the_models_own(models: Models) -> None:
-    llm = Llama(str(models.target), n_ctx=0)
-    assert llm.n_ctx() == 2048
-    llm.close()
-
-
 def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_cpp.Llama) -> None:
     for llm in (ours, theirs):
         for n in (512, 600):
@@ -249,11 +181,6 @@ def test_a_prompt_that_does_not_fit_is_a_value_error(ours: Llama, theirs: llama_
                 llm([5] * n)
     with pytest.raises(ContextFullError):
         ours([5] * 600)
-
-
-def test_a_missing_file_is_a_value_error(models: Models) -> None:
-    with pytest.raises(ValueError, match="Model path does not exist"):
-        Llama("missing.gguf")
 
 
 def test_no_argument_of_llama_cpp_is_unknown() -> None:
@@ -300,28 +227,6 @@ def test_constructor_arguments_that_cannot_be_honoured_are_refused(
     with pytest.raises(UnsupportedError) as caught:
         Llama(str(models.target), **arguments)
     assert text in str(caught.value)
-
-
-def test_what_llama_cpp_does_not_know_is_ignored_with_one_warning(
-    models: Models, caplog: pytest.LogCaptureFixture
-) -> None:
-    """llama_cpp.server passes rpc_servers and mul_mat_q, LangChain n_parts and f16_kv."""
-    old = {"rpc_servers": None, "mul_mat_q": None, "n_parts": -1, "f16_kv": True, "n_ctx": 64}
-    with caplog.at_level("WARNING"):
-        Llama(str(models.target), **old).close()
-    said = [record.getMessage() for record in caplog.records if "unknown arguments" in record.getMessage()]
-    assert said == [
-        "Llama(): unknown arguments are ignored, as llama_cpp ignores them: f16_kv, mul_mat_q, n_parts, "
-        "rpc_servers"
-    ]
-
-
-@pytest.mark.parametrize("wrong", [{"max_token": 2}, {"n_predict": 2}, {"temp": 0.5}])
-def test_a_mistyped_argument_of_a_call_is_a_type_error(ours: Llama, wrong: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match=next(iter(wrong))):
-        ours(PROMPT, **wrong)
-    with pytest.raises(TypeError, match=next(iter(wrong))):
-        ours.create_chat_completion(MESSAGES, **wrong)
 
 
 def test_a_logits_processor_sees_every_logit(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -439,14 +344,6 @@ def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, 
     again.close()
 
 
-def test_the_inner_generator_is_an_iterator_either_way(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    for options in ({}, {"stream": True}):
-        mine = list(ours._create_completion(PROMPT, max_tokens=4, temperature=0.0, **options))
-        other = list(theirs._create_completion(PROMPT, max_tokens=4, temperature=0.0, **options))
-        texts = ["".join(one["choices"][0]["text"] for one in made) for made in (mine, other)]
-        assert texts[0] == texts[1]
-
-
 def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
     words = Llama(str(models.target), vocab_only=True)
     assert words.tokenize(b"ab cd") == theirs.tokenize(b"ab cd")
@@ -462,37 +359,6 @@ def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
     words.close()
 
 
-def test_the_twin_is_llama_cpp_s_even_where_ours_has_its_place(
-    models: Models, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As in programs that make their own `llama_cpp.Llama`."""
-    monkeypatch.setattr(llama_cpp, "Llama", Llama)
-    words = llama_cpp.Llama(str(models.target), vocab_only=True)
-    assert words.tokenize(b"ab cd")
-    words.close()
-
-
-def test_a_chat_handler_of_the_user_s_is_called(models: Models) -> None:
-    def handler(*, llama: Any, messages: Any, **options: Any) -> Any:
-        return llama.create_completion("ab cd", max_tokens=3, temperature=0.0)
-
-    llm = Llama(str(models.target), n_ctx=64, n_threads=1, chat_handler=handler)
-    assert llm.chat_handler is handler
-    assert (
-        llm.create_chat_completion(MESSAGES)["choices"]
-        == llm("ab cd", max_tokens=3, temperature=0.0)["choices"]
-    )
-    llm.close()
-
-
-def test_a_hostile_template_is_stopped_here_too(models: Models) -> None:
-    from eaglecpp.llama.formatter import Formatter
-
-    text = "{% set s = namespace(x='xx') %}{% for i in range(99) %}{% set s.x = s.x ~ s.x %}{% endfor %}"
-    with pytest.raises(ValueError, match="stopped"):
-        Formatter(text, "", "", 0)(messages=MESSAGES)
-
-
 @pytest.mark.parametrize(
     "arguments",
     [{"suffix": "x"}, {"tfs_z": 0.5}, {"echo": True, "logprobs": 2}],
@@ -500,22 +366,3 @@ def test_a_hostile_template_is_stopped_here_too(models: Models) -> None:
 def test_call_arguments_that_cannot_be_honoured_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         ours(PROMPT, **arguments)
-
-
-def test_a_method_that_cannot_be_honoured_is_refused(ours: Llama) -> None:
-    with pytest.raises(UnsupportedError):
-        ours.save_state()
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"), [(None, "auto"), (1, "f16"), (8, "q8_0"), ("q4_0", "q4_0"), (0, "f32")]
-)
-def test_cache_types_by_number_and_name(kind: int | str | None, name: str) -> None:
-    from eaglecpp.llama.tensor_types import type_name
-
-    assert type_name(kind) == name
-
-
-def test_an_unknown_chat_format_is_a_value_error(models: Models) -> None:
-    with pytest.raises(ValueError, match="nonsense"):
-        Llama(str(models.target), n_ctx=64, chat_format="nonsense")

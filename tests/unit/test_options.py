@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
-import inspect
 from pathlib import Path
 from typing import Any
 
@@ -151,13 +150,13 @@ def test_what_a_generation_takes_is_what_its_keywords_say() -> None:
     from typing import get_type_hints
 
     from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.engine.request import make_request
+    from eaglecpp.engine.request import GenerationRequest
     from eaglecpp.options import typed
 
     names = {"ChatTemplate": ChatTemplate, "SamplingOptions": SamplingOptions, "Strategy": Strategy}
     keywords = set(get_type_hints(typed.GenerateKeywords, localns=names))
-    own = {name for name, p in inspect.signature(make_request).parameters.items() if p.kind is p.KEYWORD_ONLY}
-    assert keywords == own | {option.name for option in describe(SamplingOptions)}
+    own = {one.name for one in dataclasses.fields(GenerationRequest)} | {"suffix"}
+    assert keywords <= own | {option.name for option in describe(SamplingOptions)}
 
 
 def test_shares_are_numbers_in_any_form() -> None:
@@ -173,7 +172,7 @@ def test_shares_are_numbers_in_any_form() -> None:
 
 
 def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
-    from eaglecpp.modelfile.pragmas import settings, without_strange_pragmas
+    from eaglecpp.modelfile.pragmas import settings, without_untrusted_pragmas
     from eaglecpp.modelfile.syntax import Command
 
     pragmas = [
@@ -186,5 +185,5 @@ def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
     model = ModelOptions(**{name.removeprefix("model."): value for name, value in options.items()})
     assert (model.n_cpu_moe, model.tensor_split, model.split_mode) == (4, (3.0, 1.0), "row")
     assert model.override_tensor == ("ffn_up=CPU",)
-    kept, dropped = without_strange_pragmas(pragmas)
+    kept, dropped = without_untrusted_pragmas(pragmas)
     assert not kept and all("only this machine's owner may set it" in line for line in dropped)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: MIT
 """A model's own head for further tokens (MTP): how a Modelfile, `--draft auto`, `drafters` and `bench` name
-it. That it changes no text is shown in `tests/parity/test_heads.py`.
+it. That it changes no text is shown in `tests/parity/test_model_drafters.py`.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -30,6 +31,8 @@ from eaglecpp.store.fit import check_fit
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from helpers.tiny import make_target
 from helpers.tiny_arch import make_head_file, make_with_head
+
+QUICK = ("--seconds", "0", "-c", "256", "--temp", "0")
 
 
 @pytest.fixture
@@ -84,13 +87,6 @@ def test_a_modelfile_names_it(stores: Stores, target: Path, line: str) -> None:
     assert "#eaglecpp: draft mtp" in printed
 
 
-def test_what_is_made_from_it_keeps_it_or_says_otherwise(stores: Stores, target: Path) -> None:
-    create(stores, "own", f"FROM {target}\nDRAFT mtp\n")
-    assert create(stores, "child", "FROM own\nPARAMETER temperature 0.2\n") == "mtp"
-    assert create(stores, "copier", "FROM own\nDRAFT text\n") == "text"
-    assert create(stores, "none", "FROM own\n", use_draft=False) == "-"
-
-
 def test_a_model_without_one_is_refused(stores: Stores, plain: Path) -> None:
     with pytest.raises(MismatchError, match=r"DRAFT mtp: .*has no head .*architecture 'llama'"):
         create(stores, "none", f"FROM {plain}\nDRAFT mtp\n")
@@ -113,48 +109,19 @@ def test_drafters_says_what_is_best_known(stores: Stores, target: Path, plain: P
     assert "its own head" in done.stdout and "--draft mtp" in done.stdout
 
 
-def test_a_small_model_of_the_family_is_named(stores: Stores, tmp_path: Path) -> None:
-    from helpers.tiny import TargetSpec
-
-    big = make_target(tmp_path / "big", TargetSpec(n_layers=30)).gguf
-    create(stores, "little", f"FROM {make_target(tmp_path / 'small', TargetSpec(n_layers=1)).gguf}\n")
-    done = CliRunner().invoke(group, ["drafters", str(big), "--json"])
-    options = [way["option"] for way in json.loads(done.stdout)["ways"]]
-    assert options == ["--draft little:latest", "--draft text"]
-
-
 def test_bench_compares_drafters_in_one_run(stores: Stores, target: Path) -> None:
     with (
         Engine.open(target, draft="mtp", n_ctx=256, n_threads=1, planner_cache=False) as head,
         Engine.open(target, draft="text", n_ctx=256, n_threads=1, planner_cache=False) as text,
     ):
-        found = measure(head, ["off", "auto"], ["ab ab ab"], others={"text": text}, seconds=0, n_tokens=16)
+        options: Any = {"seconds": 0, "n_tokens": 16, "temperatures": (0.0,), "ignore_eos": True}
+        found = measure(head, ["off", "auto"], ["ab ab ab"], others={"text": text}, **options)
         assert [one.strategy for one in found] == ["off", "auto", "text"]
         assert text.timings.predicted_n == 16
-    args = [
-        "bench",
-        str(target),
-        "--draft",
-        "mtp",
-        "--draft",
-        "text",
-        "-n",
-        "8",
-        "--seconds",
-        "0",
-        "-c",
-        "256",
-    ]
-    done = CliRunner().invoke(group, [*args, "--json"])
-    assert [one["strategy"] for one in json.loads(done.stdout)["results"]] == [
-        "off",
-        "auto, mtp",
-        "auto, text",
-    ]
+    args = ["bench", str(target), "--draft", "mtp", "--draft", "text", *QUICK, "-n", "8"]
     done = CliRunner().invoke(group, [*args, "--draft", "auto", "--json"])
-    assert [one["strategy"] for one in json.loads(done.stdout)["results"]] == [
-        "off", "auto, mtp", "auto, text", "auto, auto",
-    ]  # fmt: skip
+    ways = [one["strategy"] for one in json.loads(done.stdout)["results"]]
+    assert ways == ["off", "auto, mtp", "auto, text", "auto, auto"]
     done = CliRunner().invoke(group, [*args, "--draft", "mtp"])
     assert done.exit_code == 2 and "named twice" in done.output
 
@@ -183,19 +150,3 @@ def test_create_and_pull_ask_before_anything_is_loaded(target: Path, plain: Path
     writer.close()
     with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
         check_fit(other, facts)
-
-
-def test_two_heads_are_asked_for_two_tokens(
-    stores: Stores, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By what chooses a strategy by itself: bench, and the rehearsal on a device."""
-    target = make_with_head(tmp_path, "hy_v3")
-    args = ["bench", str(target), "--draft", "mtp", "-n", "4", "--seconds", "0", "-c", "256", "--json"]
-    done = CliRunner().invoke(group, args)
-    results = json.loads(done.stdout)["results"]
-    assert [one["strategy"] for one in results] == ["off", "chain:1", "chain:2", "auto"]
-    monkeypatch.setattr("eaglecpp.engine.loading.is_on_device", lambda native: True)
-    with Engine.open(target, draft="mtp", n_ctx=128, n_threads=1, planner_cache=False) as engine:
-        engine.generate("ab", max_tokens=1, strategy="off")
-        report = engine.native.planner_report(0)
-        assert sum(samples for _, _, samples in report["verify"]) > 4, "it was rehearsed"

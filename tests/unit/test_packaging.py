@@ -13,7 +13,9 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-PINNED = {Requirement(line).name: Requirement(line).specifier for line in PROJECT["dependencies"]}
+PINNED = {
+    Requirement(line).name.replace("_", "-"): Requirement(line).specifier for line in PROJECT["dependencies"]
+}
 # what llama-cpp-python itself needs, and the interpreter
 BESIDE = {"python", "diskcache", "typing-extensions"}
 

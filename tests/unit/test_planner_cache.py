@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
+from eaglecpp.bench import verdict_of
 from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.files import fingerprint
 from helpers.clock import set_clock
 
 if TYPE_CHECKING:
@@ -50,6 +49,18 @@ def test_the_next_engine_knows_what_a_plain_step_costs(run: Run, home: Path) -> 
     run(strategy="off")
     assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs", ".exact"]
     assert run(strategy="chain:2", exact="off").timings.plan["speedup"] is not None
+
+
+def test_an_engine_that_decoded_nothing_leaves_the_prediction_as_it_was(models: Models) -> None:
+    """As `doctor` opens one."""
+
+    def told() -> str:
+        with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:
+            return str(verdict_of(engine))
+
+    first = told()
+    assert "(predicted)" in first
+    assert [told(), told()] == [first, first]
 
 
 def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
@@ -87,12 +98,6 @@ def test_the_first_answer_begins_with_prices_measured_on_this_machine(models: Mo
         for path in home.glob("*.costs"):
             path.unlink()
     assert list(home.glob("*.exact"))
-
-
-def test_the_tokens_do_not_depend_on_it(run: Run) -> None:
-    first = run()
-    assert run().tokens == first.tokens
-    assert run(planner_cache=False).tokens == first.tokens
 
 
 def test_acceptance_is_kept_per_drafter_and_costs_per_setting(run: Run, home: Path, models: Models) -> None:
@@ -143,32 +148,6 @@ def test_a_folder_that_cannot_be_written_is_no_matter(
     assert "cannot save" in caplog.text
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="needs a user whom permissions bind")
-def test_a_read_only_folder_is_no_matter(run: Run, home: Path) -> None:
-    run(strategy="off")
-    home.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    try:
-        assert run(strategy="chain:2").timings.plan["speedup"] is not None
-    finally:
-        home.chmod(stat.S_IRWXU)
-
-
-def test_it_can_be_turned_off(run: Run, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run(planner_cache=False)
-    monkeypatch.setenv("EAGLECPP_PLANNER_CACHE", "0")
-    run()
-    assert not home.exists()
-
-
-def test_two_engines_may_write_the_same_file(models: Models, home: Path) -> None:
-    options: dict[str, Any] = {"draft": models.draft, "n_ctx": 512, "n_threads": 1}
-    with Engine.open(models.target, **options) as one, Engine.open(models.target, **options) as two:
-        for engine in (one, two, one):
-            engine.generate("ab", max_tokens=20, temperature=0.0)
-    names = sorted(path.suffix for path in home.iterdir())
-    assert names == [".acceptance", ".costs", ".exact"], "no temporary file is left"
-
-
 def test_it_is_saved_before_the_end_of_a_long_life(
     models: Models, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -179,24 +158,6 @@ def test_it_is_saved_before_the_end_of_a_long_life(
         set_clock(monkeypatch, "eaglecpp.engine.planner_cache", monotonic=lambda: later)
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert len(list(home.glob("*.costs"))) == len(list(home.glob("*.acceptance"))) == 1
-
-
-def test_files_are_told_apart_by_content(tmp_path: Path) -> None:
-    data = bytes(range(256)) * 4096
-    one, two, three = (tmp_path / name for name in ("a", "b", "c"))
-    one.write_bytes(data)
-    two.write_bytes(data)
-    three.write_bytes(data[:-1] + b"x")
-    assert fingerprint(one) == fingerprint(two) != fingerprint(three)
-    (tmp_path / "d").write_bytes(b"")
-    assert fingerprint(tmp_path / "d") != fingerprint(one)
-
-
-def test_without_a_drafter_there_is_nothing_to_keep(models: Models, home: Path) -> None:
-    with Engine.open(models.target, n_ctx=64) as engine:
-        engine.generate("ab", max_tokens=5)
-    assert not home.exists()
-    assert PlannerCache.is_wanted(engine.drafting)
 
 
 def test_a_drafter_of_the_package_brings_what_is_known_of_its_acceptance_but_no_costs(
@@ -227,7 +188,7 @@ def test_a_drafter_of_the_package_brings_what_is_known_of_its_acceptance_but_no_
     assert acceptance == learned and "verify" not in costs
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"acceptance": 2}', "\udcff"])
+@pytest.mark.parametrize("content", ["", '{"acceptance": 2}'])
 def test_damaged_knowledge_in_the_package_is_left_out(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
 ) -> None:

@@ -175,15 +175,6 @@ def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path)
     assert said == []
 
 
-def test_a_target_without_weights_leaves_the_default(tmp_path: Path) -> None:
-    target = make_target(tmp_path / "target")
-    checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
-    report = convert_checkpoint(checkpoint, target.directory, tmp_path / "out.gguf")
-    assert report.spec.rope.theta == 5e5
-    assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
-    assert any("Not tried; --reading rope_theta=10000" in note for note in report.notes)
-
-
 def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Path) -> None:
     target = make_target(tmp_path / "target").gguf
     data = target.read_bytes().replace(b"llama.", b"lamma.")  # the keys, and the architecture

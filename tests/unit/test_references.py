@@ -37,6 +37,12 @@ def test_a_repository_of_the_hub_may_have_a_revision(tmp_path: Path) -> None:
         read_name("hf.co/o/n@main")
 
 
+def test_of_a_long_text_that_is_no_name_the_beginning_is_quoted() -> None:
+    with pytest.raises(ModelNameError, match=r"'(long){25}\.\.\.' is not a model name") as told:
+        read_name("long" * 1000)
+    assert len(str(told.value)) < 500
+
+
 def test_what_exists_is_that_file_and_not_a_name(tmp_path: Path) -> None:
     (tmp_path / "qwen3").write_bytes(b"GGUF")
     (tmp_path / "checkpoint").mkdir()

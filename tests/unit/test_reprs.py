@@ -3,10 +3,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
-from eaglecpp import AsyncEngine, ChatSession, Engine, Llama
+from eaglecpp import ChatSession, Engine, Llama
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -23,9 +22,6 @@ def test_objects_say_what_they_are(models: Models) -> None:
         assert repr(stream) == f"<Stream: {n} tokens, cancelled>"
         made = engine.generate("ab", max_tokens=3, temperature=0.0)
         assert repr(made) == (f"Completion(text={made.text!r}, finish_reason='length', seed={made.seed})")
-        many = engine.stream(["ab", "cd"], max_tokens=3)
-        assert repr(many) == "<ManyStreams of 2 prompts: 0 running, 2 waiting>"
-        many.close()
         score = engine.score("ab cd")
         assert repr(score) == f"<Score of {len(score.tokens)} tokens: perplexity {score.perplexity:.4g}>"
         session = engine.default_session
@@ -35,16 +31,3 @@ def test_objects_say_what_they_are(models: Models) -> None:
     llama = Llama(str(models.target), n_ctx=64)
     assert repr(llama) == f"<Llama of {models.target}>"
     llama.close()
-
-
-def test_those_of_asyncio_too(models: Models) -> None:
-    async def work() -> None:
-        async with await AsyncEngine.open(models.target, n_ctx=256, n_threads=1, n_parallel=1) as engine:
-            stream = engine.stream("ab", max_tokens=3)
-            assert repr(stream) == "<AsyncStream, waiting>"
-            await stream.finish()
-            assert repr(stream) == "<AsyncStream, Stream: 3 tokens, length>"
-            assert repr(engine).startswith("<AsyncEngine on <Engine of target-f32.gguf, no drafter, ")
-        assert repr(engine) == "<AsyncEngine, closed>"
-
-    asyncio.run(work())

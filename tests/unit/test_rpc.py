@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import threading
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from eaglecpp._extension import core
 from eaglecpp.engine import rpc
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.modelfile import Modelfile
@@ -119,3 +121,28 @@ def test_a_modelfile_names_servers() -> None:
     modelfile = Modelfile.from_text("FROM a\n#eaglecpp: rpc one:1\n#eaglecpp: rpc two:2\n")
     assert modelfile.notices == ()
     assert ModelOptions(rpc=modelfile.engine_options()["model.rpc"]).rpc == ("one:1", "two:2")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there is no relay")
+def test_a_lost_server_is_told_of_before_it_is_answered_for(serve: Serve) -> None:
+    """ggml would end the process where an answer fails to come."""
+    endpoint, _ = serve(answer(7, 0))
+    relay = rpc.start_relay(endpoint)
+    host, _, port = relay.partition(":")
+    numbers = struct.Struct("<BQ")
+
+    def lost() -> list[str]:
+        return [why for _, its_relay, why in core.lost_rpc_servers() if its_relay == relay]
+
+    with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
+        ggml.sendall(numbers.pack(14, 24) + bytes(24))  # hello
+        assert answers.read(36) == answer(7, 0)
+        assert lost() == []
+        ggml.sendall(numbers.pack(8, 24) + bytes(16) + (5).to_bytes(8, "little"))  # get_tensor: 5 bytes
+        assert answers.read(13) == (5).to_bytes(8, "little") + bytes(5)
+        assert len(lost()) == 1
+        ggml.sendall(numbers.pack(6, 0) + numbers.pack(15, 0))  # nothing is said to the first, device_count
+        assert answers.read(12) == (4).to_bytes(8, "little") + bytes(4)
+    with socket.create_connection((host, int(port)), timeout=60) as ggml, ggml.makefile("rb") as answers:
+        ggml.sendall(numbers.pack(14, 24) + bytes(24))
+        assert answers.read(36) == answer(7, 0)  # by the relay

@@ -14,11 +14,14 @@ import pytest
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.schema import integers
 from eaglecpp.errors import GrammarError
+from eaglecpp.limits import PATTERN_CHARS
 from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
 from helpers.tiny_tokenizer import EOS
 
 if TYPE_CHECKING:
     from conftest import Models
+
+pytestmark = pytest.mark.alone  # measures time
 
 
 def pattern(gbnf: str) -> re.Pattern[str]:
@@ -29,6 +32,12 @@ def pattern(gbnf: str) -> re.Pattern[str]:
 def accepted(low: int | None, high: int | None, candidates: set[int]) -> set[int]:
     grammar = pattern(integers(low, high))
     return {x for x in candidates if grammar.fullmatch(str(x))}
+
+
+def test_patterns_are_bounded_together() -> None:
+    half = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
+    with pytest.raises(GrammarError, match=f"at most {PATTERN_CHARS} characters in all patterns"):
+        resolve_grammar(json_schema={"anyOf": [half, half, half]})
 
 
 def test_small_ranges_hold_exactly_their_integers() -> None:

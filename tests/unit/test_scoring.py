@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,8 +15,6 @@ from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from conftest import Models
 
 TEXT = "the quick brown fox jumps over the lazy dog, and again"
@@ -37,24 +34,6 @@ def test_a_score_is_what_the_targets_logits_say(models: Models) -> None:
         assert score.tokens == engine.tokenize(TEXT)
         assert score.total == pytest.approx(sum(score.logprobs))
         assert score.perplexity == pytest.approx(math.exp(-score.total / len(score.logprobs)))
-
-
-def test_the_conversation_goes_on_undisturbed(models: Models) -> None:
-    with Engine.open(models.target, n_ctx=256, n_threads=1, temperature=0.0, max_tokens=6) as engine:
-        first = engine.generate("ab cd")
-        tokens = engine.tokens
-        assert engine.score("something else").logprobs
-        assert engine.tokens == tokens
-        assert engine.generate("ab cd").tokens == first.tokens
-
-
-def test_it_scores_with_the_weights_that_are_loaded(models: Models, tmp_path: Path) -> None:
-    target = tmp_path / "target.gguf"
-    shutil.copyfile(models.target, target)
-    with Engine.open(target, n_ctx=256, n_threads=1, use_mmap=False) as engine:
-        target.unlink()
-        first = engine.score(TEXT)
-        assert first.logprobs == engine.score(TEXT).logprobs
 
 
 def test_an_answer_goes_on_after_a_score_in_its_middle(models: Models) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from conftest import Models
 
 RECORD: dict[str, Any] = {
-    "schema": 1,
+    "schema": 2,
     "date": "2026-11-26",
     "target": {"name": "a", "architecture": "llama", "file_type": "Q4_1", "bytes": 5, "sha256": "0" * 64},
     "drafter": {"name": "b", "architecture": "eagle31", "file_type": "Q4_1", "bytes": 5, "sha256": "1" * 64},
@@ -27,12 +27,12 @@ RECORD: dict[str, Any] = {
         "cores": 2, "threads": 2, "memory_gib": 24, "system": "Linux x86_64",
     },
     "settings": {
-        "interleaved": True, "repeats": 3, "tokens": 96, "prompts": 3, "temperature": 0.0, "context": 4096,
-        "same_text": True,
+        "interleaved": True, "repeats": 3, "tokens": 96, "questions": 3, "chat_template": True,
+        "context": 4096, "same_text": True,
     },
     "tokens_per_second": {
         "llama": [100.0, 104.0, 98.0], "plain": [200.0, 210.0, 190.0], "chain:5": [300.0, 310.0, 290.0],
-        "auto": [330.0, 340.0, 310.0],
+        "auto": [330.0, 340.0, 310.0], "auto, 0.8": [300.0, 310.0, 290.0],
     },
     "row_ms": {"1": 3.2, "2": 3.2, "4": 3.3, "8": 3.9, "16": 6.0},
     "acceptance_length": 2.6,
@@ -76,21 +76,16 @@ def changed(*path: Any, to: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (changed("schema", to=2), "schema 2"),
-        (changed("date", to="yesterday"), "not a record"),
+        (changed("schema", to=1), "schema 1"),
         (changed("settings", "interleaved", to=False), "runs in turns"),
-        (changed("settings", "repeats", to=2), "runs in turns"),
         (changed("settings", "same_text", to=False), "changed a text"),
         (changed("tokens_per_second", "auto", to=[300.0]), "auto: expected a speed of each"),
         (changed("tokens_per_second", "llama", to=[100.0, 160.0, 99.0]), "something else was running"),
         (changed("tokens_per_second", "auto", to=[9e3] * 3), "times as fast"),
         (changed("target", "sha256", to="x"), "the SHA-256"),
         (changed("target", "name", to="/home/ann/model"), "no path"),
-        (changed("machine", "cpu", to="<b>"), "no path"),
         (changed("acceptance_length", to=7.5), "acceptance length"),
-        (changed("acceptance_per_depth", to=[1.2]), "acceptance length"),
         (changed("row_ms", "1", to=60.0), "16 rows for"),
-        (changed("row_ms", to={}), "not a record"),
         (changed("machine", to=None), "not a record"),
     ],
 )

@@ -19,10 +19,14 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp._extension import core
+from eaglecpp.engine.request import engine_options
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.opening.find import find_target
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from helpers.http_server import TARGET
 from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
+
+pytestmark = pytest.mark.alone  # measures time
 
 PRE = ("gpt-2", "default", "qwen2", "llama-bpe", "smollm", "tekken")
 STD_REGEX = ("tekken", "deepseek-v3", "gpt-4o")  # pre-tokenizers for which llama.cpp has no code of its own
@@ -176,10 +180,10 @@ def test_other_threads_run_while_a_long_text_is_tokenised() -> None:
 
 
 def test_other_threads_run_while_a_model_opens_and_closes() -> None:
-    with Engine.open(TARGET, n_ctx=64, n_threads=1, exact="off") as engine:
-        options = engine.shared.native._options
-    assert lets_others_run(lambda: core.Engine(options, None))
-    opened = [core.Engine(options, None) for _ in range(20)]
+    model, off = ModelOptions(n_ctx=64, n_threads=1), Strategy("off")
+    options = engine_options(TARGET, None, model, DraftOptions(exact="off"), off)
+    assert lets_others_run(lambda: core.Engine(options))
+    opened = [core.Engine(options) for _ in range(20)]
     assert lets_others_run(lambda: opened.pop().close())
 
 

@@ -1,37 +1,58 @@
 # SPDX-License-Identifier: MIT
-"""The chat of `eaglecpp run`: one turn, and the state between turns, which is saved after each.
+"""The chat of `eaglecpp run`: the loop, one turn of it, and what is saved after each.
 
-Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal.
-`loop` reads what is typed; commands are in `commands`. Where a server of this machine has the model, it makes
-the answers until something here needs the model itself. Ctrl+C ends an answer and keeps the chat; what was
-generated until then is the answer.
+Takes callbacks for asking and a `Screen` for showing, so that it runs and is tested without a terminal;
+slash commands are in `commands`. Where a server of this machine has the model, it makes the answers until
+something here needs the model itself. Ctrl+C ends an answer and keeps the chat; what was generated until then
+is the answer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from textwrap import shorten
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.cli.chat.answer import PlainSpeed, Settings, ShownAnswer, answer, answer_lines, verdict_line
+from eaglecpp.cli.chat.figures import answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
-from eaglecpp.cli.chat.served import ModelServer, ServerRefusedError
-from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError
+from eaglecpp.cli.terminal import Watch, patience, silent_keys
+from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError, new_chat
+from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
+from eaglecpp.conversations.session import ChatSession, has_begun
 from eaglecpp.errors import EngineBrokenError
-from eaglecpp.results import Timings
+from eaglecpp.results import Answer, Completion, Timings
 
 if TYPE_CHECKING:
     from eaglecpp.chat.conversation import Conversation
-    from eaglecpp.chat.model import ChatPrompt
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
+    from eaglecpp.references.names import ModelName
 
-__all__ = ["Chat"]
+__all__ = ["Chat", "Settings", "response_format"]
 
 _QUOTED_CHARS = 40
 _SHOWN_LINES = 12
+_PATIENCE_S = 1.0
+
+
+@dataclass
+class Settings:
+    """How answers are made and shown; `/set` changes it in a chat.
+
+    think:  None = the template's default
+    format: "", "json", or a JSON schema as text
+    """
+
+    think: bool | str | None = None
+    format: str = ""
+    verbose: bool = False
+    history: bool = True
 
 
 class Chat:
@@ -51,142 +72,164 @@ class Chat:
         folder: ChatFolder | None = None,
         saved: SavedChat | None = None,
         system: str | None = None,
-        server: ModelServer | None = None,
+        server: ServerAnswers | None = None,
     ) -> None:
         self.model = model
         self.ask: Ask = lambda prompt, default: _clean(ask(prompt, default))
         self.screen = screen
         self.settings = settings or Settings()
         self.folder = folder
-        self.saved = saved
         self.server = server
         self.totals = Timings()
         self.n_answers = 0
-        self.plain = PlainSpeed()
         self.has_said_verdict = False
         self.attached: list[str] = []
         self.images: list[bytes] = []  # that go with the next message
+        self.made: set[ModelName] = set()  # by `/save`
         self._n_tries = 0
-        self._told_folding = False
-        self.conversation = self.opening(system)
-        if saved is not None:
-            self.conversation.messages = list(saved.messages)
-            self.conversation.system = saved.system if system is None else system
+        self._noted: set[str] = set()  # how the template takes a conversation
+        self.session = self._opened(system, saved)
 
     def close(self) -> None:
         """Frees the model."""
         self.model.close()
 
-    def opening(self, system: str | None = None) -> Conversation:
-        """An empty conversation with the model's system prompt and examples."""
-        return self.model.conversation(system)
+    def start_over(self, system: str | None = None) -> None:
+        """Begins another conversation with the model's examples; the current one stays saved."""
+        self.session = self._opened(system)
+        self.attached.clear()
+        self.images.clear()
+        self._n_tries = 0
+
+    def _opened(self, system: str | None, saved: SavedChat | None = None) -> ChatSession:
+        model, own = self.model, self.model.conversation()
+        if self.server is not None:
+            self.server = replace(self.server, model=model.source.name, own_system=own.system)
+        return ChatSession(self.server or model.answer, system=system, conversation=own, saved=saved)
+
+    @property
+    def conversation(self) -> Conversation:
+        """What was said."""
+        return self.session.conversation
 
     # Turns
 
-    def submit(self, text: str, *, show_stats: bool = True) -> ShownAnswer | None:
-        """Asks the model, attached files first; returns its answer, or None if Ctrl+C came before any."""
-        before = list(self.conversation.messages)
-        images, self.images = self.images, []  # one that cannot be read stays in nobody's way
-        self.conversation.ask("\n\n".join([*self.attached, text]), images)
-        self._n_tries = 0
-        made = self._reply(before, show_stats)
-        if made is not None:
-            self.attached.clear()
-        else:
-            self.images = images
-        return made
+    def reply(
+        self, begin: Callable[..., Any], *, again: bool = False, show_stats: bool = True
+    ) -> Completion | None:
+        """Shows an answer as it is made, and returns it; None if Ctrl+C came before any. Without an answer
+        everything is as it was before.
 
-    def again(self) -> ShownAnswer | None:
-        """Answers the last question once more. Raises ValueError if there is none."""
-        before = list(self.conversation.messages)
-        if not self.conversation.drop_answer():
-            raise ValueError("there is no question to answer again")
-        self._n_tries += 1
-        return self._reply(before)
-
-    def ask_instead(self, text: str) -> ShownAnswer | None:
-        """Replaces the last question by another one."""
-        before = list(self.conversation.messages)
-        self.conversation.drop_question()
-        self.conversation.ask(text)
-        return self._reply(before)
-
-    def n_prompt(self) -> int:
-        """The number of tokens of the conversation at the beginning of the next prompt."""
-        messages = self.conversation.prompt()
-        return len(self.model.chat.prompt(messages, self.model.memory, think=self._think()).tokens)
-
-    def _reply(self, before: Sequence[Message], show_stats: bool = True) -> ShownAnswer | None:
-        """Answers the question at the end; `before` is restored if there is no answer."""
+        begin: a method of `session` that begins it; what is attached goes with the question, unless it is
+        asked `again`
+        """
+        started, n_before = time.perf_counter() - self.model.load_ms / 1000, self._n_tries
+        self._n_tries = n_before + 1 if again else 0
+        images: list[bytes] = []
+        if not again:  # an image that cannot be read stays in nobody's way
+            images, self.images = self.images, []
+            begin = partial(begin, images=images, files=tuple(self.attached))
+        watch = Watch()
         try:
-            made = self._served() or self._own()
+            with silent_keys():
+                answer = self._begun(begin, watch)
+                made = None if answer is None else self._shown(answer, watch)
         except BaseException as error:
-            self._restore(before)
+            self._n_tries = n_before
+            self.save()
             if isinstance(error, EngineBrokenError):
                 self.model.reopen()
             raise
-        if made.stopped and not made.content.strip() and not made.thinking.strip():
-            self._restore(before)
+        self.save()
+        if answer is None or made is None or not has_begun(made):
+            self._n_tries = n_before
+            self.images = images or self.images
             self.screen.note("stopped before the answer began; the question was removed")
             return None
-        self.conversation.answer(made.content, made.thinking)
-        self.save()
+        if not again:
+            self.attached.clear()
+        self.model.notices += [one for one in answer.notices if one not in self._noted]
+        self._noted.update(answer.notices)
         if show_stats:
-            self._report(made)
+            self._report(made, 1000 * (time.perf_counter() - started), getattr(answer, "load_ms", 0.0))
+        self.say_notices()
         return made
 
-    def _served(self) -> ShownAnswer | None:
-        """The server's answer; None where the model is open here, or the server refuses."""
-        model, name, server = self.model, self.model.source.name, self.server
-        if server is None:
-            return None
-        if model.is_open or not server.can_have(model):
-            self._leave_server(f"from now on {name} answers in this process, not in the server's")
-            return None
-        self.save()
+    def _begun(self, begin: Callable[..., Answer], watch: Watch) -> Answer | None:
+        """The answer under way, whose question is saved; None where Ctrl+C came before."""
+        model, settings, n_left_out = self.model, self.settings, self.session.left_out
+        options = {**model.sampling_set(self._n_tries), "strategy": model.asked, "think": settings.think}
+        options |= response_format(settings.format)
+        self._leave_server_for_own()
+        answer = None
         try:
-            made = server.answer(
-                model, self.conversation, self.screen, self.settings, seed_step=self._n_tries
-            )
-        except ServerRefusedError as error:
-            self._leave_server(f"{name} is opened in this process, because {server.address} refuses: {error}")
+            if self.server is not None:
+                address = self.server.address
+                try:
+                    with patience(_PATIENCE_S, f"waiting for {address} ..."):
+                        answer = begin(**options)
+                except ServerRefusedError as error:
+                    name = model.source.name
+                    self._leave_server(
+                        f"{name} is opened in this process, because {address} refuses: {error}"
+                    )
+            answer = answer or begin(on_prefill=watch.on_prefill, **options)
+        except KeyboardInterrupt:
             return None
-        if self.settings.think and not made.thinking and not made.stopped:
+        left_out = self.conversation.messages[n_left_out : self.session.left_out]
+        if left_out:
+            self._note_left_out(left_out)
+        self.save()
+        return answer
+
+    def _shown(self, answer: Answer, watch: Watch) -> Completion:
+        # a round that is computed here is finished first; a server is not waited for
+        with watch.listening() if self.server is None else contextlib.nullcontext():
+            try:
+                for chunk in answer:
+                    watch.clear()
+                    self.screen.show(chunk.pieces)
+                    if watch.requested:
+                        break
+            except KeyboardInterrupt:
+                pass
+            finally:
+                watch.clear()
+                self.screen.show(answer.close().pieces)
+                self.screen.end()
+        made = answer.completion()
+        is_whole = made.finish_reason != "cancelled"
+        if self.server is not None and self.settings.think and is_whole and not made.thinking:
+            name = self.model.source.name
             self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
         return made
 
+    def _leave_server_for_own(self) -> None:
+        """Answers here from now on, where something has opened the model or says how to."""
+        model = self.model
+        if self.server is None:
+            return
+        # the server begins with the model's own examples, which are others if this chat became the model
+        is_its = self.conversation.examples == model.conversation().examples
+        if model.is_open or not is_its or model.says_how_to_open:
+            self._leave_server(
+                f"from now on {model.source.name} answers in this process, not in the server's"
+            )
+
     def _leave_server(self, why: str) -> None:
         self.server = None
+        self.session.answers = self.model.answer
         self.screen.note(f"note: {why}")
 
-    def _own(self) -> ShownAnswer:
-        """The answer of the model in this process."""
-        prompt = self._prompt()
-        self.save()
-        return answer(self.model, prompt, self.screen, self.settings, seed_step=self._n_tries)
-
-    def _think(self) -> bool | str | None:
-        return self.model.chat.thinking(self.settings.think, has_form=bool(self.settings.format))
-
-    def _prompt(self) -> ChatPrompt:
-        """The next prompt. Messages that no longer fit are left out, with a note."""
-        conversation, n_ctx = self.conversation, self.model.engine.n_ctx
-        n_before = conversation.n_left_out
-        prompt = self.model.chat.fitting(
-            conversation,
-            self.model.memory,
-            n_ctx=n_ctx,
-            max_tokens=self.model.sampling().max_tokens,
-            think=self._think(),
-        )
-        left_out = conversation.messages[n_before : conversation.n_left_out]
-        if left_out:
-            self._note_left_out(left_out)
-        return prompt
+    def n_prompt(self) -> int:
+        """The number of tokens of the conversation at the beginning of the next prompt."""
+        engine = self.model.engine
+        memory = engine.default_session.memory
+        return len(engine.shared.chat.prompt(self.conversation.prompt(), memory).tokens)
 
     def _note_left_out(self, left_out: Sequence[Message]) -> None:
         n_ctx = self.model.engine.n_ctx
-        questions = [_quoted(message.content) for message in left_out if message.role == Role.USER]
+        questions = [_quoted(message.typed) for message in left_out if message.role == Role.USER]
         which = questions[0] if len(questions) == 1 else f"{questions[0]} to {questions[-1]}"
         n_train = self.model.engine.native.n_ctx_train
         longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
@@ -195,101 +238,82 @@ class Chat:
             f"messages ({which}){longer}"
         )
 
-    def _report(self, made: ShownAnswer) -> None:
-        """Prints notices and statistics after an answer."""
-        stats = made.timings
+    def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
+        """Prints statistics after an answer."""
+        stats, model = made.timings, self.model
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
-        speedup = self.plain.learn(stats)
-        max_tokens, is_open = self.model.sampling().max_tokens, self.model.is_open
-        if made.completion.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
-            size = f" of {self.model.engine.n_ctx} tokens" if is_open else ""
+        max_tokens = model.sampling.max_tokens
+        if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
+            size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
-        load_ms, self.model.load_ms = self.model.load_ms, 0.0
-        lines = answer_lines(made, self.model, self.settings, load_ms, speedup)
-        if is_open and not self.has_said_verdict and (verdict := verdict_line(stats, self.model, speedup)):
+        load_ms, model.load_ms = model.load_ms, 0.0
+        server_ms += load_ms
+        lines = answer_lines(stats, model, total_ms, server_ms, verbose=self.settings.verbose)
+        if model.is_open and not self.has_said_verdict and (verdict := verdict_line(stats, model)):
             self.has_said_verdict = True
             lines.append(verdict)
         self.screen.note("\n".join(lines))
-        self.say_notices()
 
     # State
 
     def say_notices(self) -> None:
         """Prints the model's notices, once."""
         notices, self.model.notices = self.model.notices, []
-        if self.model.is_open and self.model.chat.folds_system and not self._told_folding:
-            self._told_folding = True
-            notices.append("this template takes no system prompt, so it is put before the first question")
         for notice in notices:
             self.screen.note(f"note: {notice}")
 
-    def start_over(self, conversation: Conversation) -> None:
-        """Switches to another conversation; the current one stays saved."""
-        self.conversation = conversation
-        self.saved = None
-        self.attached.clear()
-        self.images.clear()
-        self._n_tries = 0
-
     def save(self) -> None:
-        """Writes the conversation to the disk, unless history is off."""
-        if self.folder is None or not self.settings.history or not self.conversation.messages:
+        """Writes the conversation to the disk, unless history is off; removes the file of an empty one."""
+        session, source = self.session, self.model.source
+        if self.folder is None or not self.settings.history:
             return
-        source = self.model.source
-        saved = self.saved or self.folder.new(
-            source.reference, None if source.draft is None else str(source.draft)
-        )
+        conversation = session.conversation
+        if not conversation.messages:
+            if session.saved is not None:
+                self.folder.remove(session.saved)
+                session.saved = None
+            return
+        draft = None if source.draft is None else str(source.draft)
         saved = replace(
-            saved,
-            system=self.conversation.system,
-            messages=tuple(self.conversation.messages),
+            (session.saved or new_chat(source.reference, draft)).of(conversation),
             parameters=dict(self.model.parameters),
             strategy=self.model.strategy_set,
         )
         try:
-            self.saved = self.folder.save(saved)
+            session.saved = self.folder.save(saved)
         except SavedChatError as error:
             self.screen.note(f"error: {error}")
             return
-        if self.saved.id != saved.id:
-            path = self.folder.path(self.saved)
+        if session.saved.id != saved.id:
+            path = self.folder.path(session.saved)
             self.screen.note(
                 f"note: another process continued this chat; from now on this one is saved as {path}"
             )
 
-    def _restore(self, messages: Sequence[Message]) -> None:
-        self.conversation.messages = list(messages)
-        self.conversation.n_left_out = min(self.conversation.n_left_out, max(len(messages) - 1, 0))
-        if not messages and self.folder is not None and self.saved is not None:
-            self.folder.remove(self.saved)
-            self.saved = None
-        self.save()
-
     def greet(self) -> None:
         """Prints what runs, and the end of a resumed chat."""
         model = self.model
-        draft = model.source.draft
-        drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
-        if model.drafts_text_alone:
-            drafter = "drafts from the text"
-        if model.can_draft and not self._may_draft():
-            drafter = "drafting off"
         if self.server is not None:
             where = f"answered by {self.server.address}"
         else:
-            where = f"context {model.engine.n_ctx} tokens ({model.context.why})"
-        colour = ["accepted drafts are green"] if self.screen.color and self._may_draft() else []
+            where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.why})"
+        draft = model.source.draft
+        drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
+        if model.plan.drafts_text_alone:
+            drafter = "drafts from the text"
+        may_draft = model.plan.can_draft and model.strategy.kind != "off"
+        if model.plan.can_draft and not may_draft:
+            drafter = "drafting off"
+        colour = ["accepted drafts are green"] if self.screen.color and may_draft else []
         self.screen.note(" · ".join([model.source.name, drafter, where, *colour]))
         self.say_notices()
         for message in self.conversation.examples:
             self._show(message.role, message.content)
         for message in self.conversation.messages[-2:]:
-            self._show(message.role, _shortened(message.content))
+            pictures = "[picture] " * len(message.images)
+            self._show(message.role, pictures + _shortened(message.text))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen answers it")
-
-    def _may_draft(self) -> bool:
-        return self.model.can_draft and self.model.strategy.kind != "off"
 
     def _draft_name(self, draft: Path) -> str:
         """The name of a user's file; for a blob, whose name says nothing, its architecture."""
@@ -304,18 +328,23 @@ class Chat:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 
 
+def response_format(text: str) -> dict[str, Any]:
+    """The arguments of `Session.chat` for a `--format` value."""
+    if not text:
+        return {}
+    return {"response_format": {"type": "json_object"}} if text == "json" else {"json_schema": text}
+
+
 def _shortened(text: str) -> str:
     """The beginning of a long text, enough to recognise it."""
     lines = text.splitlines()
-    if len(lines) <= _SHOWN_LINES:
-        return text
-    return "\n".join([*lines[:_SHOWN_LINES], f"[... {len(lines) - _SHOWN_LINES} more lines]"])
+    more = [f"[... {len(lines) - _SHOWN_LINES} more lines]"] if len(lines) > _SHOWN_LINES else []
+    return "\n".join([*lines[:_SHOWN_LINES], *more])
 
 
 def _quoted(text: str) -> str:
     """The beginning of a text, on one line, in quotes."""
-    line = " ".join(text.split())
-    return f'"{line[: _QUOTED_CHARS - 3]}..."' if len(line) > _QUOTED_CHARS else f'"{line}"'
+    return f'"{shorten(text, _QUOTED_CHARS, placeholder="...")}"'
 
 
 def _clean(text: str) -> str:

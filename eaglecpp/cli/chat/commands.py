@@ -2,7 +2,7 @@
 """The slash commands of the chat: a table, and what each of them does.
 
 Names, sub-commands and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go);
-`/regen`, `/edit`, `/system`, `/read`, `/strategy`, `/stats` and `/color` are ours. `/set` and `/show` have
+`/regen`, `/edit`, `/system`, `/read`, `/strategy` and `/stats` are ours. `/set` and `/show` have
 modules of their own. A function takes the chat and the text after the name; False ends the chat.
 """
 
@@ -10,20 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.input import PROMPT, unquoted
+from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
 from eaglecpp.cli.chat.model import find_source
 from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting, unknown
 from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
 from eaglecpp.cli.table import help_table
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.data_dir import expanded
+from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.files import open_regular
 from eaglecpp.modelfile import ModelName, ModelNameError
 from eaglecpp.options import Strategy
 
-__all__ = ["COMMANDS", "SlashCommand", "run_command"]
+if TYPE_CHECKING:
+    from eaglecpp.store import Stores
+
+__all__ = ["COMMANDS", "SlashCommand", "run_chat"]
 
 
 @dataclass(frozen=True)
@@ -38,13 +45,38 @@ class SlashCommand:
     words: tuple[str, ...] = ()
 
 
-def run_command(chat: Chat, name: str, rest: str) -> bool:
-    """Runs a command; returns whether the chat goes on."""
-    command = COMMANDS.get(name)
-    if command is None:
+def run_chat(chat: Chat) -> None:
+    """Chats until Ctrl+D or `/bye`."""
+    chat.greet()
+    while True:
+        try:
+            if not _take(chat, read_block(chat.ask)):
+                break
+        except EOFError:
+            break
+        except KeyboardInterrupt as interrupt:
+            if not any(interrupt.args):
+                chat.screen.say("Use Ctrl + d or /bye to exit.")
+        except (EagleError, OSError, ValueError) as error:
+            chat.screen.note(f"error: {error}")
+    if (saved := chat.session.saved) is not None and saved.stamp is not None:
+        how = f"eaglecpp run {saved.model} --continue"
+        chat.screen.note(f"saved; to continue this chat: {how}", verbatim=True)
+
+
+def _take(chat: Chat, text: str) -> bool:
+    """Runs a command or answers a message; returns whether the chat goes on."""
+    typed = as_command(text)
+    if typed is None:
+        message = unquoted(text) if text.startswith('"""') else text.strip("\n")
+        if message.strip():
+            chat.reply(partial(chat.session.stream, message))
+        return True
+    name, rest = typed
+    if name not in COMMANDS:
         chat.screen.say(unknown("", name, COMMANDS))
         return True
-    return command.run(chat, rest) is not False
+    return COMMANDS[name].run(chat, rest) is not False
 
 
 def _bye(chat: Chat, rest: str) -> bool:
@@ -52,7 +84,7 @@ def _bye(chat: Chat, rest: str) -> bool:
 
 
 def _clear(chat: Chat, rest: str) -> None:
-    chat.start_over(chat.opening(chat.conversation.system))
+    chat.start_over(chat.conversation.system)
     chat.screen.say("Cleared session context")
 
 
@@ -101,6 +133,8 @@ def _load(chat: Chat, rest: str) -> None:
     try:
         source = find_source(*names)
     except ModelNotFoundError as error:
+        if len(names) > 1:  # it may be the drafter that is missing
+            raise
         chat.screen.say(f"Couldn't find model '{names[0]}'")
         chat.screen.note(str(error))
         return
@@ -113,7 +147,7 @@ def _load(chat: Chat, rest: str) -> None:
         if was_open:
             before.reopen()
         raise
-    chat.start_over(chat.opening())
+    chat.start_over()
     chat.say_notices()
 
 
@@ -130,8 +164,27 @@ def _save(chat: Chat, rest: str) -> None:
     except ModelNameError:
         chat.screen.say(f"error: The model name '{names[0]}' is invalid")
         return
-    create_model(Stores.open(), name, modelfile_to_save(chat), Path.cwd())
+    stores = Stores.open()
+    if name not in chat.made and not _may_take(chat, stores, name):
+        chat.screen.say("Nothing was saved.")
+        return
+    create_model(stores, name, modelfile_to_save(chat), Path.cwd())
+    chat.made.add(name)
     chat.screen.say(f"Created new model '{names[0]}'")
+    if n_pictures := sum(len(message.images) for message in chat.conversation.messages):
+        chat.screen.note(f"note: a model keeps no pictures; {n_pictures} of this chat are not in it")
+
+
+def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
+    """Whether a name is free, or the user gives it to this chat although a model has it."""
+    from eaglecpp.store.packaged import find_packaged
+
+    found = stores.find(name)
+    if found is None and find_packaged(name) is None:
+        return True
+    what = "replaced by this chat" if found is not None and found.own else "hidden behind this chat"
+    question = f"There is a model {str(name).removesuffix(':latest')}, which would be {what}. Go on? (y/N) "
+    return chat.ask(question, "").strip().lower() in ("y", "yes")
 
 
 def _list(chat: Chat, rest: str) -> None:
@@ -141,19 +194,19 @@ def _list(chat: Chat, rest: str) -> None:
 
 
 def _regen(chat: Chat, rest: str) -> None:
-    if chat.model.sampling().temperature == 0:
+    if chat.model.sampling.temperature == 0:
         chat.screen.note("note: the temperature is 0, so the answer will be the same")
-    chat.again()
+    chat.reply(chat.session.stream_again, again=True)
 
 
 def _edit(chat: Chat, rest: str) -> None:
-    question = next((m.content for m in reversed(chat.conversation.messages) if m.role == "user"), "")
-    if not question:
+    question = next((m for m in reversed(chat.conversation.messages) if m.role == "user"), None)
+    if question is None:
         raise ValueError("there is no question to edit")
-    text = unquoted(rest) if rest else chat.ask(PROMPT, question).strip("\n")
+    text = unquoted(rest) if rest else chat.ask(PROMPT, question.typed).strip("\n")
     text = unquoted(text) if text.startswith('"""') else text
     if text.strip():
-        chat.ask_instead(text)
+        chat.reply(partial(chat.session.edit, text))
 
 
 def _system(chat: Chat, rest: str) -> None:
@@ -167,15 +220,15 @@ def _read(chat: Chat, rest: str) -> None:
     name = unquoted(rest).strip("'")
     if not name:
         raise ValueError("/read needs a file name")
-    path = Path(name).expanduser()
+    path = expanded(name)
     if is_image_name(path.name):
         if not chat.model.plan.model_options().mmproj:
             raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
-        chat.images.append(checked_image(path.read_bytes()))
+        chat.images.append(checked_image(_content(path)))
         chat.screen.say(f"Read {path}. It will go with your next message.")
         return
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = _content(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
     n_tokens, n_ctx = len(chat.model.engine.tokenize(text, add_bos=False)), chat.model.engine.n_ctx
@@ -188,6 +241,11 @@ def _read(chat: Chat, rest: str) -> None:
         f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. "
         "It will be put before your next message."
     )
+
+
+def _content(path: Path) -> bytes:
+    with open_regular(path) as file:
+        return file.read()
 
 
 def _strategy(chat: Chat, rest: str) -> None:
@@ -209,7 +267,6 @@ def _stats(chat: Chat, rest: str) -> None:
     """One fact per line, without those that were not measured."""
     totals, model, conversation = chat.totals, chat.model, chat.conversation
     left_out = conversation.n_left_out
-    speedup = chat.plain.overall
     rows = [
         ("answers", str(chat.n_answers)),
         ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),
@@ -224,19 +281,8 @@ def _stats(chat: Chat, rest: str) -> None:
             ("drafted", f"{totals.draft_n} tokens, {100 * totals.acceptance_rate:.0f}% accepted"),
             ("acceptance length", f"{totals.acceptance_length:.2f} tokens per round"),
             ("accepted per depth", rates),
-            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
         ]
-        if speedup is None:
-            rows.append(("speed-up", "unknown; use /strategy off for one answer to measure plain decoding"))
     chat.screen.say("\n".join(f"{name + ':':<20}{value}" for name, value in rows if value))
-
-
-def _color(chat: Chat, rest: str) -> None:
-    if rest not in ("", "on", "off"):
-        raise ValueError(f"/color is on or off, not '{rest}'")
-    chat.screen.color = not chat.screen.color if not rest else rest == "on"
-    what = "shown in colour" if chat.screen.color else "no longer marked"
-    chat.screen.say(f"Accepted draft tokens are {what}.")
 
 
 _BYE = SlashCommand(_bye, "Leave")
@@ -261,7 +307,6 @@ COMMANDS = {
         ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
     ),
     "/stats": SlashCommand(_stats, "Show statistics of this chat"),
-    "/color": SlashCommand(_color, "Show accepted draft tokens in colour", "[on|off]", ("on", "off")),
     "/bye": _BYE,
     "/exit": _BYE,
     "/?": _HELP,

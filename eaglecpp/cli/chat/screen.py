@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from wcwidth import wcwidth
 
 from eaglecpp.chat.reader import Piece
-from eaglecpp.cli.terminal import note, stderr_is_terminal, visible, wants_colour, write
+from eaglecpp.cli.terminal import laid_out, note, stderr_is_terminal, visible, wants_colour, write
 
 __all__ = ["Screen", "WordWrap", "visible"]
 
@@ -144,10 +144,7 @@ class Screen:
 
     def _laid_out(self, text: str, verbatim: bool) -> str:
         """Text for a terminal, broken between words."""
-        if verbatim or not self.wrap:
-            return visible(text)
-        wrapper = WordWrap(lambda: shutil.get_terminal_size().columns)
-        return "".join(part for part, _ in [*wrapper.feed(visible(text)), *wrapper.flush()])
+        return visible(text) if verbatim or not self.wrap else laid_out(visible(text))
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0

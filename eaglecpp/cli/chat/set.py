@@ -4,30 +4,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
-from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.chat import Chat, response_format
 from eaglecpp.cli.chat.input import unquoted
 from eaglecpp.cli.table import help_table
+from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.human import nearest
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
 
-__all__ = ["SETTINGS", "set_help", "set_parameter", "set_system", "setting", "unknown"]
+__all__ = ["SETTINGS", "set_help", "set_system", "setting", "unknown"]
 
-# word: (usage, help)
-SETTINGS = {
-    "parameter": ("parameter ...", "Set a parameter; without a value, list them"),
-    "system": ("system <text>", "Set the system prompt"),
-    "history": ("history", "Save typed lines and this chat to disk"),
-    "nohistory": ("nohistory", "Save nothing to disk from now on"),
-    "wordwrap": ("wordwrap", "Break lines between words"),
-    "nowordwrap": ("nowordwrap", "Do not break lines"),
-    "format": ("format json", "Answer in JSON; a JSON schema works, too"),
-    "noformat": ("noformat", "Answer in any form"),
-    "verbose": ("verbose", "Show all statistics after an answer"),
-    "quiet": ("quiet", "Show one line of statistics"),
-    "think": ("think [level]", "Let the model think before it answers"),
-    "nothink": ("nothink", "Do not let the model think"),
-}
+
+@dataclass(frozen=True)
+class Setting:
+    """One word behind `/set`. usage: that word and what follows."""
+
+    usage: str
+    help: str
+    change: Callable[[Chat, str], None]
 
 
 def setting(chat: Chat, rest: str) -> None:
@@ -35,10 +31,10 @@ def setting(chat: Chat, rest: str) -> None:
     word, _, value = rest.partition(" ")
     if word == "":
         chat.screen.say(set_help())
-    elif word in _CHANGES:
-        _CHANGES[word](chat, value.strip())
+    elif word in SETTINGS:
+        SETTINGS[word].change(chat, value.strip())
     else:
-        chat.screen.say(unknown("/set ", word, _CHANGES))
+        chat.screen.say(unknown("/set ", word, SETTINGS))
 
 
 def unknown(before: str, word: str, known: Iterable[str]) -> str:
@@ -50,7 +46,7 @@ def unknown(before: str, word: str, known: Iterable[str]) -> str:
 
 def set_help() -> str:
     """What `/set` alone says."""
-    rows = [(f"/set {usage}", text) for usage, text in SETTINGS.values()]
+    rows = [(f"/set {one.usage}", one.help) for one in SETTINGS.values()]
     return help_table("Available Commands:", rows) + "\n"
 
 
@@ -59,16 +55,17 @@ def set_system(chat: Chat, value: str) -> None:
     if not value:
         chat.screen.say(set_help())
         return
-    chat.conversation.system = unquoted(value)
+    chat.session.system = unquoted(value)
     chat.save()
     chat.screen.say("Set system message.")
 
 
-def set_parameter(chat: Chat, value: str) -> None:
+def _parameter(chat: Chat, value: str) -> None:
     """`/set parameter NAME VALUE ...`; a value outside the range is moved into it, with a note."""
-    name, *words = value.split()
+    name, *words = value.split() or [""]
     if not words:
-        chat.screen.say(_parameter_help())
+        rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
+        chat.screen.say(help_table("Available Parameters:", rows) + "\n")
         return
     if name in DEPRECATED | RETIRED:
         chat.screen.note(f"warning: parameter {name} is deprecated")
@@ -84,6 +81,7 @@ def set_parameter(chat: Chat, value: str) -> None:
     fitted = parameter.fitted(given)
     if fitted != given:
         chat.screen.note(f"note: the range of {name} is {parameter.range}; using {fitted}")
+        words = [str(fitted)]
     if chat.model.set_parameter(name, fitted):
         chat.screen.note(f"the model was reloaded; context {chat.model.engine.n_ctx} tokens")
         chat.conversation.n_left_out = 0
@@ -92,16 +90,14 @@ def set_parameter(chat: Chat, value: str) -> None:
     chat.screen.say(f"Set parameter '{name}' to '{', '.join(words)}'")
 
 
-def _parameter_help() -> str:
-    rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
-    return help_table("Available Parameters:", rows) + "\n"
+def _switch(said: str, owner: str, name: str, value: Any) -> Callable[[Chat, str], None]:
+    """Sets a field of the chat's `screen` or `settings`."""
 
+    def change(chat: Chat, rest: str) -> None:
+        setattr(getattr(chat, owner), name, value)
+        chat.screen.say(said)
 
-def _parameter(chat: Chat, value: str) -> None:
-    if value:
-        set_parameter(chat, value)
-    else:
-        chat.screen.say(_parameter_help())
+    return change
 
 
 def _history(chat: Chat, value: str) -> None:
@@ -113,24 +109,8 @@ def _history(chat: Chat, value: str) -> None:
 def _nohistory(chat: Chat, value: str) -> None:
     chat.settings.history = False
     chat.screen.say("Set 'nohistory' mode.")
-    if chat.saved is not None and chat.saved.stamp is not None:
+    if (saved := chat.session.saved) is not None and saved.stamp is not None:
         chat.screen.note("what was saved so far stays on disk")
-
-
-def _wordwrap(on: bool) -> Callable[[Chat, str], None]:
-    def change(chat: Chat, value: str) -> None:
-        chat.screen.wrap = on
-        chat.screen.say(f"Set '{'' if on else 'no'}wordwrap' mode.")
-
-    return change
-
-
-def _verbose(on: bool) -> Callable[[Chat, str], None]:
-    def change(chat: Chat, value: str) -> None:
-        chat.settings.verbose = on
-        chat.screen.say(f"Set '{'verbose' if on else 'quiet'}' mode.")
-
-    return change
 
 
 def _format(chat: Chat, value: str) -> None:
@@ -138,47 +118,46 @@ def _format(chat: Chat, value: str) -> None:
     if value != "json" and not value.startswith("{"):
         chat.screen.say("Invalid or missing format. For 'json' mode use '/set format json'")
         return
-    if value != "json":
-        from eaglecpp.engine.grammar import resolve_grammar
-
-        resolve_grammar(json_schema=value)
+    resolve_grammar(**response_format(value))  # raises what is wrong with a schema
     chat.settings.format = value
     chat.screen.say(f"Set format to '{'json' if value == 'json' else 'JSON schema'}' mode.")
 
 
-def _noformat(chat: Chat, value: str) -> None:
-    chat.settings.format = ""
-    chat.screen.say("Disabled format.")
-
-
-def _think(chat: Chat, value: str) -> None:
-    chat.settings.think = value or True
-    _warn_without_thinking(chat)
-    chat.screen.say(f"Set 'think' mode to '{value}'." if value else "Set 'think' mode.")
+def _think(chat: Chat, value: str, *, think: bool = True) -> None:
+    chat.settings.think = (value or True) if think else False
+    if chat.model.is_open and chat.model.chat.tags is None:
+        chat.screen.note(f"warning: the template of {chat.model.source.name} does not support thinking")
+    mode = "think" if think else "nothink"
+    chat.screen.say(f"Set '{mode}' mode to '{value}'." if value and think else f"Set '{mode}' mode.")
 
 
 def _nothink(chat: Chat, value: str) -> None:
-    chat.settings.think = False
-    _warn_without_thinking(chat)
-    chat.screen.say("Set 'nothink' mode.")
+    _think(chat, value, think=False)
 
 
-def _warn_without_thinking(chat: Chat) -> None:
-    if chat.model.is_open and chat.model.chat.tags is None:
-        chat.screen.note(f"warning: the template of {chat.model.source.name} does not support thinking")
-
-
-_CHANGES: dict[str, Callable[[Chat, str], None]] = {
-    "parameter": _parameter,
-    "system": set_system,
-    "history": _history,
-    "nohistory": _nohistory,
-    "wordwrap": _wordwrap(True),
-    "nowordwrap": _wordwrap(False),
-    "format": _format,
-    "noformat": _noformat,
-    "verbose": _verbose(True),
-    "quiet": _verbose(False),
-    "think": _think,
-    "nothink": _nothink,
+SETTINGS = {
+    "parameter": Setting("parameter ...", "Set a parameter; without a value, list them", _parameter),
+    "system": Setting("system <text>", "Set the system prompt", set_system),
+    "history": Setting("history", "Save typed lines and this chat to disk", _history),
+    "nohistory": Setting("nohistory", "Save nothing to disk from now on", _nohistory),
+    "wordwrap": Setting(
+        "wordwrap", "Break lines between words", _switch("Set 'wordwrap' mode.", "screen", "wrap", True)
+    ),
+    "nowordwrap": Setting(
+        "nowordwrap", "Do not break lines", _switch("Set 'nowordwrap' mode.", "screen", "wrap", False)
+    ),
+    "format": Setting("format json", "Answer in JSON; a JSON schema works, too", _format),
+    "noformat": Setting(
+        "noformat", "Answer in any form", _switch("Disabled format.", "settings", "format", "")
+    ),
+    "verbose": Setting(
+        "verbose",
+        "Show all statistics after an answer",
+        _switch("Set 'verbose' mode.", "settings", "verbose", True),
+    ),
+    "quiet": Setting(
+        "quiet", "Show one line of statistics", _switch("Set 'quiet' mode.", "settings", "verbose", False)
+    ),
+    "think": Setting("think [level]", "Let the model think before it answers", _think),
+    "nothink": Setting("nothink", "Do not let the model think", _nothink),
 }

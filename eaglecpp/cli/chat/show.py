@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from eaglecpp.chat.message import Message
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.set import unknown
 from eaglecpp.cli.table import help_table, section
@@ -46,7 +47,7 @@ def chat_modelfile(chat: Chat) -> Modelfile:
         modelfile,
         draft=draft,
         system=conversation.system or None,
-        messages=(*conversation.examples, *conversation.messages),
+        messages=_messages(chat),
         parameters={**modelfile.parameters, **chat.model.parameters},
     )
 
@@ -64,11 +65,17 @@ def modelfile_to_save(chat: Chat) -> Modelfile:
         from_=(Command("model", source.reference),),
         draft=draft,
         system=conversation.system or None,
-        messages=(*conversation.examples, *conversation.messages),
+        messages=_messages(chat),
         parameters=dict(chat.model.parameters),
         pragmas=pragmas,
         settings=settings(pragmas),
     )
+
+
+def _messages(chat: Chat) -> tuple[Message, ...]:
+    """What was said, as a Modelfile can keep it: without pictures."""
+    said = (*chat.conversation.examples, *chat.conversation.messages)
+    return tuple(replace(message, content=message.text, images=(), attached=0) for message in said)
 
 
 def _info(chat: Chat) -> str:
@@ -90,7 +97,7 @@ def _info(chat: Chat) -> str:
         (
             "Chat",
             [
-                ("context", f"{engine.n_ctx} tokens ({chat.model.context.why})"),
+                ("context", f"{engine.n_ctx} tokens ({engine.plan.context.why})"),
                 ("template", chat.model.chat.template.describe()),
                 ("thinking", "no" if tags is None else f"between {tags.open} tags"),
             ],
@@ -101,7 +108,7 @@ def _info(chat: Chat) -> str:
 
 def _drafter(chat: Chat) -> list[tuple[str, str]]:
     source = chat.model.source
-    if chat.model.drafts_text_alone:
+    if chat.model.plan.drafts_text_alone:
         strategy = str(chat.model.engine.resolve(chat.model.strategy)[0])
         return [("drafts from", "the text itself"), ("strategy", strategy)]
     if source.draft is None:

@@ -1,44 +1,103 @@
 // SPDX-License-Identifier: MIT
 // The conversations, which the browser keeps: the list of them, search, names, deleting, export and import.
+import { asChat, goodPart } from "./chat_form.js";
 import { $, button, complain, load, make, save, say } from "./dom.js";
 import { asMessage } from "./files.js";
+import { eraseRecord, readRecords, writeRecords } from "./store.js";
 
-export const kept = { chats: load("chats", []), current: load("current", null) };
+export const kept = { chats: [], current: load("current", "") };
 export const chat = () => kept.chats.find((one) => one.id === kept.current);
+const windows = new BroadcastChannel("eaglecpp");  // the others of this page
+const unsaved = new Set();  // ids of conversations of which the browser keeps nothing, or something older
 let show = null;  // draws the current conversation, after the list
 let leave = null;  // ends what belongs to the one that is shown
 let isBusy = null;  // whether the one that is shown is being answered or edited
 
-export function saveChats() {
-  save("chats", kept.chats);
-  save("current", kept.current);
-}
-
-// show, leave, isBusy: see above
-export function useChats(callbacks) {
+// show, leave, isBusy: see above. Resolves when the conversations are there.
+export async function useChats(callbacks) {
   ({ show, leave, isBusy } = callbacks);
   $("search").oninput = drawChats;
   $("new").onclick = newChat;
   $("export").onclick = () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)));
   $("import").onclick = () => $("import-file").click();
   $("import-file").onchange = importFile;
-  window.addEventListener("storage", ({ key }) => {  // another window of this page has saved its conversations
-    if (key !== "eaglecpp.chats") return;
-    const theirs = load("chats", []), own = chat();
-    if (!isBusy()) {
-      kept.chats = theirs;
-      show();
-    } else {
-      kept.chats = [own, ...theirs.filter((one) => one.id !== own.id)];
-      drawChats();
+  await moveOld();
+  try {
+    const { chats, nBroken } = await readKept();
+    kept.chats.push(...chats);
+    if (nBroken) complain(`${nBroken} of the conversations that this browser has kept cannot be read whole; what is good of them is here.`);
+  } catch (error) {
+    complain(`The browser does not give back the conversations that it has kept: ${error.message}`);
+  }
+  windows.onmessage = async () => {  // another one has saved something
+    const read = await readKept().catch(() => null);
+    if (!read) return;
+    const theirs = read.chats, own = chat();
+    const mine = kept.chats.filter((one) => unsaved.has(one.id) || !one.turns.length || (one === own && isBusy()));
+    kept.chats = [...mine, ...theirs.filter((one) => !mine.some(({ id }) => id === one.id))];
+    sort();
+    (isBusy() ? drawChats : show)();
+  };
+}
+
+async function readKept() {
+  const read = { chats: [], nBroken: 0 };
+  for (const record of await readRecords()) {
+    const { id } = record, at = Number(record.at) || 0;
+    try {
+      read.chats.push({ id, at, ...asChat(record) });
+    } catch {
+      read.nBroken += 1;
+      const good = goodPart(record);
+      if (good) read.chats.push({ id, at, ...good });
     }
-  });
+  }
+  read.chats.sort(byTime);
+  return read;
+}
+
+const byTime = (one, other) => other.at - one.at;
+const sort = () => kept.chats.sort(byTime);
+
+// What earlier pages kept as one text, which holds a few megabytes.
+async function moveOld() {
+  const old = load("chats", []).map((one, i) => ({ id: newId(), at: Date.now() - i, ...goodPart(one ?? {}) })).filter((one) => one.turns?.length);
+  if (!old.length) return;
+  try {
+    await writeRecords(old);
+    localStorage.removeItem("eaglecpp.chats");
+  } catch (error) {
+    kept.chats = old;
+    old.forEach(({ id }) => unsaved.add(id));
+    warn(error);
+  }
+}
+
+// Writes a conversation. Where the browser refuses, a notice says so until it no longer does.
+export async function saveChat(one = chat()) {
+  if (!one?.turns.length) return;
+  unsaved.add(one.id);
+  try {
+    await writeRecords(kept.chats.filter(({ id }) => unsaved.has(id)));
+    unsaved.clear();
+    warn(null);
+    windows.postMessage("saved");
+  } catch (error) {
+    warn(error);
+  }
+}
+
+function warn(error) {
+  $("unsaved").hidden = !error;
+  if (!error) return;
+  const why = error.name === "QuotaExceededError" ? "the browser's storage is full; export what you want to keep, and delete some" : `the browser keeps nothing (${error.message}); export what you want to keep`;
+  $("unsaved").textContent = `Not saved ${unsaved.size === 1 ? "is one conversation" : `are ${unsaved.size} conversations`}: ${why}. What is not saved ends with this window.`;
 }
 
 export function newChat() {
   leave();
   const empty = kept.chats.find((one) => !one.turns.length);
-  if (!empty) kept.chats.unshift({ id: newId(), title: "New conversation", turns: [] });
+  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [] });
   open(empty ?? kept.chats[0]);
   $("question").focus();
 }
@@ -47,8 +106,9 @@ export function newChat() {
 const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
 
 function open(one) {
-  kept.current = one?.id ?? null;
-  saveChats();
+  kept.chats = kept.chats.filter((each) => each === one || each.turns.length);
+  kept.current = one?.id ?? "";
+  save("current", kept.current);
   show();
 }
 
@@ -75,7 +135,7 @@ function rename(one, title) {
   const end = (isKept) => {
     field.onblur = null;  // drawing takes the focus
     if (isKept && field.value.trim()) one.title = field.value.trim();
-    saveChats();
+    saveChat(one);
     drawChats();
     $("chats").querySelector("[aria-current]")?.focus();
   };
@@ -90,18 +150,26 @@ function rename(one, title) {
   field.select();
 }
 
-function remove(gone) {
+async function remove(gone) {
   leave();
-  const index = kept.chats.indexOf(gone);
   kept.chats = kept.chats.filter((one) => one !== gone);
   open(kept.chats[0]);
   $("question").focus();
+  try {
+    await eraseRecord(gone.id);
+    unsaved.delete(gone.id);
+    windows.postMessage("deleted");
+  } catch (error) {
+    return complain(`The browser does not delete the conversation: ${error.message}`);
+  }
   if (gone.turns.length) say("The conversation was deleted.", button("Undo", () => {
-    kept.chats = kept.chats.filter((one) => one.turns.length);
-    kept.chats.splice(index, 0, gone);
+    kept.chats = [gone, ...kept.chats.filter((one) => one.turns.length)];
+    sort();
     open(gone);
+    saveChat(gone);
     say("The conversation is back.");
   }));
+  await saveChat(kept.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
 }
 
 // Export and import
@@ -125,36 +193,24 @@ async function importFile() {
   const [file] = $("import-file").files;
   $("import-file").value = "";
   if (!file) return;
+  let read;
   try {
     const { conversations } = JSON.parse(await file.text());
     if (!Array.isArray(conversations)) throw new Error("it has no list of conversations");
-    const read = conversations.map((one) => ({ id: newId(), title: asText(one.title).slice(0, 200), turns: asTurns(one.turns) }));
-    if (!read.length) throw new Error("its list of conversations is empty");
-    leave();
-    kept.chats.unshift(...read);
-    open(read[0]);
-    say(`${read.length} imported.`);
+    if (!conversations.length) throw new Error("its list of conversations is empty");
+    read = conversations.map((one, i) => ({ id: newId(), at: Date.now() - i, ...asChat(one ?? {}) }));
   } catch (error) {
-    complain(`${file.name} is no export of this page: ${error.message}`);
+    return complain(`${file.name} is no export of this page: ${error.message}`);
   }
+  try {
+    await writeRecords(read);
+  } catch (error) {
+    return complain(`Nothing was imported: ${error.name === "QuotaExceededError" ? "the browser's storage is full" : error.message}.`);
+  }
+  windows.postMessage("imported");
+  leave();
+  kept.chats.push(...read);
+  sort();
+  open(read[0]);
+  say(`${read.length} imported.`);
 }
-
-function asText(value) {
-  if (typeof value !== "string") throw new Error(`expected a text, found ${JSON.stringify(value)?.slice(0, 60)}`);
-  return value;
-}
-
-function asTurns(turns) {
-  if (!Array.isArray(turns)) throw new Error("a conversation has no list of turns");
-  return turns.map((turn) => ({ ...asTurn(turn), ...(turn.others ? { born: Number(turn.born) || 0, others: turn.others.map(asTurns) } : {}) }));
-}
-
-function asTurn({ role, content, files = [], images = [], answers, born }) {
-  const order = born === undefined ? {} : { born: Number(born) || 0 };
-  if (role !== "user") return { ...order, role: "assistant", answers: answers.map(asAnswer) };
-  return { ...order, role, content: asText(content), files: files.map(({ name, text }) => ({ name: asText(name), text: asText(text) })),
-    images: images.map(asText).filter((image) => image.startsWith("data:image/")) };
-}
-
-const asAnswer = ({ draft, content, thinking = "", figures = "", error = "", pieces = [] }) => ({ draft: Boolean(draft), content: asText(content),
-  thinking: asText(thinking), figures: asText(figures), error: asText(error), pieces: pieces.map(([text, accepted]) => [asText(text), Boolean(accepted)]) });

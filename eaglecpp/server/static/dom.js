@@ -14,9 +14,11 @@ export function make(name, attributes = {}, ...children) {
 
 export const button = (textContent, onclick, more = {}) => make("button", { type: "button", textContent, onclick, ...more });
 
+// What the browser keeps of that name, if it is of the kind that is expected.
 export function load(name, otherwise) {
   try {
-    return JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
+    const value = JSON.parse(localStorage.getItem("eaglecpp." + name)) ?? otherwise;
+    return typeof value === typeof otherwise && Array.isArray(value) === Array.isArray(otherwise) ? value : otherwise;
   } catch {
     return otherwise;
   }
@@ -26,7 +28,7 @@ export function save(name, value) {
   try {
     localStorage.setItem("eaglecpp." + name, JSON.stringify(value));
   } catch {
-    complain("The browser's storage is full: export conversations and delete some; this one will not be saved.");
+    complain("The browser does not keep settings: they end with this window.");
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The page: the conversation that is shown, and its answers, which /api/chat of the server gives.
 import { branch, fork, turnTo } from "./branches.js";
-import { chat, drawChats, newChat, saveChats, useChats } from "./chats.js";
+import { chat, drawChats, newChat, saveChat, useChats } from "./chats.js";
 import { $, button, complain, copyText, lines, load, make, request, save, say } from "./dom.js";
 import { asMessage, drawFiles, hold, takeFiles, useFiles } from "./files.js";
 import { loadedModel, loadModels, look, takesImages, useModels } from "./models.js";
@@ -28,9 +28,8 @@ function draw() {
 
 // What a conversation begins with: what this is, what drafting gives here, and what could be asked.
 function drawEmpty() {
-  const name = $("model").value, now = loadedModel(), { length, speedup, isMeasured } = load("gave", {})[name] ?? {};
-  const gain = speedup ? `${isMeasured ? "" : "about "}${speedup.toFixed(2)} × the speed without drafting (${isMeasured ? "measured" : "estimated"})` : "";
-  const gave = gain || length ? `The last answer of ${name} here had ${[length && `${length.toFixed(2)} tokens per round`, gain].filter(Boolean).join(" and ")}.`
+  const name = $("model").value, now = loadedModel(), gain = now?.drafting_gain;
+  const gave = gain ? `Drafting gave ${gain.speed.toFixed(1)} times the speed of plain decoding in the last answers of ${name} here, with ${gain.tokens.toFixed(1)} tokens a round.`
     : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} says what could draft for it.`
       : "“Side by side” answers with and without drafting and measures what it gives here.";
   return [make("h2", { textContent: name ? `Ask ${name}` : "A chat with a model on this machine" }),
@@ -62,7 +61,7 @@ function drawBranches(turn, index) {
     if (running.length) return say("Stop the answer first.");
     endEdit();
     turnTo(chat().turns, index, by);
-    saveChats();
+    saveChat();
     draw();
   }, { ariaLabel, disabled: at + by < 1 || at + by > count });
   return [step("‹", "Earlier version", -1), make("span", { textContent: `${at} of ${count}` }), step("›", "Later version", 1)];
@@ -80,16 +79,13 @@ function drawAnswer(answer, isNamed) {
   return node;
 }
 
-function paint(answer) {
+// isLive: whether more of it is coming
+function paint(answer, isLive = false) {
   const { thinking, text, figures } = answer.view;
   thinking.hidden = !answer.thinking;
   thinking.lastChild.textContent = answer.thinking;
-  text.replaceChildren(render(answer.content));
-  if (answer.pieces && $("colour").checked) {
-    const source = answer.pieces.map((piece) => piece[0]).join("");
-    const flags = answer.pieces.flatMap((piece) => Array(piece[0].length).fill(piece[1]));
-    colour(text, source, flags);
-  }
+  text.replaceChildren(render(answer.content, isLive));
+  if (answer.runs.some((run) => run[1]) && $("colour").checked) colour(text, answer.content, answer.runs);
   for (const pre of text.querySelectorAll("pre")) {
     pre.append(button("Copy", () => copyText(pre.querySelector("code").textContent), { ariaLabel: "Copy code" }));
   }
@@ -121,7 +117,7 @@ function endEdit() {
 function ask(event) {
   event.preventDefault();
   const content = $("question").value.trim();
-  if (!content || running.length) return;
+  if (!content || running.length || !chat()) return;
   const { turns } = chat(), index = editing ?? turns.length;
   if (!index && chat().title === "New conversation") chat().title = content.slice(0, 60);
   fork(turns, index, { role: "user", content, ...takeFiles() });
@@ -149,9 +145,9 @@ async function answerLast(index = chat().turns.length) {
   const asked = messages(owner.turns.slice(0, index)), wanted = options(), name = $("model").value;
   const both = $("compare").checked;
   if (both && wanted.seed === undefined) wanted.seed = Math.floor(Math.random() * 2 ** 31);  // the same text in both
-  const turn = { role: "assistant", answers: (both ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", pieces: [] })) };
+  const turn = { role: "assistant", answers: (both ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
   fork(owner.turns, index, turn);
-  saveChats();
+  saveChat(owner);
   draw();
   clearStrip();
   say("The answer has started.");
@@ -163,7 +159,7 @@ async function answerLast(index = chat().turns.length) {
     }
   } finally {
     setRunning(false);
-    saveChats();
+    saveChat(owner);
     if (chat() === owner) drawChats();
   }
   const [first, second] = turn.answers;
@@ -172,9 +168,8 @@ async function answerLast(index = chat().turns.length) {
     first.figures += ` · ${first.speedup.toFixed(2)} × the speed without drafting, measured`;
     if (first.content === second.content) first.figures += ", the same text";
     if (chat() === owner) paint(first);
-    saveChats();
+    saveChat(owner);
   }
-  if (isWhole && first.draft && first.length) save("gave", { ...load("gave", {}), [name]: { length: first.length, speedup: first.speedup, isMeasured: both } });
   if (isWhole) say("The answer is complete.");
   else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
   else say("Stopped.");
@@ -185,14 +180,15 @@ async function answerLast(index = chat().turns.length) {
 async function stream(owner, answer, asked, wanted, isPair) {
   const control = new AbortController();
   running.push(control);
-  let last = null, pending = false;
+  let last = null, pending = false, next = 0, isLive = true;
   const show = () => {
     pending = false;
     if (chat() !== owner || !answer.view) return;
-    const log = $("log");
+    const log = $("log"), begun = performance.now();
     const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 80;
-    paint(answer);
+    paint(answer, isLive);
     if (atEnd) log.scrollTop = log.scrollHeight;
+    next = performance.now() + 4 * (performance.now() - begun);  // a long answer takes a fifth of the page's time
   };
   const body = { model: $("model").value, messages: asked, options: wanted, show_drafts: true, draft: answer.draft };
   if ($("think").value) body.think = $("think").value === "true";
@@ -204,13 +200,13 @@ async function stream(owner, answer, asked, wanted, isPair) {
       answer.thinking += part.message?.thinking ?? "";
       if (part.drafts) {
         const now = part.drafts;
-        for (const piece of now.pieces) if (!piece[2]) addPiece(answer.pieces, piece);
+        for (const [text, isAccepted, isThinking] of now.pieces) if (!isThinking) addRun(answer.runs, text.length, isAccepted);
         if (answer.draft) showStrip(now, last);
         if (now.predicted_n) answer.figures = inWords({ ...now, predicted_per_second: 1000 * now.predicted_n / Math.max(now.predicted_ms, 1) }, isPlanned && now.speedup).join(" · ");
         last = now;
       }
       if (part.done) finish(answer, part, isPlanned);
-      if (!pending) requestAnimationFrame(show);
+      if (!pending) setTimeout(() => requestAnimationFrame(show), Math.max(0, next - performance.now()));
       pending = true;
     }
     return true;
@@ -220,14 +216,16 @@ async function stream(owner, answer, asked, wanted, isPair) {
     return false;
   } finally {
     running = running.filter((one) => one !== control);
+    isLive = false;
     show();
   }
 }
 
-function addPiece(pieces, [text, accepted]) {
-  const end = pieces.at(-1);
-  if (end && end[1] === accepted) end[0] += text;
-  else pieces.push([text, accepted]);
+// runs: how many characters of the answer were drafted, or not, one after the other
+function addRun(runs, length, isAccepted) {
+  const end = runs.at(-1);
+  if (end && end[1] === isAccepted) end[0] += length;
+  else runs.push([length, isAccepted]);
 }
 
 // The one place that says how fast an answer is, while it comes and afterwards.
@@ -245,6 +243,7 @@ function finish(answer, part, isPlanned) {
   if (hasDrafts) figures.push(`${answer.length.toFixed(2)} tokens per round`);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
+  figures.push(...(t.notices ?? []));
   answer.figures = figures.join(" · ");
 }
 
@@ -317,8 +316,8 @@ $("menu").onclick = () => {
 $("strip").open = load("strip", !matchMedia("(max-width: 44em)").matches);
 $("strip").ontoggle = () => save("strip", $("strip").open);
 useSettings((name) => { if (name === "colour") draw(); }, () => { if (!$("model").options.length) models = loadModels(); });
-useChats({ show: () => { draw(); closeMenu(); }, leave, isBusy: () => running.length > 0 || editing !== null });
 useFiles(takesImages);
-useModels(() => { if (!running.length && !chat().turns.length) draw(); });
+useModels(() => { if (!running.length && !chat()?.turns.length) draw(); });
+await useChats({ show: () => { draw(); closeMenu(); }, leave, isBusy: () => running.length > 0 || editing !== null });
 draw();
 models = loadModels();

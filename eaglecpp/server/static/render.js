@@ -3,7 +3,11 @@
 // nothing: HTML in it is shown as text, a picture elsewhere is a link, and DOMPurify looks at all that is left.
 /* global markdownit, DOMPurify, hljs, katex */
 
-const MAX_CODE = 50_000;  // characters that are highlighted, again with every piece of an answer
+// What a model says has no bounds, and it is laid out again with its pieces as they come. In characters:
+const MAX_CODE = 50_000;  // that are highlighted
+const MAX_FORMULA = 4_000, MAX_LINES = 100;  // of one formula: what has no end so soon is none
+const MAX_SET = 20_000, MAX_FORMULAS = 500;  // of the formulas of a text, and how many: more are shown as they were written
+const MAX_TEXT = 200_000, MAX_LIVE = 40_000;  // that are laid out, and while more is coming; what is behind is shown as it is
 const DELIMITERS = [["$$", "$$", true], ["\\[", "\\]", true], ["\\(", "\\)", false], ["$", "$", false]];
 // no styles and no fonts are needed for MathML
 const FORMULA = { output: "mathml", throwOnError: false, errorColor: "currentcolor", strict: "ignore", trust: false, maxExpand: 300 };
@@ -26,7 +30,18 @@ DOMPurify.addHook("afterSanitizeAttributes", (node) => {
   if (node.tagName === "PRE") node.tabIndex = 0;  // it scrolls, with the keyboard as well
 });
 
-export const render = (text) => DOMPurify.sanitize(markdown.render(text), ALLOWED);
+const set = new Map();  // formulas, as they were set before
+let nSet = 0, nFormulas = 0;  // of this text: characters that were not, and formulas
+
+// isLive: whether more is coming
+export function render(text, isLive = false) {
+  nSet = nFormulas = 0;
+  const most = isLive ? MAX_LIVE : MAX_TEXT;
+  const end = text.length > most ? text.lastIndexOf("\n", most) + 1 || most : text.length;
+  const out = DOMPurify.sanitize(markdown.render(text.slice(0, end)), ALLOWED);
+  if (end < text.length) out.append(Object.assign(document.createElement("p"), { className: "rest", textContent: text.slice(end) }));
+  return out;
+}
 
 function highlight(code, language) {
   if (!hljs.getLanguage(language) || code.length > MAX_CODE) return "";
@@ -34,20 +49,39 @@ function highlight(code, language) {
 }
 
 function formula(tex, displayMode) {
-  try {
-    return katex.renderToString(tex, { ...FORMULA, displayMode });
-  } catch {
-    return `<code>${markdown.utils.escapeHtml(tex)}</code>`;
+  const key = `${displayMode}${tex}`;
+  if (++nFormulas > MAX_FORMULAS) return asWritten(tex);
+  if (!set.has(key)) {
+    nSet += tex.length;
+    if (nSet > MAX_SET) return asWritten(tex);
+    if (set.size > 1000) set.clear();
+    try {
+      set.set(key, katex.renderToString(tex, { ...FORMULA, displayMode }));
+    } catch {
+      set.set(key, asWritten(tex));
+    }
   }
+  return set.get(key);
+}
+
+const asWritten = (tex) => `<code>${markdown.utils.escapeHtml(tex)}</code>`;
+
+// Whether a mark is still to come. Many that have no end would be looked for at each of them.
+function comes(state, mark, from) {
+  state.marks ??= {};
+  state.marks[mark] ??= state.src.lastIndexOf(mark);
+  return from <= state.marks[mark];
 }
 
 function formulaInline(state, silent) {
   const { src, pos } = state;
   const [open, close, isDisplay] = DELIMITERS.find(([mark]) => src.startsWith(mark, pos)) ?? [];
   if (!open) return false;
-  const start = pos + open.length, end = src.indexOf(close, start);
+  const start = pos + open.length;
+  if (!comes(state, close, start)) return false;
+  const length = src.slice(start, start + MAX_FORMULA).indexOf(close), end = start + length;
   const tex = src.slice(start, end);
-  if (end < 0 || !tex.trim()) return false;
+  if (length < 0 || !tex.trim()) return false;
   if (open === "$" && (/^\s|\s$/.test(tex) || /\d/.test(src[end + 1] ?? ""))) return false;  // $5 and $6
   if (!silent) Object.assign(state.push("formula", "", 0), { content: tex, meta: isDisplay });
   state.pos = end + close.length;
@@ -58,11 +92,11 @@ function formulaInline(state, silent) {
 function formulaBlock(state, first, end, silent) {
   const line = (n) => state.src.slice(state.bMarks[n] + state.tShift[n], state.eMarks[n]);
   const [open, close] = DELIMITERS.slice(0, 2).find(([mark]) => line(first).startsWith(mark)) ?? [];
-  if (!open) return false;
+  if (!open || !comes(state, close, state.bMarks[first] + open.length)) return false;
   let text = line(first).slice(open.length), last = first;
-  while (!text.includes(close)) {
-    if (++last >= end || state.sCount[last] < state.blkIndent) return false;
-    text += "\n" + line(last);
+  for (let added = text; !added.includes(close); text += "\n" + added) {
+    if (++last >= end || state.sCount[last] < state.blkIndent || last - first > MAX_LINES || text.length > MAX_FORMULA) return false;
+    added = line(last);
   }
   if (!text.trimEnd().endsWith(close)) return false;
   if (silent) return true;
@@ -82,9 +116,10 @@ function headings({ tokens }) {
   }
 }
 
-// Wraps the characters of `root` whose flag is set. The rendered text is the source with marks left out, in order, so
-// both are walked side by side.
-export function colour(root, source, flags) {
+// Wraps the characters of `root` that were drafted. runs: [length, whether it was], over the source. The rendered text
+// is the source with marks left out, in order, so both are walked side by side.
+export function colour(root, source, runs) {
+  const flags = runs.flatMap(([length, isOn]) => Array(length).fill(isOn));
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   const nodes = [];
   while (walker.nextNode()) if (!walker.currentNode.parentNode.closest("math")) nodes.push(walker.currentNode);
@@ -95,8 +130,8 @@ export function colour(root, source, flags) {
     let run = "", on = false;
     for (const char of text) {
       let now = on;
-      const found = source.indexOf(char, at);
-      if (found >= 0 && found - at < 120) {
+      const found = at + source.slice(at, at + 120).indexOf(char);
+      if (found >= at) {
         now = flags[found];
         at = found + char.length;
       }

@@ -2,70 +2,52 @@
 """Downloads one blob, even across interruptions: ranged requests into a partial file that outlives us.
 
 The partial file is named by the digest of the whole, so it can only ever be continued with the same content.
-When it is complete its SHA-256 is checked; a wrong one is thrown away. Servers are expected to fail: cut
-connections are continued, 429 and 5xx are retried as the server says, and if a server ignores ranges the
-download starts again from the first byte.
+When it is complete its SHA-256 is checked, and it becomes the blob; a wrong one is thrown away. Servers are
+expected to fail: cut connections are continued, 429 and 5xx are retried as the server says, and if a server
+ignores ranges the download starts again from the first byte. All that is bounded: five tries in all, each of
+which is said, for a file as long as was listed; a small answer has a time in which it must be whole.
+
+`huggingface_hub` could do none of it for us: killed, it begins again and leaves what came
+(huggingface/huggingface_hub#4196); it stores a changed byte under the digest of the right one; and its HTTP
+library, another one in every major version, would have to be kept from other networks, too.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
+import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
-from urllib.parse import urljoin
+from typing import TypeVar
 
-import requests
-from requests.adapters import HTTPAdapter
-from requests.auth import AuthBase
-from urllib3.util import Retry
+import httpx
 
 from eaglecpp.files import sync
-from eaglecpp.store.content import check_space, file_digest
-from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status
+from eaglecpp.store.content import check_space, file_digest, is_sound
+from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.locks import lock_blob
+from eaglecpp.store.manifest import IMAGE, Layer
+from eaglecpp.store.remote.reach import Session
+from eaglecpp.store.transaction import Transaction
 
-__all__ = [
-    "MAX_SMALL",
-    "Remote",
-    "Token",
-    "fetch",
-    "get",
-    "need_space",
-    "new_session",
-    "offline_mode",
-    "require_online",
-]
+__all__ = ["MAX_SMALL", "Remote", "fetch", "fetch_layer", "get", "require_online"]
 
+_T = TypeVar("_T")
 _log = logging.getLogger("eaglecpp.store")
-_CHUNK = 64 << 10  # what a broken connection loses at most: urllib3 drops a chunk it could not fill
-_TIMEOUT_S = (15, 60)  # to connect, between two packets
-_LONGEST_WAIT_S = 60  # before a retry, whatever the server asks for
+_LONGEST_WAIT_S = 60  # before another try, whatever the server asks for
 MAX_SMALL = 16 << 20
 """Bytes of a manifest, a config, a template: more than any honest one has."""
-_MAX_FAILURES = 5
-"""How often in a row a connection may break without a new byte."""
+_SMALL_S = 45.0
+"""In which such an answer must be whole, all tries together."""
+_MAX_TRIES, _MAX_SMALL_TRIES = 5, 3
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later request may not get
-
-
-class Token(AuthBase):
-    """A bearer token. As an auth object, so that no `.netrc` entry takes its place; requests drops it when a
-    redirect leads to another host.
-    """
-
-    def __init__(self, token: str | None) -> None:
-        self.token = token
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self.token:
-            request.headers["Authorization"] = f"Bearer {self.token}"
-        return request
 
 
 @dataclass(frozen=True)
@@ -82,253 +64,228 @@ class Remote:
     size: int
     file: str
     owner: str
-    auth: Token = field(default_factory=lambda: Token(None))
+    token: str = ""
     help: str = ""
 
-
-class _Retry(Retry):
-    """Waits as long as the server asks for, but not for hours."""
-
-    def get_retry_after(self, response: Any) -> float | None:
-        wait = super().get_retry_after(response)
-        return None if wait is None else min(wait, _LONGEST_WAIT_S)
+    @property
+    def label(self) -> str:
+        """What it is, for messages."""
+        return f"{self.owner}: {self.file}"
 
 
-class _Session(requests.Session):
-    """Follows no redirect that leaves encryption, unless the user gave it up himself (`verify` is off)."""
+class _TryAgain(Exception):
+    """What a later request may not get. wait_s: what the server asks for; is_busy: it did answer"""
 
-    def get_redirect_target(self, resp: requests.Response) -> str | None:
-        target = super().get_redirect_target(resp)
-        if target is not None and self.verify and resp.url.lower().startswith("https:"):
-            url = urljoin(resp.url, target)
-            if not url.lower().startswith("https:"):
-                raise _DowngradeError(
-                    f"{_host(resp.url)} redirects from https to {url.partition(':')[0]}://{_host(url)}, "
-                    "which is not encrypted; refused"
-                )
-        return target
-
-
-class _DowngradeError(requests.RequestException):
-    """A redirect that leaves encryption."""
-
-
-def new_session(*, verify: bool = True) -> requests.Session:
-    """A session that retries what is worth retrying. verify: check TLS certificates, and stay encrypted."""
-    retry = _Retry(
-        total=5, connect=2, backoff_factor=0.5, status_forcelist=_BUSY,
-        allowed_methods={"GET", "HEAD"}, respect_retry_after_header=True, raise_on_status=False,
-    )  # fmt: skip
-    session = _Session()
-    session.verify = verify
-    for scheme in ("https://", "http://"):
-        session.mount(scheme, HTTPAdapter(max_retries=retry))
-    return session
-
-
-def need_space(root: Path, remotes: Sequence[Remote]) -> None:
-    """Raises StoreError when the disk has no room for what is still missing of these."""
-    missing = 0
-    for remote in {remote.digest: remote for remote in remotes}.values():
-        if not blob_path(root, remote.digest).exists():
-            missing += max(0, remote.size - _size(partial_path(root, remote.digest)))
-    if missing:
-        (root / "blobs").mkdir(parents=True, exist_ok=True)
-        check_space(root / "blobs", missing, "the download")
-
-
-def offline_mode() -> bool:
-    """Whether the user forbids the network, by the variables of huggingface_hub or llama.cpp."""
-    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE")
-    return any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in names)
+    def __init__(self, reason: str, wait_s: float = 0.0, *, is_busy: bool = False) -> None:
+        super().__init__(reason)
+        self.wait_s, self.is_busy = wait_s, is_busy
 
 
 def require_online(what: str) -> None:
-    """Raises OfflineError in offline mode."""
-    if offline_mode():
+    """Raises OfflineError where a variable of huggingface_hub or llama.cpp forbids the network."""
+    names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE")
+    if any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in names):
         raise OfflineError(f"{what}: not on this machine, and offline mode is on (HF_HUB_OFFLINE)")
 
 
-def get(
-    session: requests.Session,
-    url: str,
-    owner: str,
-    auth: Token,
-    help: str,
-    *,
-    said: Mapping[int, str] | None = None,
-    **headers: str,
-) -> bytes:
-    """A small answer, whole. said: what a status means, in place of what it usually does. Raises
-    DownloadError, also for an answer of more than `MAX_SMALL` bytes.
+def get(session: Session, url: str, owner: str, help: str, token: str = "", **headers: str) -> bytes:
+    """A small answer, whole. Raises DownloadError, also for one of more than `MAX_SMALL` bytes or `_SMALL_S`
+    seconds.
     """
     require_online(owner)
-    headers |= {"Accept-Encoding": "identity"}
-    with (
-        _errors(url, owner),
-        session.get(url, auth=auth, headers=headers, timeout=_TIMEOUT_S, stream=True) as response,
-    ):
-        _check_status(response, owner, url, help, said or {})
-        return b"".join(_pieces(response, MAX_SMALL, owner))
+    end = time.monotonic() + _SMALL_S
+
+    def ask() -> bytes:
+        with session.get(url, headers, token, silent_s=_SMALL_S / 3, end=end) as response:
+            _check_status(response, owner, url, help)
+            return b"".join(_pieces(response, MAX_SMALL, owner))
+
+    failed = f"cannot reach {httpx.URL(url).netloc.decode()}"
+    return _tried(ask, owner, failed, silent, max_tries=_MAX_SMALL_TRIES, end=end)
 
 
-def _pieces(response: requests.Response, limit: int, owner: str) -> Iterator[bytes]:
-    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError."""
+def _tried(
+    once: Callable[[], _T], owner: str, failed: str, report: Report, *, max_tries: int, end: float = math.inf
+) -> _T:
+    """What `once` returns; it is tried again when a connection breaks or a server is busy, and `report` hears
+    of it before. failed: what is said of the last try; end: the time (monotonic) after which none follows.
+
+    Raises OfflineError, and DownloadError for what another try would not change.
+    """
+    for n_tries in range(1, max_tries + 1):
+        try:
+            return once()
+        except (httpx.HTTPError, httpx.InvalidURL, _TryAgain) as error:
+            reason = _plain(error)
+            if not isinstance(error, httpx.TransportError | _TryAgain) or _is_final(error):
+                raise DownloadError(f"{owner}: {reason}") from error
+            again = error if isinstance(error, _TryAgain) else _TryAgain(reason)
+            wait_s = max(min(8.0, 0.25 * 2**n_tries), again.wait_s)
+            if n_tries == max_tries or time.monotonic() + wait_s > end:
+                if again.is_busy:
+                    raise DownloadError(f"{owner}: {reason}") from error
+                raise OfflineError(f"{owner}: {failed}: {reason}") from error
+            report(Status(f"{owner}: {reason}; try {n_tries + 1} of {max_tries}"))
+            _log.info("%s: %s; try %d of %d", owner, reason, n_tries + 1, max_tries)
+            time.sleep(wait_s)
+    raise AssertionError
+
+
+def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
+    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError, httpx's errors."""
     coding = response.headers.get("Content-Encoding", "identity").lower()
-    if coding not in ("", "identity"):  # it was told not to; what it packs may unpack to anything
+    if coding not in ("", "identity"):  # it was asked not to; what it packs may unpack to anything
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
-    for piece in response.iter_content(_CHUNK):
+    for piece in response.iter_raw():
         n_bytes += len(piece)
         if n_bytes > limit:
             raise DownloadError(f"{owner}: expected at most {limit} bytes, but the server sent more")
         yield piece
 
 
-def fetch(
-    session: requests.Session,
-    root: Path,
-    remote: Remote,
-    report: Report,
-    keep: Callable[[Path], Path] = lambda path: path,
-) -> Path:
-    """The content of `remote`, complete and with the right digest: its partial file, or the blob that another
-    process made of it meanwhile; what `keep` makes of that, while nobody else touches the partial file.
+def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
+    """The blob with the content of `remote`, whose digest was checked.
 
     Raises DownloadError, and DigestError for a server that sends something else.
     """
-    require_online(f"{remote.owner}: {remote.file}")
     path, blob = partial_path(root, remote.digest), blob_path(root, remote.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
+    failed = f"given up after {_MAX_TRIES} tries (what came is kept: run the command again to continue)"
     with lock_blob(root, remote.digest, report):
-        while _size(blob) != remote.size:
-            resumed = _size(path) > 0
-            try:
-                _receive(session, path, remote, report)
-                if _is_right(path, remote, report):
-                    return keep(path)
-                path.unlink()
-            except FileNotFoundError:
-                if _size(blob) == remote.size:  # the process that held the lock before us has just stored it
-                    break
-                raise
-            if not resumed:
-                raise DigestError(
-                    f"{remote.owner}: {remote.file}: the server sent something other than "
-                    f"{remote.digest}; nothing was stored. Try again later, or ask the repository's owner"
-                )
-            _log.warning("%s: the resumed download is damaged; starting again", remote.file)
-        return keep(blob)
+        if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
+            require_online(remote.label)
+            check_space(path.parent, remote.size - max(0, _size(path)), "the download")
+            receive = partial(_receive, session, path, remote, report)
+            _tried(receive, remote.label, failed, report, max_tries=_MAX_TRIES)
+            path.replace(blob)
+            sync(blob.parent)
+    return blob
 
 
-def _is_right(path: Path, remote: Remote, report: Report) -> bool:
-    step = Status("verifying sha256 digest", remote.digest, file=remote.file)
-    if file_digest(path, report, step) != remote.digest:
-        return False
-    sync(path)
-    return True
+def fetch_layer(
+    transaction: Transaction,
+    session: Session,
+    kind: str,
+    remote: Remote,
+    *,
+    name: str = "",
+    cached: Path | None = None,
+) -> tuple[Layer, Path]:
+    """A layer with the content of `remote` and a file that holds it, from where it is nearest: our store,
+    Ollama's, a local cache, the server.
+
+    cached: a local copy that may be used instead, once its digest is checked
+    Raises DownloadError, DigestError, StoreError.
+    """
+    layer = Layer(IMAGE + kind, remote.digest, remote.size, name=name)
+    stored = transaction.sound_blob(remote.digest, remote.size)
+    if stored is not None:
+        transaction.add_shared(remote.digest, stored)
+        return layer, stored
+    if cached is not None:
+        copy = transaction.add_file(kind, cached, name=name)
+        if copy.digest == remote.digest:
+            return copy, cached
+        _log.warning("the content of %s does not match its name; downloading it instead", cached)
+    return layer, fetch(session, transaction.root, remote, transaction.report)
 
 
-def _receive(session: requests.Session, path: Path, remote: Remote, report: Report) -> None:
-    """Brings the partial file to its full size."""
-    failures = 0
-    while (before := _size(path)) != remote.size:
-        if before > remote.size:
-            path.unlink()
-            continue
-        try:
-            _stream(session, path, remote, report)
-        except (
-            requests.ConnectionError,
-            requests.Timeout,
-            requests.exceptions.ChunkedEncodingError,
-        ) as error:
-            failures = failures + 1 if _size(path) <= before else 1
-            if failures > _MAX_FAILURES:
-                raise OfflineError(
-                    f"{remote.owner}: {remote.file}: the connection broke {failures} times: {_plain(error)}. "
-                    "What was downloaded is kept; run the command again to continue"
-                ) from error
-            _log.info("%s: %s; continuing at byte %d", remote.file, _plain(error), _size(path))
-            time.sleep(min(8.0, 0.25 * 2**failures))
-    report(_progress(remote, remote.size))
-
-
-def _stream(session: requests.Session, path: Path, remote: Remote, report: Report) -> None:
-    """One request: appends what the server sends, until its end or until it breaks off."""
+def _receive(session: Session, path: Path, remote: Remote, report: Report) -> None:
+    """One try to bring the partial file to its full size, and its check."""
+    if _size(path) > remote.size:
+        path.unlink()
     start = _size(path)
-    headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    with session.get(
-        remote.url, auth=remote.auth, headers=headers, timeout=_TIMEOUT_S, stream=True
-    ) as response:
+    if start < remote.size:
+        _stream(session, path, remote, report)
+    report(_progress(remote, remote.size))
+    step = Status("verifying sha256 digest", remote.digest, file=remote.file)
+    if file_digest(path, report, step) == remote.digest:
+        sync(path)
+        return
+    path.unlink()
+    if start > 0:
+        raise _TryAgain("what an earlier try had left is damaged; it starts again")
+    raise DigestError(
+        f"{remote.label}: the server sent something other than {remote.digest}; nothing was stored. Try "
+        "again later, or ask the repository's owner"
+    )
+
+
+def _stream(session: Session, path: Path, remote: Remote, report: Report) -> None:
+    """One request: appends what the server sends, until its end or until it breaks off."""
+    start = max(0, _size(path))
+    headers = {"Range": f"bytes={start}-"} if start else {}
+    with session.get(remote.url, headers, remote.token) as response:
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it
             path.unlink()
-            raise requests.ConnectionError("the server refuses to continue at this byte")
-        _check_status(response, remote.owner, remote.url, remote.help, {})
+            raise _TryAgain(f"the server refuses to continue at byte {start}; it starts again")
+        _check_status(response, remote.owner, remote.url, remote.help)
         if start and not _continues(response, start):
             start = 0
+        length = response.headers.get("Content-Length", "")
+        if length.isdecimal() and start + int(length[:20]) != remote.size:
+            raise DownloadError(
+                f"{remote.label}: expected {remote.size} bytes, as listed, the server has "
+                f"{start + int(length[:20])}. Try again later, or ask the repository's owner"
+            )
         with path.open("r+b" if start else "wb") as stream:
             stream.seek(start)
-            for chunk in _pieces(response, remote.size - start, f"{remote.owner}: {remote.file}"):
-                start += len(chunk)
-                stream.write(chunk)
+            for piece in _pieces(response, remote.size - start, remote.label):
+                start += len(piece)
+                stream.write(piece)
                 report(_progress(remote, start))
     if start < remote.size:
-        raise requests.ConnectionError(f"the server closed the connection after {start} bytes")
+        raise _TryAgain(f"the server closed the connection after {start} bytes")
 
 
-def _continues(response: requests.Response, start: int) -> bool:
+def _continues(response: httpx.Response, start: int) -> bool:
     """Whether the answer is the rest that was asked for, not everything from the first byte."""
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return response.status_code == 206 and match is not None and int(match[1]) == start
 
 
-def _check_status(
-    response: requests.Response, owner: str, url: str, help: str, said: Mapping[int, str]
-) -> None:
+def _check_status(response: httpx.Response, owner: str, url: str, help: str) -> None:
     status = response.status_code
     if status < 400:
         return
-    place = url.partition("?")[0]  # the rest of a signed address is a secret
-    reason = {
+    address = url.partition("?")[0]  # the rest of a signed one is a secret
+    text = {
         401: f"access refused (401). {help}",
         403: f"access refused (403). {help}",
-        404: f"not found (404): {place}. {help}",
+        404: f"not found (404): {address}. {help}",
         429: "the server is asking us to wait (429); try again in a few minutes",
-        **said,
-    }.get(status, f"the server returned {status} {response.reason} for {place}")
-    raise DownloadError(f"{owner}: {reason.strip()}")
-
-
-@contextmanager
-def _errors(url: str, owner: str) -> Iterator[None]:
-    try:
-        yield
-    except requests.exceptions.SSLError as error:
-        raise DownloadError(f"{owner}: {_plain(error)}") from error
-    except (requests.ConnectionError, requests.Timeout, requests.exceptions.ChunkedEncodingError) as error:
-        raise OfflineError(f"{owner}: cannot reach {_host(url)}: {_plain(error)}") from error
-    except requests.RequestException as error:
-        raise DownloadError(f"{owner}: {_plain(error)}") from error
+    }.get(status, f"the server returned {status} {response.reason_phrase} for {address}")
+    if status in _BUSY:
+        wait = response.headers.get("Retry-After", "")
+        raise _TryAgain(text, min(int(wait[:9]), _LONGEST_WAIT_S) if wait.isdecimal() else 0.0, is_busy=True)
+    raise DownloadError(f"{owner}: {text.strip()}")
 
 
 def _progress(remote: Remote, completed: int) -> Status:
     return Status(f"pulling {remote.digest[7:19]}", remote.digest, remote.size, completed, remote.file)
 
 
-def _host(url: str) -> str:
-    return url.split("/")[2] if "://" in url else url
+def _is_final(error: BaseException | None) -> bool:
+    """Whether another try would not change it: a certificate, a scheme that we do not speak."""
+    if not isinstance(error, httpx.ConnectError):
+        return isinstance(error, httpx.UnsupportedProtocol)
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _plain(error: Exception) -> str:
-    """The cause in one line, without the objects that urllib3 prints."""
-    text = str(error.args[0]) if error.args else str(error)
-    match = re.search(r"\[Errno -?\d+\] ([^')\"]+)|: ([A-Z][a-z][^()<>]+)['\")]*$", text)
-    return (match[1] or match[2]).strip() if match else " ".join(text.split())[:200]
+    """The cause in one line."""
+    if isinstance(error, httpx.ReadTimeout):
+        return "it was silent for too long"
+    text = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(error).split()))
+    return text[:200] or type(error).__name__
 
 
 def _size(path: Path) -> int:
+    """Bytes of a file, -1 without one."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
-        return 0
+        return -1

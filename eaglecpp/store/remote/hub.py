@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: MIT
 """Repositories of the Hugging Face Hub: what is in them, which GGUF is meant, and copies in local caches.
 
-`huggingface_hub` knows the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...). Lists and
-files come through `download`: it cannot resume after a killed process (huggingface/huggingface_hub#4196), and
-its HTTP library is another one in every major version. Rules for choosing a file are llama.cpp's (`-hf`:
-common/download.cpp).
+`huggingface_hub` knows the token, the address and the cache (HF_TOKEN, HF_ENDPOINT, HF_HOME ...); lists and
+files come through `download`. Rules for choosing a file are llama.cpp's (`-hf`: common/download.cpp).
+
+Of a checkpoint, large files are downloaded once, into our store's blobs, where they are kept for the next
+conversion (for two weeks, see `transaction`).
 """
 
 from __future__ import annotations
@@ -13,35 +14,44 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
-import requests
-
+from eaglecpp.data_dir import expanded, folder_named
+from eaglecpp.files import link
 from eaglecpp.references.reference import all_parts
-from eaglecpp.store.errors import DigestError, DownloadError
-from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, get, new_session
+from eaglecpp.store.drafters import QUANT
+from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
+from eaglecpp.store.layout import child
+from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
+from eaglecpp.store.remote.reach import Session, hub_endpoint
 
 __all__ = [
     "HubFile",
     "Repository",
-    "cached_models",
+    "checkpoint_files",
     "choose_drafter",
     "choose_model",
-    "list_cached",
-    "list_repository",
+    "fetch_folder",
+    "find_repository",
+    "quant_of",
     "read_small",
 ]
 
+_ALWAYS = ("config.json", "params.json", "README.md")
+_WEIGHTS = (
+    ("model.safetensors.index.json", ".safetensors"),
+    ("pytorch_model.bin.index.json", ".bin"),
+)
+_NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 _NEVER_MAIN = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_QUANT = re.compile(
-    r"(?i)(?<![A-Za-z0-9])(?:I?Q([1-8])(?:_[A-Z0-9]+)*|BF16|F16|F32|MXFP4|TQ[12]_0)(?![A-Za-z0-9])"
-)
+_QUANT = re.compile(rf"(?i)(?<![A-Za-z0-9]){QUANT}(?![A-Za-z0-9])")
 
 
 @dataclass(frozen=True)
@@ -80,7 +90,7 @@ class Repository:
 
     def url(self, file: HubFile) -> str:
         """Its address."""
-        return f"{_endpoint()}/{self.id}/resolve/{quote(self.commit, safe='')}/{quote(file.path)}"
+        return f"{hub_endpoint()}/{self.id}/resolve/{quote(self.commit, safe='')}/{quote(file.path)}"
 
     def remote(self, file: HubFile) -> Remote:
         """Where to download a large file."""
@@ -89,19 +99,31 @@ class Repository:
         )
 
 
-def list_repository(repo_id: str, revision: str | None = None) -> Repository:
-    """What a repository holds. Raises OfflineError without a connection, DownloadError for the rest."""
+def find_repository(repo_id: str, revision: str = "", report: Report = silent) -> Repository:
+    """What a repository holds, files pointing at copies in local caches; where the Hub cannot be reached,
+    what the caches have of it. Raises OfflineError where they have nothing, DownloadError for the rest.
+    """
+    cached = list_cached(repo_id)
+    try:
+        repository = _listed(repo_id, revision)
+    except OfflineError as error:
+        if cached is None or revision:
+            raise
+        report(Status(f"{error}; using the copy in the local cache"))
+        return cached
+    have = {file.digest: file.cached for file in cached.files if file.digest} if cached else {}
+    files = tuple(replace(file, cached=have.get(file.digest)) for file in repository.files)
+    return replace(repository, files=files)
+
+
+def _listed(repo_id: str, revision: str) -> Repository:
     at = f"/revision/{quote(revision, safe='')}" if revision else ""
-    help = _access_help(repo_id)
-    missing = f"no such repository on the Hub, or private. {help}"
-    said = {401: missing, 403: f"gated on the Hub. {help}", 404: missing}
-    with new_session() as session:
-        url = f"{_endpoint()}/api/models/{repo_id}{at}?blobs=true"
-        data = get(session, url, repo_id, _token(), help, said=said)
+    with Session() as session:
+        url = f"{hub_endpoint()}/api/models/{repo_id}{at}?blobs=true"
+        data = get(session, url, repo_id, _access_help(repo_id), _token())
     try:
         info = json.loads(data)
-        files = tuple(map(_file, info["siblings"]))
-        return Repository(repo_id, str(info["sha"]), files)
+        return Repository(repo_id, str(info["sha"]), tuple(map(_file, info["siblings"])))
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DownloadError(f"{repo_id}: expected the Hub's list of files, found {data[:80]!r}") from error
 
@@ -133,30 +155,6 @@ def list_cached(repo_id: str) -> Repository | None:
     return None
 
 
-def cached_models() -> list[tuple[str, int]]:
-    """Repositories of GGUF models in the local caches, and the bytes of what is there."""
-    found = {}
-    for root in _cache_roots():
-        for folder in sorted(root.glob("models--*--*")):
-            repo = folder.name.removeprefix("models--").replace("--", "/", 1)
-            cached = list_cached(repo)
-            files = [] if cached is None else _gguf_files(cached)
-            if files:
-                found[repo] = sum(file.size for file in files)
-    return list(found.items())
-
-
-def with_cached(repository: Repository) -> Repository:
-    """The repository with its files pointing at local copies of the same content."""
-    cached = list_cached(repository.id)
-    have = {file.digest: file.cached for file in cached.files if file.digest} if cached is not None else {}
-    files = tuple(
-        HubFile(file.path, file.size, file.digest, file.git, have.get(file.digest))
-        for file in repository.files
-    )
-    return Repository(repository.id, repository.commit, files)
-
-
 def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
     """The GGUF that `user/repo:quant` means, all parts of a split one in order.
 
@@ -173,9 +171,9 @@ def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
 def choose_drafter(repository: Repository, target: HubFile | None = None, quant: str = "") -> HubFile | None:
     """The drafter GGUF in a repository, None without any.
 
-    target: the target's file in it: the drafter nearest to its folder counts, then the one of the same
-            quantisation, then the one with the nearest number of bits. Only `eagle3-*.gguf` is taken for a
-            drafter beside a target, as in llama.cpp
+    target: the target's file in it: a drafter in its folder counts, then one of the same quantisation, then
+            the one with the nearest number of bits. Only `eagle3-*.gguf` is taken for a drafter next to a
+            target, as in llama.cpp
     quant:  without a target: the quantisation asked for, "" for the usual one
     """
     files = _gguf_files(repository)
@@ -187,25 +185,24 @@ def choose_drafter(repository: Repository, target: HubFile | None = None, quant:
         ):
             drafters = files
         return _pick(drafters, quant) if quant else _pick(drafters, "Q8_0") or _pick(drafters, "")
-    wanted = quant_of(target.name)
+    wanted, folder = quant_of(target.name), PurePosixPath(target.path).parent
 
-    def rank(file: HubFile) -> tuple[int, bool, float]:
-        ours, theirs = PurePosixPath(file.path).parent.parts, PurePosixPath(target.path).parent.parts
-        common = sum(1 for a, b in zip(ours, theirs, strict=False) if a == b)
-        mine = quant_of(file.name)
-        return -common, mine != wanted, abs(_bits(mine) - _bits(wanted))
+    def rank(file: HubFile) -> tuple[bool, bool, float]:
+        quant = quant_of(file.name)
+        is_near = PurePosixPath(file.path).parent == folder
+        return not is_near, quant != wanted, abs(_bits(quant) - _bits(wanted))
 
     return min(drafters, key=rank, default=None)
 
 
-def read_small(session: requests.Session, repository: Repository, file: HubFile) -> bytes:
+def read_small(session: Session, repository: Repository, file: HubFile) -> bytes:
     """The content of a small file (config, template), checked. Raises DownloadError, DigestError."""
     if file.size > MAX_SMALL:
         raise DownloadError(f"{repository.id}: {file.path}: {file.size} bytes; at most {MAX_SMALL} are read")
     if file.cached is not None:
         return file.cached.read_bytes()
     url = repository.url(file)
-    data = get(session, url, f"{repository.id}: {file.path}", _token(), _access_help(repository.id))
+    data = get(session, url, f"{repository.id}: {file.path}", _access_help(repository.id), _token())
     if file.digest:
         found, expected = f"sha256:{hashlib.sha256(data).hexdigest()}", file.digest
     else:
@@ -213,6 +210,55 @@ def read_small(session: requests.Session, repository: Repository, file: HubFile)
     if expected and found != expected:
         raise DigestError(f"{repository.id}: {file.path}: expected {expected}, the server sent {found}")
     return data
+
+
+def checkpoint_files(repository: Repository, folder: str = "") -> list[HubFile]:
+    """The files of the drafter checkpoint in a folder of a repository. Raises DownloadError without one."""
+    inside = [file for file in _inside(repository, folder) if file.name not in _NOT_WEIGHTS]
+    for index, suffix in _WEIGHTS:
+        weights = [file for file in inside if file.name.endswith(suffix) or file.name == index]
+        if weights:
+            return [*(file for file in inside if file.name in _ALWAYS), *weights]
+    raise DownloadError(
+        f"{f'{repository.id}/{folder}'.rstrip('/')}: it contains no drafter: expected an eagle3-*.gguf, or a "
+        "checkpoint (.safetensors or .bin)"
+    )
+
+
+def fetch_folder(
+    session: Session,
+    root: Path,
+    repository: Repository,
+    files: Sequence[HubFile],
+    into: Path,
+    report: Report,
+) -> Path:
+    """A folder below `into`, named as the repository is, with these files. root: of our store.
+
+    Raises DownloadError, DigestError, StoreError.
+    """
+    folder = child(into, PurePosixPath(repository.id).name)
+    folder.mkdir(parents=True)
+    for file in files:
+        path = child(folder, file.name)
+        if file.cached is not None:
+            _link_or_copy(file.cached, path)
+        elif file.digest:
+            _link_or_copy(fetch(session, root, repository.remote(file), report), path)
+        else:
+            path.write_bytes(read_small(session, repository, file))
+    return folder
+
+
+def _link_or_copy(file: Path, path: Path) -> None:
+    try:
+        link(file, path)
+    except OSError:
+        shutil.copyfile(file, path)
+
+
+def _inside(repository: Repository, folder: str) -> list[HubFile]:
+    return [file for file in repository.files if str(PurePosixPath(file.path).parent) == (folder or ".")]
 
 
 def _gguf_files(repository: Repository) -> list[HubFile]:
@@ -264,39 +310,29 @@ def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> 
 
 def quant_of(name: str) -> str:
     """The quantisation in a file's name, in capitals; "" when there is none."""
-    matches = list(_QUANT.finditer(name))
-    return matches[-1][0].upper() if matches else ""
+    return next(reversed(_QUANT.findall(name)), "").upper()
 
 
 def _bits(quant: str) -> float:
-    match = _QUANT.fullmatch(quant)
-    if match is not None and match[1]:
-        return float(match[1])
-    return {"F32": 32.0, "F16": 16.0, "BF16": 16.0, "MXFP4": 4.0}.get(quant, 8.0)
+    digits = re.search(r"[0-9]+", quant)
+    return float(digits[0]) if digits else 8.0
 
 
 def _cache_roots() -> list[Path]:
     from huggingface_hub import constants
 
-    places = [os.environ.get("LLAMA_CACHE"), constants.HF_HUB_CACHE]
-    return [Path(place).expanduser() for place in dict.fromkeys(places) if place]
+    folders = [folder_named("LLAMA_CACHE"), expanded(constants.HF_HUB_CACHE)]
+    return [folder for folder in dict.fromkeys(folders) if folder is not None]
 
 
-def _endpoint() -> str:
-    """llama.cpp's variable, or huggingface_hub's (HF_ENDPOINT)."""
-    from huggingface_hub import constants
-
-    return (os.environ.get("MODEL_ENDPOINT") or constants.ENDPOINT).rstrip("/")
-
-
-def _token() -> Token:
+def _token() -> str:
     from huggingface_hub import get_token
 
-    return Token(get_token())
+    return get_token() or ""
 
 
 def _access_help(repo_id: str) -> str:
     return (
-        f"If it needs permission: accept its terms at https://huggingface.co/{repo_id}, and set HF_TOKEN or "
-        "run `hf auth login`"
+        "Check the name. If the repository is private, or gated and needs permission: accept its terms at "
+        f"https://huggingface.co/{repo_id}, and set HF_TOKEN or run `hf auth login`"
     )

@@ -5,36 +5,36 @@
 
 What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
 when a pull brings a newer target and says nothing about drafters.
+
+The registry's protocol is Docker's: `GET /v2/<namespace>/<model>/manifests/<tag>` and `.../blobs/<digest>`.
+Models that need a login are refused with advice on what to do. Source: ollama/ollama: server/images.go,
+server/download.go.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import requests
-
 from eaglecpp.errors import MismatchError
+from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import model_name
-from eaglecpp.store.content import read_small
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, why_none
-from eaglecpp.store.errors import DownloadError, OfflineError, Report, Status, StoreError, silent
+from eaglecpp.store.errors import DownloadError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.fit import check_fit
-from eaglecpp.store.manifest import MAX_JSON, Config, Layer
+from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.remote import hub
-from eaglecpp.store.remote.download import need_space, new_session
-from eaglecpp.store.remote.drafter import draft_config, fetch_drafter
-from eaglecpp.store.remote.find_draft import find_draft
-from eaglecpp.store.remote.layers import fetch_layer
-from eaglecpp.store.remote.registry import find_registered
+from eaglecpp.store.remote.download import Remote, fetch_layer, get
+from eaglecpp.store.remote.drafter import draft_config, fetch_drafter, find_draft
+from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
@@ -42,6 +42,8 @@ __all__ = ["Pulled", "known_matches", "offer_drafter", "pull"]
 
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
+_MAX_LAYERS = 1000
+"""Of a model; a split GGUF has a layer for each part."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,18 @@ def pull(
     draft_type: tensor type of a drafter that has to be converted
     insecure:   allow http, and TLS certificates that do not check out
     stores:     None = those of this user
-    Raises ModelNotFoundError for what is no name, DownloadError, DigestError, StoreError, MismatchError,
-    UnsupportedError, ConvertError.
+    Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
+    asked), DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
     name = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(name)
     asked, name = name, canonical(name if packaged is None else packaged.hub)
+    if not name.is_hub:
+        require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
-    with new_session(verify=not insecure) as session:
-        puller = _HubPull if name.is_hub else _RegistryPull
+    with Session(verify=not insecure) as session:
         try:
-            result = puller(stores, session, name, draft, draft_type, insecure, report).run()
+            result = _Pull(stores, session, name, draft, draft_type, insecure, report).run()
         except DownloadError as error:
             if stores.find(name) is None and (near := stores.near(str(asked))):
                 raise type(error)(f"{error}{near}") from error
@@ -101,184 +104,180 @@ def offer_drafter(name: ModelName | None, files: Sequence[Path], facts: Facts) -
     return next((match for match in known_matches(name, files, facts) if not match.drafter.refused), None)
 
 
+@dataclass(frozen=True)
+class _Published:
+    """What a publisher gives.
+
+    files:    the target's GGUF
+    values:   the config, empty for what the GGUF says
+    original: config layer and manifest as they came, for when nothing is added to them; None in place of a
+              manifest that is to be written anew
+    sibling:  a drafter in the target's repository
+    """
+
+    layers: list[Layer]
+    files: list[Path]
+    values: dict[str, Any]
+    original: tuple[Layer, bytes | None] | None = None
+    sibling: tuple[hub.Repository, hub.HubFile] | None = None
+
+    @property
+    def has_draft(self) -> bool:
+        return any(layer.kind == "draft" for layer in self.layers)
+
+
 @dataclass
 class _Pull:
-    """One pull; the subclasses know where the target comes from."""
-
     stores: Stores
-    session: requests.Session
+    session: Session
     name: ModelName
     draft: str | None
     draft_type: str
     insecure: bool
     report: Report
+    notices: list[Notice] = field(default_factory=list)
 
-    def run(self) -> Pulled:
-        raise NotImplementedError
-
-    def finish(
-        self,
-        transaction: Transaction,
-        layers: list[Layer],
-        files: Sequence[Path],
-        config: Config,
-        *,
-        original: tuple[Layer, bytes] | None = None,
-        sidecar: tuple[hub.Repository, hub.HubFile] | None = None,
-    ) -> Pulled:
-        """Adds the drafter to a target's layers and makes the model.
-
-        files:    the target's GGUF
-        config:   what the target's origin says of it; empty for what its GGUF says
-        original: config layer and manifest as they came, for when nothing is added to them
-        sidecar:  a drafter that lies beside the target
-        """
-        facts = read_facts(files)
-        values = config.values or _base_config(facts)
-        drafter, notices = self._drafter(transaction, files, facts, sidecar)
-        if drafter is not None:
-            layer, drafter_facts = drafter
-            values = {**values, "draft": draft_config(drafter_facts)}
-            model = transaction.commit(self.name, [*layers, layer], values)
-            return Pulled(model, None, tuple(notices))
-        if original is not None:
-            model = transaction.commit(self.name, layers, original[0], data=original[1])
-        else:
-            model = transaction.commit(self.name, layers, values)
-        offered = None
-        if self.draft is None and sidecar is not None:
-            offered = KnownDrafter.unlisted(sidecar[0].id, "the same repository")
-        elif self.draft is None:
-            match = offer_drafter(self.name, files, facts)
-            offered = None if match is None else match.drafter
-        return Pulled(model, offered, tuple(notices))
-
-    def _drafter(
-        self,
-        transaction: Transaction,
-        files: Sequence[Path],
-        facts: Facts,
-        sidecar: tuple[hub.Repository, hub.HubFile] | None,
-    ) -> tuple[tuple[Layer, Facts] | None, list[Notice]]:
-        if self.draft == "none":
-            return None, []
-        if self.draft is None:
-            return self._kept(transaction, facts)
-        if self.draft != "auto":
-            found = find_draft(
-                self.stores, self.draft, Path.cwd(), files, facts, type=self.draft_type, report=self.report
-            )
-            return found.add_to(transaction, facts), []
-        if sidecar is not None:
-            return self._drafter_beside_target(transaction, facts, *sidecar), []
-        match = offer_drafter(self.name, files, facts)
-        if match is None:
-            matches = known_matches(self.name, files, facts)
-            return None, [Notice(f"{why_none(str(self.name), matches)}; make one with eaglecpp train")]
-        model = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
-        layer = model.manifest.of_kind("draft")[-1]
-        notices = [Notice(match.warning)] if match.warning else []
-        return (transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])), notices
-
-    def _kept(
-        self, transaction: Transaction, facts: Facts
-    ) -> tuple[tuple[Layer, Facts] | None, list[Notice]]:
-        """The drafter that the model already has, as long as it fits the new target."""
-        old = self.stores.own.find(self.name)
-        layers = old.manifest.of_kind("draft") if old is not None else ()
-        if old is None or not layers:
-            return None, []
-        try:
-            drafter = check_fit(old.find_blob(layers[-1]), facts)
-        except (MismatchError, StoreError) as error:
-            return None, [Notice(f"the old drafter was removed: {error}")]
-        return (transaction.add_layer(old, layers[-1]), drafter), []
-
-    def _drafter_beside_target(
-        self, transaction: Transaction, facts: Facts, repository: hub.Repository, file: hub.HubFile
-    ) -> tuple[Layer, Facts]:
-        remote = repository.remote(file)
-        need_space(self.stores.own.root, [remote])
-        layer, path = fetch_layer(transaction, self.session, "draft", remote, cached=file.cached)
-        return layer, check_fit(path, facts)
-
-
-class _HubPull(_Pull):
     def run(self) -> Pulled:
         self.report(Status("pulling manifest"))
-        repository = self._repository()
+        with Transaction(self.stores, self.report) as transaction:
+            get_target = self._from_hub if self.name.is_hub else self._from_registry
+            return self._finish(transaction, get_target(transaction))
+
+    def _from_hub(self, transaction: Transaction) -> _Published:
+        repository = hub.find_repository(f"{self.name.namespace}/{self.name.model}", report=self.report)
         parts = hub.choose_model(repository, self.name.tag)
         for part in parts:
             if not part.digest:
                 raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
-        with Transaction(self.stores, self.report) as transaction:
-            need_space(self.stores.own.root, [repository.remote(p) for p in parts if p.cached is None])
-            layers: list[Layer] = []
-            files: list[Path] = []
-            for part in parts:
-                label = part.name if len(parts) > 1 else ""
-                layer, file = fetch_layer(
-                    transaction,
-                    self.session,
-                    "model",
-                    repository.remote(part),
-                    name=label,
-                    cached=part.cached,
-                )
-                layers.append(layer)
-                files.append(file)
-            layers += self._texts(transaction, repository)
-            beside = hub.choose_drafter(repository, parts[0])
-            sidecar = None if beside is None else (repository, beside)
-            return self.finish(transaction, layers, files, Config(), sidecar=sidecar)
-
-    def _repository(self) -> hub.Repository:
-        repo = f"{self.name.namespace}/{self.name.model}"
-        try:
-            return hub.with_cached(hub.list_repository(repo))
-        except OfflineError as error:
-            cached = hub.list_cached(repo)
-            if cached is None:
-                raise
-            with contextlib.suppress(DownloadError):
-                hub.choose_model(cached, self.name.tag)
-                self.report(Status(f"{error}; using the copy in the local cache"))
-                return cached
-            raise
-
-    def _texts(self, transaction: Transaction, repository: hub.Repository) -> list[Layer]:
-        files = [(kind, repository.file(kind)) for kind in _TEXTS]
-        return [
-            transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
-            for kind, file in files
-            if file is not None
+        found = [
+            fetch_layer(
+                transaction,
+                self.session,
+                "model",
+                repository.remote(part),
+                name=part.name if len(parts) > 1 else "",
+                cached=part.cached,
+            )
+            for part in parts
         ]
+        texts = [
+            transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
+            for kind in _TEXTS
+            if (file := repository.file(kind)) is not None
+        ]
+        drafter = hub.choose_drafter(repository, parts[0])
+        sibling = None if drafter is None else (repository, drafter)
+        layers = [layer for layer, _ in found] + texts
+        return _Published(layers, [file for _, file in found], {}, sibling=sibling)
 
-
-class _RegistryPull(_Pull):
-    def run(self) -> Pulled:
-        self.report(Status("pulling manifest"))
-        found = find_registered(self.session, self.name, insecure=self.insecure)
-        manifest = found.manifest
+    def _from_registry(self, transaction: Transaction) -> _Published:
+        name = self.name
+        if name.scheme not in ("http", "https"):
+            raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
+        if name.scheme == "http" and not self.insecure:
+            raise DownloadError(
+                f"{name}: http is not encrypted; add --insecure to `pull` or `run` to allow it"
+            )
+        help = (
+            "Check the name; a private model must be pulled by `ollama pull`, whose store is read in place. "
+            f"For a model on the Hub write hf.co/USER/REPO:QUANT (asked: {name.host})"
+        )
+        url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
+        data = get(self.session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)
+        manifest = Manifest.from_bytes(data, f"{name}: manifest of {name.host}", None)
+        if len(manifest.layers) > _MAX_LAYERS:
+            n_layers = len(manifest.layers)
+            raise DownloadError(f"{name}: expected at most {_MAX_LAYERS} layers, found {n_layers}")
         if manifest.of_kind("tensor") or not manifest.of_kind("model"):
             what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
-            raise DownloadError(f"{self.name}: this is {what}; eaglecpp runs GGUF models")
-        with Transaction(self.stores, self.report) as transaction:
-            remotes = {layer: found.remote(layer) for layer in manifest.blobs}
-            missing = [r for layer, r in remotes.items() if transaction.sound_blob(layer) is None]
-            need_space(self.stores.own.root, missing)
-            files = {
-                layer: fetch_layer(transaction, self.session, layer.kind, remotes[layer])[1]
-                for layer in manifest.blobs
-            }
-            config, original = Config(), None
-            if manifest.config is not None:
-                data = read_small(files[manifest.config], MAX_JSON)
-                config = Config.from_bytes(data, f"{self.name}: config")
-                original = manifest.config, found.data
-            targets = [files[layer] for layer in manifest.of_kind("model")]
-            return self.finish(transaction, [*manifest.layers], targets, config, original=original)
+            raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
+        files = {}
+        for layer in manifest.blobs:
+            label = layer.kind if layer in manifest.layers else "config"
+            blob_url = f"{url}/blobs/{layer.digest}"
+            remote = Remote(blob_url, layer.digest, layer.size, label, str(name), help=help)
+            files[layer] = fetch_layer(transaction, self.session, layer.kind, remote)[1]
+        targets = [files[layer] for layer in manifest.of_kind("model")]
+        if manifest.config is None:
+            return _Published([*manifest.layers], targets, {})
+        content = read_limited(files[manifest.config], MAX_JSON)
+        config = decoded(content, f"{name}: config", dict[str, Any])
+        original = manifest.config, None if manifest.decided_here else data
+        return _Published([*manifest.layers], targets, config, original)
 
+    def _finish(self, transaction: Transaction, target: _Published) -> Pulled:
+        """Adds the drafter to a target's layers and makes the model."""
+        facts = read_facts(target.files)
+        values = target.values or {**facts.config(), "architecture": "amd64", "os": "linux"}
+        layers = target.layers
+        old = self._old() if self.draft is None else None
+        is_decided = self.draft not in (None, "auto") or (old is not None and "draft" in old.decided_here)
+        if old is not None and is_decided and not old.manifest.of_kind("draft"):
+            self.draft = "none"
+        drafter = self._drafter(transaction, target, facts, old)
+        left_out = target.has_draft and (drafter is not None or self.draft == "none")
+        if left_out:
+            layers = [layer for layer in layers if layer.kind != "draft"]
+            values.pop("draft", None)
+        if drafter is not None:
+            layers, values = [*layers, drafter[0]], {**values, "draft": draft_config(drafter[1])}
+        if target.original is not None and drafter is None and not left_out:
+            model = transaction.commit(self.name, layers, target.original[0], data=target.original[1])
+        else:
+            is_kept = is_decided and (drafter is not None or left_out)
+            decided = frozenset({"draft"} if is_kept else ())
+            model = transaction.commit(self.name, layers, values, decided_here=decided)
+        offered = None
+        if self.draft is None and drafter is None and target.sibling is not None:
+            offered = KnownDrafter.unlisted(target.sibling[0].id, "the same repository")
+        elif self.draft is None and drafter is None and not target.has_draft:
+            match = offer_drafter(self.name, target.files, facts)
+            offered = None if match is None else match.drafter
+        return Pulled(model, offered, tuple(self.notices))
 
-def _base_config(facts: Facts) -> dict[str, Any]:
-    return {**facts.config(), "architecture": "amd64", "os": "linux"}
+    def _drafter(
+        self, transaction: Transaction, target: _Published, facts: Facts, old: StoredModel | None
+    ) -> tuple[Layer, Facts] | None:
+        """The drafter's layer and facts; None for what the target comes with, or for none.
+
+        old: what is replaced, when nothing was said of a drafter. One that the user named stays until he
+        names another one; else the publisher's comes first.
+        """
+        if self.draft == "none":
+            return None
+        if self.draft is not None and self.draft != "auto":
+            here, type = Path.cwd(), self.draft_type
+            found = find_draft(self.stores, self.draft, here, facts, type=type, report=self.report)
+            return found.add_to(transaction, facts)
+        has_old = old is not None and bool(old.manifest.of_kind("draft"))
+        is_published = target.has_draft or target.sibling is not None
+        if old is not None and has_old and ("draft" in old.decided_here or not is_published):
+            layer = old.manifest.of_kind("draft")[-1]
+            try:
+                drafter = check_fit(old.find_blob(layer), facts)
+            except (MismatchError, StoreError) as error:
+                self.notices.append(Notice(f"the old drafter was removed: {error}"))
+                return None
+            return transaction.add_layer(old, layer), drafter
+        if target.sibling is not None and not target.has_draft and (self.draft == "auto" or has_old):
+            repository, file = target.sibling
+            remote = repository.remote(file)
+            layer, path = fetch_layer(transaction, self.session, "draft", remote, cached=file.cached)
+            return layer, check_fit(path, facts)
+        if target.has_draft or self.draft is None:
+            return None
+        match = offer_drafter(self.name, target.files, facts)
+        if match is None:
+            why = why_none(str(self.name), known_matches(self.name, target.files, facts))
+            self.notices.append(Notice(f"{why}; make one with eaglecpp train"))
+            return None
+        model = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
+        self.notices += [Notice(match.warning)] if match.warning else []
+        layer = model.manifest.of_kind("draft")[-1]
+        return transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])
+
+    def _old(self) -> StoredModel | None:
+        """What is replaced, if it can be read."""
+        with contextlib.suppress(StoreError):
+            return self.stores.own.find(self.name)
+        return None

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.turns import accepted
 from eaglecpp.engine import Engine
-from eaglecpp.errors import DataError, TemplateError
+from eaglecpp.errors import DataError
 from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 
 __all__ = ["Frame"]
@@ -51,13 +52,10 @@ class Frame:
         self.user_end = b"" if ends else parts[1].strip().encode()
 
     def opening(self, system: str | None) -> list[int]:
-        """The tokens of a chat up to where the user speaks; None: with the template's own system prompt. A
-        template that knows no system role gets none.
+        """The tokens of a chat up to where the user speaks; None: with the template's own system prompt. One
+        that the template does not take stands before the question.
         """
-        try:
-            text, has_bos = self._rendered(system)
-        except TemplateError:
-            text, has_bos = self._rendered(None)
+        text, has_bos = self._rendered(system)
         before = text.partition(_QUESTION)[0]
         return self._engine.tokenize(before, add_bos=not has_bos) if before or not has_bos else []
 
@@ -78,5 +76,6 @@ class Frame:
             Message(Role.USER, _NEXT),
         ]
         with rendered_at(TEMPLATE_DATE):
-            rendered = self._template.render(turns, add_generation_prompt=True)
+            taken = accepted(turns, (), self._template.takes)
+            rendered = self._template.render(taken.messages, add_generation_prompt=True)
         return rendered.text, rendered.has_bos

@@ -5,16 +5,18 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from eaglecpp.opening.context import head_keys
 from eaglecpp.references.reference import all_parts
 from eaglecpp.store.content import file_digest
 from eaglecpp.train.data.chats import open_tokenizer
 
-__all__ = ["TargetIdentity", "identify"]
+__all__ = ["TargetIdentity", "differences", "identify"]
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,15 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
         sum(part.stat().st_size for part in parts),
         _quantisation(path),
         hashlib.sha256(template.encode()).hexdigest() if template else "",
+    )
+
+
+def differences(expected: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    """The expected values that a header has otherwise, for a message; "" when it has them all."""
+    return "; ".join(
+        f"{key}: expected {value}, found {found.get(key)}"
+        for key, value in expected.items()
+        if found.get(key) != value
     )
 
 

@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.chat.conversation import fold_system
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import ChatTemplate, Rendered
+from eaglecpp.chat.tool_calls import call_marks
+from eaglecpp.chat.turns import accepted
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import ModelOptions
@@ -78,8 +79,8 @@ class ChatEncoder:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The tokens of a conversation with the answer's turn opened. Raises TemplateError."""
-        turns = self._accepted(messages, tools, opened=True)
-        return [int(token) for token in self._tokens(turns, tools, opened=True)]
+        taken = accepted(messages, tools, self.template.takes, call_marks(self.template.text))
+        return [int(token) for token in self._tokens(taken.messages, taken.tools, opened=True)]
 
     def encode(
         self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()
@@ -87,7 +88,8 @@ class ChatEncoder:
         """tokens i32 [S] and turns i16 [S] of a whole conversation: n inside the n-th assistant turn, its end
         token included, else 0. Raises TemplateError where the template refuses the conversation.
         """
-        turns = self._accepted(messages, tools, opened=False)
+        taken = accepted(messages, tools, self.template.takes, call_marks(self.template.text))
+        turns, tools = taken.messages, taken.tools
         whole = self._tokens(turns, tools, opened=False)
         mask, n_turns = np.zeros(len(whole), np.int16), 0
         for index, message in enumerate(turns):
@@ -97,20 +99,6 @@ class ChatEncoder:
                     n_turns += 1
                     mask[begin:end] = n_turns
         return whole, mask
-
-    def _accepted(
-        self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool
-    ) -> list[Message]:
-        """The messages in the form the template takes: a system turn goes into the first question where the
-        template knows no system role.
-        """
-        turns, folded = list(messages), fold_system(messages)
-        if folded != turns:
-            try:
-                self._rendered(turns, tools, opened)
-            except TemplateError:
-                return folded
-        return turns
 
     def _span(
         self, whole: Tokens, turns: Sequence[Message], index: int, tools: Sequence[Mapping[str, Any]]

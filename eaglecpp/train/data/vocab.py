@@ -18,18 +18,15 @@ from eaglecpp.engine import Engine
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["DraftVocab", "choose", "count", "special_tokens"]
+__all__ = ["DraftVocabulary", "choose", "count", "special_tokens"]
 
 
 @dataclass(frozen=True)
-class DraftVocab:
-    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target; coverage: share of the counted
-    tokens that are in it, 1.0 when nothing was counted.
-    """
+class DraftVocabulary:
+    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target."""
 
     ids: NDArray[np.int64] = field(repr=False)
     n_vocab: int
-    coverage: float
 
     @property
     def d2t(self) -> NDArray[np.int64]:
@@ -39,9 +36,7 @@ class DraftVocab:
     @property
     def t2d(self) -> NDArray[np.bool_]:
         """bool [n_vocab]: whether a target token can be drafted."""
-        kept = np.zeros(self.n_vocab, np.bool_)
-        kept[self.ids] = True
-        return kept
+        return self.draft_ids >= 0
 
     @property
     def draft_ids(self) -> NDArray[np.int64]:
@@ -59,7 +54,7 @@ def count(conversations: Iterable[TrainText], n_vocab: int) -> NDArray[np.int64]
     return counts
 
 
-def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> DraftVocab:
+def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> DraftVocabulary:
     """The `size` most frequent tokens, `keep` among them whatever their count; of equally frequent ones the
     lower id. A size of the whole vocabulary or more gives all of it.
 
@@ -77,12 +72,10 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
             f"draft vocabulary: expected ids from 0 to {n_vocab - 1} to keep, found {kept.tolist()}"
         )
     if size >= n_vocab:
-        return DraftVocab(np.arange(n_vocab, dtype=np.int64), n_vocab, 1.0)
+        return DraftVocabulary(np.arange(n_vocab, dtype=np.int64), n_vocab)
     rank = counts.astype(np.int64)
     rank[kept] = np.iinfo(np.int64).max
-    ids = np.sort(np.argsort(-rank, kind="stable")[:size])
-    total = int(counts.sum())
-    return DraftVocab(ids, n_vocab, int(counts[ids].sum()) / total if total else 1.0)
+    return DraftVocabulary(np.sort(np.argsort(-rank, kind="stable")[:size]), n_vocab)
 
 
 def special_tokens(engine: Engine) -> list[int]:

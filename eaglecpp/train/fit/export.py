@@ -12,10 +12,8 @@ then loaded by the engine, and three chained steps are compared with this module
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,21 +22,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
-from torch import Tensor
 
 from eaglecpp.convert import ConvertReport, DraftSpec, TypePlan, convert_checkpoint, open_drafter
 from eaglecpp.errors import TrainError
 from eaglecpp.files import replace_bytes, replaced
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
+from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.rope import magnitude
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
 
-__all__ = ["Vocab", "check_engine", "export_gguf", "hf_config", "write_checkpoint"]
+__all__ = ["check_engine", "export_gguf", "hf_config", "write_checkpoint"]
 
 _N_STEPS = 3
 _N_TOKENS = 48
@@ -52,26 +49,6 @@ matrices in a row, and the engine rounds what it multiplies them with as well.
 """
 
 
-@dataclass(frozen=True)
-class Vocab:
-    """ids: i64 [n_draft_vocab], target ids, ascending; n_vocab: of the target."""
-
-    ids: NDArray[np.int64]
-    n_vocab: int
-
-    @property
-    def d2t(self) -> Tensor:
-        """Offsets, i64 [n_draft_vocab]."""
-        return torch.from_numpy(self.ids - np.arange(len(self.ids)))
-
-    @property
-    def t2d(self) -> Tensor:
-        """Membership, bool [n_vocab]."""
-        kept = torch.zeros(self.n_vocab, dtype=torch.bool)
-        kept[torch.from_numpy(self.ids)] = True
-        return kept
-
-
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     """`config.json`. facts: the training's own record, kept under `eaglecpp`."""
     if spec.fuses_embedding:
@@ -82,11 +59,9 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
             "bias": False,
             "eaglecpp": dict(facts),
         }
-    kind = {"architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama"}
-    if spec.latent is not None:
-        kind = {"architectures": ["Eagle3DeepseekV2ForCausalLM"], "model_type": "deepseek_v3"}
     return {
-        **kind,
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "model_type": "llama",
         **_layer_config(spec),
         "target_hidden_size": spec.target_hidden_size,
         "draft_vocab_size": spec.draft_vocab_size,
@@ -114,7 +89,7 @@ def _layer_config(spec: DraftSpec) -> dict[str, Any]:
         "num_hidden_layers": spec.n_layers,
         "num_attention_heads": spec.n_heads,
         "num_key_value_heads": spec.n_kv_heads,
-        **_heads(spec),
+        "head_dim": spec.head_dim,
         "hidden_act": "silu",
         "rms_norm_eps": spec.rms_norm_eps,
         "vocab_size": spec.vocab_size,
@@ -123,19 +98,6 @@ def _layer_config(spec: DraftSpec) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(spec),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
-    }
-
-
-def _heads(spec: DraftSpec) -> dict[str, Any]:
-    latent = spec.latent
-    if latent is None:
-        return {"head_dim": spec.head_dim}
-    return {
-        "q_lora_rank": latent.q_rank or None,
-        "kv_lora_rank": latent.kv_rank,
-        "qk_nope_head_dim": latent.nope_dim,
-        "qk_rope_head_dim": latent.rope_dim,
-        "v_head_dim": latent.value_dim,
     }
 
 
@@ -151,36 +113,11 @@ def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
             "high_freq_factor": rope.high_freq_factor,
             "original_max_position_embeddings": rope.original_context,
         }
-    return _yarn(spec) if rope.scaling == "yarn" else None
-
-
-def _yarn(spec: DraftSpec) -> dict[str, Any]:
-    rope, latent = spec.rope, spec.latent
-    optional = {
-        "beta_fast": rope.beta_fast,
-        "beta_slow": rope.beta_slow,
-        "extrapolation_factor": rope.ext_factor,
-    }
-    block = {
-        "rope_type": "yarn",
-        "type": "yarn",
-        "factor": rope.factor,
-        "original_max_position_embeddings": rope.original_context,
-        **{name: value for name, value in optional.items() if value is not None},
-    }
-    if latent is None:
-        return {**block, "attention_factor": magnitude(spec)}
-    if rope.factor <= 1:
-        return block
-    # DeepSeek's two weights, from what they make: the magnitude of cos and sin, and the scale of scores
-    unit = 0.1 * math.log(rope.factor)
-    all_dim = math.sqrt(latent.scale * math.sqrt(latent.key_dim))
-    weights = {"mscale_all_dim": (all_dim - 1) / unit, "mscale": (magnitude(spec) * all_dim - 1) / unit}
-    return block | {name: round(value, 9) for name, value in weights.items()}
+    return None
 
 
 def write_checkpoint(
-    folder: Path, model: DraftModel, vocab: Vocab, facts: Mapping[str, Any], *, own_embedding: bool
+    folder: Path, model: DraftModel, vocab: DraftVocabulary, facts: Mapping[str, Any], *, own_embedding: bool
 ) -> None:
     """`config.json` and `model.safetensors`, weights in bf16; each replaces an older one when it is whole.
 
@@ -192,7 +129,7 @@ def write_checkpoint(
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
     if not model.spec.fuses_embedding:
-        stored |= {"d2t": vocab.d2t, "t2d": vocab.t2d}
+        stored |= {"d2t": torch.from_numpy(vocab.d2t), "t2d": torch.from_numpy(vocab.t2d)}
     text = json.dumps(hf_config(model.spec, facts), indent=2) + "\n"
     with replaced(folder / "model.safetensors") as path:
         save_file(stored, path, metadata={"format": "pt"})
@@ -210,7 +147,7 @@ def check_engine(
     folder: Path,
     target: Path,
     model: DraftModel,
-    vocab: Vocab,
+    vocab: DraftVocabulary,
     sample: Sample,
     rounded: TypePlan | None = None,
 ) -> float:
@@ -266,7 +203,7 @@ def _here(
     folder: Path,
     target: Path,
     model: DraftModel,
-    vocab: Vocab,
+    vocab: DraftVocabulary,
     sample: Sample,
     rounded: TypePlan | None,
 ) -> NDArray[np.float32]:
@@ -279,9 +216,7 @@ def _here(
     exact.load_state_dict(from_checkpoint(draft), strict=False)
     if model.share_head:  # the engine uses the target's own
         exact.head.copy_(model.head.cpu())
-    draft_ids = np.full(vocab.n_vocab, -1, np.int64)
-    draft_ids[vocab.ids] = np.arange(len(vocab.ids))
-    batch = make_batch([sample], draft_ids, _N_STEPS, torch.device("cpu"))
+    batch = make_batch([sample], vocab.draft_ids, _N_STEPS, torch.device("cpu"))
     row = len(sample.tokens) - 2 - _N_STEPS
     stored = None if rounded is None else StoredWeights(exact, rounded, torch.get_num_threads())
     with nullcontext() if stored is None else stored.lent():

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eaglecpp.rounds import Rounds
 from eaglecpp.train.fit.attention import takes_mask
 from eaglecpp.train.fit.batch import epoch_steps, make_batch, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
@@ -182,9 +181,6 @@ class Comparison:
         return n_rounds >= _LEAST_ROUNDS and self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
 
 
-FindRounds = Callable[[NDArray[np.int32]], Rounds | None]
-
-
 class Trainer:
     """One run. `model` ends with the last weights; `load_best` puts in those of the best evaluation."""
 
@@ -203,11 +199,9 @@ class Trainer:
         facts: dict[str, Any] | None = None,
         ranks: Ranks | None = None,
         stored: StoredWeights | None = None,
-        rounds: FindRounds | None = None,
     ) -> None:
         """parts: sample indices to train on and to evaluate on; draft_ids: i64 [n_vocab], -1 outside;
-        facts: whatever else makes this run this run, plain values; stored: compute with these weights;
-        rounds: finds the verified drafts of a text, to learn from these, too.
+        facts: whatever else makes this run this run, plain values; stored: compute with these weights.
         """
         self.model, self.draft_ids = model, draft_ids
         self.train, self.held_out = list(parts[0]), list(parts[1])
@@ -216,8 +210,7 @@ class Trainer:
         # one of several processes cannot leave a step on its own
         self.source = source if self.ranks.n > 1 else _Stoppable(source, reporter)
         self.device = model.fc.device
-        self.rounds = rounds or (lambda tokens: None)
-        chosen = hyper.later_every > 1 or takes_mask(self.device) or rounds is not None
+        chosen = hyper.later_every > 1 or takes_mask(self.device)
         self._every = hyper.later_every if chosen else None
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"
@@ -357,9 +350,7 @@ class Trainer:
         total: Sums | None = None
         for i, micro in enumerate(micros or [[indices[0]]]):
             samples = [self.source.sample(k) for k in micro]
-            rounds = [self.rounds(sample.tokens) for sample in samples]
-            offset = self.progress.step
-            batch = make_batch(samples, self.draft_ids, n, self.device, self._every, offset, rounds)
+            batch = make_batch(samples, self.draft_ids, n, self.device, self._every, self.progress.step)
             if not micros:  # every process must take part in the reduction
                 batch = batch.without_loss()
             last = i == len(micros) - 1 or not micros

@@ -11,7 +11,7 @@ attention to keys of their own, a norm, the feed-forward part. The whole loop is
 DistributedDataParallel reduces gradients per forward.
 
 Weights are fp32; a forward makes copies in the compute type once, and gradients come back in fp32. q, k and v
-(with latent attention what they are made from) are one matrix, gate and up another;
+are one matrix, gate and up another;
 `eaglecpp.train.fit.weights` knows the names they have in files.
 Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/traineagle3/cnets.py.
 """
@@ -28,9 +28,8 @@ from torch.nn import functional as F
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import Attention, attention_for
 from eaglecpp.train.fit.batch import Batch
-from eaglecpp.train.fit.latent import latent_heads, n_first_rows
 from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
-from eaglecpp.train.fit.rope import inv_freq, magnitude, rotate
+from eaglecpp.train.fit.rope import inv_freq, rotate
 
 __all__ = ["DraftModel", "Sums"]
 
@@ -102,18 +101,10 @@ class DraftModel(nn.Module):
         self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
         self.embed_norm = None if is_first else _ones(n_embd)
         self.hidden_norm = None if is_first else _ones(n_embd)
-        latent = spec.latent
-        n_first = self.n_q + 2 * self.n_kv if latent is None else n_first_rows(spec, latent)
-        self.n_value = spec.head_dim if latent is None else latent.value_dim
-        self.qkv = _matrix(n_first, n_embd if is_first else 2 * n_embd)
+        self.qkv = _matrix(self.n_q + 2 * self.n_kv, n_embd if is_first else 2 * n_embd)
         self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
         self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        if latent is not None:
-            self.q_a_norm = _ones(latent.q_rank) if latent.q_rank else None
-            self.q_b = _matrix(self.n_q, latent.q_rank) if latent.q_rank else None
-            self.kv_a_norm = _ones(latent.kv_rank)
-            self.kv_b = _matrix(spec.n_heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
-        self.o = _matrix(n_embd, spec.n_heads * self.n_value)
+        self.o = _matrix(n_embd, self.n_q)
         self.mlp_norm = _ones(n_embd)
         self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
         self.down = _matrix(n_embd, spec.intermediate_size)
@@ -131,8 +122,8 @@ class DraftModel(nn.Module):
         states, at, weight = [], [], []
         for k, step in enumerate(self.steps(batch, n_steps)):
             states.append(step.normed.index_select(0, batch.places[k]))
-            at.append(batch.labels[k])
-            weight.append(weights[k] * batch.weights[k])
+            at.append(batch.counted[k] + 1 + k)
+            weight.append(torch.full((len(at[-1]),), batch.weights[k], device=at[-1].device) * weights[k])
         counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
         if not counts.any():
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
@@ -159,7 +150,7 @@ class DraftModel(nn.Module):
         for k, step in enumerate(self.steps(batch, n_steps)):
             states = step.normed.index_select(0, batch.places[k])
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
-            hits.append(best == batch.best[batch.labels[k]])
+            hits.append(best == batch.best[batch.counted[k] + 1 + k])
         return hits
 
     def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
@@ -186,7 +177,7 @@ class DraftModel(nn.Module):
             layout = batch.layout
             if k and run is not None:
                 layout, rows = run.layout, run.later + k
-                from_token = from_tokens.index_select(0, run.reads[k - 1])
+                from_token = from_tokens.index_select(0, rows + 1)
                 angles = cos[rows], sin[rows]
                 if k == 1:
                     state = state.index_select(0, run.places)
@@ -202,7 +193,7 @@ class DraftModel(nn.Module):
                 cache.append((key, value))
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
-                seen = seen.transpose(0, 1)[..., : self.n_value].flatten(1)
+                seen = seen.transpose(0, 1).flatten(1)
                 if k == 0 and run is not None and i == len(deep):  # the layers before need all keys
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])
@@ -264,8 +255,6 @@ class DraftModel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`."""
         spec, n_heads = self.spec, self.spec.n_heads
-        if spec.latent is not None:
-            return latent_heads(spec, spec.latent, qkv, cos, sin, w)
         heads = qkv.view(len(qkv), n_heads + 2 * spec.n_kv_heads, spec.head_dim)
         qk, v = heads[:, : n_heads + spec.n_kv_heads], heads[:, n_heads + spec.n_kv_heads :]
         if self.q_norm is not None:
@@ -279,8 +268,8 @@ class DraftModel(nn.Module):
 
     def _rotation(self, n_positions: int) -> tuple[Tensor, Tensor]:
         """cos and sin of all positions, fp32 [n_positions, rope_dim / 2]."""
-        angle, size = torch.arange(n_positions)[:, None] * self.inv_freq, magnitude(self.spec)
-        cos, sin = size * angle.cos(), size * angle.sin()
+        angle = torch.arange(n_positions)[:, None] * self.inv_freq
+        cos, sin = angle.cos(), angle.sin()
         return cos.float().to(self.fc.device), sin.float().to(self.fc.device)
 
     def _mlp(self, hidden: Tensor, w: dict[str, Tensor]) -> Tensor:

@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, RopeSpec
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, RopeSpec
 from eaglecpp.errors import MismatchError, UnsupportedError
 
 __all__ = ["check_trainable", "new_spec", "with_layers", "with_vocab"]
@@ -23,12 +23,11 @@ def new_spec(
     *,
     eagle3: bool = False,
     eagle1: bool = False,
-    mla: bool = False,
 ) -> DraftSpec:
     """One layer of the target's own shape, EAGLE 3.1, plain EAGLE-3 or EAGLE-1, over the whole vocabulary.
 
     layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. RoPE has the target's base
-    and no scaling: the drafter learns its own use of positions. mla: with latent attention. Raises
+    and no scaling: the drafter learns its own use of positions. Raises
     MismatchError for layers that the target does not have.
     """
     if eagle1:
@@ -50,10 +49,10 @@ def new_spec(
     n_heads = int(number("attention.head_count", 0)) or max(1, n_embd // 128)
     n_kv_heads = int(number("attention.head_count_kv", n_heads))
     head_dim = int(number("attention.key_length", n_embd // n_heads))
-    own = _latent_of(number)
-    if own is not None:  # the file's numbers are of its cache
-        n_kv_heads, head_dim = n_heads, own.nope_dim
-    latent = (own or _latent_like(n_heads, head_dim)) if mla else None
+    rope = int(number("rope.dimension_count", 0))
+    key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
+    if number("attention.kv_lora_rank", 0) and 0 < rope < key:  # latent attention: numbers are of its cache
+        n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
         family="eagle1" if eagle1 else "torchspec",
         hidden_size=n_embd,
@@ -61,8 +60,8 @@ def new_spec(
         intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
         n_layers=1,
         n_heads=n_heads,
-        n_kv_heads=n_heads if latent else n_kv_heads,
-        head_dim=latent.key_dim if latent else head_dim,
+        n_kv_heads=n_kv_heads,
+        head_dim=head_dim,
         vocab_size=n_vocab,
         draft_vocab_size=n_vocab,
         context_length=int(number("context_length", _CONTEXT)),
@@ -74,28 +73,6 @@ def new_spec(
         fuses_embedding=eagle1,
         fc_norm=not (eagle3 or eagle1),
         norm_output=not (eagle3 or eagle1),
-        latent=latent,
-    )
-
-
-def _latent_of(number: Callable[[str, float], float]) -> LatentSpec | None:
-    """The target's own latent attention, of the deepseek2 family."""
-    rank, rope = int(number("attention.kv_lora_rank", 0)), int(number("rope.dimension_count", 0))
-    key = int(number("attention.key_length_mla", 0) or number("attention.key_length", 0))
-    value = int(number("attention.value_length_mla", 0) or number("attention.value_length", 0))
-    if not rank or not rope or not value or key <= rope:
-        return None
-    return LatentSpec(int(number("attention.q_lora_rank", 0)), rank, key - rope, rope, value, key**-0.5)
-
-
-def _latent_like(n_heads: int, head_dim: int) -> LatentSpec:
-    """DeepSeek-V2's proportions: a latent of four heads, queries through twelve where that is fewer than
-    there are, and half a head that rotates beside each.
-    """
-    rope = max(2, head_dim // 4 * 2)
-    key, q_rank = head_dim + rope, 12 * head_dim
-    return LatentSpec(
-        q_rank if q_rank < n_heads * key else 0, 4 * head_dim, head_dim, rope, head_dim, key**-0.5
     )
 
 
@@ -108,9 +85,8 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
     """The same drafter with n layers. Raises UnsupportedError where only one can be trained, or where there
     are more already.
     """
-    if n > 1 and (spec.fuses_embedding or spec.latent is not None):
-        kind = "EAGLE-1" if spec.fuses_embedding else "a drafter with latent attention"
-        raise UnsupportedError(f"--draft-layers {n}: {kind} can only be trained with one layer")
+    if n > 1 and spec.fuses_embedding:
+        raise UnsupportedError(f"--draft-layers {n}: EAGLE-1 can only be trained with one layer")
     if n < spec.n_layers:
         raise UnsupportedError(
             f"--draft-layers {n}: the drafter to be tuned has {spec.n_layers} layers, and none can be left "
@@ -124,7 +100,8 @@ def check_trainable(draft: DraftCheckpoint) -> None:
     spec = draft.spec
     reasons = {
         f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,
-        f"{spec.n_layers} layers with latent attention": spec.n_layers > 1 and spec.latent is not None,
+        "latent attention": spec.latent is not None,
+        "YaRN": spec.rope.scaling == "yarn",
         "biases": spec.has_bias,
         "a sliding window": any(spec.sliding_layers),
         "a head without a norm": not spec.head_norm,

@@ -23,8 +23,6 @@ __all__ = ["StoredWeights"]
 
 _ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head"}
 """The others are plain matrices."""
-_APART = "kv_b"
-"""A file has latent attention's second matrix in two parts, one of them turned: it is left as it is."""
 _N_ROWS = 256
 """Rounded at a time."""
 
@@ -35,11 +33,7 @@ class StoredWeights:
     def __init__(self, model: nn.Module, plan: TypePlan, n_threads: int) -> None:
         """n_threads: of the quantiser."""
         self._plan = plan
-        self._matrices = {
-            name: p
-            for name, p in model.named_parameters()
-            if p.requires_grad and p.ndim == 2 and name != _APART
-        }
+        self._matrices = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2}
         self._pool = ThreadPoolExecutor(n_threads)
         self._stored = {name: torch.empty_like(p.data) for name, p in self._matrices.items()}
 

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, LatentSpec, read_tensor, unpair_rows
+from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor, unpair_rows
 from eaglecpp.errors import UnsupportedError
 
 __all__ = ["Start", "from_checkpoint", "from_target", "new_layers", "target_embedding", "to_checkpoint"]
@@ -32,16 +32,12 @@ _NORMS = {
     "mlp_norm": "midlayer.post_attention_layernorm",
     "q_norm": "midlayer.self_attn.q_norm",
     "k_norm": "midlayer.self_attn.k_norm",
-    "q_a_norm": "midlayer.self_attn.q_a_layernorm",
-    "kv_a_norm": "midlayer.self_attn.kv_a_layernorm",
     "input_norm": "input_norm",
     "norm": "norm",
 }
 _MATRICES = {
     "fc": "fc",
     "o": "midlayer.self_attn.o_proj",
-    "q_b": "midlayer.self_attn.q_b_proj",
-    "kv_b": "midlayer.self_attn.kv_b_proj",
     "down": "midlayer.mlp.down_proj",
     "head": "lm_head",
 }
@@ -107,11 +103,8 @@ def _layers(spec: DraftSpec) -> list[tuple[str, str]]:
 
 def _first_rows(spec: DraftSpec) -> dict[str, int]:
     """The matrices that `qkv` is made of, in order, and their rows."""
-    n_q, n_kv, latent = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim, spec.latent
-    if latent is None:
-        return {"q_proj": n_q, "k_proj": n_kv, "v_proj": n_kv}
-    queries = {"q_a_proj": latent.q_rank} if latent.q_rank else {"q_proj": n_q}
-    return queries | {"kv_a_proj_with_mqa": latent.cached_dim}
+    n_q, n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
+    return {"q_proj": n_q, "k_proj": n_kv, "v_proj": n_kv}
 
 
 def to_checkpoint(state: State, spec: DraftSpec) -> State:
@@ -188,7 +181,6 @@ def _head(target: GgufFile) -> Tensor:
 
 def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
-    latent = spec.latent
 
     def matrix(n_out: int, n_in: int) -> Tensor:
         return torch.randn(n_out, n_in, generator=rng) * 0.02
@@ -197,7 +189,7 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
     state = {
         "fc": matrix(n_embd, 2 * n_embd if is_first else n_feature),
         "qkv": matrix(sum(_first_rows(spec).values()), n_embd if is_first else 2 * n_embd),
-        "o": matrix(n_embd, spec.n_heads * (latent.value_dim if latent else spec.head_dim)),
+        "o": matrix(n_embd, spec.n_heads * spec.head_dim),
         "mlp_norm": torch.ones(n_embd),
         "gate_up": matrix(2 * spec.intermediate_size, n_embd),
         "down": matrix(n_embd, spec.intermediate_size),
@@ -207,19 +199,11 @@ def _random(spec: DraftSpec, rng: torch.Generator) -> State:
         state |= {name: torch.ones(n_embd) for name in ("embed_norm", "hidden_norm", "norm")}
     if spec.fc_norm:
         state["fc_norm"] = torch.ones(n_feature)
-    if latent is not None:
-        state["kv_a_norm"] = torch.ones(latent.kv_rank)
-        state["kv_b"] = matrix(spec.n_heads * (latent.nope_dim + latent.value_dim), latent.kv_rank)
-        if latent.q_rank:
-            state["q_a_norm"] = torch.ones(latent.q_rank)
-            state["q_b"] = matrix(spec.n_heads * latent.key_dim, latent.q_rank)
     return state
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     """Puts the target's last block into `state`, as far as it fits; says how far."""
-    if spec.latent is not None:
-        return _copy_latent(target, spec, spec.latent, state)
     block = _last_block(target, spec)
     if block is None:
         return (
@@ -269,44 +253,3 @@ def _last_block(target: GgufFile, spec: DraftSpec) -> State | None:
         "gate_up": torch.cat([w["ffn_gate"], w["ffn_up"]]),
         "down": w["ffn_down"],
     }
-
-
-def _copy_latent(target: GgufFile, spec: DraftSpec, latent: LatentSpec, state: State) -> str:
-    """The attention of a target of the deepseek2 family; its feed-forward part is one of experts."""
-    block, width = f"blk.{spec.target_block_count - 1}", spec.hidden_size
-    n_keys = spec.n_heads * latent.key_dim
-    queries: dict[str, tuple[int, ...]] = {"attn_q": (n_keys, width)}
-    if latent.q_rank:
-        queries = {
-            "attn_q_a": (latent.q_rank, width),
-            "attn_q_a_norm": (latent.q_rank,),
-            "attn_q_b": (n_keys, latent.q_rank),
-        }
-    shapes = queries | {
-        "attn_kv_a_mqa": (latent.cached_dim, width),
-        "attn_kv_a_norm": (latent.kv_rank,),
-        "attn_k_b": (spec.n_heads, latent.kv_rank, latent.nope_dim),
-        "attn_v_b": (spec.n_heads, latent.value_dim, latent.kv_rank),
-        "attn_output": (width, spec.n_heads * latent.value_dim),
-        "attn_norm": (width,),
-        "ffn_norm": (width,),
-    }
-    found = {
-        name: target.tensors[f"{block}.{name}.weight"].shape
-        for name in shapes
-        if f"{block}.{name}.weight" in target.tensors
-    }
-    if found != shapes:
-        return (
-            f"layer: random (the target's last block, architecture {target.architecture}, has another form)"
-        )
-    w = {name: torch.from_numpy(read_tensor(target, f"{block}.{name}.weight")) for name in shapes}
-    first = w["attn_q_a"] if latent.q_rank else w["attn_q"]
-    state["qkv"][:, width:] = torch.cat([first, w["attn_kv_a_mqa"]])
-    state["fc"][:, -spec.target_hidden_size :] += torch.eye(width)  # it reads the last feature
-    if latent.q_rank:
-        state["q_a_norm"], state["q_b"] = w["attn_q_a_norm"], w["attn_q_b"]
-    state["kv_a_norm"], state["o"] = w["attn_kv_a_norm"], w["attn_output"]
-    state["kv_b"] = torch.cat([w["attn_k_b"].transpose(1, 2), w["attn_v_b"]], dim=1).flatten(0, 1)
-    state["hidden_norm"], state["mlp_norm"] = w["attn_norm"], w["ffn_norm"]
-    return "attention: from the target's last block; the rest of the layer is random"

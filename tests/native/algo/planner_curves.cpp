@@ -1,12 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What the planner makes of the machines whose costs per row were published: `planner_curves`. One line a machine and
 // text, tab-separated, speeds over plain decoding. benchmarks/planner_curves.py builds it and makes tables of it.
-// With "first FILE", FILE being a cost table: the first 256 tokens on one machine, `planner_curves first FILE NUMBER`,
-// of a planner that starts with that table.
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <string>
 
@@ -15,30 +10,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::sim;
 
-// The first tokens on a machine, for a planner that starts with these prices; none are predicted if the
-// file is empty.
-static int first(const std::string & path, int number) {
-    std::ifstream file(path);
-    RunOptions options;
-    options.cost_text.assign(std::istreambuf_iterator<char>(file), {});
-    options.planner.pads_rows = true;
-    Machine m = machine(number);
-    m.is_device = true;
-    Disturbance disturbance;
-    disturbance.rebuild = 1.0 / m.plain_ms();
-    for (int kind : {12, 2, 4}) {
-        std::vector<double> speeds;
-        for (int seed = 1; seed <= 32; ++seed) {
-            const Scene scene(m, std::make_shared<World>(text(kind), 256, seed), disturbance);
-            speeds.push_back(scene.plain_ms().back() / scene.run_planner(options).ms);
-        }
-        std::printf("%s\t%s\t%.3f\n", m.name.c_str(), text(kind).name.c_str(), geometric_mean(speeds));
-    }
-    return 0;
-}
-
-int main(int argc, char ** argv) {
-    if (argc == 4 && argv[1] == std::string("first")) return first(argv[2], std::atoi(argv[3]));
+int main() {
     constexpr int n_tokens = 4096, n_seeds = 4;
     std::printf("machine\ttext\tplanner\tworst\tchain_3\tbest_fixed\tbest\trows\tdepth\ttrees\n");
     for (int number : {1, 6, 4, 5, 8, 11, 16, 17}) {

@@ -41,7 +41,7 @@ struct Cell {
     double mean_ratio() const;  // to the best fixed strategy
     double worst_speed() const;
     double worst_window() const;
-    double probe_share() const;       // worst
+    double vain_share() const;        // worst
     double changes_per_1000() const;  // worst
 
     // share of the rounds with that many rows

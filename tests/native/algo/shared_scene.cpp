@@ -88,7 +88,7 @@ class SharedRun {
                 SequencePlan & plan = p->plan;
                 if (plan.frontier().empty()) continue;
                 n_rows += is_first ? p->n_pending : (int)plan.frontier().size();
-                const RoundDrafter drafter(*p->world, p->pos, false);
+                const RoundDrafter drafter(*p->world, p->pos);
                 proposals.push_back({&plan, drafter.propose(plan.pool(), plan.frontier(), plan.k())});
             }
             if (proposals.empty()) return true_ms;
@@ -101,7 +101,7 @@ class SharedRun {
     }
 
     double commit(Place & p, double plain_tokens) {
-        const Tokens tokens = RoundDrafter(*p.world, p.pos, false).emit(p.plan.tree());
+        const Tokens tokens = RoundDrafter(*p.world, p.pos).emit(p.plan.tree());
         planner_.learn(p.plan, tokens);
         const bool is_plain = p.plan.decision().mode == Decision::Mode::plain;
         p.n_pending = (is_plain ? p.n_pending : 0) + (int)tokens.size();

@@ -112,7 +112,7 @@ std::vector<std::vector<Candidate>> RoundDrafter::propose(const DraftTree & pool
         }
         const int depth = pool.depth[node] + 1;
         out.push_back(world_.propose(pos_ + depth - 1, depth, k, key));
-        if (world_.text().is_adversary && is_probe_ && key == 0) out.back()[0].token = World::true_token;
+        if (world_.text().is_adversary && key == 0) out.back()[0].token = World::true_token;
     }
     return out;
 }
@@ -126,7 +126,7 @@ Tokens RoundDrafter::emit(const DraftTree & tree) const {
 std::vector<int> World::run_fixed(const Fixed & f) const {
     std::vector<int> out;
     for (int pos = 0; pos < n_tokens_; pos += out.back()) {
-        const RoundDrafter drafter(*this, pos, false);
+        const RoundDrafter drafter(*this, pos);
         test::TreeGrower grower(0, std::max(f.k, 1));
         for (int level = 0; level < std::min(f.depth, n_left(pos) - 1); ++level) {
             grower.grow(drafter.propose(grower.pool(), grower.frontier(), f.k));
@@ -207,9 +207,6 @@ class Run {
 
     Result operator()() {
         while (pos_ < s_.world_->n_tokens()) round();
-        for (int k = 0; k < n_request_kinds; ++k) {
-            out_.calibration_error[k] = planner_.acceptance().reliability((RequestKind)k).calibration_error();
-        }
         out_.host = planner_.costs().host() / planner_.costs().plain();
         if (!out_.verified_at.empty()) out_.depth /= (double)out_.verified_at.size();
         return std::move(out_);
@@ -223,11 +220,11 @@ class Run {
             const RequestKind kind = text.kind ? text.kind(pos_ / text.request) : RequestKind::greedy;
             planner_.begin_request(plan_, kind, false);
         }
-        const bool was_on = plan_.is_on();
+        const bool was_on = plan_.text.worth.pays();
         planner_.begin_round(1);
         planner_.decide(plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()});
         const Decision & d = plan_.decision();
-        const RoundDrafter drafter(*s_.world_, pos_, d.mode == Decision::Mode::probe);
+        const RoundDrafter drafter(*s_.world_, pos_);
         double seen_ms = 0.0;
         const double draft_ms = draft(drafter, seen_ms);
         planner_.choose({&plan_});
@@ -237,8 +234,8 @@ class Run {
         const double seen_verify_ms = clock_(verify_ms);
         planner_.learn(plan_, tokens);
         planner_.end_round(seen_verify_ms, seen_ms + seen_verify_ms + host_ms);
-        out_.n_changes += plan_.is_on() != was_on;
-        if (d.reason == Decision::Reason::probe) out_.probe_ms += draft_ms + host_ms;
+        out_.n_changes += plan_.text.worth.pays() != was_on;
+        if (d.reason == Decision::Reason::vain) out_.vain_ms += draft_ms + host_ms;
         n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
         count(draft_ms + verify_ms + host_ms, (int)tokens.size());
     }
@@ -253,7 +250,7 @@ class Run {
             const double seen = clock_(s_.drift(pos_) * ms);
             true_ms += s_.drift(pos_) * ms;
             seen_ms += seen;
-            planner_.grow(plan_, drafter.propose(plan_.pool(), plan_.frontier(), plan_.k()), seen);
+            planner_.grow({{&plan_, drafter.propose(plan_.pool(), plan_.frontier(), plan_.k())}}, seen);
         }
         return true_ms;
     }

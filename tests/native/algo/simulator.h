@@ -65,7 +65,7 @@ struct Text {
     std::function<Style(int pos)> style;
     int request = 0;  // tokens per request; 0 = the text is one request
     std::function<RequestKind(int request)> kind = {};
-    bool is_adversary = false;  // agrees in probes, never when verified
+    bool is_adversary = false;  // agrees only where nothing is verified
 };
 
 // One text with its luck.
@@ -109,7 +109,7 @@ class World {
 // The drafter's proposals and the target's tokens in one round.
 class RoundDrafter {
   public:
-    RoundDrafter(const World & world, int pos, bool is_probe) : world_(world), pos_(pos), is_probe_(is_probe) {}
+    RoundDrafter(const World & world, int pos) : world_(world), pos_(pos) {}
 
     // candidates for each frontier node of the pool
     std::vector<std::vector<Candidate>> propose(const DraftTree & pool, const std::vector<int32_t> & frontier,
@@ -121,7 +121,6 @@ class RoundDrafter {
   private:
     const World & world_;
     int pos_;
-    bool is_probe_;
 };
 
 // --- disturbances ----------------------------------------------------------------------------------------------------
@@ -165,17 +164,16 @@ double worst_window(const std::vector<Mark> & marks, const std::vector<double> &
 
 struct Result {
     std::vector<Mark> marks;
-    double ms = 0.0;               // whole text
-    double probe_ms = 0.0;         // of it, in shadow probes
-    int n_changes = 0;             // between on and off
-    int n_rebuilt = 0;             // rounds whose batch had another size than the one before
-    std::map<int, int> rows;       // rounds by batch size
-    std::vector<int> verified_at;  // positions at which drafts were verified
-    double depth = 0.0;            // mean of the verified trees
-    bool has_trees = false;        // one of them was no chain
-    double least_balance = 1e9;    // of the ledger
-    double host = 0.0;             // learned host work of a drafting round at the end, in plain steps
-    double calibration_error[n_request_kinds] = {};
+    double ms = 0.0;                  // whole text
+    double vain_ms = 0.0;             // of it, in drafts that were not verified
+    int n_changes = 0;                // between on and off
+    int n_rebuilt = 0;                // rounds whose batch had another size than the one before
+    std::map<int, int> rows;          // rounds by batch size
+    std::vector<int> verified_at;     // positions at which drafts were verified
+    double depth = 0.0;               // mean of the verified trees
+    bool has_trees = false;           // one of them was no chain
+    double least_balance = 1e9;       // of the ledger
+    double host = 0.0;                // learned host work of a drafting round at the end, in plain steps
     std::vector<Decision> decisions;  // if asked for
 };
 

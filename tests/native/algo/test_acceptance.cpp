@@ -79,27 +79,6 @@ static void siblings_share_one_token() {
     }
 }
 
-// What the first child does not take is left for the second, which is sure of it where nothing else is.
-static void a_sibling_is_judged_by_what_is_left() {
-    AcceptanceModel model;
-    TextState text;
-    const Candidate children[] = {{1, std::log(0.5f)}, {2, std::log(0.5f)}};
-    double a[2];
-    model.predict(RequestKind::greedy, text, 1, children, 2, a);
-    CHECK(a[1] > 0.9 * (1.0 - a[0]));
-}
-
-static void more_confidence_is_never_worth_less() {
-    AcceptanceModel model;
-    TextState text;
-    teach(model, text, {0.6, -0.5, 0.3}, 500, 1);
-    double last = 0.0;
-    for (double q = 0.01; q < 1.0; q += 0.01) {
-        CHECK(first_chance(model, text, q) >= last);
-        last = first_chance(model, text, q);
-    }
-}
-
 // The text terms follow every text and so never rest; what counts is that predictions are right on average.
 static void learns_a_drafter_and_is_calibrated() {
     AcceptanceModel model;
@@ -121,8 +100,7 @@ static void learns_a_drafter_and_is_calibrated() {
     }
     CHECK_NEAR(sum_first / n, true_first / n, 0.02);
     CHECK_NEAR(sum_second / n, 0.3, 0.03);
-    CHECK(model.reliability(RequestKind::greedy).n_labels() == 4000.0);
-    CHECK(model.reliability(RequestKind::greedy).calibration_error() < 0.05);
+    CHECK(model.n_labels(RequestKind::greedy) == 4000);
 }
 
 static void follows_a_change_of_text_within_tens_of_labels() {
@@ -137,15 +115,6 @@ static void follows_a_change_of_text_within_tens_of_labels() {
     CHECK(first_chance(model, text, 0.8) < 0.12);
     teach(model, text, code, 20, 6);
     CHECK(first_chance(model, text, 0.8) > 0.5);
-}
-
-static void a_new_text_starts_near_the_drafters_mean() {
-    AcceptanceModel model;
-    TextState text;
-    teach(model, text, {0.65, -5.0, 0.02}, 60, 7);
-    const double locked = first_chance(model, text, 0.8);
-    model.end_text(RequestKind::greedy, text);
-    CHECK(first_chance(model, text, 0.8) > 2.0 * locked);
 }
 
 // What all texts have in common belongs to the drafter: after a handful of short ones the next starts right, also at a
@@ -181,6 +150,10 @@ static void kinds_of_request_are_kept_apart() {
     CHECK(request_kind(0.7, false) == RequestKind::sampled && request_kind(0.8, false) == RequestKind::hot);
     CHECK(request_kind(0.0, true) == RequestKind::constrained);
     CHECK(request_kind(std::nan(""), false) == RequestKind::greedy);
+    CHECK(request_kind(0.5, false, true) == RequestKind::coupled_cool);
+    CHECK(request_kind(0.8, false, true) == RequestKind::coupled_warm);
+    CHECK(request_kind(1.0, false, true) == RequestKind::coupled_hot);
+    CHECK(request_kind(0.8, true, true) == RequestKind::coupled_constrained);
     AcceptanceModel model;
     TextState text, other;
     const double before = first_chance(model, other, 0.8, RequestKind::hot);
@@ -270,40 +243,18 @@ namespace {
 
 TextDraft chain(int n, int n_match) {
     TextDraft draft;
-    for (int i = 0; i < n; ++i) draft.add(100 + i, i, n_match + i, TextDraft::Source::longest);
+    for (int i = 0; i < n; ++i) draft.tokens.push_back(100 + i);
+    draft.n_match = n_match;
     return draft;
 }
 
 float first(const TextAcceptance & model, const TextTerm & hits, const TextDraft & draft) {
     std::vector<float> a;
     model.predict(RequestKind::greedy, hits, draft, a);
-    return a[1];
+    return a[0];
 }
 
 }  // namespace
-
-static void longer_matches_are_likelier() {
-    TextAcceptance model;
-    TextTerm hits;
-    float last = 0.0f;
-    for (int n_match : {1, 2, 3, 4, 5, 8, 12, 20, 40}) {
-        const float a = first(model, hits, chain(1, n_match));
-        CHECK(a > last && a < 1.0f);
-        last = a;
-    }
-}
-
-static void chances_of_siblings_sum_to_at_most_one() {
-    TextAcceptance model;
-    TextTerm hits;
-    TextDraft draft;
-    for (int i = 0; i < 4; ++i) draft.add(i, 0, 40, TextDraft::Source::longest);
-    std::vector<float> a;
-    model.predict(RequestKind::greedy, hits, draft, a);
-    float sum = 0.0f;
-    for (int i = 1; i < draft.size(); ++i) sum += a[i];
-    CHECK(sum <= 1.0f + 1e-6f);
-}
 
 // Each length finds its own rate, whatever it starts from.
 static void the_rate_of_each_length_is_learned() {
@@ -325,7 +276,7 @@ static void the_rate_of_each_length_is_learned() {
     // other kinds of requests learn for themselves
     std::vector<float> a;
     model.predict(RequestKind::hot, {}, chain(1, 10), a);
-    CHECK(a[1] > 0.6f);
+    CHECK(a[0] > 0.6f);
 }
 
 // A text that does not copy is noticed within a few rounds, and so is one that begins to.
@@ -343,18 +294,6 @@ static void recent_hits_count() {
     CHECK_MSG(first(model, hits, draft) > 0.85f, strf("%.2f", first(model, hits, draft)));
 }
 
-// What the target never reached is not learned from.
-static void only_what_was_reached_teaches() {
-    TextAcceptance a, b;
-    TextTerm of_a, of_b;
-    for (int i = 0; i < 20; ++i) {
-        a.learn(RequestKind::greedy, of_a, chain(6, 12), {5, 101, 102});
-        b.learn(RequestKind::greedy, of_b, chain(1, 12), {5});
-    }
-    CHECK(a.to_text("k") == b.to_text("k"));
-    CHECK(a.reliability().n_labels() == 20.0);
-}
-
 static void the_state_is_read_back_and_damage_refused() {
     TextAcceptance model;
     TextTerm hits;
@@ -368,49 +307,31 @@ static void the_state_is_read_back_and_damage_refused() {
     CHECK(other.to_text("a key") == text);
 }
 
-// Older files have rows for more sources; those that are left are read from their places.
+// Older files have rows for more sources; the first is read.
 static void an_older_state_is_read() {
     TextAcceptance model, other;
     TextTerm hits;
     for (int i = 0; i < 50; ++i) model.learn(RequestKind::greedy, hits, chain(3, 2 + i % 9), {100, 101, 7});
-    for (int n_more : {1, 3}) {
-        std::string older;
-        std::istringstream lines(model.to_text("a key"));
-        for (std::string line; std::getline(lines, line); older += line + "\n") {
-            if (line.compare(0, 4, "text") != 0) continue;
-            std::istringstream words(line);
-            std::string word;
-            line.clear();
-            for (int i = 0; words >> word; ++i) {
-                if (i == 1 + 20)
-                    line += " 0.5 1" + std::string(" 0.5 1 0.5 1 0.5 1 0.5 1 0.5 1 0.5 1 0.5 1 0.5 1 0.5 1");
-                line += (i > 0 ? " " : "") + word;
-            }
-            for (int i = 10; i < 10 * n_more; ++i) line += " 0.5 1";
-        }
-        CHECK(other.from_text(older, "a key"));
-        CHECK(other.to_text("a key") == model.to_text("a key"));
+    std::string older;
+    std::istringstream lines(model.to_text("a key"));
+    for (std::string line; std::getline(lines, line); older += line + "\n") {
+        for (int i = 0; i < 10 && line.compare(0, 4, "text") == 0; ++i) line += " 0.5 1";
     }
+    CHECK(other.from_text(older, "a key") && other.to_text("a key") == model.to_text("a key"));
 }
 
 int main() {
     starts_from_what_training_measured();
     siblings_share_one_token();
-    a_sibling_is_judged_by_what_is_left();
-    more_confidence_is_never_worth_less();
     learns_a_drafter_and_is_calibrated();
     follows_a_change_of_text_within_tens_of_labels();
-    a_new_text_starts_near_the_drafters_mean();
     what_texts_have_in_common_is_handed_over();
     a_grammar_teaches_nothing_lasting();
     kinds_of_request_are_kept_apart();
     hostile_numbers_leave_it_finite();
     survives_a_round_trip_and_refuses_damage();
-    longer_matches_are_likelier();
-    chances_of_siblings_sum_to_at_most_one();
     the_rate_of_each_length_is_learned();
     recent_hits_count();
-    only_what_was_reached_teaches();
     the_state_is_read_back_and_damage_refused();
     an_older_state_is_read();
     return result();

@@ -8,44 +8,6 @@
 using namespace eaglecpp;
 using namespace eaglecpp::sim;
 
-static constexpr double change_ms = 6.0;
-
-static void a_change_costs_and_so_does_coming_back() {
-    BatchSizes sizes;
-    sizes.change_to(1);
-    CHECK_NEAR(sizes.ms(1, change_ms), 0.0, 1e-12);
-    CHECK_NEAR(sizes.ms(4, change_ms), change_ms, 1e-12);
-    const std::vector<double> worth{0.0, 0.3, 0.2, 0.5};
-    for (int i = 0; i < 200; ++i) {
-        sizes.learn(worth);
-        sizes.change_to(4);
-    }
-    CHECK_NEAR(sizes.ms(4, change_ms), 0.0, 1e-12);
-    CHECK_NEAR(sizes.ms(2, change_ms), 2.0 * change_ms, 0.01);
-}
-
-// who waits until going home would have paid loses at most as much again
-static void what_was_missed_is_taken_off_the_way_home() {
-    BatchSizes sizes;
-    sizes.change_to(1);
-    const std::vector<double> worth{0.0, 0.0, 0.5};
-    for (int i = 0; i < 6; ++i) sizes.learn(worth);
-    CHECK_NEAR(sizes.ms(3, change_ms), change_ms - 3.0, 1e-9);
-    CHECK_NEAR(sizes.ms(2, change_ms), change_ms, 1e-9);
-    for (int i = 0; i < 6; ++i) sizes.learn(worth);
-    CHECK_NEAR(sizes.ms(3, change_ms), 0.0, 1e-9);
-    CHECK_NEAR(sizes.once_ms(3, change_ms), change_ms, 1e-9);  // but it takes as long as ever
-}
-
-static void after_a_prompt_any_size_is_as_good() {
-    BatchSizes sizes;
-    sizes.change_to(1);
-    sizes.learn({0.0, 0.1, 0.2, 0.1});
-    sizes.forget();
-    for (int n : {1, 2, 4}) CHECK_NEAR(sizes.ms(n, change_ms), 0.0, 1e-12);
-    CHECK_NEAR(sizes.once_ms(4, change_ms), 0.0, 1e-12);
-}
-
 // Builds and captures as an H200 needs them for a model of 8B.
 static void the_first_batches_of_a_size_tell_what_a_change_costs() {
     CostTable table;
@@ -67,27 +29,6 @@ static void the_first_batches_of_a_size_tell_what_a_change_costs() {
     damaged.insert(damaged.find("change ") + 7, "-");
     CHECK(!loaded.from_text(damaged, state_key));
     CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
-}
-
-static void nodes_fit_into_the_batch_that_is_kept() {
-    CostTable table;
-    for (int i = 0; i < 5; ++i) {
-        for (int n : {1, 2, 3, 4, 5}) table.learn_verify(n, 10.0 + 0.1 * n);
-    }
-    for (int i = 1; i <= 3; ++i) table.learn_alike(i, 1, 10.1 + (i < 3 ? change_ms / 2.0 : 0.0));
-    BatchSizes sizes;
-    sizes.change_to(4);
-    Prices prices;
-    prices.set(table, 1, 4, 1e9, nullptr, 1, 1.0, &sizes);
-    for (int n = 0; n <= 3; ++n) CHECK_NEAR(prices.ms(n), 0.3, 0.05);
-    CHECK_NEAR(prices.ms(4), 0.4 + change_ms, 0.05);
-    CHECK_NEAR(prices.settled_ms(1), 0.1, 0.05);
-    CHECK(prices.best({0.9f, 0.5f, 0.02f, 0.01f}, 0.1, 1e9).n == 3);
-    RowCounts exact;
-    for (int n : {2, 3}) exact.set(n, true);
-    exact.set(4, false);
-    prices.set(table, 1, 4, 1e9, &exact, 1, 1.0, &sizes);
-    CHECK(prices.ms(3) > 1e9 && prices.ms(1) < 2.0 * change_ms);
 }
 
 struct Run {
@@ -138,16 +79,6 @@ static void the_planner_keeps_a_size_where_that_is_cheap() {
     }
 }
 
-// where rows are dear, holding on to a size would cost more than it saves
-static void and_leaves_it_where_it_is_not() {
-    for (int number : {6, 9, 11}) {
-        const Run before = run(machine(number), 1, false), after = run(machine(number), 1, true);
-        std::printf("%s: %.3f of plain, %.3f of the rounds built; without padding %.3f, %.3f\n",
-                    machine(number).name.c_str(), after.speed, after.rebuilt, before.speed, before.rebuilt);
-        CHECK(after.speed > 0.99 * before.speed);
-    }
-}
-
 // An H200 and a model of 8B, where a change costs two plain rounds, or, as for models of 1 GB, six. Before the price of
 // a change was measured, and before a prompt was taken for one, this drafted nothing there.
 static void on_a_fast_card_an_answer_keeps_its_size() {
@@ -185,13 +116,8 @@ static void trees_where_the_prices_say_so() {
 }
 
 int main() {
-    a_change_costs_and_so_does_coming_back();
-    what_was_missed_is_taken_off_the_way_home();
-    after_a_prompt_any_size_is_as_good();
     the_first_batches_of_a_size_tell_what_a_change_costs();
-    nodes_fit_into_the_batch_that_is_kept();
     the_planner_keeps_a_size_where_that_is_cheap();
-    and_leaves_it_where_it_is_not();
     on_a_fast_card_an_answer_keeps_its_size();
     trees_where_the_prices_say_so();
     return test::result();

@@ -118,7 +118,8 @@ static void chances_are_calibrated() {
         CoupledSampling sampling;
         sampling.temperature = (float)temperature;
         const RequestKind kind = request_kind(temperature, false, true);
-        Reliability reliability;
+        double gap[10] = {};  // of predicted and true acceptance, by tenth of the prediction
+        int n_labels = 0;
         for (int pos = 0; pos < 12000; ++pos) {
             const std::vector<float> target = some_logits(random, n, 4.0 + 16.0 * random.real());
             std::vector<float> drafter = target;
@@ -133,13 +134,16 @@ static void chances_are_calibrated() {
             for (int i = 0; i < (int)best.size(); ++i) {
                 sum += a[i];
                 if (best[i].token == chosen) matched = i;
-                if (pos > 2000) reliability.add(a[i], best[i].token == chosen);
+                if (pos <= 2000) continue;
+                gap[std::min((int)(10.0 * a[i]), 9)] += a[i] - (best[i].token == chosen);
+                ++n_labels;
             }
             CHECK(sum <= 1.0 + 1e-9);
             model.learn(kind, text, 1, best.data(), (int)best.size(), matched);
         }
-        CHECK_MSG(reliability.calibration_error() < 0.02,
-                  strf("temperature %g: error %.4f", temperature, reliability.calibration_error()));
+        double error = 0.0;
+        for (double g : gap) error += std::fabs(g) / n_labels;
+        CHECK_MSG(error < 0.02, strf("temperature %g: error %.4f", temperature, error));
     }
 }
 
@@ -155,19 +159,10 @@ static void a_token_lifted_by_noise_is_less_certain() {
     CHECK(a[0] == a[1]);
 }
 
-static void bands_are_told_apart() {
-    CHECK(request_kind(0.5, false, true) == RequestKind::coupled_cool);
-    CHECK(request_kind(0.8, false, true) == RequestKind::coupled_warm);
-    CHECK(request_kind(1.0, false, true) == RequestKind::coupled_hot);
-    CHECK(request_kind(0.8, true, true) == RequestKind::coupled_constrained);
-    CHECK(request_kind(0.8, false, false) == RequestKind::hot);
-}
-
 int main() {
     proposes_the_best_scores();
     agrees_with_the_target();
     chances_are_calibrated();
     a_token_lifted_by_noise_is_less_certain();
-    bands_are_told_apart();
     return result();
 }

@@ -26,8 +26,8 @@ static void prints_one_line() {
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
     CHECK(Decision().to_line() == "plain reason=off");
     Decision again;
-    again.reason = Decision::Reason::again;  // the last name of the list
-    CHECK(again.to_line() == "plain reason=again");
+    again.reason = Decision::Reason::replay;  // the last name of the list
+    CHECK(again.to_line() == "plain reason=replay");
 }
 
 static void explains_itself() {
@@ -56,7 +56,7 @@ static void sums_up_a_generation() {
     parked.reason = Decision::Reason::parked;
     parked.best_speed = 0.9;
     probe.mode = Decision::Mode::probe;
-    probe.reason = Decision::Reason::probe;
+    probe.reason = Decision::Reason::vain;
     probe.best_speed = 0.9;
     measuring.reason = Decision::Reason::measuring;
     for (int i = 0; i < 8; ++i) on.add(tree_decision(), 3, 1.5);

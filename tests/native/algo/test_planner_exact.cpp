@@ -46,7 +46,7 @@ struct Scene {
                 for (auto & c : children) {
                     for (int j = 0; j < plan.k(); ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
                 }
-                planner.grow(plan, children, 0.4);
+                planner.grow({{&plan, children}}, 0.4);
                 draft_ms += 0.4;
             }
             all.push_back(&plan);

@@ -74,24 +74,6 @@ static void ways_agree() {
     }
 }
 
-static void dots_agree() {
-    Random random(9);
-    for (int n : {1, 31, 64, 576, 1000}) {
-        const int n_rows = 5;
-        std::vector<int8_t> a((size_t)n_rows * n);
-        std::vector<int16_t> b(n);
-        for (int8_t & v : a) v = (int8_t)random.integer(-128, 127);
-        for (int16_t & v : b) v = (int16_t)random.integer(-128, 127);
-        for (int way = 0; way < n_row_ways(); ++way) {
-            std::vector<int32_t> out(n_rows);
-            dots(a.data(), n_rows, n, b.data(), out.data(), way);
-            for (int r = 0; r < n_rows; ++r) {
-                CHECK(out[r] == std::inner_product(b.begin(), b.end(), a.begin() + (size_t)r * n, 0));
-            }
-        }
-    }
-}
-
 static void largest_agree_with_sorting() {
     Random random(7);
     Largest largest;
@@ -114,13 +96,6 @@ static void largest_agree_with_sorting() {
     CHECK(largest.of(broken.data(), 300, 2) == std::vector<int>{250});
 }
 
-static void maps_ids() {
-    const float x[] = {0.0f, 2.0f, 1.0f};
-    const Token ids[] = {70, 50, 60};
-    const std::vector<Candidate> best = top_k(x, 3, 2, ids);
-    CHECK(best[0].token == 50 && best[1].token == 60);
-}
-
 static void survives_masked_and_broken_rows() {
     const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
     const float masked[] = {-inf, 1.0f, -inf, 0.0f};
@@ -136,8 +111,6 @@ int main() {
     agrees_with_sorting();
     largest_agree_with_sorting();
     ways_agree();
-    dots_agree();
-    maps_ids();
     survives_masked_and_broken_rows();
     return result();
 }

@@ -10,6 +10,7 @@
 
 #include "../check.h"
 #include "base/error.h"
+#include "gguf/keys.h"
 
 using namespace eaglecpp;
 
@@ -41,31 +42,36 @@ static DraftSpec make_spec(std::vector<uint8_t> slides, bool fc_norm, int kv_ran
 static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t buft) {
     DraftWeights w;
     w.ctx.reset(ggml_init({ggml_tensor_overhead() * 64, nullptr, /*no_alloc=*/true}));
-    const auto tensor = [&](int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
-        return ggml_new_tensor_3d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1, ne2);
+    const auto tensor = [&](const std::string & name, int64_t ne0, int64_t ne1 = 1, int64_t ne2 = 1) {
+        return ggml_set_name(ggml_new_tensor_3d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1, ne2), name.c_str());
     };
     const int n_q = s.n_head * s.head_dim, n_kv = s.n_head_kv * s.head_dim;
-    w.fc = tensor((int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
-    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) w.fc_norm.push_back(tensor(s.n_embd_target));
-    w.output_norm = tensor(s.n_embd);
-    w.head = tensor(s.n_embd, s.n_draft_vocab);
+    tensor(keys::t_fc, (int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) tensor(fill(keys::t_fc_norm, i), s.n_embd_target);
+    tensor(keys::t_output_norm, s.n_embd);
+    w.head = tensor(keys::t_output, s.n_embd, s.n_draft_vocab);
     for (int i = 0; i < s.n_layer; ++i) {
         const int n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
-        DraftLayer l;
-        l.attn_norm = tensor(s.n_embd), l.attn_norm_2 = tensor(s.n_embd), l.ffn_norm = tensor(s.n_embd);
+        for (const char * norm : {keys::t_attn_norm, keys::t_attn_norm_2, keys::t_ffn_norm}) {
+            tensor(fill(norm, i), s.n_embd);
+        }
         if (s.has_latent()) {
             const LatentSpec & a = s.latent;
-            l.wq_a = tensor(n_in, a.q_rank), l.q_a_norm = tensor(a.q_rank);
-            l.wq_b = tensor(a.q_rank, s.n_head * (a.nope_dim + a.rope_dim));
-            l.wkv_a = tensor(n_in, a.kv_rank + a.rope_dim), l.kv_a_norm = tensor(a.kv_rank);
-            l.wk_b = tensor(a.nope_dim, a.kv_rank, s.n_head), l.wv_b = tensor(a.kv_rank, a.value_dim, s.n_head);
-            l.wo = tensor(s.n_head * a.value_dim, s.n_embd);
+            tensor(fill(keys::t_attn_q_a, i), n_in, a.q_rank);
+            tensor(fill(keys::t_attn_q_a_norm, i), a.q_rank);
+            tensor(fill(keys::t_attn_q_b, i), a.q_rank, s.n_head * (a.nope_dim + a.rope_dim));
+            tensor(fill(keys::t_attn_kv_a_mqa, i), n_in, a.kv_rank + a.rope_dim);
+            tensor(fill(keys::t_attn_kv_a_norm, i), a.kv_rank);
+            tensor(fill(keys::t_attn_k_b, i), a.nope_dim, a.kv_rank, s.n_head);
+            tensor(fill(keys::t_attn_v_b, i), a.kv_rank, a.value_dim, s.n_head);
+            tensor(fill(keys::t_attn_output, i), s.n_head * a.value_dim, s.n_embd);
         } else {
-            l.wq = tensor(n_in, n_q), l.wk = tensor(n_in, n_kv), l.wv = tensor(n_in, n_kv);
-            l.wo = tensor(n_q, s.n_embd);
+            tensor(fill(keys::t_attn_q, i), n_in, n_q);
+            for (const char * kv : {keys::t_attn_k, keys::t_attn_v}) tensor(fill(kv, i), n_in, n_kv);
+            tensor(fill(keys::t_attn_output, i), n_q, s.n_embd);
         }
-        l.gate = tensor(s.n_embd, s.n_ff), l.up = tensor(s.n_embd, s.n_ff), l.down = tensor(s.n_ff, s.n_embd);
-        w.layers.push_back(l);
+        for (const char * in : {keys::t_ffn_gate, keys::t_ffn_up}) tensor(fill(in, i), s.n_embd, s.n_ff);
+        tensor(fill(keys::t_ffn_down, i), s.n_ff, s.n_embd);
     }
     w.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx.get(), buft));
     return w;
@@ -80,16 +86,16 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
     DraftMemory memory(buft);
     GraphShape shape{commit, {}};
     for (int n : n_rows) shape.parts.push_back({&kv, n, n_out < 0 ? n : n_out, n_kv});
-    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top, GGML_TYPE_F32, n_top > 0}, memory);
+    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top, GGML_TYPE_F32}, memory);
     std::string pattern;
     for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
     const std::string what = strf("layers %s, %s of %d rows of %zu, %d out, %s%s", pattern.c_str(),
                                   commit ? "commit" : "extend", shape.n_rows(), n_rows.size(), shape.n_out(),
                                   flash_attn ? "fused" : "explicit", spec.has_latent() ? ", latent" : "");
     std::vector<const ggml_tensor *> inputs = {g->embd, g->pos, g->pos_out, g->row_out};
-    inputs.insert(inputs.end(), g->features.begin(), g->features.end());
+    inputs.push_back(g->features);
     for (const DraftGraph::Part & p : g->parts) {
-        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_place, p.mask, p.mask_window, p.state_slot});
+        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_slots, p.mask, p.mask_window, p.state_slot});
     }
     for (const ggml_tensor * t : inputs) {
         if (!t) continue;

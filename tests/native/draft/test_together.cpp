@@ -6,7 +6,7 @@
 #include "../engine/tiny_models.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
-#include "kernels/hook.h"
+#include "ggml_hook/hook.h"
 #include "seeded_drafter.h"
 #include "target/llama_bridge.h"
 
@@ -56,7 +56,7 @@ class Pair {
             commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data()});
         }
         const int n_runs = together_.drafter->n_runs();
-        EagleSequence::commit_together(commits);
+        together_.drafter->commit_together(commits);
         CHECK_MSG(together_.drafter->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
             b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true);
@@ -92,8 +92,8 @@ class Pair {
     void nobody_moves_in_an_error() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
-        CHECK_THROWS(EagleSequence::commit_together({{a_[0].get(), few.features(), few.tokens.data()},
-                                                     {a_[1].get(), many.features(), many.tokens.data()}}),
+        CHECK_THROWS(together_.drafter->commit_together({{a_[0].get(), few.features(), few.tokens.data()},
+                                                         {a_[1].get(), many.features(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         const int n_draft = a_[0]->n_draft_rows();

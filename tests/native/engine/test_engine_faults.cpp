@@ -5,8 +5,11 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <mutex>
 #include <new>
+#include <set>
 #include <stdexcept>
 #include <thread>
 
@@ -71,7 +74,7 @@ static void nothing_steps_behind_a_retired_engine() {
     }
 }
 
-// Logits lie in memory of the last decode's graph (kernels/hook.h).
+// Logits lie in memory of the last decode's graph (ggml_hook/hook.h).
 static void logits_stay_until_the_next_decode_and_no_longer() {
     EngineOptions o = test::tiny_options(target, "");
     Target it(o);
@@ -94,7 +97,7 @@ static void logits_stay_until_the_next_decode_and_no_longer() {
     const std::vector<uint8_t> rows = it.cells().save_rows(range);
     it.cells().truncate(range, 1);
     CHECK(it.cells().load_rows(range, rows, 3));
-    Target other(o, it);
+    Target other(o, it.weights());
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);
@@ -119,6 +122,7 @@ static void logits_stay_until_the_next_decode_and_no_longer() {
 static int n_calls = 0, fails_at = -1;
 static bool is_decoding = false;  // what llama.cpp computes meanwhile is its own
 static std::function<void()> fault;
+static int n_logits = -1;  // rows of logits that are read before the fault
 
 static void count_call() {
     if (!is_decoding && n_calls++ == fails_at) fault();
@@ -131,6 +135,47 @@ extern "C" int32_t llama_decode(llama_context * ctx, llama_batch batch) {
     const int32_t status = real(ctx, batch);
     is_decoding = false;
     return status;
+}
+
+extern "C" float * llama_get_logits_ith(llama_context * ctx, int32_t i) {
+    if (n_logits-- == 0) fault();
+    static const auto real = (decltype(&llama_get_logits_ith))dlsym(RTLD_NEXT, "llama_get_logits_ith");
+    return real(ctx, i);
+}
+
+// All arrays of bytes, ggml's work buffers among them.
+static std::set<void *> & arrays() {
+    static auto * all = new std::set<void *>;
+    return *all;
+}
+static std::mutex arrays_mutex;
+static size_t n_bytes_failing = SIZE_MAX;  // of the first array that there is no memory for; then there is again
+static int n_freed_twice = 0;
+
+void * operator new[](size_t n) {
+    const std::lock_guard lock(arrays_mutex);
+    if (n >= n_bytes_failing) {
+        n_bytes_failing = SIZE_MAX;
+        throw std::bad_alloc();
+    }
+    void * p = std::malloc(n);
+    if (!p) throw std::bad_alloc();
+    arrays().insert(p);
+    return p;
+}
+
+void operator delete[](void * p) noexcept {
+    const std::lock_guard lock(arrays_mutex);
+    if (!p) return;
+    if (arrays().erase(p) == 0) {
+        ++n_freed_twice;
+    } else {
+        std::free(p);
+    }
+}
+
+void operator delete[](void * p, size_t) noexcept {
+    operator delete[](p);
 }
 
 extern "C" enum ggml_status ggml_backend_graph_compute_async(ggml_backend_t backend, struct ggml_cgraph * graph) {
@@ -167,8 +212,8 @@ static Outcome run(Engine & engine, int id) {
     Outcome out;
     out.tokens = test::generate(engine, id, prompt, test::greedy(tree, 12));
     const Sequence & s = engine.sequence(id);
-    CHECK_MSG(s.draft->n_rows() + s.pending.n_rows() == s.n_past,
-              strf("%d rows, %d pending, %d past", s.draft->n_rows(), s.pending.n_rows(), s.n_past));
+    CHECK_MSG(s.draft->n_rows() + s.n_pending() == s.n_past,
+              strf("%d rows, %d pending, %d past", s.draft->n_rows(), s.n_pending(), s.n_past));
     out.memory = memory_of(*s.draft);
     return out;
 }
@@ -190,31 +235,78 @@ static void running_out_of_memory_leaves_no_trace() {
     Engine engine(o);
     const int id = engine.open_sequence();
     const Outcome fresh = run(engine, id);
-    for (const Error & error : {Error(ErrorKind::out_of_memory, "Error"), Error(ErrorKind::value, "bad_alloc")}) {
-        fault = [&] {
-            if (error.kind == ErrorKind::value) throw std::bad_alloc();
-            throw error;
-        };
-        for (int at = 0;; ++at) {
-            bool has_failed = false;
-            try {
-                engine.clear(id);
-                n_calls = 0, fails_at = at;
-                test::generate(engine, id, at % 2 ? prompt : long_prompt(), test::greedy(tree, 12));
-            } catch (const Error & e) {
-                has_failed = e.kind == ErrorKind::out_of_memory;
-            }
-            fails_at = -1;
-            if (!has_failed) {
-                CHECK_MSG(at > 12, strf("%s: only %d calls", error.what(), at));
-                break;
-            }
-            const std::string what = strf("%s at call %d", error.what(), at);
-            CHECK_MSG(!engine.sequence(id).is_active, what);
-            const Outcome again = run(engine, id);
-            CHECK_MSG(again.tokens == fresh.tokens, what);
-            CHECK_MSG(again.memory == fresh.memory, what + ": the drafter's cache differs");
+    fault = [] { throw Error(ErrorKind::out_of_memory, "no memory"); };
+    for (int at = 0;; ++at) {
+        bool has_failed = false;
+        try {
+            engine.clear(id);
+            n_calls = 0, fails_at = at;
+            test::generate(engine, id, at % 2 ? prompt : long_prompt(), test::greedy(tree, 12));
+        } catch (const Error & e) {
+            has_failed = e.kind == ErrorKind::out_of_memory;
         }
+        fails_at = -1;
+        if (!has_failed) {
+            CHECK_MSG(at > 12, strf("only %d calls", at));
+            break;
+        }
+        const std::string what = strf("at call %d", at);
+        CHECK_MSG(!engine.sequence(id).is_active, what);
+        const Outcome again = run(engine, id);
+        CHECK_MSG(again.tokens == fresh.tokens, what);
+        CHECK_MSG(again.memory == fresh.memory, what + ": the drafter's cache differs");
+    }
+}
+
+// ggml's CPU backend frees its work buffer, and there is no memory for the larger one.
+static void a_work_buffer_that_does_not_fit_is_not_used_again() {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_ctx = 256, o.n_batch = 192;
+    bool has_failed = false;
+    {
+        Engine engine(o);
+        const int id = engine.open_sequence();
+        const Tokens fresh = test::generate(engine, id, prompt, test::greedy({}, 12));
+        engine.clear(id);
+        n_bytes_failing = 4096;  // more than a step of one row works with
+        try {
+            test::generate(engine, id, long_prompt(), test::greedy({}, 12));
+        } catch (const Error & e) {
+            has_failed = e.kind == ErrorKind::out_of_memory;
+            CHECK_MSG(has_failed, e.what());
+        }
+        n_bytes_failing = SIZE_MAX;
+        engine.clear(id);
+        CHECK(test::generate(engine, id, prompt, test::greedy({}, 12)) == fresh);
+    }
+    CHECK(has_failed);
+    CHECK_MSG(n_freed_twice == 0, strf("%d arrays were freed twice", n_freed_twice));
+}
+
+// The second conversation of a round fails behind the first, whose tokens nobody gets then.
+static void a_step_of_several_is_all_or_nothing() {
+    EngineOptions o = test::tiny_options(target, draft);
+    o.n_sequences = 2;
+    Engine engine(o);
+    const int a = engine.open_sequence(), b = engine.open_sequence();
+    const Tokens fresh = test::generate(engine, a, prompt, test::greedy({}, 40));
+    for (const int n_rows : {0, 1}) {
+        Tokens given = prompt;
+        for (int id : {a, b}) engine.begin(id, prompt, test::greedy({}, 40));
+        const auto step = [&] {
+            for (const StepResult & r : engine.step({a, b})) {
+                if (r.sequence == a) given.insert(given.end(), r.tokens.begin(), r.tokens.end());
+            }
+        };
+        while (engine.sequence(b).is_prefilling()) step();
+        step();
+        fault = [] { throw Error(ErrorKind::out_of_memory, "no memory"); };
+        n_logits = n_rows;
+        CHECK_THROWS(engine.step({a, b}), "no memory");
+        n_logits = -1;
+        CHECK_MSG(engine.sequence(a).tokens == given,
+                  strf("%zu tokens, %zu were given", engine.sequence(a).tokens.size(), given.size()));
+        CHECK(test::generate(engine, a, prompt, test::greedy({}, 40)) == fresh);
     }
 }
 
@@ -238,41 +330,13 @@ static void the_error_of_a_later_round_comes_after_its_tokens() {
     CHECK(test::generate(engine, a, prompt, test::greedy({}, 5)).size() == 5);
 }
 
-// the second of two parts fails
-static void a_commit_is_all_or_nothing() {
-    const DraftFile file(draft);
-    DrafterOptions options;
-    options.n_ctx = 512;
-    EagleDrafter drafter(file, options);
-    const DraftSpec & s = drafter.spec();
-    drafter.set_embedding(
-        EmbeddingTable::from_bytes(std::vector<uint8_t>(4 * s.n_vocab * s.n_embd), GGML_TYPE_F32, s.n_embd, s.n_vocab));
-    drafter.finish();
-    EagleSequence sequence(drafter);
-    const std::vector<float> values((size_t)200 * s.n_embd_target, 0.5f);
-    FeatureRows rows;
-    rows.layer.assign(s.n_aux(), values.data());
-    rows.n_rows = 3;
-    sequence.commit(rows, long_prompt().data(), false);
-    rows.n_rows = 200;
-    fault = [] { throw std::bad_alloc(); };
-    n_calls = 0, fails_at = 1;
-    bool has_failed = false;
-    try {
-        sequence.commit(rows, long_prompt().data(), true);
-    } catch (const std::bad_alloc &) {
-        has_failed = true;
-    }
-    fails_at = -1;
-    CHECK_MSG(has_failed && sequence.n_rows() == 3, strf("%d rows", sequence.n_rows()));
-}
-
 // a driver's exception, and things nobody should throw
 static void foreign_exceptions_break_the_engine() {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
         {"without saying why", [] { throw 42; }},
         {"an assertion", [] { throw Error(ErrorKind::broken, "an assertion"); }},
+        {"memory ran out inside", [] { throw std::bad_alloc(); }},
     };
     for (const auto & [text, thrower] : kinds) {
         for (int at : {0, 1, 4}) {  // prefill, its rows for the drafter, a round
@@ -306,9 +370,10 @@ int main() {
     logits_stay_until_the_next_decode_and_no_longer();
     nothing_steps_behind_a_retired_engine();
 #ifndef _WIN32
-    a_commit_is_all_or_nothing();
     the_error_of_a_later_round_comes_after_its_tokens();
     running_out_of_memory_leaves_no_trace();
+    a_work_buffer_that_does_not_fit_is_not_used_again();
+    a_step_of_several_is_all_or_nothing();
     foreign_exceptions_break_the_engine();
 #endif
     return test::result();

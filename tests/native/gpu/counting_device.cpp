@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "counting_device.h"
-#include "kernels/ggml_abi.h"
+#include "ggml_hook/ggml_abi.h"
 
 namespace abi = eaglecpp::kernels::abi;
 

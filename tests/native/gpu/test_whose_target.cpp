@@ -6,7 +6,8 @@
 #include "../check.h"
 #include "../engine/tiny_models.h"
 #include "counting_device.h"
-#include "kernels/ggml_abi.h"
+#include "engine/engine.h"
+#include "ggml_hook/ggml_abi.h"
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
@@ -15,6 +16,32 @@ static bool is_cpu(const std::string & path, int n_gpu_layers) {
     EngineOptions options = tiny_options(path, "");
     options.n_gpu_layers = n_gpu_layers;
     return Target(options).model().is_cpu();
+}
+
+// ggml lists the integrated GPU first; llama.cpp leaves it out where there is another one.
+static kernels::abi::Device integrated = {
+    {
+        /*get_name=*/[](ggml_backend_dev_t) { return "Integrated0"; },
+        /*get_description=*/[](ggml_backend_dev_t) { return "an integrated GPU"; },
+        /*get_memory=*/[](ggml_backend_dev_t, size_t * free, size_t * total) { *free = *total = 1 << 30; },
+        /*get_type=*/[](ggml_backend_dev_t) { return GGML_BACKEND_DEVICE_TYPE_IGPU; },
+        /*get_props=*/
+        [](ggml_backend_dev_t, ggml_backend_dev_props * props) {
+            *props = {};
+            props->name = "Integrated0", props->type = GGML_BACKEND_DEVICE_TYPE_IGPU;
+        },
+    },
+    /*reg=*/nullptr,
+    /*context=*/nullptr,
+};
+
+static void a_small_model_drafts_where_it_was_told(const Folder & folder, const std::string & target) {
+    const std::string draft = folder.file("small.gguf");
+    write_target(draft);
+    EngineOptions options = tiny_options(target, draft);
+    options.draft_device = "Counting0";
+    const Engine engine(options);
+    CHECK_MSG(engine.drafter()->device_name() == "Counting0", engine.drafter()->device_name());
 }
 
 int main() {
@@ -38,8 +65,15 @@ int main() {
     CHECK(llama_supports_gpu_offload());
     CHECK(is_cpu(path, -1));
 
+    static kernels::abi::Registry igpu = rpc;
+    igpu.iface.get_name = [](ggml_backend_reg_t) { return "Integrated"; };
+    igpu.iface.get_device_count = [](ggml_backend_reg_t) { return (size_t)1; };
+    igpu.iface.get_device = [](ggml_backend_reg_t, size_t) { return (ggml_backend_dev_t)&integrated; };
+    integrated.reg = (ggml_backend_reg_t)&igpu;
+    ggml_backend_register((ggml_backend_reg_t)&igpu);
     ggml_backend_register(ggml_backend_init());
     CHECK(!is_cpu(path, -1));
     CHECK(is_cpu(path, 0));
+    a_small_model_drafts_where_it_was_told(folder, path);
     return result();
 }

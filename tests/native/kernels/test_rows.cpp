@@ -68,8 +68,6 @@ const std::vector<Type> types = {
     {"IQ4_XS", GGML_TYPE_IQ4_XS, 256, 136, {0}},  {"IQ2_XXS", GGML_TYPE_IQ2_XXS, 256, 66, {0}},
     {"IQ2_XS", GGML_TYPE_IQ2_XS, 256, 74, {0}},   {"IQ2_S", GGML_TYPE_IQ2_S, 256, 82, {0}},
     {"IQ3_XXS", GGML_TYPE_IQ3_XXS, 256, 98, {0}}, {"IQ3_S", GGML_TYPE_IQ3_S, 256, 110, {0}},
-    {"IQ1_S", GGML_TYPE_IQ1_S, 256, 50, {0}},     {"IQ1_M", GGML_TYPE_IQ1_M, 256, 56, {}},
-    {"TQ1_0", GGML_TYPE_TQ1_0, 256, 54, {52}},    {"TQ2_0", GGML_TYPE_TQ2_0, 256, 66, {64}},
 };
 
 constexpr int n_all_rows = 40;
@@ -87,7 +85,6 @@ std::vector<uint8_t> random_weights(const Type & t, int64_t n_in, int64_t n_out)
             const uint16_t half = (uint16_t)((rng() & 0x83ff) | ((8 + rng() % 8) << 10));  // 2^-7 to 2: no infinity
             std::memcpy(&w[unit + at], &half, 2);
         }
-        if (t.type == GGML_TYPE_IQ1_M) w[unit + 55] = (uint8_t)((w[unit + 55] & 0xBF) | 0x20);  // the same of its scale
         if (t.type == GGML_TYPE_MXFP4) w[unit] = (uint8_t)(rng() % 8 == 0 ? rng() % 2 : 110 + rng() % 20);
     }
     return w;
@@ -205,7 +202,8 @@ void check_rows(const char * what, const std::vector<const KernelTable *> & tabl
     }
 }
 
-// What lies between the products: each instruction set against the first, in place too.
+// What lies between the products: the first instruction set against double precision, the others against the first, in
+// place too.
 void check_small_ops(const std::vector<const KernelTable *> & tables) {
     for (int n : {1, 2, 15, 16, 17, 31, 63, 64, 65, 576, 1000}) {
         Guarded<float> a(n), b(n), w(n);
@@ -236,6 +234,15 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
             return all;
         };
         const std::vector<float> expected = run(*tables.front());
+        double squares = 0;
+        for (int i = 0; i < n; ++i) squares += (double)a[i] * a[i];
+        for (int i = 0; i < n; ++i) {
+            const double x = a[i], z = std::sqrt(8 / M_PI) * x * (1 + 0.044715 * x * x);
+            const double norm = x / std::sqrt(squares / n + 1e-5);
+            const double exact[] = {x + b[i], norm, norm * w[i], x / (1 + std::exp(-x)) * b[i],
+                                    x / (1 + std::exp(-z)) * b[i]};
+            for (int k = 0; k < 5; ++k) CHECK_NEAR(expected[k * n + i], exact[k], 1e-5 * std::fabs(exact[k]) + 1e-12);
+        }
         for (const KernelTable * t : tables) {
             const std::vector<float> found = run(*t);
             for (size_t i = 0; i < found.size(); ++i) {
@@ -247,34 +254,24 @@ void check_small_ops(const std::vector<const KernelTable *> & tables) {
     }
 }
 
-std::string names(const Processor & processor) {
-    std::string all;
-    for (const KernelTable * t : usable_tables(processor)) all += std::string(t->name) + " ";
-    return all;
-}
-
 void check_choice_by_processor() {
+    const auto names = [](std::initializer_list<bool Processor::*> offers) {
+        Processor processor;
+        for (bool Processor::* offer : offers) processor.*offer = true;
+        std::string all;
+        for (const KernelTable * t : usable_tables(processor)) all += std::string(t->name) + " ";
+        return all;
+    };
+    using P = Processor;
     CHECK(names({}) == "");
 #if defined(EAGLECPP_KERNELS_X86)
-    Processor haswell;
-    haswell.avx2 = true;
-    CHECK(names(haswell) == "avx2 ");
-    Processor skylake_x = haswell;
-    skylake_x.avx512 = true;
-    CHECK(names(skylake_x) == "avx2 ");
-    Processor cascade_lake = skylake_x;
-    cascade_lake.avx512_vnni = true;
-    CHECK(names(cascade_lake) == "avx512 avx2 ");
-    Processor alder_lake = haswell;
-    alder_lake.avx_vnni = true;
-    CHECK(names(alder_lake) == "avx_vnni avx2 ");
+    CHECK(names({&P::avx2}) == "avx2 ");                                      // Haswell
+    CHECK(names({&P::avx2, &P::avx512}) == "avx2 ");                          // Skylake-X
+    CHECK(names({&P::avx2, &P::avx512, &P::avx512_vnni}) == "avx512 avx2 ");  // Cascade Lake
+    CHECK(names({&P::avx2, &P::avx_vnni}) == "avx_vnni avx2 ");               // Alder Lake
 #elif defined(EAGLECPP_KERNELS_ARM)
-    Processor m1;
-    m1.dot_products = true;
-    CHECK(names(m1) == "neon ");
-    Processor m2 = m1;
-    m2.i8mm = true;
-    CHECK(names(m2) == "neon_i8mm neon ");
+    CHECK(names({&P::dot_products}) == "neon ");
+    CHECK(names({&P::dot_products, &P::i8mm}) == "neon_i8mm neon ");
 #endif
 }
 

@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.conversation import Conversation, fold_system
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message
+from eaglecpp.chat.turns import fold_system
+from helpers.tiny_projector import make_image
 
 
 def talked(n_exchanges: int, words: int = 10, **options: object) -> Conversation:
@@ -31,14 +34,6 @@ def texts(messages: Sequence[Message]) -> list[str]:
     return [message.content.split()[0] for message in messages]
 
 
-def test_the_prompt_has_system_examples_and_what_was_said_in_this_order() -> None:
-    conversation = Conversation("S", [Message("user", "example"), Message("assistant", "shown")])
-    conversation.ask("Q")
-    assert [(m.role, m.content) for m in conversation.prompt()] == [
-        ("system", "S"), ("user", "example"), ("assistant", "shown"), ("user", "Q"),
-    ]  # fmt: skip
-
-
 def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_becomes_free() -> None:
     conversation = talked(10, system="S")
     conversation.ask("last question")
@@ -47,14 +42,6 @@ def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_become
     assert words(conversation.prompt()) <= 100
     assert texts(conversation.prompt()) == ["S", "q6", "a6", "q7", "a7", "q8", "a8", "q9", "a9", "last"]
     assert conversation.fit(words, n_ctx=200, room=20) == [], "not again before it is full again"
-
-
-def test_when_half_is_too_little_for_the_question_only_as_much_goes_as_must() -> None:
-    conversation = talked(3)
-    conversation.ask("word " * 100)
-    left_out = conversation.fit(words, n_ctx=160, room=20)
-    assert texts(left_out) == ["q0", "a0"]
-    assert words(conversation.prompt()) == 140
 
 
 def test_examples_and_system_prompt_are_never_left_out() -> None:
@@ -87,12 +74,20 @@ def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
     assert words(prompt) + room <= n_ctx or prompt == everything[-1:]
 
 
-def test_questions_without_an_answer_become_one() -> None:
+def test_questions_that_become_one_keep_what_is_attached_before_what_is_typed() -> None:
+    one, two = make_image(1), make_image(2)
     conversation = Conversation()
-    conversation.ask("first")
-    conversation.ask("second")
-    assert [m.content for m in conversation.messages] == ["first\n\nsecond"]
-    assert conversation.question == "first\n\nsecond"
+    conversation.ask("first", [one], ["a:\n\nA"])
+    conversation.ask("second", [two], ["b:\n\nB"])
+    (question,) = conversation.messages
+    marks = image_mark(one), image_mark(two)
+    assert question.content == f"{marks[0]}a:\n\nA\n\n{marks[1]}b:\n\nB\n\nfirst\n\nsecond"
+    assert (question.typed, question.images) == ("first\n\nsecond", (one, two))
+    conversation.answer("said")
+    assert conversation.edit("third")
+    assert [m.typed for m in conversation.messages] == ["third"]
+    assert conversation.messages[0].content == question.content.replace("first\n\nsecond", "third")
+    assert not Conversation().edit("none")
 
 
 def test_taking_back() -> None:
@@ -104,16 +99,6 @@ def test_taking_back() -> None:
     assert conversation.drop_question() == "q0"
     assert conversation.drop_question() == ""
     assert not conversation.drop_answer()
-
-
-def test_taking_back_never_leaves_out_more_than_there_is() -> None:
-    conversation = talked(10)
-    conversation.ask("last")
-    conversation.fit(words, n_ctx=40, room=10)
-    while conversation.drop_question():
-        assert conversation.n_left_out <= max(len(conversation.messages) - 1, 0)
-    conversation.ask("new")
-    assert texts(conversation.prompt()) == ["new"]
 
 
 @pytest.mark.parametrize(
@@ -130,3 +115,13 @@ def test_a_system_prompt_folds_into_the_first_question(
 ) -> None:
     folded = fold_system([Message(*message) for message in before])
     assert [(m.role, m.content) for m in folded] == after
+
+
+def test_taking_back_never_leaves_out_more_than_there_is() -> None:
+    conversation = talked(10)
+    conversation.ask("last")
+    conversation.fit(words, n_ctx=40, room=10)
+    while conversation.drop_question():
+        assert conversation.n_left_out <= max(len(conversation.messages) - 1, 0)
+    conversation.ask("new")
+    assert texts(conversation.prompt()) == ["new"]

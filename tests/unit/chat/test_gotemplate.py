@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
 from datetime import date, timedelta
 from typing import Any
 
 import pytest
 
-from eaglecpp.chat.gotemplate.evaluate import Limits
-from eaglecpp.chat.gotemplate.ollama import Template, TemplateInput
+from eaglecpp.chat import bounds
+from eaglecpp.chat.go_template import Template
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
+
+pytestmark = pytest.mark.alone  # measures time
 
 TOOL: dict[str, Any] = {
     "type": "function",
@@ -40,16 +43,18 @@ TOOL_JSON = (
 
 
 def render(template: str, *messages: Message, **conversation: Any) -> str:
-    return Template.parse(template).render(TemplateInput(messages, **conversation))
+    return Template.parse(template).render(messages, **conversation)
 
 
-def test_tools_print_as_json_in_ollamas_order() -> None:
+def test_tools_print_as_json_in_ollamas_order_behind_what_is_said_of_thinking() -> None:
     template = (
-        "{{ range .Messages }}{{ end }}"
+        "{{ range .Messages }}{{ end }}{{ .Think }} {{ .ThinkLevel }} {{ .IsThinkSet }} "
         "{{ range .Tools }}{{ . }}|{{ .Function }}|{{ json . }}{{ end }}{{ .Tools }}"
     )
     inner = TOOL_JSON.removeprefix('{"type":"function","function":').removesuffix("}")
-    assert render(template, tools=(TOOL,)) == f"{TOOL_JSON}|{inner}|{TOOL_JSON}[{TOOL_JSON}]"
+    expected = f"{TOOL_JSON}|{inner}|{TOOL_JSON}[{TOOL_JSON}]"
+    for think, shown in ((None, "false  false"), (False, "false  true"), ("high", "true high true")):
+        assert render(template, tools=(TOOL,), think=think) == f"{shown} {expected}"
 
 
 def test_the_parts_of_a_tool() -> None:
@@ -80,28 +85,6 @@ def test_tool_calls_and_results() -> None:
     assert result == 'assistant(c1 0 f {"a":5,"b":"x"}a=5b=x)( 1 g {})tool[f c1 r]'
 
 
-def test_only_the_fields_of_a_message_exist() -> None:
-    with pytest.raises(TemplateError, match=r"can't evaluate field Name in type \*template.templateMessage"):
-        render("{{ range .Messages }}{{ .Name }}{{ end }}", Message("user", "x"))
-
-
-@pytest.mark.parametrize(
-    ("think", "shown"),
-    [(None, "false  false"), (False, "false  true"), (True, "true  true"), ("high", "true high true")],
-)
-def test_thinking(think: bool | str | None, shown: str) -> None:
-    template = "{{ range .Messages }}{{ end }}{{ .Think }} {{ .ThinkLevel }} {{ .IsThinkSet }}"
-    assert render(template, Message("user", "x"), think=think) == shown
-
-
-def test_the_older_form_keeps_functions_and_definitions_in_the_last_exchange() -> None:
-    template = (
-        '{{ define "u" }}<{{ . }}>{{ end }}{{ template "u" .Prompt }}{{ json .System }}{{ .Response }}</s>'
-    )
-    conversation = (Message("user", "a"), Message("assistant", "b"), Message("user", "c"))
-    assert render(template, *conversation) == '<a>""b</s><c>""'
-
-
 @pytest.mark.parametrize(
     ("template", "prompt"),
     [
@@ -109,14 +92,19 @@ def test_the_older_form_keeps_functions_and_definitions_in_the_last_exchange() -
         ('{{ printf "%s%s" .Prompt .Response }}tail', "q"),
         ("{{ range .Prompt | len }}{{ end }}{{ .Prompt }}{{ $.Response }}tail", "qtail"),
         ("{{ if .Response }}yes{{ end }}{{ .Prompt }}{{ .Response }}tail", "q"),
+        ("{{ if not .Prompt }}{{ .Response }}{{ else }}x{{ end }}y", ""),
+        (
+            '{{ define "u" }}<{{ . }}>{{ end }}{{ template "u" .Prompt }}{{ json .System }}{{ .Response }}s',
+            '<q>""',
+        ),
+        (
+            '{{ slice .Prompt 0 0 }}{{ printf "%s%s" (slice "é" 0 1) (slice "é" 1) }}{{ slice "é" 1 }}',
+            "é\ufffd",
+        ),
     ],
 )
 def test_where_the_older_form_is_cut(template: str, prompt: str) -> None:
     assert render(template, Message("user", "q")) == prompt
-
-
-def test_an_else_behind_the_response_is_cut_with_the_rest() -> None:
-    assert render("{{ if .Prompt }}{{ .Response }}{{ else }}x{{ end }}y", Message("system", "s")) == ""
 
 
 def test_dates() -> None:
@@ -125,64 +113,64 @@ def test_dates() -> None:
     assert text in (f"{d} {d - timedelta(days=1)}" for d in (today, today + timedelta(days=1)))
 
 
-def test_the_fields_that_a_template_uses() -> None:
-    assert Template.parse("{{ range $.Messages }}{{ end }}{{ .Tools }}").uses == {"$", "messages", "tools"}
-    assert "suffix" in Template.parse("{{ .Prompt }}{{ .Suffix }}").uses
-
-
-def test_bytes_that_are_no_text_are_replaced_in_the_prompt() -> None:
-    assert render(
-        '{{ slice .Prompt 0 1 }}|{{ printf "%s%s" (slice .Prompt 0 1) (slice .Prompt 1) }}',
-        Message("user", "é"),
-    ) == ("\ufffd|é")
-
-
 EXPLOSIONS = {
     "a loop in a loop": "{{ range 100000 }}{{ range 100000 }}{{ end }}{{ end }}",
-    "one long loop": "{{ range 9000000000000000000 }}{{ end }}",
+    "one long loop": "{{ range 900000000000000000 }}{{ end }}",
     "doubling text": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = printf `%s%s` $s $s }}{{ end }}",
     "doubling text by print": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = print $s $s }}{{ end }}",
     "long output": "{{ range 900000 }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ end }}",
-    "wide numbers": "{{ range 900000 }}{{ printf `%1000d%1000d%1000d` 1 1 1 }}{{ end }}",
+    "wide numbers": "{{ range 900000 }}{{ printf `%999d%999d%999d` 1 1 1 }}{{ end }}",
     "a template that calls itself": '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
     "templates that call themselves twice": (
         '{{ define "t" }}{{ template "u" . }}{{ template "u" . }}{{ end }}'
         '{{ define "u" }}{{ template "t" . }}{{ template "t" . }}{{ end }}{{ template "t" . }}'
     ),
-    "a wide range over long text": "{{ range 900000 }}{{ $x := len $.Prompt }}{{ end }}",
+    "a wide range over long text": "{{ range 90000000 }}{{ $x := len $.Prompt }}{{ end }}",
+    "many texts of all messages": "{{ $x := print" + " $.Messages" * 8000 + " }}",
+    "copies of lists": "{{ range 900000 }}{{ $x := slice $.Messages 1 }}{{ end }}",
 }
 
 
 @pytest.mark.parametrize("template", EXPLOSIONS.values(), ids=EXPLOSIONS.keys())
-def test_a_template_that_would_explode_is_stopped(template: str) -> None:
+def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bounds, "MAX_SECONDS", 0.3)
+    for name in ("MAX_CHARS", "MAX_BYTES"):
+        monkeypatch.setattr(bounds, name, getattr(bounds, name) // 16)
+    messages = [Message("user", "x" * 2000), Message("assistant", "y")] * 500
+    tracemalloc.start()
     start = time.thread_time()
-    with pytest.raises(TemplateError, match=r"stopped after|exceeded maximum template depth"):
-        render(template, Message("user", "x" * 2000))
-    assert time.thread_time() - start < 20
+    try:
+        with pytest.raises(TemplateError, match=r"stopped|nested too deeply"):
+            render(template, *(messages if "$.Messages" in template else messages[:1]))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 40 << 20 and time.thread_time() - start < 10
 
 
 @pytest.mark.parametrize(
-    "template",
+    ("template", "problem"),
     [
-        "{{ if true }}" * 5000 + "{{ end }}" * 5000,
-        "{{ if true }}" + "{{ else if true }}" * 5000 + "{{ end }}",
-        "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
-        '{{ define "a" }}' + "{{ range 1 }}" * 5000,
-        "{{ printf `%9999d` 1 }}",
-        "{{ printf `%[1]d` 1 }}",
-        "{{ printf `%x` 1 }}",
-        "{{ printf `%d` `a` }}",
-        "{{ printf `%s` 1 }}",
-        "{{ printf `%d %d` 1 }}",
-        "{{ printf `%d` 1 2 }}",
-        "{{ printf `%` }}",
-        "{{ html `a` }}",
-        "{{ 1i }}",
+        ("{{ range .Messages }}{{ .Name }}{{ end }}", "there is no field Name in"),
+        ("{{ if true }}" * 5000 + "{{ end }}" * 5000, "more than 16384 words and signs|blocks in each other"),
+        ("{{ if true }}" + "{{ else if true }}" * 500 + "{{ end }}", "blocks in each other"),
+        ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "blocks in each other"),
+        ("{{ printf `%9999d` 1 }}", "not supported"),
+        ("{{ printf `%x` 1 }}", "not supported"),
+        ("{{ printf `%d` `a` }}", "%d of a"),
+        ("{{ printf `%s` 1 }}", "%s of 1"),
+        ("{{ printf `%d %d` 1 }}", "without its value"),
+        ("{{ printf `%d` 1 2 }}", "1 values more than the format has"),
+        ("{{ html `a` }}", "not defined"),
+        ("{{ ($x := 1) }}", "unexpected :="),
+        ("{{ .Prompt }}" * 6000, "more than 16384 words and signs"),
+        ("{{ print " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
+        ("x" * (300 << 10), "at most 262144"),
     ],
 )
-def test_what_is_refused_outright(template: str) -> None:
-    with pytest.raises(TemplateError):
-        Template.parse(template).render(TemplateInput())
+def test_what_is_refused(template: str, problem: str) -> None:
+    with pytest.raises(TemplateError, match=problem):
+        render(template, Message("user", "x"))
 
 
 def test_deep_but_legal_nesting_works_below_a_deep_stack() -> None:
@@ -194,35 +182,8 @@ def test_deep_but_legal_nesting_works_below_a_deep_stack() -> None:
     assert below(300) == "1"
 
 
-def test_limits_can_be_set() -> None:
-    template = Template.parse("{{ range .Messages }}{{ .Content }}{{ end }}")
-    conversation = TemplateInput((Message("user", "abc"),))
-    assert template.render(conversation, Limits(n_chars=3)) == "abc"
-    with pytest.raises(TemplateError, match="stopped after 2 characters"):
-        template.render(conversation, Limits(n_chars=2))
-
-
-@pytest.mark.parametrize("action", ["{{ len .Prompt }}", "{{ $x := json .Prompt }}", "{{ eq .Prompt `a` }}"])
-def test_reading_and_making_text_counts_as_work(action: str) -> None:
-    conversation = TemplateInput((Message("user", "x" * 100_000),))
-    with pytest.raises(TemplateError, match="stopped after 1000 steps"):
-        Template.parse(action).render(conversation, Limits(n_steps=1000))
-
-
 def test_errors_name_line_and_remedy() -> None:
     with pytest.raises(TemplateError) as caught:
         Template.parse("a\n{{ if .X }}\n{{ Prompt }}{{ end }}")
-    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (known: and, call, ')
+    assert str(caught.value).startswith('template: :3: function "Prompt" not defined (known: and, current')
     assert str(caught.value).endswith("a field needs a dot before its name)")
-
-
-def test_a_long_conversation_renders_in_time() -> None:
-    template = (
-        "{{ range $i, $m := .Messages }}"
-        "{{ if eq .Role `user` }}<u>{{ else if eq .Role `assistant` }}<a>{{ else }}<s>{{ end }}"
-        "{{ .Content }}{{ if .ToolCalls }}{{ json .ToolCalls }}{{ end }}{{ end }}"
-    )
-    turns = tuple(Message("user" if i % 2 else "assistant", "word " * 50) for i in range(4000))
-    start = time.thread_time()
-    assert len(render(template, *turns)) == 4000 * (3 + 250)
-    assert time.thread_time() - start < 10

@@ -7,16 +7,11 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.chat.message import Message, Role, ToolCall
+from eaglecpp.chat.images import checked_image
+from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.errors import InvalidValueError
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
-
-
-def test_an_ollama_message() -> None:
-    message = Message.from_dict(
-        {"role": "assistant", "content": "hi", "thinking": "hm", "tool_calls": [CALL], "tool_name": "t"}
-    )
-    assert message == Message(Role.ASSISTANT, "hi", "hm", (ToolCall("add", {"a": 1}, "c1"),), "t")
 
 
 def test_an_openai_message() -> None:
@@ -27,12 +22,6 @@ def test_an_openai_message() -> None:
     )
     assert message == Message("assistant", "ab", "hm", (ToolCall("add", {"a": 1}, "c1"),))
     assert Message.from_dict({"role": "tool", "content": None, "tool_call_id": "c1"}).tool_call_id == "c1"
-
-
-def test_dictionaries_read_back() -> None:
-    message = Message("assistant", "hi", "hm", (ToolCall("add", {"a": 1}, "c1"), ToolCall("f")), "t", "c2")
-    assert Message.from_dict(message.to_dict()) == message
-    assert Message("user", "hi").to_dict() == {"role": "user", "content": "hi"}
 
 
 @pytest.mark.parametrize(
@@ -59,3 +48,45 @@ def test_dictionaries_read_back() -> None:
 def test_other_forms_are_refused(message: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         Message.from_dict(message)
+
+
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (PNG + b"\0\0\x01\0" * 2 + b"\x08\x02", ""),
+        (b"GIF89a\x05\0\x06\0", ""),
+        (b"BM" + b"\0" * 16 + b"\x07\0\0\0\xf9\xff\xff\xff", ""),
+        (b"\xff\xd8\xff\xe0\0\x02\xff\xc0\0\x11\x08\0\x10\0\x10\x03" + b"\0" * 9, ""),
+        (PNG + b"\0\x01\0\0" * 2 + b"\x08\x02", "65536 x 65536 pixels; at most 64 million"),
+        (PNG + b"\0\0\0\0" * 2 + b"\x08\x02", "0 x 0 pixels"),
+        (b"GIF89a\xff\xff\xff\xff", "expected PNG, JPEG, GIF or BMP"),
+        (b"GIF89a\x05", "expected PNG, JPEG, GIF or BMP"),
+        (b"\xff\xd8" + b"\xff\xe0\0\x02" * 4_000_000, "expected PNG, JPEG, GIF or BMP"),
+        (b"RIFF\0\0\0\0WEBPVP8 " + b"\x10\0" * 9, "expected PNG, JPEG, GIF or BMP"),
+        (b"<svg width='5' height='5'/>", "expected PNG, JPEG, GIF or BMP"),
+        (b"\0" * (33 << 20), "an image has 33 MB; at most 32"),
+    ],
+    ids=[
+        "PNG",
+        "GIF",
+        "BMP",
+        "JPEG",
+        "large",
+        "empty",
+        "65535 of a GIF",
+        "cut",
+        "segments",
+        "WebP",
+        "SVG",
+        "MB",
+    ],
+)
+def test_images_are_of_a_kind_and_size_that_are_read(data: bytes, problem: str) -> None:
+    if problem:
+        with pytest.raises(InvalidValueError, match=problem):
+            checked_image(data)
+    else:
+        assert checked_image(data) is data

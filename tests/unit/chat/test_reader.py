@@ -8,7 +8,8 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.reader import AnswerReader, Piece, ThinkTags
+from eaglecpp.chat.reader import AnswerReader, Piece
+from eaglecpp.chat.thinking import ThinkTags
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.results import Chunk
 
@@ -61,17 +62,6 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
     euro = "\u20ac".encode()
     _, pieces = read([b"x", euro[:2], euro[2:] + b"y"], [False, False, True], [1, 1, 1])
     assert drafted(pieces) == [("x", False), ("\u20acy", True)]
-
-
-def test_held_back_text_keeps_its_colour_over_rounds() -> None:
-    _, pieces = read([b"st", b"o", b"ry"], [True, False, True], [1, 1, 1], stop=("stop",))
-    assert drafted(pieces) == [("st", True), ("o", False), ("ry", True)]
-
-
-def test_a_stop_string_cuts_the_text() -> None:
-    reader, pieces = read([b"one ", b"STO", b"P two"], [True, True, True], [3], stop=("STOP",))
-    assert drafted(pieces) == [("one ", True)]
-    assert reader.content == "one "
 
 
 def test_thinking_is_told_apart_and_its_tags_are_gone() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.chat.message import Message
-from eaglecpp.conversations.saved import ChatFolder, SavedChatError
+from eaglecpp.conversations.saved import ChatFolder, SavedChatError, new_chat, read_chat
 
 TURNS = (Message("user", "ü \U0001f600"), Message("assistant", "b", "thought"))
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> ChatFolder:
 
 def test_a_conversation_comes_back_as_it_was(folder: ChatFolder) -> None:
     chat = replace(
-        folder.new("/m.gguf", "/d.gguf"),
+        new_chat("/m.gguf", "/d.gguf"),
         system="S",
         messages=TURNS,
         parameters={"temperature": 0.5, "stop": ("a", "b"), "num_ctx": 512},
@@ -41,9 +41,9 @@ def test_a_conversation_comes_back_as_it_was(folder: ChatFolder) -> None:
 
 
 def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
-    first = folder.save(folder.new("/a.gguf"))
+    first = folder.save(new_chat("/a.gguf"))
     time.sleep(0.01)
-    folder.save(folder.new("/b.gguf"))
+    folder.save(new_chat("/b.gguf"))
     time.sleep(0.01)
     assert folder.latest() is not None and folder.latest("/a.gguf") == first
     again = folder.save(replace(first, messages=TURNS))
@@ -53,24 +53,24 @@ def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_only_the_owner_can_read_it(folder: ChatFolder) -> None:
-    saved = folder.save(folder.new("/m.gguf"))
+    saved = folder.save(new_chat("/m.gguf"))
     assert folder.path(saved).stat().st_mode & 0o777 == 0o600
     assert folder.directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_chat_that_another_process_went_on_with_gets_a_file_of_its_own(folder: ChatFolder) -> None:
-    chat = folder.save(replace(folder.new("/m.gguf"), messages=TURNS[:1]))
-    elsewhere = folder.load(folder.path(chat))
+    chat = folder.save(replace(new_chat("/m.gguf"), messages=TURNS[:1]))
+    elsewhere = read_chat(folder.path(chat))
     ours = folder.save(replace(chat, messages=TURNS))
     theirs = folder.save(replace(elsewhere, messages=(Message("user", "other"),)))
     assert ours.id == chat.id
     assert theirs.id != chat.id
-    assert folder.load(folder.path(ours)).messages == TURNS
-    assert [m.content for m in folder.load(folder.path(theirs)).messages] == ["other"]
+    assert read_chat(folder.path(ours)).messages == TURNS
+    assert [m.content for m in read_chat(folder.path(theirs)).messages] == ["other"]
 
 
 def test_removing_takes_only_what_we_wrote(folder: ChatFolder) -> None:
-    chat = folder.save(folder.new("/m.gguf"))
+    chat = folder.save(new_chat("/m.gguf"))
     newer = folder.save(replace(chat, messages=TURNS))
     folder.remove(chat)
     assert folder.latest() == newer
@@ -89,22 +89,34 @@ def test_a_file_that_is_no_conversation_is_named(folder: ChatFolder, text: str) 
         folder.latest()
 
 
+def test_a_pipe_among_the_conversations_is_named(folder: ChatFolder) -> None:
+    folder.directory.mkdir(parents=True)
+    os.mkfifo(folder.directory / "x.json")
+    with pytest.raises(SavedChatError, match=r"x\.json: .*expected a file, found a named pipe"):
+        folder.latest()
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("messages", [{"role": "user"}, 3]), ("parameters", {"top_k": "x"}), ("parameters", {"nope": 1})],
+    [
+        ("messages", [{"role": "user"}, 3]),
+        ("messages", [{"role": "user", "content": "x", "attached": 2}]),
+        ("parameters", {"top_k": "x"}),
+        ("parameters", {"nope": 1}),
+    ],
 )
 def test_wrong_values_in_a_conversation_are_named(folder: ChatFolder, name: str, value: object) -> None:
-    path = folder.path(folder.save(replace(folder.new("/m.gguf"), messages=TURNS)))
+    path = folder.path(folder.save(replace(new_chat("/m.gguf"), messages=TURNS)))
     data = json.loads(path.read_text(encoding="utf-8"))
     path.write_text(json.dumps(data | {name: value}), encoding="utf-8")
     with pytest.raises(SavedChatError, match="not a saved conversation"):
-        folder.load(path)
+        read_chat(path)
 
 
 def test_a_disk_that_refuses_is_named_and_nothing_is_left_behind(
     folder: ChatFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    saved = folder.save(replace(folder.new("/m.gguf"), messages=TURNS))
+    saved = folder.save(replace(new_chat("/m.gguf"), messages=TURNS))
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
@@ -121,9 +133,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from eaglecpp.chat.message import Message
-from eaglecpp.conversations.saved import ChatFolder
+from eaglecpp.conversations.saved import ChatFolder, new_chat
 folder = ChatFolder(Path(sys.argv[1]))
-chat = folder.new("/m.gguf")
+chat = new_chat("/m.gguf")
 messages = ()
 print("ready", flush=True)
 while True:
@@ -149,10 +161,10 @@ def test_a_killed_process_leaves_a_whole_conversation(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_process_left_is_removed_after_a_while(folder: ChatFolder) -> None:
-    folder.save(folder.new("/m.gguf"))
+    folder.save(new_chat("/m.gguf"))
     fresh, stale = folder.directory / ".a.1.tmp", folder.directory / ".b.2.tmp"
     for path in (fresh, stale):
         path.touch()
     os.utime(stale, (time.time() - 7200,) * 2)
-    folder.save(folder.new("/m.gguf"))
+    folder.save(new_chat("/m.gguf"))
     assert (fresh.exists(), stale.exists()) == (True, False)

@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 
-from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate, is_jinja
 from eaglecpp.errors import TemplateError
@@ -28,11 +26,6 @@ LLAMA3_JINJA = (
     "+ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
 )
-LLAMA3_GO = (
-    "{{ if .System }}<|start_header_id|>system<|end_header_id|>\n\n{{ .System }}<|eot_id|>{{ end }}"
-    "{{ if .Prompt }}<|start_header_id|>user<|end_header_id|>\n\n{{ .Prompt }}<|eot_id|>{{ end }}"
-    "<|start_header_id|>assistant<|end_header_id|>\n\n{{ .Response }}<|eot_id|>"
-)
 CONVERSATIONS = {
     "question": ["user", "Hi"],
     "system": ["system", "Be brief.", "user", "Hi"],
@@ -51,8 +44,7 @@ def conversation(*flat: str) -> list[Message]:
 @pytest.mark.parametrize("flat", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
 @pytest.mark.parametrize(
     ("go", "jinja", "family"),
-    [(CHATML_GO, CHATML_JINJA, "chatml"), (LLAMA3_GO, LLAMA3_JINJA, "llama3")],
-    ids=["chatml", "llama3"],
+    [(CHATML_GO, CHATML_JINJA, "chatml")],
 )
 def test_all_languages_give_the_same_prompt(go: str, jinja: str, family: str, flat: list[str]) -> None:
     messages = conversation(*flat)
@@ -62,50 +54,27 @@ def test_all_languages_give_the_same_prompt(go: str, jinja: str, family: str, fl
     assert from_go == from_jinja == from_family
 
 
+MODELFILE = "Go template from the Modelfile's TEMPLATE: "
+GGUF = "Jinja template from the GGUF (tokenizer.chat_template): "
+
+
 @pytest.mark.parametrize(
     ("arguments", "language", "described"),
     [
-        ({"modelfile": "{{ .Prompt }}"}, "go", "Go template from the Modelfile's TEMPLATE"),
-        (
-            {"modelfile": "{{ .Prompt }}", "gguf": "{{ x }}", "stored": "y"},
-            "go",
-            "Go template from the Modelfile's TEMPLATE: a TEMPLATE overrides the GGUF's own",
-        ),
+        ({"modelfile": "{{ .Prompt }}", "gguf": "g", "stored": "y"}, "go",
+         MODELFILE + "a TEMPLATE overrides the GGUF's own"),
         ({"modelfile": "{% if x %}{% endif %}"}, "jinja", "Jinja template from the Modelfile's TEMPLATE"),
-        (
-            {"gguf": "{{ x }}", "stored": "{{ .Prompt }}"},
-            "jinja",
-            "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it "
-            "overrides the stored one",
-        ),
-        (
-            {"stored": "{{ .Prompt }}"},
-            "go",
-            "Go template from the store (template layer): the GGUF has none",
-        ),
+        ({"gguf": "{{ x }}", "stored": "{{ .Prompt }}"}, "jinja",
+         GGUF + "drafters are trained on it, so it overrides the stored one"),
+        ({"stored": "{{ .Prompt }}"}, "go", "Go template from the store (template layer): the GGUF has none"),
         ({}, "go", "the bare prompt: no template was found"),
-        (
-            {"modelfile": "m", "gguf": "g", "choice": "gguf"},
-            "jinja",
-            "Jinja template from the GGUF (tokenizer.chat_template): chat_template gguf was requested",
-        ),
-        (
-            {"modelfile": "m", "gguf": "g", "choice": "modelfile"},
-            "go",
-            "Go template from the Modelfile's TEMPLATE: chat_template modelfile was requested",
-        ),
-        (
-            {"gguf": "g", "choice": "raw"},
-            "go",
-            "the bare prompt: chat_template raw was requested",
-        ),
-        (
-            {"gguf": "g", "choice": "zephyr"},
-            "family",
-            "llama.cpp's format 'zephyr': chat_template zephyr was requested",
-        ),
+        ({"modelfile": "m", "gguf": "g", "choice": "gguf"}, "jinja",
+         GGUF + "chat_template gguf was requested"),
+        ({"gguf": "g", "choice": "raw"}, "go", "the bare prompt: chat_template raw was requested"),
+        ({"gguf": "g", "choice": "zephyr"}, "family",
+         "llama.cpp's format 'zephyr': chat_template zephyr was requested"),
     ],
-)
+)  # fmt: skip
 def test_the_choice_is_described(arguments: dict[str, Any], language: str, described: str) -> None:
     template = ChatTemplate.choose(**arguments)
     assert (template.language, template.describe()) == (language, described)
@@ -126,12 +95,6 @@ def test_a_family_is_known_by_its_tokens_and_noted(tokens: set[str], family: str
     assert (template.language, template.text) == ("family", family)
     assert template.notices == (f"the model has no chat template; its vocabulary looks like {family}",)
     assert "Hi" in template.render(conversation("user", "Hi")).text
-
-
-def test_no_template_at_all_is_noted_and_bare() -> None:
-    template = ChatTemplate.choose(has_token=lambda text: False)
-    assert "the prompt is used as it is" in template.notices[0]
-    assert template.render(conversation("system", "S", "user", "Hi")).text == "Hi"
 
 
 @pytest.mark.parametrize(
@@ -194,15 +157,10 @@ def test_without_a_generation_prompt_the_answer_is_closed() -> None:
     assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
 
 
-def test_plain_dictionaries_are_messages_too() -> None:
-    template = jinja_template(CHATML_JINJA)
-    assert template.render([{"role": "user", "content": "Hi"}]) == template.render(conversation("user", "Hi"))
-    with pytest.raises(ValueError, match="expected a role"):
-        template.render([{"content": "Hi"}])
-
-
 def test_jinja_gets_tools_thinking_and_tokens() -> None:
-    text = "{{ eos_token }}{{ tools | tojson }}{{ enable_thinking }}{{ reasoning_effort }}"
+    text = "{% generation %}{{ eos_token }}{% endgeneration %}"
+    text += "{% for a in [1, 2] %}\n  {% break %}\n{% endfor %}"
+    text += "{{ tools | tojson }}{{ enable_thinking }}{{ reasoning_effort }}"
     text += "{{ strftime_now('%%') }}"
     rendered = jinja_template(text, "<s>", "</s>").render([], tools=[{"é": 1}], think="high")
     assert rendered.text == '</s>[{"é": 1}]Truehigh%'
@@ -256,23 +214,6 @@ def test_think_reaches_a_template_by_the_name_it_uses(
     assert jinja_template(text).render([], think=think).text == expected
 
 
-def test_jinja_is_set_up_as_templates_expect() -> None:
-    text = (
-        "{% for m in messages %}\n  {% generation %}{{ m.content }}{% endgeneration %}\n"
-        "{% if loop.first %}{% break %}{% endif %}\n{% endfor %}\nend"
-    )
-    assert jinja_template(text).render(conversation("user", "a", "user", "b")).text == "aend"
-
-
-def test_a_bad_template_is_refused_when_used_not_when_chosen() -> None:
-    template = ChatTemplate.choose(gguf="\n{% if %}")
-    with pytest.raises(TemplateError) as caught:
-        template.check()
-    assert caught.value.line == 2
-    with pytest.raises(TemplateError):
-        ChatTemplate.choose(modelfile="{{ .X").check()
-
-
 @pytest.mark.parametrize(
     ("text", "line", "problem"),
     [
@@ -290,33 +231,6 @@ def test_jinja_errors_name_the_line(text: str, line: int, problem: str) -> None:
     assert caught.value.line == line
 
 
-JINJA_EXPLOSIONS = {
-    "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "a loop over text": "{% for a in 'x' * 9999 %}{% for b in 'x' * 9999 %}{% endfor %}{% endfor %}",
-    "a macro that calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "macros that double": (
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
-    ),
-    "long output": "{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
-    "multiplied text": "{{ 'x' * 10 ** 12 }}",
-    "multiplied list": "{{ [1, 2] * 10 ** 12 }}",
-    "a tower of powers": "{{ 10 ** (10 ** 10) }}",
-}
-
-
-@pytest.mark.parametrize("text", JINJA_EXPLOSIONS.values(), ids=JINJA_EXPLOSIONS.keys())
-def test_a_jinja_template_that_would_explode_is_stopped(text: str) -> None:
-    start = time.thread_time()
-    with pytest.raises(TemplateError, match=r"stopped|nested too deeply"):
-        JinjaTemplate(text).render({})
-    assert time.thread_time() - start < 20
-
-
 def test_a_message_with_a_nul_is_refused_where_it_would_be_cut() -> None:
     with pytest.raises(TemplateError, match="NUL"):
         ChatTemplate.choose(choice="chatml").render(conversation("user", "a\0b"))
-
-
-def test_a_long_conversation_in_a_family_format() -> None:
-    text = ChatTemplate.choose(choice="chatml").render(conversation(*["user", "é"] * 2000)).text
-    assert text.count("é") == 2000 and text.endswith("<|im_start|>assistant\n")

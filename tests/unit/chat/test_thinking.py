@@ -9,16 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.reader import ThinkSplitter, ThinkTags, tags_of
+from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, splitter, tags_of
 
 TAGS = ThinkTags("<think>", "</think>")
-HARMONY = tags_of("x <|channel|>analysis<|message|> y")
 
 
-def split(texts: list[str], tags: ThinkTags | None = TAGS, prompt_end: str = "") -> dict[str, str]:
+def split(texts: list[str], tags: ThinkTags | None = TAGS, begins: Begins = "any") -> dict[str, str]:
     """Everything of each kind, joined."""
-    splitter = ThinkSplitter(tags, prompt_end)
-    parts = [part for text in texts for part in splitter.feed(text)] + splitter.finish()
+    one = splitter(tags, begins)
+    parts = [part for text in texts for part in one.feed(text)] + one.finish()
     assert "".join(part.text for part in parts) == "".join(texts), "every character comes out once, in order"
     kinds = {kind: "".join(p.text for p in parts if p.kind == kind) for kind in ("thinking", "answer", "tag")}
     return {kind: text for kind, text in kinds.items() if text}
@@ -58,25 +57,67 @@ def test_cuts_change_nothing(case: tuple[str, dict[str, str]], cuts: list[int]) 
 
 
 def test_a_template_may_have_opened_the_thinking() -> None:
-    found = split(["why", "\n</think>", "\n\nso"], prompt_end="<|im_start|>assistant\n<think>\n")
+    found = split(["why", "\n</think>", "\n\nso"], begins="thought")
     assert (found["thinking"], found["answer"]) == ("why", "so")
-    closed = split(["so"], prompt_end="<think>\n\n</think>\n\n")
-    assert closed == {"answer": "so"}
+    assert split(["so <think>"], begins="answer") == {"answer": "so <think>"}
 
 
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
-    splitter = ThinkSplitter(TAGS)
-    assert [p.text for p in splitter.feed("<think>") if p.kind != "tag"] == []
-    assert [p.text for p in splitter.feed("I see")] == ["I see"]
-    assert [p.text for p in splitter.feed(" </th")] == []
-    assert [p.text for p in splitter.feed("e end")] == [" </the end"]
+    one = splitter(TAGS)
+    assert [p.text for p in one.feed("<think>") if p.kind != "tag"] == []
+    assert [p.text for p in one.feed("I see")] == ["I see"]
+    assert [p.text for p in one.feed(" </th")] == []
+    assert [p.text for p in one.feed("e end")] == [" </the end"]
 
 
-def test_harmony_channels() -> None:
-    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes"
-    found = split(list(text), tags=HARMONY)
-    assert (found["thinking"], found["answer"]) == ("hm", "yes")
-    assert split(["<|channel|>final<|message|>yes"], tags=HARMONY)["answer"] == "yes"
+HM = "<|channel|>analysis<|message|>hm<|end|>"
+CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|call|>"
+CHANNELS = [
+    (HM + "<|start|>assistant<|channel|>final<|message|>yes", "hm", "yes"),
+    (HM + "<|start|>assistant<|channel|>final <|constrain|>json<|message|>{}<|return|>", "hm", "{}"),
+    ("<|channel|>final<|message|>yes", "", "yes"),
+    ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant" + HM, "hm", "I look."),
+    ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>so", "",
+     "I look.\n\nso"),
+    (HM + "<|start|>assistant" + HM + "<|start|>assistant<|channel|>final<|message|>so", "hm\n\nhm", "so"),
+    ("<|channel|>commentary to=assistant<|channel|>final<|message|>so", "", "so"),
+    ("<|channel|>analysis<|message|>no <|call|> nor <|channel|>final<|end|>",
+     "no <|call|> nor <|channel|>final", ""),
+    (HM + "<|start|>assistant<|channel|>commentary to=python <|constrain|>code<|message|>1 + 1",
+     "hm\n\n1 + 1", ""),
+    ("plain, without channels", "", "plain, without channels"),
+    ("<|channel|>analysis<|message|>cut o", "cut o", ""),
+    (HM + "<|start|>assistant<|channel|>fin", "hm", ""),
+    (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") :]),
+    (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",
+     "to=functions.f<|channel|>analysis<|message|>{}<|call|>"),
+    ('<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
+     'to=functions.f<|message|>{"a": "<|call|>"}<|call|>'),
+]  # fmt: skip
+
+
+@given(st.sampled_from(CHANNELS), st.lists(st.integers(0, 90), max_size=6))
+def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> None:
+    text, thinking, answer = case
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    one = splitter(HARMONY, has_tools=True)
+    parts = [part for a, b in pairwise(places) for part in one.feed(text[a:b])] + one.finish()
+    assert "".join(part.text for part in parts) == text
+    found = {
+        kind: "".join("\n\n" if part.is_next else part.text for part in parts if part.kind == kind)
+        for kind in ("thinking", "answer")
+    }
+    assert found == {"thinking": thinking, "answer": answer}
+
+
+def test_a_call_of_kimi_ends_its_thought() -> None:
+    call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
+    for text in (f"<think>hm {call}", f"<think>hm\n{call.removeprefix('<|tool_calls_section_begin|>')}"):
+        one = splitter(TAGS, has_tools=True)
+        parts = [part for char in text for part in one.feed(char)] + one.finish()
+        assert "".join(part.text for part in parts if part.kind == "thinking") == "hm"
+        assert text.endswith("".join(part.text for part in parts if part.kind == "answer"))
+    assert split([f"<think>hm {call}"])["thinking"].endswith("{}"), "without tools it is a thought"
 
 
 @pytest.mark.parametrize(

@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from eaglecpp.chat.call_forms import parse_calls
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.tool_calls import CallMarks, ToolReader, call_marks
+from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader, call_marks
 
-HERMES = CallMarks("<tool_call>", "</tool_call>")
+pytestmark = pytest.mark.alone  # measures time
+
 NAMES = ("f", "g")
 F1, G = ToolCall("f", {"a": 1}), ToolCall("g")
 
 
-def read(text: str, marks: CallMarks | None = HERMES, size: int = 3) -> tuple[str, list[ToolCall]]:
-    reader = ToolReader(marks, NAMES)
+def read(text: str, marks: Sequence[CallMarks] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
+    reader = ToolReader(marks, {name: {} for name in NAMES})
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
     said = "".join(part for part in parts if isinstance(part, str))
@@ -57,6 +59,17 @@ FORMS = {
     "Qwen coder, its beginning forgotten":
         ("<tool_call> <function=", "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
          "<tool_call>\n<function=g>\n</function>\n</tool_call>", [F1, G]),
+    "Kimi K2": ("<|tool_calls_section_begin|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
+                '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1'
+                "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+                [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
+    "Kimi K2, its beginning forgotten":
+        ("<|tool_calls_section_begin|> <|tool_call_begin|>",
+         '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}',
+         [ToolCall("f", {"a": 1}, "functions.f:0")]),
+    "gpt-oss": ("<|start|>assistant to=", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
+                "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
+    "nothing": ("<tool_call>", "<tool_call>\n</tool_call>", []),
     "GLM, a tool that takes nothing": ("<tool_call>", "<tool_call>g</tool_call>", [G]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip
@@ -77,7 +90,7 @@ TOOLS = {"save": {"properties": {
 
 
 def read_typed(text: str, template: str, size: int = 1) -> tuple[str, list[dict[str, object]]]:
-    reader = ToolReader(call_marks(template), tools=TOOLS)
+    reader = ToolReader(call_marks(template), TOOLS)
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
     calls = [dict(part.arguments) for part in parts if isinstance(part, ToolCall)]
@@ -140,13 +153,6 @@ def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
     assert read_typed(text, template) == ("", [{"text": "a </tool_call> b"}])
 
 
-def test_text_behind_a_call_keeps_its_spaces() -> None:
-    text = '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>That  was it.\n\nAnd now?'
-    for size in (1, 2, 1000):
-        said, calls = read(text, size=size)
-        assert calls == [F1] and said.strip() == "That  was it.\n\nAnd now?"
-
-
 def test_values_of_gemma_are_read_to_any_depth() -> None:
     text = '<|tool_call>call:save{a key:[{b:<|"|>x,y} "q"<|"|>},[1,-0.5],null],on:false}<tool_call|>'
     meant = {"a key": [{"b": 'x,y} "q"'}, [1, -0.5], None], "on": False}
@@ -165,3 +171,32 @@ def test_what_is_no_call_comes_out_as_it_is(text: str) -> None:
 
 def test_python_is_never_run() -> None:
     assert parse_calls("[f(a=__import__('os').getcwd())]", NAMES) == []
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["<function=a>", "<parameter=a>\n", "<arg_key>", "<arg_key>a</arg_key>",
+     "<arg_key>a</arg_key><arg_value>", '<｜DSML｜invoke name="a">', '<｜DSML｜parameter name="a">',
+     '<｜DSML｜invoke name="a" ',
+     "<｜tool▁sep｜>a ", "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", "a<|tool_call_argument_begin|> ", "call:a{",
+     "a.", "a(", "a{", 'a{"', 'a{"a":1,', "a<|tool_call_argument_begin|>{", " ", "\n", "\\", '"', "[a]("],
+)  # fmt: skip
+@pytest.mark.parametrize("start", ["", "a", '<｜DSML｜invoke name="a">', "a<arg_key>", "call:a{", "[", "{"])
+def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
+    """A model that repeats itself, as whoever asks can have it do, must not hold up the others."""
+
+    def seconds(n_chars: int) -> float:
+        text, times = start + piece * (n_chars // len(piece)), []
+        for _ in range(3):
+            started = time.thread_time()
+            parse_calls(text, {"a"})
+            times.append(time.thread_time() - started)
+        return min(times)
+
+    assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # the square would be 64
+
+
+@pytest.mark.parametrize("arguments", ["", "null", "{}", "[]", None, {}])
+def test_a_call_without_arguments_is_taken_however_it_is_written(arguments: object) -> None:
+    call = {"id": "c", "function": {"name": "now", "arguments": arguments}}
+    assert ToolCall.from_dict(call) == ToolCall("now", {}, "c")

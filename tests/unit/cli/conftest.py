@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eaglecpp.cli.chat.answer import Settings
-from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.loop import run_chat
+from eaglecpp.cli.chat.chat import Chat, Settings
+from eaglecpp.cli.chat.commands import run_chat
 from eaglecpp.cli.chat.model import RunModel, find_source
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.conversations.saved import ChatFolder, SavedChat

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.model import ChatPrompt
 from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.model import RunModel, find_source
+from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.chat.screen import Screen
-from eaglecpp.conversations.saved import ChatFolder
+from eaglecpp.conversations.saved import ChatFolder, new_chat
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 from helpers.opening import found_file
@@ -41,7 +42,7 @@ def with_modelfile(models: Models, text: str) -> Found:
 
 
 def prompt_of(model: RunModel, messages: Sequence[Message]) -> ChatPrompt:
-    return model.chat.prompt(messages, model.memory)
+    return model.chat.prompt(messages, model.engine.default_session.memory)
 
 
 # Turns
@@ -56,54 +57,6 @@ def test_questions_are_answered_and_remembered(talk: Talk, capsys: pytest.Captur
     assert all(answer and answer + "\n" in out for answer in answers)
     assert err.count("[ 12 tokens · ") == 2
     assert "drafter draft-f32.gguf · context 512 tokens (asked for)" in err
-
-
-def test_the_second_turn_costs_only_its_new_tokens(talk: Talk) -> None:
-    chat = talk("hello there", "go on")
-    messages = chat.conversation.messages
-    n_first, n_second = (len(prompt_of(chat.model, messages[:n]).tokens) for n in (1, 3))
-    # all but the last generated token, which no forward pass has seen yet
-    assert chat.totals.reused_n == n_first + 11
-    assert chat.totals.prompt_n == n_second - 11
-
-
-def test_the_drafter_keeps_its_cache_too(talk: Talk) -> None:
-    """Its drafts after a reused prefix are those after a prompt that was read as a whole."""
-    chat = talk("hello there", "/set parameter num_predict 40", "go on")
-    model, messages = chat.model, chat.conversation.messages
-    fresh = RunModel(model.source, SHORT, Strategy.parse("chain:3"))
-    first = fresh.engine.generate(prompt_of(fresh, messages[:1]).tokens, sampling=fresh.sampling())
-    tokens = prompt_of(model, messages[:3]).tokens
-    fresh.engine.clear()
-    fresh.set_parameter("num_predict", 40)
-    second = fresh.engine.generate(tokens, sampling=fresh.sampling())
-    assert second.timings.reused_n == 0
-    assert second.text == messages[3].content
-    whole = first.timings + second.timings
-    assert chat.totals.draft_n_accepted > 0
-    assert (chat.totals.draft_n, chat.totals.draft_n_accepted) == (whole.draft_n, whole.draft_n_accepted)
-    fresh.close()
-
-
-def test_prompts_go_on_with_the_tokens_of_the_answer(models: Models) -> None:
-    """Also where the tokenizer would cut the text otherwise: the caches hold what the model said."""
-    model = RunModel(find_source(str(models.target)), SHORT)
-    question = Message("user", "x")
-    first = prompt_of(model, [question])
-    made = model.engine.generate(first.tokens, max_tokens=2)
-    letters = [token for char in " the" for token in model.engine.tokenize(char, add_bos=False)]
-    assert model.engine.tokenize(" the", add_bos=False) != letters
-    model.memory.remember(first.rendered, replace(made, text=" the", tokens=letters))
-    second = prompt_of(model, [question, Message("assistant", " the"), Message("user", "y")])
-    assert second.tokens[: len(first.tokens) + 4] == [*first.tokens, *letters]
-    assert model.engine.detokenize(second.tokens, special=True).endswith(second.rendered.text)
-    third = model.engine.generate(second.tokens, max_tokens=2)
-    model.memory.remember(second.rendered, third)
-    again = prompt_of(model, [question, Message("assistant", " the"), Message("user", "y")])
-    assert again.tokens == second.tokens, "also when the question is asked again"
-    other = prompt_of(model, [question, Message("assistant", "else"), Message("user", "y")])
-    assert other.tokens == model.engine.tokenize(other.rendered.text)
-    model.close()
 
 
 def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,21 +78,6 @@ def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk, monkeypatch: pytest
     assert chat.totals.predicted_n < 1505
 
 
-def test_ctrl_c_at_the_prompt_only_says_how_to_leave(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    chat = talk(KeyboardInterrupt(""), KeyboardInterrupt("half a sentence"), "hello")
-    assert capsys.readouterr().out.count("Use Ctrl + d or /bye to exit.") == 1
-    assert len(said(chat)) == 2
-
-
-def test_a_message_longer_than_the_context_is_refused_and_the_chat_goes_on(
-    talk: Talk, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chat = talk("hello", "word " * 2000, "still there?")
-    assert [content for role, content in said(chat) if role == "user"] == ["hello", "still there?"]
-    err = capsys.readouterr().err
-    assert "error: the prompt has" in err and "512" in err
-
-
 def test_old_messages_are_left_out_loudly_and_stay_saved(
     talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,11 +92,6 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     saved = folder.latest()
     assert saved is not None
     assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
-
-
-def test_an_answer_that_fills_the_context_says_so(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    talk("hello", options={"n_ctx": 128, "max_tokens": -1, "ignore_eos": True})
-    assert "ends here because the context of 128 tokens is full" in capsys.readouterr().err
 
 
 def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> None:
@@ -197,18 +130,12 @@ def test_the_models_own_messages_are_shown_and_stay(
 def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
     source = with_modelfile(models, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n")
     model = RunModel(source, {"top_k": 9, "n_threads": 1})
-    assert (model.sampling().top_k, model.sampling().top_p, model.engine.n_ctx) == (9, 0.5, 256)
-    assert model.sampling().min_p == 0.0, "Ollama's default, not llama.cpp's"
+    assert (model.sampling.top_k, model.sampling.top_p, model.engine.n_ctx) == (9, 0.5, 256)
+    assert model.sampling.min_p == 0.0, "Ollama's default, not llama.cpp's"
     assert not model.set_parameter("top_k", 3)
-    assert model.sampling().top_k == 3
+    assert model.sampling.top_k == 3
     assert model.set_parameter("num_ctx", 128), "the model has to be loaded again"
     assert model.engine.n_ctx == 128
-    model.close()
-
-
-def test_the_context_comes_from_the_model_when_nobody_asks(models: Models) -> None:
-    model = RunModel(find_source(str(models.target)), {"n_threads": 1})
-    assert (model.engine.n_ctx, model.context.why) == (2048, "everything the model was trained for")
     model.close()
 
 
@@ -237,19 +164,6 @@ def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
     assert "running without the drafter, which does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft
     assert len(said(chat)) == 2
-
-
-def test_a_template_without_system_role_gets_it_in_the_question_and_that_is_said(
-    talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
-    template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "<{{ m.content }}>{% endfor %}"
-    )
-    source = with_modelfile(models, f'SYSTEM Be brief.\nTEMPLATE """{template}"""\n')
-    chat = talk("hello", "more", source=source)
-    assert prompt_of(chat.model, chat.conversation.prompt()[:2]).rendered.text == "<Be brief.\n\nhello>"
-    assert capsys.readouterr().err.count("takes no system prompt") == 1
 
 
 def test_thinking_is_kept_apart(talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]) -> None:
@@ -281,7 +195,7 @@ def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFol
     saved = folder.latest()
     assert saved is not None
     assert (saved.system, saved.parameters, saved.strategy) == ("Be brief.", {"top_k": 5}, "")
-    chat.submit("once more")
+    chat.reply(partial(chat.session.stream, "once more"))
     saved = folder.latest()
     assert saved is not None and saved.strategy == "chain:2"
     again = talk("go on", saved=saved)
@@ -294,19 +208,10 @@ def test_a_question_without_an_answer_is_shown_and_can_be_asked_again(
     talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As after kill -9 in the middle of an answer."""
-    saved = folder.save(replace(folder.new("m"), messages=(Message("user", "hello"),)))
+    saved = folder.save(replace(new_chat("m"), messages=(Message("user", "hello"),)))
     chat = talk("/regen", saved=saved)
     assert "/regen answers it" in capsys.readouterr().err
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
-
-
-def test_a_long_message_is_shown_in_short_when_its_chat_goes_on(
-    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    turns = (Message("user", "\n".join(map(str, range(200)))), Message("assistant", "short"))
-    chat = talk(saved=folder.save(replace(folder.new("m"), messages=turns)))
-    assert "\n11\n[... 188 more lines]\nshort\n" in capsys.readouterr().out
-    assert chat.conversation.messages == list(turns)
 
 
 def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:

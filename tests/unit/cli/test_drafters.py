@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 
 from eaglecpp.cli import group
 from eaglecpp.convert.dialects import DIALECTS
-from eaglecpp.store.drafters import KnownDrafter, known_drafters
+from eaglecpp.store.drafters import known_drafters
 from helpers.tiny import make_target
 
 
@@ -57,26 +57,6 @@ def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: 
     answers = [json.loads(run(name, "--json").stdout)["drafters"] for name in names]
     assert [len(answer) for answer in answers] == [count] * len(names)
     assert all([row["repo"] for row in answer] == [row["repo"] for row in answers[0]] for answer in answers)
-
-
-def test_the_drafter_that_a_model_brings_is_the_answer() -> None:
-    """Whether the package with the model is installed or not."""
-    done = run("smollm2")
-    assert "has a drafter of its own" in done.stdout and "smollm2-eagle31-Q4_1.gguf" in done.stdout
-    assert done.stderr == ""
-
-
-def test_why_one_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = KnownDrafter("a/first", ("owner/model",), "eagle", "default", "t", refused="it has experts")
-    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
-    done = run("owner/model")
-    assert "cannot run: it has experts" in done.stdout
-    assert "auto uses" not in done.stderr
-
-
-def test_nothing_known() -> None:
-    done = run("nobody/has-this")
-    assert done.stdout == "" and "make one with `eaglecpp train`" in done.stderr
 
 
 def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:

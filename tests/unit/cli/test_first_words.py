@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No store and no cache has a model; the folder is the Hub's cache."""
+    """No store has a model; the folder is empty."""
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
@@ -39,14 +38,6 @@ def test_the_command_alone_says_what_is_here_and_what_to_type_next(
     first = greeted()
     assert re.search(r"^cpu .*cores?$", first, re.M) and re.search(r"^memory .* available$", first, re.M)
     assert "no models here yet" in first and "next: eaglecpp pull smollm2" in first
-    snapshot = nothing_here / "models--bartowski--Qwen_Qwen3-8B-GGUF" / "snapshots" / "c0ffee"
-    snapshot.mkdir(parents=True)
-    (snapshot / "Qwen_Qwen3-8B-Q4_K_M.gguf").write_bytes(b"GGUF")
-    (snapshot.parents[1] / "refs").mkdir()
-    (snapshot.parents[1] / "refs" / "main").write_text("c0ffee", encoding="utf-8")
-    known = greeted()
-    assert "next: eaglecpp run hf.co/bartowski/Qwen_Qwen3-8B-GGUF --draft auto" in known
-    assert "Hub's cache" in known and re.search(r"^hf\.co/bartowski.* known$", known, re.M)
     modelfile = tmp_path / "Modelfile"
     modelfile.write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     assert main(["create", "mine", "-f", str(modelfile)]) == 0
@@ -64,24 +55,6 @@ def test_the_command_alone_says_what_is_broken(
     assert capsys.readouterr().out == (
         "eaglecpp 0.1.0 cannot run: the extension does not load\n\nnext: eaglecpp doctor\n"
     )
-
-
-@pytest.mark.parametrize(
-    ("options", "level"), [([], logging.ERROR), (["--log-level", "debug"], logging.NOTSET)]
-)
-def test_the_http_library_does_not_speak_before_the_error(
-    options: list[str], level: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """urllib3 warns of every retry; a mistyped name was buried under five of them."""
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path))
-    logger = logging.getLogger("urllib3")
-    before = logger.level
-    logger.setLevel(logging.NOTSET)
-    try:
-        assert main([*options, "show", "nosuchname"]) == 1
-        assert logger.level == level
-    finally:
-        logger.setLevel(before)
 
 
 @pytest.mark.parametrize(

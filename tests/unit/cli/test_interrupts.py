@@ -46,11 +46,3 @@ def test_the_first_is_answered_at_once_and_the_second_ends_at_once(how: str, say
         assert process.stderr.readline().startswith(f"Ctrl+C: {says}")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
-
-
-@pytest.mark.parametrize(("how", "code", "last"), [("waits", 0, "True"), ("not", -2, "KeyboardInterrupt")])
-def test_the_first_ends_work_that_cannot_wait(how: str, code: int, last: str) -> None:
-    with computing(how, A_MOMENT) as process:
-        process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-        assert (process.returncode, err.splitlines()[-1]) == (code, last)

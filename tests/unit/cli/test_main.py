@@ -67,10 +67,6 @@ def test_a_letter_is_a_switch_in_every_command_or_takes_a_value_in_every_command
     assert {"run", "generate", "bench", "show"} <= set(kinds["-v"][True])
 
 
-def test_ctrl_c_is_130(failing: Callable[[BaseException], int]) -> None:
-    assert failing(KeyboardInterrupt()) == 130
-
-
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--debug", "generate", "missing.gguf", "-p", "x"]) == 1
     err = capsys.readouterr().err
@@ -100,12 +96,3 @@ def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
-def test_every_command_of_the_table_exists_and_has_that_help(name: str) -> None:
-    context = click.Context(cli.group)
-    command = cli.group.get_command(context, name)
-    assert isinstance(command, click.Command)
-    assert command.name == name
-    assert cli.COMMANDS[name][1].endswith(".")

@@ -4,15 +4,11 @@
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import eaglecpp.convert
 from eaglecpp.convert.cli import convert, inspect
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
@@ -92,32 +88,3 @@ def test_inspect_a_target_shows_what_fits_it(checkpoint: Path, target: TinyTarge
     assert theirs["kind"] == "target"
     assert theirs["fits"]["target_hidden_size"] == ours["fits"]["hidden_size"]
     assert theirs["fits"]["tokens_sha256"] == ours["fits"]["tokens_sha256"]
-
-
-def bare(tmp_path: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    """`python -m convert` in a directory that holds nothing but a copy of the package."""
-    source = Path(eaglecpp.convert.__file__).resolve().parent
-    checkout = tmp_path / "checkout"
-    if not checkout.exists():
-        shutil.copytree(source, checkout / "convert", ignore=shutil.ignore_patterns("__pycache__"))
-    command = [sys.executable, "-m", "convert", *args]
-    return subprocess.run(command, cwd=checkout, capture_output=True, text=True, check=False)
-
-
-def test_a_bare_checkout_converts_and_inspects(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
-    out = str(tmp_path / "bare.gguf")
-    done = bare(tmp_path, str(checkpoint), "--target", str(target.gguf), "-o", out)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "eagle31" in bare(tmp_path, "inspect", out).stdout
-
-
-def test_a_bare_checkout_reports_errors_in_one_line(tmp_path: Path) -> None:
-    failed = bare(tmp_path, "nothing", "--target", "nowhere")
-    assert failed.returncode == 1
-    assert failed.stderr.startswith("error: nothing: expected a checkpoint directory")
-    assert failed.stderr.count("\n") == 1
-    assert failed.stdout == ""
-    misused = bare(tmp_path, "nothing")
-    assert misused.returncode == 2
-    assert misused.stderr == "error: Missing option '--target'.\n"
-    assert bare(tmp_path, "--help").returncode == 0

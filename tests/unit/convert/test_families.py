@@ -25,7 +25,6 @@ from helpers.checkpoints import (
     write_checkpoint,
 )
 from helpers.random_drafter import DraftShape, LatentShape
-from helpers.tiny import TinyTarget
 
 Convert = Callable[..., ConvertReport]
 
@@ -368,11 +367,10 @@ def test_an_index_cannot_reach_outside_its_directory(convert: Convert, tmp_path:
 def test_what_a_checkpoint_was_downloaded_from_is_its_source(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape(fc_norm=True))
     (checkpoint / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
-    report = convert(checkpoint, hub_id="owner/draft", target_id="owner/target")
+    report = convert(checkpoint, hub_id="owner/draft")
     assert key(report.out, "eaglecpp.source") == "owner/draft"
     assert key(report.out, "general.license") == "apache-2.0"
     assert key(report.out, "general.name") == "Draft"
-    assert key(report.out, "general.base_model.0.name") == "owner/target"
 
 
 def test_what_is_not_here_says_where_it_could_be(convert: Convert, tmp_path: Path) -> None:
@@ -380,16 +378,3 @@ def test_what_is_not_here_says_where_it_could_be(convert: Convert, tmp_path: Pat
         SourceError, match=r"owner/nothing: expected a checkpoint directory.*hf\.co/OWNER/NAME"
     ):
         convert("owner/nothing")  # type: ignore[arg-type]
-
-
-def test_target_as_gguf_and_as_directory_give_the_same_file(
-    convert: Convert, target: TinyTarget, tmp_path: Path
-) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
-    a = gguf.GGUFReader(convert(checkpoint, out=tmp_path / "a.gguf").out)
-    b = gguf.GGUFReader(convert(checkpoint, out=tmp_path / "b.gguf", target=target.directory).out)
-    assert a.fields.keys() == b.fields.keys()
-    for name, field in a.fields.items():
-        if name != "general.base_model.0.name":
-            assert field.contents() == b.fields[name].contents(), name
-            assert field.types == b.fields[name].types, name

@@ -17,6 +17,8 @@ from eaglecpp.convert.errors import GgufError
 from eaglecpp.convert.gguf_file import read_gguf
 from helpers.tiny import TinyTarget
 
+pytestmark = pytest.mark.alone  # measures time
+
 
 def string(text: str) -> bytes:
     return struct.pack("<Q", len(text)) + text.encode()

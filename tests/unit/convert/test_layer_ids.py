@@ -11,7 +11,7 @@ import pytest
 
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
-from eaglecpp.convert.layer_ids import layer_ids_choice, resolve_layer_ids
+from eaglecpp.convert.readings import layer_ids_choice, resolve_layer_ids
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_drafter import DraftShape
 

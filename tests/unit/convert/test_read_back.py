@@ -16,6 +16,7 @@ import pytest
 from eaglecpp.convert import ConvertReport, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
+from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 
@@ -249,8 +250,5 @@ def rewritten(
             writer.add_tensor(tensor.name, np.ascontiguousarray(change(np.array(tensor.data))))
         else:
             writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return out

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
-from eaglecpp.convert import ConvertReport, errors
+from eaglecpp.convert import ConvertReport, errors, read_gguf
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TargetSpec, make_target
@@ -328,7 +329,45 @@ def test_a_target_that_does_not_fit(convert: Convert, tmp_path: Path, spec: Targ
         convert(checkpoint, target=make_target(tmp_path, spec).gguf)
 
 
+@pytest.mark.parametrize("n_draft", [160, 367], ids=["some of the tokens", "all tokens"])
+def test_rows_above_the_targets_tokens_are_left_out(convert: Convert, tmp_path: Path, n_draft: int) -> None:
+    """Gemma 3's checkpoints have 262,208 rows, its GGUFs 262,144 tokens, and drafters' configs say either."""
+
+    def save(directory: Path, weights: dict[str, Any]) -> None:
+        padded = {
+            name: np.concatenate([value, np.ones_like(value[:33]) * (name != "t2d")]).astype(value.dtype)
+            for name, value in weights.items()
+            if len(value) == 367
+        }
+        assert padded
+        save_file({**weights, **padded}, directory / "model.safetensors")
+
+    shape = DraftShape(n_draft_vocab=n_draft)
+    edit = {"vocab_size": 400, "draft_vocab_size": 400 if n_draft == 367 else n_draft}
+    report = convert(write_checkpoint(tmp_path / "padded", "vllm", shape, edit=edit, save=save))
+    assert any("vocab_size 400, the target has 367 tokens" in note for note in report.notes)
+    expected = convert(write_checkpoint(tmp_path / "plain", "vllm", shape), out=tmp_path / "plain.gguf")
+    found, plain = read_gguf(report.out), read_gguf(expected.out)
+    assert found.integer(f"{found.architecture}.vocab_size") == 367
+    assert found.tensors.keys() == plain.tensors.keys()
+    for name, info in found.tensors.items():
+        made, wanted = (
+            file.path.read_bytes()[tensor.offset :][: tensor.n_bytes]
+            for file, tensor in ((found, info), (plain, plain.tensors[name]))
+        )
+        assert made == wanted, name
+
+
+def test_a_draft_id_above_the_targets_tokens_is_refused(convert: Convert, tmp_path: Path) -> None:
+    shape = DraftShape(n_vocab=400)
+    d2t = np.zeros(160, np.int64)
+    d2t[-1] = 399 - 159
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape, drop=["d2t", "t2d"], add={"d2t": d2t})
+    with pytest.raises(errors.VocabMapError, match="target id 399, outside the target vocabulary of 367"):
+        convert(checkpoint)
+
+
 def test_a_target_with_another_vocabulary(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_vocab=400))
-    with pytest.raises(errors.TargetError, match="a vocabulary of 400, the target has 367"):
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(n_vocab=600))
+    with pytest.raises(errors.TargetError, match="a vocabulary of 600, the target has 367"):
         convert(checkpoint)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import pickle
 import struct
 import time
@@ -19,9 +20,11 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.convert import ConvertReport, safetensors_file, torch_zip
-from eaglecpp.convert.errors import CheckpointError
+from eaglecpp.convert import ConvertReport, read_gguf, safetensors_file, torch_zip
+from eaglecpp.convert.errors import CheckpointError, ConfigError, GgufError, SourceError
 from helpers.checkpoints import save_bin, write_checkpoint
+
+pytestmark = pytest.mark.alone  # measures time
 
 Convert = Callable[..., ConvertReport]
 
@@ -243,6 +246,28 @@ def test_a_broken_config_is_one_error(text: str, convert: Convert, tmp_path: Pat
         convert(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("1" + "0" * 400, "10000"),
+        ("1e400", "inf"),
+        ('"' + "x" * 9999 + '"', "xxx..."),
+        ("[" * 60 + "]" * 60, "[[["),
+    ],
+    ids=["digits", "exponent", "text", "lists"],
+)
+def test_a_number_that_is_none_is_one_short_error(
+    value: str, shown: str, convert: Convert, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    path = checkpoint / "config.json"
+    path.write_text(path.read_text().replace("10000.0", value))
+    with pytest.raises(ConfigError, match="rope_theta: expected a number") as caught:
+        convert(checkpoint)
+    assert shown in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
 # Small files that unpack to large ones
 
 
@@ -254,6 +279,45 @@ def peak_of(test: Callable[[], None]) -> int:
         return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+def test_a_config_of_many_values_is_not_parsed(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    (checkpoint / "config.json").write_text('{"x": [' + "[]," * 9_000_000 + "[]]}")
+
+    def read() -> None:
+        with pytest.raises(
+            CheckpointError, match=r"config\.json: cannot be read as JSON: more than 4194304 bytes"
+        ):
+            convert(checkpoint)
+
+    assert peak_of(read) < 16 << 20
+
+
+def test_a_directory_of_many_entries_is_not_read(tmp_path: Path) -> None:
+    """zipfile makes an object of some 500 bytes of each 46."""
+    archive(tmp_path / "x.bin", pickled(), data__0=bytes(24))
+    whole = (tmp_path / "x.bin").read_bytes()
+    entry = struct.pack("<4s6H3L5H2L", b"PK\x01\x02", 20, 20, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0) + b"a"
+    entries = entry * 100_000
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, len(entries), len(whole), 0)
+    (tmp_path / "x.bin").write_bytes(whole + entries + end)
+    refused(tmp_path / "x.bin", "not a readable PyTorch file: .*at most 4194304 are read")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="without named pipes")
+@pytest.mark.parametrize("name", ["x.safetensors", "x.bin", "x.gguf"])
+@pytest.mark.parametrize("is_in_a_folder", [False, True])
+def test_a_pipe_is_no_weight_file(name: str, is_in_a_folder: bool, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
+    (checkpoint / "model.safetensors").unlink()
+    os.mkfifo(checkpoint / name)
+    if name.endswith(".gguf"):
+        with pytest.raises(GgufError, match="expected a file, found a named pipe"):
+            read_gguf(checkpoint / name)
+    else:
+        with pytest.raises((CheckpointError, SourceError), match=r"expected .*file.*, found"):
+            convert(checkpoint if is_in_a_folder else checkpoint / name)
 
 
 def refused(path: Path, message: str, limit: int = 8 << 20) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType
 
-from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, verify, writer
+from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, writer
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
@@ -42,8 +42,42 @@ def test_a_killed_conversion_leaves_the_old_file(target: TinyTarget, tmp_path: P
     child = subprocess.run(args, capture_output=True, text=True, check=False)
     assert child.returncode == -signal.SIGKILL, child.stderr
     assert out.read_bytes() == b"the old drafter"
+    (left,) = tmp_path.glob(".out.gguf.*")
+    assert left.stat().st_size > 10_000
+    foreign = tmp_path / f".other{left.name[4:]}"
+    foreign.touch()
     convert_checkpoint(checkpoint, target.gguf, out, "F32")
     assert out.read_bytes().startswith(b"GGUF")
+    assert not left.exists(), "what a killed run left goes with the next one"
+    assert foreign.exists()
+
+
+def test_two_that_write_the_same_file_leave_each_others_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out.gguf"
+    with writer.replace_file(out) as first:
+        first.write_bytes(b"first")
+        with writer.replace_file(out) as second:
+            second.write_bytes(b"second")
+            assert first.exists()
+        assert out.read_bytes() == b"second"
+    assert out.read_bytes() == b"first"
+    assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
+
+
+@posix
+def test_the_mode_is_the_old_files_or_the_usual_one(tmp_path: Path) -> None:
+    old = os.umask(0o027)
+    try:
+        out = tmp_path / "out.gguf"
+        with writer.replace_file(out) as temporary:
+            temporary.write_bytes(b"x")
+        assert out.stat().st_mode & 0o777 == 0o640
+        out.chmod(0o600)
+        with writer.replace_file(out) as temporary:
+            assert temporary.stat().st_mode & 0o777 == 0o600
+        assert out.stat().st_mode & 0o777 == 0o600
+    finally:
+        os.umask(old)
 
 
 def test_an_error_in_the_middle_leaves_the_old_file_and_no_other(convert: Convert, tmp_path: Path) -> None:
@@ -77,7 +111,7 @@ def test_damage_between_writing_and_reading_back_is_found(
         data = bytearray(path.read_bytes())
         data[-8] ^= 1
         path.write_bytes(data)
-        verify.verify_file(path, *args)
+        writer.verify_file(path, *args)
 
     monkeypatch.setattr("eaglecpp.convert.pipeline.verify_file", damaged)
     with pytest.raises(errors.VerifyError, match="the data read back differs"):
@@ -92,11 +126,11 @@ def test_a_dropped_key_or_tensor_is_found(tmp_path: Path) -> None:
     tensor = writer.PlannedTensor("t", (4,), GGMLQuantizationType.F32, chunk)
     path = tmp_path / "x.gguf"
     crcs = writer.write_gguf(path, "eagle3", {}, [tensor], lambda *_: None)
-    verify.verify_file(path, "eagle3", {}, [tensor], crcs)
+    writer.verify_file(path, "eagle3", {}, [tensor], crcs)
     with pytest.raises(errors.VerifyError, match="tensors read back differ from those written: t"):
-        verify.verify_file(path, "eagle3", {}, [], crcs)
+        writer.verify_file(path, "eagle3", {}, [], crcs)
     with pytest.raises(errors.VerifyError, match=r"key general\.architecture"):
-        verify.verify_file(path, "eagle31", {}, [tensor], crcs)
+        writer.verify_file(path, "eagle31", {}, [tensor], crcs)
 
 
 @posix

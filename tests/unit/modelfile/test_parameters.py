@@ -11,11 +11,9 @@ import pytest
 from eaglecpp.modelfile.parameters import (
     PARAMETERS,
     ParameterError,
-    defaults,
     engine_options,
     from_json,
     parse_number,
-    parse_value,
 )
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 
@@ -31,8 +29,6 @@ GROUPS = {"model": ModelOptions, "sampling": SamplingOptions}
         ("float", ".5", 0.5),
         ("float", "5.", 5.0),
         ("float", "9e-1", 0.9),
-        ("float", "1_000", 1000.0),
-        ("float", "0x1p-2", 0.25),
         ("float", "-Infinity", -math.inf),
         ("float", "1e-50", 1e-50),
         ("bool", "t", True),
@@ -53,8 +49,8 @@ def test_number_syntax_is_gos(kind: str, text: str, value: Any) -> None:
         ("int", "٣"),
         ("int", "9223372036854775808"),
         ("int", "9" * 5000),
-        ("float", "1__0"),
-        ("float", "0x1.8"),
+        ("float", "1_0"),
+        ("float", "0x1p-2"),
         ("float", "1e39"),
         ("float", "+nan"),
         ("float", "infi"),
@@ -92,18 +88,6 @@ def test_fitted_values_are_taken_by_the_engine(parameter: Any, wild: int) -> Non
     Strategy.parse(str(options.get("strategy", "auto")))
 
 
-def test_ollamas_defaults_reach_the_engine() -> None:
-    options = engine_options({})
-    assert (options["sampling.top_p"], options["sampling.min_p"]) == (0.9, 0.0)
-    assert "model.n_ctx" not in options and "strategy" not in options
-    assert defaults()["num_ctx"] is None
-
-
-def test_draft_num_predict_is_a_chain_or_off() -> None:
-    assert engine_options({"draft_num_predict": 6})["strategy"] == "chain:6"
-    assert engine_options({"draft_num_predict": 0})["strategy"] == "off"
-
-
 @pytest.mark.parametrize(
     ("name", "given", "value"),
     [
@@ -135,8 +119,3 @@ def test_json_of_the_wrong_type_is_refused(name: str, given: Any, problem: str) 
     with pytest.raises(ParameterError) as caught:
         from_json(name, given)
     assert str(caught.value) == problem
-
-
-def test_unknown_parameters_are_refused() -> None:
-    with pytest.raises(ParameterError, match="unknown parameter 'Temperature'"):
-        parse_value("Temperature", "1")

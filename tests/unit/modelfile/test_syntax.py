@@ -4,10 +4,14 @@
 from __future__ import annotations
 
 import codecs
+import time
+from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile import Command, ModelfileError, decode, format, parse, read
+from eaglecpp.modelfile import Command, Modelfile, ModelfileError, decode, format, parse, read
+
+pytestmark = pytest.mark.alone  # measures time
 
 VALUES = {
     "quoted": '"q"',
@@ -30,17 +34,12 @@ VALUES = {
 }
 
 
-@pytest.mark.parametrize("instruction", ["system", "template", "license", "stop", "model", "draft", "parser"])
+@pytest.mark.parametrize("instruction", ["system", "license", "stop", "model", "message"])
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
 def test_every_expressible_value_survives_printing(value: str, instruction: str) -> None:
-    commands = [Command("model", "a"), Command(instruction, value)]
+    role = "user: " if instruction == "message" else ""
+    commands = [Command("model", "a"), Command(instruction, role + value)]
     assert parse(format(commands)) == commands
-
-
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
-def test_messages_survive_printing(value: str) -> None:
-    commands = [Command("model", "a"), Command("message", f"user: {value}")]
-    assert parse(format(commands), strict=True) == commands
 
 
 @pytest.mark.parametrize(
@@ -66,43 +65,22 @@ def test_printed_form_is_the_common_one() -> None:
     )
 
 
-@pytest.mark.parametrize("command", [Command("message", "Robot: x"), Command("top-k", "5")])
-def test_impossible_commands_are_refused(command: Command) -> None:
-    with pytest.raises(ModelfileError):
-        format([command])
-
-
 @pytest.mark.parametrize(
-    ("text", "line", "column", "shown"),
+    ("text", "shown"),
     [
-        ("FROM a\n\n  RUN b\n", 3, 3, "Modelfile:3:3: command must be one of"),
-        ("FROM a\r\n\r\nRUN b\r\n", 3, 1, "Modelfile:3:1: command must be one of"),
-        ("FROM a\nSYSTEM\n", 2, 1, "Modelfile:2:1: command must be one of"),
-        ("FROM a\nMESSAGE robot x\n", 2, 9, "Modelfile:2:9: message role must be one of"),
-        ("FROM a\nPARAMETER top-k 5\n", 2, 11, "Modelfile:2:11: unexpected EOF: top"),
-        ('FROM a\nSYSTEM "x" y\nLICENSE l\n', 2, 8, "Modelfile:2:8: unexpected EOF"),
-        ('FROM a\nSYSTEM   """x\ny\nz', 2, 10, "Modelfile:2:10: unexpected EOF"),
+        ("FROM a\n\n  RUN b\n", "Modelfile:3:3: command must be one of"),
+        ("FROM a\r\n\r\nRUN b\r\n", "Modelfile:3:1: command must be one of"),
+        ("FROM a\nSYSTEM\n", "Modelfile:2:1: command must be one of"),
+        ("FROM a\nMESSAGE robot x\n", "Modelfile:2:9: message role must be one of"),
+        ("FROM a\nPARAMETER top-k 5\n", "Modelfile:2:11: unexpected EOF: top"),
+        ('FROM a\nSYSTEM "x" y\nLICENSE l\n', "Modelfile:2:8: unexpected EOF"),
+        ('FROM a\nSYSTEM   """x\ny\nz', "Modelfile:2:10: unexpected EOF"),
     ],
 )
-def test_errors_point_at_the_word_or_the_open_quote(text: str, line: int, column: int, shown: str) -> None:
+def test_errors_point_at_the_word_or_the_open_quote(text: str, shown: str) -> None:
     with pytest.raises(ModelfileError) as caught:
         parse(text, file="Modelfile")
-    assert (caught.value.start_line, caught.value.column) == (line, column)
     assert str(caught.value).startswith(shown)
-
-
-def test_commands_know_their_lines() -> None:
-    commands = parse('# c\r\nFROM a\r\nSYSTEM """x\r\ny"""\r\nLICENSE z')
-    assert [(command.name, command.line) for command in commands] == [
-        ("model", 2),
-        ("system", 3),
-        ("license", 5),
-    ]
-
-
-def test_blanks_behind_a_closing_quote_do_not_count() -> None:
-    commands = parse('FROM a\nSYSTEM """x\ny"""  \t\nLICENSE "z\nz" \n')
-    assert [command.args for command in commands] == ["a", "x\ny", "z\nz"]
 
 
 def test_dropped_characters_are_reported() -> None:
@@ -126,10 +104,6 @@ def test_encodings(data: bytes) -> None:
     assert parse(data) == [Command("model", "é")]
 
 
-def test_invalid_bytes_become_the_replacement_character() -> None:
-    assert parse(b"FROM a\xffb\n") == [Command("model", "a\ufffdb")]
-
-
 def test_pragmas_are_no_commands() -> None:
     text = "#eaglecpp: strategy chain:4\nFROM a\n  # eaglecpp: PARAMETER type_k q8_0\n# plain\n"
     document = read(text)
@@ -137,15 +111,6 @@ def test_pragmas_are_no_commands() -> None:
     assert document.pragmas == (Command("strategy", "chain:4"), Command("type_k", "q8_0"))
     assert [pragma.line for pragma in document.pragmas] == [1, 3]
     assert parse(text) == [Command("model", "a")]
-
-
-def test_strict_reading_sees_no_pragmas() -> None:
-    assert read("#eaglecpp: wibble\n#eaglecpp:\nFROM a\n", strict=True).pragmas == ()
-
-
-def test_a_pragma_inside_a_value_is_text() -> None:
-    document = read('FROM a\nSYSTEM """\n#eaglecpp: strategy off\n"""\n')
-    assert document.pragmas == ()
 
 
 def test_a_malformed_pragma_is_reported_and_ignored() -> None:
@@ -168,6 +133,40 @@ def test_impossible_pragmas_are_refused(pragma: Command) -> None:
         format([], [pragma])
 
 
-def test_a_long_open_quote_is_read_in_linear_time() -> None:
-    text = "FROM a\nLICENSE " + '"""' + "line of a license\n" * 200_000 + '"""\n'
-    assert len(parse(text)[1].args) == 18 * 200_000
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("\n", r"more than 4194304 bytes \(is it a Modelfile\?\)"),
+        ("\0", "more than 4194304 bytes"),
+        ("PARAMETER stop x\n", "Modelfile:258: stop: 257 texts, at most 256 are allowed"),
+        ("#eaglecpp: stop x\n", "1200 lines of #eaglecpp:, at most 1000 are read"),
+        ("#eaglecpp: rpc x\n", "1200 lines of #eaglecpp:, at most 1000 are read"),
+        ("#eaglecpp: 1\n", "more than 20000 instructions"),
+        ("MESSAGE user x\n", "Modelfile:20002:1: more than 20000 instructions"),
+        ("SYSTEM \x01\n", "more than 20000 instructions"),
+    ],
+)
+def test_a_file_that_is_too_long_is_refused_at_once(line: str, message: str) -> None:
+    n_lines = {"\n": 5 << 20, "\0": 5 << 20}.get(
+        line, 1200 if "257" in message or "1200" in message else 25_000
+    )
+    started = time.thread_time()
+    with pytest.raises(ModelfileError, match=message):
+        Modelfile.from_text(b"FROM x\n" + n_lines * line.encode(), file="Modelfile")
+    assert time.thread_time() - started < 3
+
+
+@pytest.mark.parametrize("line", ["\n", "#\n", "\0"])
+def test_a_file_of_the_allowed_length_is_read_in_seconds(line: str) -> None:
+    text = "FROM x\nSYSTEM x" + line * (1_000_000 // len(line))
+    started = time.thread_time()
+    assert Modelfile.from_text(text).system == ("x#" if line == "#\n" else "x")
+    assert time.thread_time() - started < 5
+
+
+def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:
+    path = tmp_path / "Modelfile"
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(ModelfileError, match="more than 4194304 bytes"):
+        Modelfile.load(path)

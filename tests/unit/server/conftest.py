@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from helpers.http_server import TestServer
+from helpers.http_server import TARGET, TestServer
 
 
 @pytest.fixture(scope="session")
@@ -26,3 +27,21 @@ def store_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def server(store_root: Path) -> Iterator[TestServer]:
     with TestServer(preload="demo") as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def thinker(server: TestServer) -> Iterator[str]:
+    """A stored model whose template has a place for thinking. Other modules find no model in the store, nor a
+    blob that they upload or pull.
+    """
+    data = TARGET.read_bytes() + bytes(32)
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert server.post(f"/api/blobs/{digest}", data).status_code in (200, 201)
+    template = (
+        "{{ range .Messages }}{{ .Role }}: {{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
+        "{{ .Content }}{{ range .ToolCalls }} [{{ .Function.Name }}]{{ end }}\n{{ end }}assistant: "
+    )
+    body = {"model": "thinker", "files": {"a.gguf": digest}, "template": template, "stream": False}
+    server.told("/api/create", body)
+    yield "thinker"
+    server.delete("thinker")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from eaglecpp import Engine
-from helpers.http_server import FAST, TARGET, TestServer
+from helpers.http_server import TARGET, TestServer
 from helpers.tiny_bert import BertSpec, make_bert
 
 TEXTS = ["the quick fox", "a", "the lazy dog, and again"]
@@ -125,13 +124,6 @@ def test_a_rerankers_answer(running: TestServer) -> None:
     assert "is a reranker" in told(running, "/api/embed", {"model": "rank", "input": "x"}, 400)["error"]
 
 
-def test_a_model_that_generates_has_vectors_too(running: TestServer) -> None:
-    answer = told(running, "/api/embed", {"model": "demo", "input": TEXTS})
-    with Engine.open(TARGET, **FAST) as engine:
-        expected = np.array([one.vector for one in engine.embed(TEXTS)])
-    assert np.array(answer["embeddings"]) == pytest.approx(expected, abs=1e-3)
-
-
 def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) -> None:
     turns = [{"role": "user", "content": "x"}]
     for path, body in (
@@ -147,24 +139,3 @@ def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) 
     loaded = {one["name"]: one for one in running.get("/api/ps").json()["models"]}
     assert loaded["bert"]["context_length"] == 128 and not loaded["bert"]["drafts"]
     assert running.get("/health").json()["status"] == "ok" and running.metric("eaglecpp_model_bytes") > 0
-
-
-def test_answers_are_written_while_texts_are_read(running: TestServer) -> None:
-    """A stream that begins after a long request for vectors ends before it, whatever the machine is like:
-    each takes its turn.
-    """
-    ended: list[str] = []
-
-    def embed() -> None:
-        told(running, "/api/embed", {"model": "demo", "input": ["x " * 400] * 400})
-        ended.append("vectors")
-
-    told(running, "/api/embed", {"model": "demo", "input": "x"})  # loads the model
-    thread = threading.Thread(target=embed)
-    thread.start()
-    lines = list(
-        running.lines("/api/generate", {"model": "demo", "prompt": "x", "options": {"num_predict": 8}})
-    )
-    ended.append("text")
-    thread.join()
-    assert lines[-1]["done"] and ended == ["text", "vectors"]

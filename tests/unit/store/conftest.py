@@ -36,14 +36,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty home, so that no test sees the models, caches and tokens of whoever runs it."""
     folder = tmp_path / "home"
     folder.mkdir()
-    for name in (
-        "EAGLECPP_MODELS",
-        "EAGLECPP_HOME",
-        "OLLAMA_MODELS",
-        "HF_TOKEN",
-        "HF_HUB_OFFLINE",
-        "XDG_DATA_HOME",
-    ):
+    own = ("EAGLECPP_MODELS", "EAGLECPP_HOME", "OLLAMA_MODELS", "XDG_DATA_HOME")
+    for name in (*own, "HF_TOKEN", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(folder))
     monkeypatch.setenv("LLAMA_CACHE", str(folder / "cache"))

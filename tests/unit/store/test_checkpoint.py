@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import eaglecpp
 from eaglecpp.cli import main
 from eaglecpp.convert import read_keys
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.opening.checkpoint import local_checkpoint, local_target
+from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.store import DownloadError, OfflineError
 from helpers.hub_server import HubServer
 from helpers.stores import Tiny, put_into_cache
@@ -28,19 +27,11 @@ def maker(hub: HubServer, tiny: Tiny) -> HubServer:
 def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
     maker: HubServer, tiny: Tiny, tmp_path: Path
 ) -> None:
-    out = tmp_path / "draft.gguf"
-    assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
-    assert read_keys(out)["eaglecpp.source"] == "maker/draft"
-
-
-def test_what_was_downloaded_once_is_not_downloaded_again(
-    maker: HubServer, tiny: Tiny, tmp_path: Path
-) -> None:
     for name in ("one.gguf", "two.gguf"):
-        eaglecpp.convert_checkpoint("hf.co/maker/draft", tiny.target, tmp_path / name)
-        n_large = len(maker.content_requests())
-    assert n_large == 1
-    assert (tmp_path / "one.gguf").read_bytes() == (tmp_path / "two.gguf").read_bytes()
+        out = tmp_path / name
+        assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
+        assert read_keys(out)["eaglecpp.source"] == "maker/draft"
+    assert len(maker.content_requests()) == 1, "what was downloaded once is not downloaded again"
 
 
 @pytest.mark.parametrize("refused", [("symlink",), ("symlink", "link")])
@@ -67,18 +58,6 @@ def test_a_system_that_makes_no_links_converts_too(
     with local_checkpoint("hf.co/maker/draft") as found:
         for path in tiny.checkpoint.iterdir():
             assert (found.path / path.name).read_bytes() == path.read_bytes()
-
-
-def test_files_here_need_no_hub(tiny: Tiny, tmp_path: Path) -> None:
-    report = eaglecpp.convert_checkpoint(tiny.checkpoint, tiny.target, tmp_path / "draft.gguf", type="F32")
-    assert report.out.is_file()
-
-
-def test_a_target_of_the_hub_is_its_config_and_tokenizer(maker: HubServer) -> None:
-    maker.add("maker/target", {"config.json": b"{}", "tokenizer.json": b"{}", "model.safetensors": b"x" * 99})
-    with local_target("hf.co/maker/target") as found:
-        assert sorted(path.name for path in found.path.iterdir()) == ["config.json", "tokenizer.json"]
-        assert found.hub_id == "maker/target"
 
 
 def test_what_cannot_be_had_is_said(maker: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:

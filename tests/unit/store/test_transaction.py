@@ -1,26 +1,23 @@
 # SPDX-License-Identifier: MIT
-"""Changes of the store: all or nothing, nothing left behind, several at once."""
+"""Changes of the store: all or nothing, nothing that is needed is removed, several at once."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
-from eaglecpp.store.collect import PARTIAL_DAYS
 from eaglecpp.store.errors import Status
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.locks import lock_blob, lock_path, lock_store, try_lock
-from eaglecpp.store.transaction import Transaction, copy_model, remove_model
+from eaglecpp.store.locks import lock_blob, lock_store
+from eaglecpp.store.transaction import DAYS, Transaction, copy_model, remove_model
+from helpers.clock import set_clock
 from helpers.store_check import orphans, store_problems
 
 DIGEST = "sha256:" + "d" * 64
@@ -42,21 +39,15 @@ def test_blobs_go_when_the_last_model_that_needs_them_goes(stores: Stores, root:
     copy_model(stores, stores.get(ModelName.parse("a")), ModelName.parse("c"))
     remove_model(stores.own, ModelName.parse("A"))
     assert {b"shared", b"only a"} <= blobs(root)
-    remove_model(stores.own, ModelName.parse("c"))
+    make(stores, "C", b"new")
+    assert [str(model.name) for model in stores.models()] == ["c:latest", "b:latest"]  # in the case it had
     assert b"only a" not in blobs(root)
-    remove_model(stores.own, ModelName.parse("b"))
+    for name in "bc":
+        remove_model(stores.own, ModelName.parse(name))
     assert blobs(root) == set()
     assert list((root / "manifests").rglob("*")) == []
     with pytest.raises(StoreError, match="model 'b:latest' not found"):
         remove_model(stores.own, ModelName.parse("b"))
-
-
-def test_replacing_a_model_drops_what_it_had(stores: Stores, root: Path) -> None:
-    make(stores, "a", b"old")
-    make(stores, "A", b"new")
-    assert [str(model.name) for model in stores.models()] == ["a:latest"]  # one name, in the case it had
-    assert b"old" not in blobs(root)
-    assert orphans(root) == []
 
 
 def test_an_operation_that_fails_leaves_nothing(stores: Stores, root: Path) -> None:
@@ -64,73 +55,68 @@ def test_an_operation_that_fails_leaves_nothing(stores: Stores, root: Path) -> N
     before = blobs(root)
     with pytest.raises(RuntimeError), Transaction(stores) as transaction:
         transaction.add_bytes("license", b"half done")
+        transaction.add_bytes("license", b"kept")
         raise RuntimeError
     assert blobs(root) == before
     assert list((root / "tmp").iterdir()) == []
 
 
-def test_what_dead_processes_left_goes_with_the_next_change(stores: Stores, root: Path) -> None:
-    make(stores, "a", b"kept")
-    dead = root / "tmp" / "0123"
-    dead.mkdir()
-    (dead / "half").write_bytes(b"x")
-    (root / "tmp" / "4567.lock").touch()
-    (root / "blobs" / f"sha256-{'e' * 64}").write_bytes(b"no manifest names me")
-    (root / "manifests" / "registry.ollama.ai" / "library" / "a" / ".latest.x.tmp").write_bytes(b"{")
-    (root / "locks" / f"sha256-{'f' * 64}.lock").touch()
-    with Transaction(stores) as alive:
-        alive.add_bytes("license", b"in work")
-        make(stores, "b", b"another")
-        assert alive.directory.is_dir()  # not taken for dead by the one that finished meanwhile
-        left = {path.name for path in (root / "tmp").iterdir()}
-        assert left == {alive.directory.name, f"{alive.directory.name}.lock"}
-    assert orphans(root) == []
-    assert [path.name for path in (root / "locks").iterdir()] == ["store.lock"]
-    assert list(root.rglob("*.tmp")) == []
-
-
-def test_an_operation_that_begins_is_not_taken_for_dead(
+def test_what_dead_processes_left_waits_but_not_for_ever(
     stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody tidies up between the opening of its lock and the locking."""
-
-    @contextmanager
-    def looked_at(path: Path) -> Iterator[bool]:
-        with try_lock(root / "locks" / "store.lock") as free:
-            could_tidy.append(free)
-        with try_lock(path) as free:
-            yield free
-
-    could_tidy: list[bool] = []
-    monkeypatch.setattr("eaglecpp.store.transaction.try_lock", looked_at)
-    with Transaction(stores):
-        assert could_tidy == [False]
-
-
-def test_unfinished_downloads_wait_but_not_for_ever(stores: Stores, root: Path) -> None:
-    make(stores, "a", b"x")
-    young, old, busy = (partial_path(root, f"sha256:{letter * 64}") for letter in "abc")
-    for path in (young, old, busy):
-        path.write_bytes(b"part")
-    past = time.time() - (PARTIAL_DAYS + 1) * 86400
-    for path in (old, busy):
-        os.utime(path, (past, past))
-    with lock_blob(root, "sha256:" + "c" * 64, lambda status: None):
-        make(stores, "b", b"y")
-    assert (young.exists(), old.exists(), busy.exists()) == (True, False, True)
+    make(stores, "a", b"kept")
+    (root / "tmp" / "dead").mkdir()
+    (root / "tmp" / "dead" / "half").write_bytes(b"x")
+    (root / "manifests" / "registry.ollama.ai" / "library" / "a" / ".latest.x.tmp").write_bytes(b"{")
+    (root / "blobs" / f"sha256-{'e' * 64}").write_bytes(b"no manifest names me")
+    partial_path(root, DIGEST).write_bytes(b"to be resumed")
+    (root / "locks" / f"sha256-{'d' * 64}.lock").touch()
+    with Transaction(stores) as alive:
+        make(stores, "b", b"another")
+        assert list((root / "tmp").iterdir()) == [alive.directory]
+    assert {b"no manifest names me", b"to be resumed"} <= blobs(root)
+    assert list(root.rglob("*.tmp")) == []
+    later = time.time() + (DAYS + 1) * 86400
+    set_clock(monkeypatch, "eaglecpp.store.transaction", time=lambda: later)
+    make(stores, "c", b"a third")
+    assert orphans(root) == [] and not partial_path(root, DIGEST).exists()
+    assert [path.name for path in (root / "locks").iterdir()] == ["store.lock"]
 
 
-def test_nothing_is_tidied_while_a_manifest_cannot_be_read(stores: Stores, root: Path) -> None:
+@pytest.mark.parametrize("name", ["m" * 81, "with blank", "OTHER", "n/deeper"])
+def test_what_a_manifest_names_stays_whatever_its_own_name_is(stores: Stores, root: Path, name: str) -> None:
+    """Two names that differ in case only are one to us, and two on the disk."""
     make(stores, "a", b"precious")
+    make(stores, "other", b"other")
+    folder = root / "manifests" / "registry.ollama.ai" / "library"
+    moved = folder / name / "latest"
+    moved.parent.mkdir(parents=True)
+    (folder / "a" / "latest").rename(moved)
+    (folder / "a" / ".DS_Store").write_bytes(b"what Finder leaves is no manifest")
+    make(stores, "third", b"")
+    assert {b"precious", b"other"} <= blobs(root)
+    remove_model(stores.own, ModelName.parse("other"))
+    assert b"precious" in blobs(root) and b"other" not in blobs(root)
+
+
+@pytest.mark.parametrize("what", ["half", "pipe"])
+def test_nothing_is_removed_while_a_manifest_cannot_be_read(stores: Stores, root: Path, what: str) -> None:
+    make(stores, "a", b"precious")
+    make(stores, "b", b"other")
     manifest = root / "manifests" / "registry.ollama.ai" / "library" / "a" / "latest"
     good = manifest.read_bytes()
-    manifest.write_bytes(good[:50])
-    make(stores, "b", b"other")
+    if what == "pipe" and os.name != "nt":
+        manifest.unlink()
+        os.mkfifo(manifest)
+        with pytest.raises(StoreError, match=f"{manifest}: expected a file, found a named pipe"):
+            stores.get(ModelName.parse("a"))
+    else:
+        manifest.write_bytes(good[:50])
     remove_model(stores.own, ModelName.parse("b"))
     assert {b"precious", b"other"} <= blobs(root)
+    manifest.unlink()
     manifest.write_bytes(good)
-    make(stores, "b", b"again")
-    assert b"other" not in blobs(root)
+    assert stores.get(ModelName.parse("a")).texts("license") == ("precious",)
 
 
 def test_many_at_once(stores: Stores, root: Path) -> None:
@@ -138,7 +124,10 @@ def test_many_at_once(stores: Stores, root: Path) -> None:
         for round_ in range(4):
             make(stores, f"m{number % 3}", b"shared", b"%d" % (number % 3), b"%d-%d" % (number, round_))
             if round_ % 2:
-                remove_or_miss(stores, f"m{(number + 1) % 3}")
+                try:
+                    remove_model(stores.own, ModelName.parse(f"m{(number + 1) % 3}"))
+                except StoreError as error:
+                    assert "not found" in str(error)
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -168,53 +157,35 @@ def test_the_first_change_of_a_store_may_come_between_any_two_looks_of_another(
     assert sorted(str(model.name) for model in stores.models()) == ["first:latest", "second:latest"]
 
 
-def remove_or_miss(stores: Stores, name: str) -> None:
-    try:
-        remove_model(stores.own, ModelName.parse(name))
-    except StoreError as error:
-        assert "not found" in str(error)
-
-
-def test_what_another_process_removes_meanwhile_is_kept(stores: Stores, root: Path, tmp_path: Path) -> None:
+def test_what_is_in_use_stays_though_another_process_removes_its_model(
+    stores: Stores, root: Path, tmp_path: Path
+) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"weights")
-    with Transaction(stores) as transaction:
-        layers = [transaction.add_file("model", file), transaction.add_bytes("license", b"x")]
-        transaction.commit(ModelName.parse("a"), layers, {})
+    with Transaction(stores) as making:
+        making.commit(ModelName.parse("a"), [making.add_file("model", file)], {})
     model = stores.get(ModelName.parse("a"))
-    noted = stores.own.linked()
     with Transaction(stores) as copying, Transaction(stores) as again:
         copied = [copying.add_layer(model, layer) for layer in model.manifest.layers]
         known = [again.add_file("model", file)]
         remove_model(stores.own, model.name)
-        assert blobs(root) == set()
         copying.commit(ModelName.parse("b"), copied, {})
         remove_model(stores.own, ModelName.parse("b"))
         again.commit(ModelName.parse("c"), known, {})
     assert b"weights" in blobs(root)
-    assert stores.own.linked() == noted, "a change of the file would still be seen"
-    assert store_problems(root) == []
-    assert orphans(root) == []
+    assert store_problems(root) == [] and orphans(root) == []
+    with (
+        Transaction(stores) as late,
+        pytest.raises(StoreError, match="removed by another process in the meantime; try again"),
+    ):
+        layer = late.add_bytes("license", b"x")
+        (root / "blobs" / layer.digest.replace(":", "-")).unlink()
+        late.commit(ModelName.parse("d"), [layer], {})
 
 
-def test_a_blob_that_vanished_meanwhile_stops_the_commit(
-    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_second_download_waits_for_the_first_and_a_stuck_store_is_said_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a disk where files can have one name only."""
-    monkeypatch.setattr("eaglecpp.store.transaction.share", lambda source, destination: None)
-    make(stores, "a", b"x")
-    model = stores.get(ModelName.parse("a"))
-    with Transaction(stores) as transaction:
-        layers = [transaction.add_layer(model, layer) for layer in model.manifest.layers]
-        remove_model(stores.own, model.name)
-        with pytest.raises(
-            StoreError, match="removed or changed by another process in the meantime; try again"
-        ):
-            transaction.commit(ModelName.parse("b"), layers, {})
-    assert stores.models() == []
-
-
-def test_the_second_download_waits_for_the_first(root: Path) -> None:
     heard: list[Status] = []
     order: list[str] = []
     entered = threading.Event()
@@ -233,34 +204,8 @@ def test_the_second_download_waits_for_the_first(root: Path) -> None:
         order.append("first")
     thread.join()
     assert order == ["first", "second"]
+    assert list((root / "locks").iterdir()) == []
     assert heard == [Status("waiting for another process that is downloading this file", DIGEST)]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks a file up in /proc")
-def test_a_lock_is_not_tidied_away_while_it_is_taken(
-    stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Between opening its file and locking it: two processes would download the same blob."""
-    import fcntl
-
-    make(stores, "a", b"x")
-    real, threads = fcntl.flock, []
-
-    def flock(fd: int, how: int) -> None:
-        if Path(f"/proc/self/fd/{fd}").readlink() == lock_path(root, DIGEST) and not threads:
-            threads.append(threading.Thread(target=make, args=(stores, "b", b"y")))
-            threads[0].start()
-            threads[0].join(0.5)
-        real(fd, how)
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with lock_blob(root, DIGEST, lambda status: None):
-        threads[0].join()
-        with try_lock(lock_path(root, DIGEST)) as free:
-            assert not free
-
-
-def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eaglecpp.store.locks._PATIENCE_S", 0.1)
     with (
         lock_store(root),
@@ -268,8 +213,6 @@ def test_a_stuck_store_is_said_so(root: Path, monkeypatch: pytest.MonkeyPatch) -
         lock_store(root),
     ):
         pass
-    with lock_blob(root, DIGEST, lambda status: None), try_lock(lock_path(root, DIGEST)) as free:
-        assert not free
 
 
 def test_a_store_of_a_newer_version_is_left_alone(stores: Stores, root: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from conftest import Models
@@ -17,11 +18,13 @@ from conftest import Models
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
+from eaglecpp.train.capture.batched import batch_options, is_looping, loop_start
 from eaglecpp.train.capture.converse import ConverseSettings, converse
-from eaglecpp.train.capture.crowd import crowd_options, is_looping, loop_start
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.questions import question
 from eaglecpp.train.data import texts as data
+from helpers import tiny
+from helpers.tiny_tokenizer import CHAT_TEMPLATE, Tokenizer, tiny_tokenizer
 
 # The tiny target seldom ends a turn: short ones, and questions from the lists, which always end.
 SETTINGS = ConverseSettings(
@@ -32,7 +35,7 @@ N = 12
 
 @pytest.fixture(scope="module")
 def engine(models: Models) -> Iterator[Engine]:
-    model = crowd_options(ModelOptions(n_ctx=1024, n_threads=1), 4)
+    model = batch_options(ModelOptions(n_ctx=1024, n_threads=1), 4)
     with Engine.open(models.target, model=model, strategy="off") as engine:
         yield engine
 
@@ -79,6 +82,23 @@ def test_turns_stand_in_the_template_s_form(engine: Engine, written: Path) -> No
             assert 0 < end - begin <= SETTINGS.answer_tokens
         if entry.get("turns"):
             assert entry["turns"][-1][1] == len(entry["tokens"])
+
+
+class _NoSystem(Tokenizer):
+    def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
+        super().add_to(writer, with_template=False)
+        refused = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
+        writer.add_chat_template(refused + CHAT_TEMPLATE)
+
+
+def test_a_system_prompt_that_a_template_refuses_stands_before_the_question(tmp_path: Path) -> None:
+    """As in a chat with the model."""
+    path, spec, made = tmp_path / "target.gguf", tiny.TargetSpec(n_layers=2), tiny_tokenizer()
+    tokenizer = _NoSystem(made.tokens, made.merges)
+    tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")
+    with Engine.open(path, n_ctx=64, n_threads=1, strategy="off") as engine:
+        opening = engine.detokenize(Frame(engine).opening("Be brief."), special=True)
+    assert opening.endswith("user\nBe brief.\n\n")
 
 
 def test_company_and_order_change_nothing(models: Models, written: Path, tmp_path: Path) -> None:

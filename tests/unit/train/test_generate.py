@@ -19,7 +19,7 @@ from filelock import FileLock
 from eaglecpp.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train.capture.crowd import crowd_options
+from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.generate import generate
 from eaglecpp.train.data import texts as data
 
@@ -47,7 +47,7 @@ def entries(path: Path) -> list[dict[str, Any]]:
 
 def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path: Path) -> None:
     report = generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
-    assert (report.n_answers, report.n_before, report.dropped) == (4, 0, {})
+    assert (report.n_good, report.n_before, report.dropped) == (4, 0, {})
     _, *answers = entries(tmp_path / "a.jsonl")
     for index, answer in enumerate(answers):
         engine.clear()
@@ -76,7 +76,7 @@ def test_many_at_once_give_the_same_answers(
     models: Models, engine: Engine, prompts: Path, tmp_path: Path
 ) -> None:
     generate([prompts], engine, tmp_path / "one.jsonl", SAMPLING)
-    model = crowd_options(ModelOptions(n_ctx=256, n_threads=1), 3)
+    model = batch_options(ModelOptions(n_ctx=256, n_threads=1), 3)
     with Engine.open(models.target, model=model, strategy="off") as crowded:
         generate([prompts], crowded, tmp_path / "three.jsonl", SAMPLING)
     one, three = entries(tmp_path / "one.jsonl"), entries(tmp_path / "three.jsonl")
@@ -101,7 +101,7 @@ def test_a_run_goes_on_behind_a_half_line(engine: Engine, prompts: Path, tmp_pat
     n_before = max(out.read_bytes().count(b"\n") - 1, 0)
     report = generate([prompts], engine, out, SAMPLING)
     assert out.read_bytes() == whole
-    assert (report.n_before, report.n_answers) == (n_before, 4)
+    assert (report.n_before, report.n_good) == (n_before, 4)
 
 
 def test_a_half_line_longer_than_the_rest_leaves_nothing(
@@ -179,7 +179,7 @@ def test_prompts_that_fill_the_context_are_left_out(engine: Engine, tmp_path: Pa
     path = tmp_path / "p.txt"
     path.write_text("how\n" + "the man " * 200 + "\n", encoding="utf-8")
     report = generate([path], engine, tmp_path / "a.jsonl", SAMPLING)
-    assert (report.n_answers, report.dropped) == (1, {"longer than the context of 256 tokens": 1})
+    assert (report.n_good, report.dropped) == (1, {"longer than the context of 256 tokens": 1})
 
 
 @pytest.mark.parametrize(

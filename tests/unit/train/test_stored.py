@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from eaglecpp.convert import DraftSpec, open_drafter, parse_type, read_gguf
+from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
-from eaglecpp.train.fit.export import Vocab, export_gguf, write_checkpoint
+from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
@@ -24,7 +25,7 @@ from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
 from helpers.tiny import make_target
 from helpers.train_rank import Listener
-from helpers.training import KINDS, N_VOCAB, SPEC, draft_ids, make_source
+from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
 
 COARSE = "Q4_0"
 
@@ -54,7 +55,7 @@ def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, n_lay
     with StoredWeights(model, parse_type(kind), 2).lent():
         lent = copies(model)
     write_checkpoint(
-        tmp_path / "d", model, Vocab(ids.astype(np.int64), target.n_vocab), {}, own_embedding=False
+        tmp_path / "d", model, DraftVocabulary(ids.astype(np.int64), target.n_vocab), {}, own_embedding=False
     )
     report = export_gguf(tmp_path / "d", target.gguf, kind, share_head=False)
     found = from_checkpoint(open_drafter(report.out, target.gguf))
@@ -74,14 +75,6 @@ def test_exact_weights_come_back_after_an_error() -> None:
         assert not torch.equal(model.fc, exact["fc"])
         raise ZeroDivisionError
     assert all(torch.equal(p, exact[name]) for name, p in model.named_parameters())
-
-
-def test_latent_attentions_second_matrix_is_left_as_it_is() -> None:
-    model = make_model(KINDS["latent"])
-    exact = copies(model)
-    with StoredWeights(model, parse_type("Q8_0"), 1).lent():
-        assert torch.equal(model.kv_b, exact["kv_b"])
-        assert not torch.equal(model.fc, exact["fc"])
 
 
 @pytest.mark.parametrize("qat", [True, False])

@@ -1,0 +1,200 @@
+# SPDX-License-Identifier: MIT
+"""What a chat template takes: found out by rendering marked texts, once for each template.
+
+Templates differ and say so nowhere: one prints content as text, the next only typed parts; one raises for a
+second system message, another leaves it out without a word. A mark that is not in the prompt is a text that
+the model would never see. The facts depend on the template alone, never on a request, so everyone's prompt is
+made by the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from eaglecpp.chat.bounds import check_time_left, rendered_together
+from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.errors import TemplateError
+
+__all__ = ["Calls", "Form", "Takes", "probe"]
+
+Render = Callable[[Sequence[Message], "Form", Sequence[Mapping[str, Any]]], str]
+"""The text of messages in a form, with tools. Raises TemplateError."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a Jinja template wants its values.
+
+    parts:   content as a list of typed parts instead of a text
+    as_text: arguments of calls as JSON text instead of an object
+    without: None for the content of a message that only has calls
+    """
+
+    parts: bool = False
+    as_text: bool = False
+    without: bool = False
+
+    def applied(self, message: Message) -> dict[str, Any]:
+        """A message as the template gets it."""
+        values = message.to_dict()
+        if self.parts:
+            values["content"] = [{"type": "text", "text": message.content}]
+        if message.tool_calls:
+            if self.without and not message.content:
+                values["content"] = None
+            if self.as_text:
+                for call in values["tool_calls"]:
+                    function = call["function"]
+                    function["arguments"] = json.dumps(function["arguments"], ensure_ascii=False)
+        return values
+
+
+@dataclass(frozen=True)
+class Calls:
+    """How calls in a conversation reach the prompt.
+
+    ids:       which are taken: "short" = of nine letters and digits; "named" = any, but nothing else in the
+               prompt says which tool a call is for, so they have to
+    several:   a message may have more than one
+    content:   what is said beside them is printed; thinking: both may stand beside each other
+    """
+
+    ids: Literal["any", "short", "named"] = "any"
+    several: bool = True
+    content: bool = True
+    thinking: bool = True
+
+
+@dataclass(frozen=True)
+class Takes:
+    """What reaches a prompt.
+
+    text:         what a user says
+    system:       a system message at the beginning; late_system: others behind it
+    same_roles:   two messages of one role in a row
+    tools:        descriptions of tools; calls: None where calls or their results are not printed
+    """
+
+    form: Form = field(default_factory=Form)
+    text: bool = True
+    system: bool = True
+    late_system: bool = True
+    same_roles: bool = True
+    tools: bool = True
+    calls: Calls | None = None
+
+
+_USER, _OTHER, _SYSTEM, _LATE, _SAID, _THOUGHT, _RESULT = (
+    f"probe{letter}9x" for letter in ("u", "o", "s", "l", "a", "t", "r")
+)
+_NAME = "probe_tool"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": _NAME,
+        "description": f"{_NAME} described",
+        "parameters": {
+            "type": "object",
+            "properties": {"probe_key": {"type": "string", "description": "probe"}},
+            "required": ["probe_key"],
+        },
+    },
+}
+_LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
+
+
+def probe(render: Render) -> Takes:
+    """Renders a dozen short conversations. What a template that refuses the simplest of them takes is not
+    known; it gets every conversation as it is. Raises TemplateError beyond the time of one rendering.
+    """
+    with rendered_together():
+        found = _Probe(render).takes()
+        check_time_left()
+        return found
+
+
+class _Probe:
+    def __init__(self, render: Render) -> None:
+        self._render = render
+        self._form = Form()
+        self._tools: Sequence[Mapping[str, Any]] = ()  # of templates that need some
+        self._renders = False
+
+    def takes(self) -> Takes:
+        question = [Message("user", _USER)]
+        for tools in ((), (_TOOL,)):
+            for form in (Form(), Form(parts=True)):
+                self._form, self._tools = form, tools
+                if self._prints(question):
+                    return self._taken(question)
+        has_text = not self._renders
+        self._form, self._tools = Form(), ()
+        self._find_form(question)
+        return Takes(self._form, text=has_text, calls=Calls())
+
+    def _taken(self, question: list[Message]) -> Takes:
+        calls = self._calls(question)
+        answered = [*question, Message("assistant", _SAID), Message("user", _OTHER)]
+        system, late = Message("system", _SYSTEM), Message("system", _LATE)
+        return Takes(
+            form=self._form,
+            system=self._prints([system, *question]),
+            late_system=self._prints([system, *answered[:2], late, answered[2]]),
+            same_roles=self._prints([*question, Message("user", _OTHER)])
+            and self._prints([*answered[:2], Message("assistant", _THOUGHT), answered[2]]),
+            tools=_NAME in self._text(question, tools=(_TOOL,)),
+            calls=calls,
+        )
+
+    def _find_form(self, question: list[Message]) -> tuple[str, str]:
+        """Sets the form in which calls are printed; the id that they had, and the prompt, or ("", "")."""
+        plain = self._form
+        for id in (_LONG_ID, _SHORT_ID):
+            for as_text, without in ((False, False), (True, False), (False, True), (True, True)):
+                self._form = Form(plain.parts, as_text, without)
+                text = self._text([*question, *_called(id, 1)])
+                # JSON, once: neither Python's text of an object nor a text of JSON in JSON
+                if "probe_b0" in text and "'probe_key'" not in text and '\\"probe_key' not in text:
+                    return id, text
+        self._form = plain
+        return "", ""
+
+    def _calls(self, question: list[Message]) -> Calls | None:
+        id, text = self._find_form(question)
+        if f"{_RESULT}0" not in text:
+            return None
+        alone = self._text([*question, _called(id, 1)[0]])
+        is_named = _NAME in alone or "probe_b0" not in alone
+        thought = _called(id, 1, content=_SAID, thinking=_THOUGHT)
+        return Calls(
+            ids="short" if id == _SHORT_ID else "any" if is_named else "named",
+            several=self._prints([*question, *_called(id, 2)], "probe_b0", "probe_b1"),
+            content=self._prints([*question, *_called(id, 1, content=_SAID)], "probe_b0"),
+            thinking="probe_b0" in self._text([*question, *thought]),
+        )
+
+    def _prints(self, messages: list[Message], *others: str) -> bool:
+        """Whether all contents, and other texts, are in the prompt."""
+        text = self._text(messages)
+        return all(one in text for one in (*(message.content for message in messages), *others))
+
+    def _text(self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] = ()) -> str:
+        """The prompt, "" for one that is refused."""
+        try:
+            text = self._render(messages, self._form, tools or self._tools)
+        except TemplateError:
+            return ""
+        self._renders = True
+        return text
+
+
+def _called(id: str, n: int, content: str = "", thinking: str = "") -> list[Message]:
+    ids = [f"{id[:-1]}{index}" for index in range(n)]
+    calls = tuple(ToolCall(_NAME, {"probe_key": f"probe_b{i}"}, one) for i, one in enumerate(ids))
+    return [
+        Message("assistant", content, thinking, calls),
+        *(Message("tool", f"{_RESULT}{i}", tool_name=_NAME, tool_call_id=one) for i, one in enumerate(ids)),
+    ]

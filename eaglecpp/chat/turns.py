@@ -1,0 +1,272 @@
+# SPDX-License-Identifier: MIT
+"""Conversations as clients send them, in the form that a template takes: `accepted`.
+
+Nothing that somebody said is lost on the way. What a template would leave out goes where it prints
+something: a system message into the question behind it, tools into the system prompt, calls and their results
+into texts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from eaglecpp.chat.message import Message, Role, ToolCall
+from eaglecpp.chat.probe import Takes
+from eaglecpp.chat.tool_calls import HERMES, CallMarks
+from eaglecpp.errors import UnsupportedError
+
+__all__ = ["Accepted", "accepted", "fold_system", "joined", "lead_system", "merged"]
+
+_GAP = "\n\n"
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Messages and tools for a template. describes: the tools are described in the system prompt, and calls
+    are written as that says; notices: what had to be put elsewhere.
+    """
+
+    messages: list[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    describes: bool = False
+    notices: tuple[str, ...] = ()
+
+
+def accepted(
+    messages: Sequence[Message],
+    tools: Sequence[Mapping[str, Any]],
+    takes: Takes,
+    marks: Sequence[CallMarks] = (),
+) -> Accepted:
+    """The messages as the template takes them. marks: of calls, that it mentions. Raises UnsupportedError for
+    one that prints no question.
+    """
+    if not takes.text:
+        raise UnsupportedError(
+            "the chat template prints nothing of what a user says, neither as text nor as typed parts; give "
+            "another one"
+        )
+    notices: list[str] = []
+    turns = _paired(messages)
+    has_calls = any(turn.tool_calls or turn.role == Role.TOOL for turn in turns)
+    describes = bool(tools) and not takes.tools
+    if describes:
+        turns, tools = _with_described([_as_text(turn, HERMES) for turn in turns], tools), ()
+        notices.append("this template knows no tools, so they are described in the system prompt")
+    elif has_calls and takes.calls is None:
+        turns = [_as_text(turn, marks[0] if marks else HERMES) for turn in turns]
+        notices.append("this template prints no calls of tools, so they are written as text")
+    elif has_calls:
+        turns = _called(turns, takes, notices)
+    turns = lead_system(turns)
+    if not takes.late_system and any(turn.role == Role.SYSTEM for turn in turns[1:]):
+        turns = _fold_late(turns)
+        notices.append(
+            "this template takes no system message in the middle; it is put before what follows it"
+        )
+    if not takes.system and turns and turns[0].role == Role.SYSTEM:
+        turns = fold_system(turns)
+        notices.append("this template takes no system prompt, so it is put before the first question")
+    if not takes.same_roles:
+        turns = merged(turns)
+    return Accepted(turns, tools, describes, tuple(dict.fromkeys(notices)))
+
+
+def joined(first: Message, second: Message) -> Message:
+    """Two messages of one role as one."""
+    return replace(
+        first,
+        content=_GAP.join(filter(None, (first.content, second.content))),
+        thinking=_GAP.join(filter(None, (first.thinking, second.thinking))),
+        tool_calls=(*first.tool_calls, *second.tool_calls),
+        images=(*first.images, *second.images),
+    )
+
+
+def merged(messages: Sequence[Message], roles: Sequence[str] = (Role.USER, Role.ASSISTANT)) -> list[Message]:
+    """The messages with those of one role in a row made one."""
+    turns: list[Message] = []
+    for message in messages:
+        if turns and message.role in roles and turns[-1].role == message.role:
+            message = joined(turns.pop(), message)
+        turns.append(message)
+    return turns
+
+
+def lead_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the system messages at their beginning made one."""
+    n = next((i for i, one in enumerate(messages) if one.role != Role.SYSTEM), len(messages))
+    return [*merged(messages[:n], (Role.SYSTEM,)), *messages[n:]]
+
+
+def fold_system(messages: Sequence[Message]) -> list[Message]:
+    """The messages for a template that knows no system role: what a system message at the beginning says
+    is put in front of the first question.
+    """
+    turns = list(messages)
+    if not turns or turns[0].role != Role.SYSTEM:
+        return turns
+    system = turns.pop(0)
+    for index, turn in enumerate(turns):
+        if turn.role == Role.USER:
+            turns[index] = joined(replace(system, role=turn.role), turn)
+            return turns
+    return [replace(system, role=str(Role.USER)), *turns]
+
+
+def _fold_late(messages: Sequence[Message]) -> list[Message]:
+    """System messages behind the beginning as what a user says, before the question that follows."""
+    turns = list(messages[:1])
+    for before, message in pairwise(messages):
+        turn = replace(message, role=str(Role.USER)) if message.role == Role.SYSTEM else message
+        if len(turns) > 1 and before.role == Role.SYSTEM and turn.role == Role.USER:
+            turn = joined(turns.pop(), turn)
+        turns.append(turn)
+    return turns
+
+
+# Calls and their results
+
+
+def _paired(messages: Sequence[Message]) -> list[Message]:
+    """The messages with the ids and names of calls at their results, which clients leave out. Results belong
+    to the calls before them by id, else by name, else in order.
+    """
+    turns: list[Message] = []
+    open_calls: list[ToolCall] = []
+    n_calls = 0
+    for message in messages:
+        if message.tool_calls:
+            calls = []
+            for call in message.tool_calls:
+                n_calls += 1
+                calls.append(call if call.id else replace(call, id=f"call{n_calls:05}"))
+            message, open_calls = replace(message, tool_calls=tuple(calls)), calls
+        elif message.role == Role.TOOL:
+            found = _call_of(message, open_calls)
+            if found is not None:
+                open_calls = [one for one in open_calls if one is not found]
+                message = replace(
+                    message,
+                    tool_call_id=found.id,
+                    tool_name=message.tool_name or found.name,
+                )
+        turns.append(message)
+    return turns
+
+
+def _call_of(result: Message, calls: Sequence[ToolCall]) -> ToolCall | None:
+    if result.tool_call_id:
+        return next((call for call in calls if call.id == result.tool_call_id), None)
+    named = (call for call in calls if call.name == result.tool_name)
+    return next(named, calls[0] if calls else None)
+
+
+def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> list[Message]:
+    """Messages with calls as the template takes them."""
+    can = takes.calls
+    assert can is not None
+    turns: list[Message] = []
+    for message in _with_ids(messages, can.ids):
+        if message.tool_calls and message.content:
+            if not can.content and takes.same_roles:
+                turns.append(Message(message.role, message.content))
+                message = replace(message, content="")
+            elif not can.content:
+                notices.append("this template does not print what is said beside a call")
+            elif message.thinking and not can.thinking:
+                message = replace(message, content="", thinking=f"{message.thinking}{_GAP}{message.content}")
+        turns.append(message)
+    return turns if can.several else _one_by_one(turns)
+
+
+def _with_ids(messages: Sequence[Message], kind: str) -> list[Message]:
+    """The messages with ids of calls as a template takes them, the same for the same id."""
+    if kind == "any":
+        return list(messages)
+    turns: list[Message] = []
+    ids: dict[str, str] = {}
+    n_calls = 0
+    for message in messages:
+        calls = []
+        for call in message.tool_calls:
+            named = (
+                call.id
+                if call.id.startswith(f"functions.{call.name}:")
+                else f"functions.{call.name}:{n_calls}"
+            )
+            ids[call.id] = _short_id(call.id) if kind == "short" else named
+            calls.append(replace(call, id=ids[call.id]))
+            n_calls += 1
+        own = message.tool_call_id
+        other = ids.get(own) or (_short_id(own) if kind == "short" else own)
+        turns.append(replace(message, tool_calls=tuple(calls), tool_call_id=other))
+    return turns
+
+
+def _short_id(id: str) -> str:
+    """Nine letters and digits."""
+    is_one = not id or (len(id) == 9 and id.isascii() and id.isalnum())
+    return id if is_one else hashlib.sha256(id.encode("utf-8", "replace")).hexdigest()[:9]
+
+
+def _one_by_one(messages: Sequence[Message]) -> list[Message]:
+    """Each call in a message of its own, with its result behind it."""
+    turns: list[Message] = []
+    at = 0
+    while at < len(messages):
+        message = messages[at]
+        at += 1
+        if len(message.tool_calls) < 2:
+            turns.append(message)
+            continue
+        results: list[Message] = []
+        while at < len(messages) and messages[at].role == Role.TOOL:
+            results.append(messages[at])
+            at += 1
+        for index, call in enumerate(message.tool_calls):
+            begin = message if index == 0 else Message(message.role)
+            turns.append(replace(begin, tool_calls=(call,)))
+            turns += [one for one in results if one.tool_call_id == call.id]
+        ids = {call.id for call in message.tool_calls}
+        turns += [one for one in results if one.tool_call_id not in ids]
+    return turns
+
+
+def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The messages with a description of the tools behind the system prompt, in the form of Hermes, which
+    many models have seen.
+    """
+    listed = "\n".join(json.dumps(dict(tool), ensure_ascii=False) for tool in tools)
+    text = (
+        "# Tools\n\nYou may call functions to answer. These are there, as JSON between <tools> and "
+        f"</tools>:\n<tools>\n{listed}\n</tools>\n\nTo call one, answer with its name and arguments as JSON "
+        f'between {HERMES.open} and {HERMES.close}:\n{HERMES.open}\n{{"name": "the function\'s name", '
+        f'"arguments": {{"a parameter": "its value"}}}}\n{HERMES.close}'
+    )
+    turns = lead_system(messages)
+    turns.insert(1 if turns and turns[0].role == Role.SYSTEM else 0, Message(Role.SYSTEM, text))
+    return lead_system(turns)
+
+
+def _as_text(message: Message, marks: CallMarks) -> Message:
+    """A message whose calls, or that as the result of one, is text, as a model with these marks writes it."""
+    if message.role == Role.TOOL:
+        name = {"name": message.tool_name} if message.tool_name else {}
+        payload = json.dumps({**name, "content": message.content}, ensure_ascii=False)
+        return Message(Role.USER, f"<tool_response>\n{payload}\n</tool_response>", images=message.images)
+    if not message.tool_calls:
+        return message
+    calls = [
+        json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
+        for call in message.tool_calls
+    ]
+    text = f"{marks.open}[{', '.join(calls)}]{marks.close}"
+    if marks == HERMES:
+        text = "\n".join(f"{marks.open}\n{call}\n{marks.close}" for call in calls)
+    return replace(message, content="\n".join(filter(None, (message.content, text))), tool_calls=())

@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: MIT
-"""`eaglecpp bench`: the command and its pictures."""

@@ -1,0 +1,240 @@
+# SPDX-License-Identifier: MIT
+"""`eaglecpp bench`: measures plain decoding, fixed strategies and the planner one after the other, again and
+again, and compares them as ratios.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.open_engine import open_engine
+from eaglecpp.cli.options import (
+    engine_options,
+    given,
+    hub_option,
+    hub_reference,
+    model_option,
+    only_model,
+    read_input,
+)
+from eaglecpp.cli.table import table
+from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
+from eaglecpp.files import replace_bytes
+from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+
+__all__ = ["bench"]
+
+
+@click.command(
+    cls=Command,
+    examples=[
+        ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
+        ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
+        ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
+    ],
+)
+@click.argument("model", required=False, shell_complete=complete_model)
+@model_option
+@option(
+    "--draft",
+    "drafts",
+    multiple=True,
+    metavar="D",
+    help="The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
+)
+@hub_option
+@option(
+    "--strategy",
+    "strategies",
+    multiple=True,
+    metavar="S",
+    help="Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
+)
+@option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
+@option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
+@option("--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="Approximate duration.")
+@option(
+    "--temp", "temperature", type=click.FloatRange(0), help="Only this one; 0 = greedy.  [default: 0 and 0.8]"
+)
+@option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
+@option(
+    "--share", is_flag=True, help="Measure beside llama.cpp, print a table row and write a file to publish."
+)
+@option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
+@option("--json", "as_json", is_flag=True, help="Print one JSON object, with what the planner has learned.")
+@engine_options(ModelOptions, DraftOptions)
+def bench(
+    model: str | None,
+    model_named: str | None,
+    drafts: tuple[str, ...],
+    on_hub: bool,
+    strategies: tuple[str, ...],
+    files: tuple[str, ...],
+    n_tokens: int | None,
+    seconds: float,
+    temperature: float | None,
+    seed: int,
+    share: bool,
+    verbose: bool,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Measure how fast MODEL decodes here, with and without its drafter, in about a minute.
+
+    It answers questions in its chat template, greedily and at temperature 0.8; files given with -f are read
+    as raw text.
+    """
+    from eaglecpp import bench as measuring
+
+    reference = hub_reference(only_model(model, model_named), on_hub=on_hub)
+    if share:
+        if len(drafts) > 1 or strategies or files:
+            raise click.UsageError(
+                "--share measures one pair its own way: leave out further --draft, --strategy, -f"
+            )
+        fresh = given(options) | {"planner_cache": False}  # what other runs measured is not this one's
+        with open_engine(reference, next(iter(drafts), None), None, False, fresh) as engine:
+            _share(engine, n_tokens)
+        return
+    if len(set(drafts)) < len(drafts):
+        raise click.UsageError("--draft: the same drafter is named twice")
+    with ExitStack() as opened:
+        engines = [
+            opened.enter_context(open_engine(reference, d, None, False, given(options), verbose=verbose))
+            for d in drafts or [None]
+        ]
+        engine = engines[0]
+        labels = [f"auto, {d}" for d in drafts[1:]]
+        others = dict(zip(labels, engines[1:], strict=True))
+        few = measuring.STRATEGIES if not others else ("off", "auto")
+        chosen = _strategies(engine, strategies, few)
+        measured = measuring.measure(
+            engine,
+            chosen,
+            [read_input(file) for file in files] or None,
+            temperatures=measuring.TEMPERATURES if temperature is None else (temperature,),
+            seconds=seconds,
+            n_tokens=n_tokens or 0,
+            others=others,
+            progress=show_progress,
+            seed=seed,
+        )
+        plan = measuring.plan_report(engine)
+        verdict, best = _judged(engine, others, measured)
+    show_progress("")
+    if others:
+        measured = [
+            replace(one, strategy=f"{one.strategy}, {drafts[0]}") if one.strategy in chosen[1:] else one
+            for one in measured
+        ]
+        best = best if best in others else f"auto, {drafts[0]}"
+    if as_json:
+        results = [one.as_dict() for one in measured]
+        write_json(
+            {
+                "results": results,
+                "plan": plan,
+                "verdict": verdict.as_dict() | ({"best": best} if others else {}),
+            }
+        )
+    else:
+        write(speeds(measured))
+        if str(verdict):
+            name = best.partition(", ")[2]
+            named = f"The best of these drafters is {name}. " if name and not verdict.is_busy else ""
+            write(f"\n{named}{verdict}\n")
+
+
+def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
+    """Plain decoding first, then what was asked for, else the usual ones that this engine can run. Raises
+    ValueError for one that cannot run.
+    """
+    if asked:
+        wanted = [engine.resolve(Strategy.parse(text))[0] for text in asked]
+        return [*dict.fromkeys(["off", *map(str, wanted)])]
+    if not engine.has_draft:
+        note("no drafter: plain decoding only")
+        return ["off"]
+    n_heads = (engine.draft_info or {}).get("n_heads", 1)  # several draft a token each
+    unable = "tree" if engine.chains_only or n_heads > 1 else ""
+    possible = [one for one in map(Strategy.parse, usual) if one.kind != unable]
+    return [str(one) for one in possible if n_heads == 1 or one.depth <= n_heads]
+
+
+def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> tuple[Any, str]:
+    """The verdict on the drafter that is best with `auto`, and the name under which it was measured. What was
+    measured is what `doctor` and `run` tell from now on.
+    """
+    from eaglecpp.bench import keep, verdict_of
+
+    of: dict[str, list[Any]] = {}
+    for one in measured:
+        of.setdefault(one.strategy, []).append(one)
+    plain = of["off"]
+    engines = {"auto": engine, **others}
+    is_steady = True
+    for name in engines.keys() & of.keys():
+        is_steady = keep(engines[name], [*plain, *of[name]]) and is_steady
+    found = {name: verdict_of(one) for name, one in engines.items()}
+    best = max(found, key=lambda name: found[name].speed)
+    return replace(found[best], is_busy=not is_steady), best
+
+
+def _share(engine: Any, n_tokens: int | None) -> None:
+    """Prints the row and writes the record into the current folder, if it can be published."""
+    from eaglecpp.bench.share import HEAD, cells, fault, file_name, measure_pair
+
+    record = measure_pair(engine, n_tokens=n_tokens or 96, progress=show_progress)
+    show_progress("")
+    for line in (HEAD, ["---"] * len(HEAD), cells(record)):
+        write(f"| {' | '.join(line)} |\n")
+    if why := fault(record):
+        raise click.ClickException(f"this row cannot be published: {why}")
+    path = Path(file_name(record))
+    replace_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
+    note(
+        f"wrote {path}; read what it says. To publish it, add it to benchmarks/measured in a pull request "
+        "(CONTRIBUTING.md)"
+    )
+
+
+def speeds(measured: Sequence[Any]) -> str:
+    """The table of strategies, columns for each temperature; spread: the middle half of the ratios."""
+    of: dict[str, list[Any]] = {}
+    for one in measured:
+        of.setdefault(one.strategy, []).append(one)
+    head, rows = ["strategy"], []
+    for one in next(iter(of.values())):
+        kind = "greedy" if one.temperature <= 0 else f"at {one.temperature:g}"
+        head += [f"{kind}: tokens/s", "speed", "spread", "length"]
+    for strategy, group in of.items():
+        is_plain = strategy == "off"
+        row = ["plain" if is_plain else strategy]
+        for one in group:
+            row += [f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x"]
+            row += ["", ""] if is_plain else [_spread(one.ratios), f"{one.acceptance_length:.2f}"]
+        rows.append([*row, _reason(group[0]) if strategy.startswith("auto") else ""])
+    return table([*head, "plan"], rows)
+
+
+def _spread(ratios: Sequence[float]) -> str:
+    from eaglecpp.bench.strategies import quartiles
+
+    low, high = quartiles(ratios)
+    return f"{low:.2f} to {high:.2f}" if len(ratios) > 1 else "1 turn"
+
+
+def _reason(one: Any) -> str:
+    """What the planner did and why, in plain words."""
+    why = one.plan.get("why", "").partition(";")[0]
+    if not why.startswith("off") and why:
+        return f"drafted {why.partition(':')[0]}"
+    return not_drafted(why) if one.acceptance_length <= 1.0 else "mostly without drafts: plain is faster here"

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""`ServerAnswers`: answers of a `ChatSession` by a model in a server, which is asked through Ollama's
+`/api/chat` with our own fields.
+
+    ChatSession(ServerAnswers("http://127.0.0.1:11434", "smollm2")).ask("Hi").text
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.reader import Piece
+from eaglecpp.errors import EagleError
+from eaglecpp.options import SamplingOptions, describe
+from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings
+
+__all__ = ["ServedAnswer", "ServerAnswers", "ServerRefusedError", "request"]
+
+_CONNECT_S = 2.0
+_NO_THINKING = "does not support thinking"
+_SAMPLING = {one.name for one in describe(SamplingOptions)}
+
+
+class ServerRefusedError(EagleError):
+    """The server did not do what it was asked for; the text says why."""
+
+
+def request(
+    address: str,
+    method: str,
+    path: str,
+    body: Any = None,
+    key: str | None = None,
+    timeout: float | None = None,
+) -> http.client.HTTPResponse:
+    """Asks a server; its answer's beginning, to be closed. timeout: of each step behind the connection; None
+    = loading and a long prompt take as long as they take. Raises `OSError` where none listens, else
+    ServerRefusedError.
+    """
+    parts = urlsplit(address)
+    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    headers = {"Content-Type": "application/json", "Connection": "close"}  # the answer has the connection
+    headers |= {"Authorization": f"Bearer {key}"} if key else {}
+    connection.connect()
+    try:
+        connection.sock.settimeout(timeout)
+        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        response = connection.getresponse()
+        if response.status == 200:
+            return response
+        reason = f"status {response.status}"
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            reason = str(json.loads(response.read(65536))["error"])
+    except (OSError, http.client.HTTPException) as error:
+        reason = str(error) or type(error).__name__
+    raise ServerRefusedError(reason)
+
+
+@dataclass(frozen=True)
+class ServerAnswers:
+    """A model in the server at an address, which keeps it for keep_alive_s after an answer; None = as long as
+    it likes. own_system: what the server puts before a conversation by itself.
+    """
+
+    address: str
+    model: str
+    keep_alive_s: float | None = None
+    own_system: str = ""
+    api_key: str = ""
+
+    def __call__(self, conversation: Conversation, options: Mapping[str, Any]) -> ServedAnswer:
+        """Begins an answer; options as `Session.chat`, those of a prompt that is read here without effect.
+        Raises ServerRefusedError before the first token; a conversation that does not fit is refused, too.
+        """
+        body = self._body(conversation, options)
+        try:
+            return ServedAnswer(request(self.address, "POST", "/api/chat", body, self.api_key))
+        except OSError as error:
+            raise ServerRefusedError(str(error)) from None
+        except ServerRefusedError as error:
+            if body["think"] and _NO_THINKING in str(error):  # as an engine answers
+                return self(conversation, {**options, "think": None})
+            raise
+
+    def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
+        is_own = conversation.system == self.own_system
+        head = [] if is_own else [{"role": "system", "content": conversation.system}]
+        schema, strategy = options.get("json_schema", ""), options.get("strategy")
+        return {
+            "model": self.model,
+            "messages": [*head, *map(_message, conversation.messages)],
+            "options": {name: value for name, value in options.items() if name in _SAMPLING},
+            "think": options.get("think"),
+            "format": json.loads(schema) if schema else "json" if options.get("response_format") else "",
+            "strategy": None if strategy is None else str(strategy),
+            "keep_alive": self.keep_alive_s,
+            "truncate": False,
+            "stream": True,
+            "show_drafts": True,
+        }
+
+
+class ServedAnswer(Answer):
+    """An answer under way: iterate for chunks, which have texts and no tokens. Raises EagleError where the
+    server says so, or ends in the middle. load_ms: what the server took to load the model.
+    """
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self._response = response
+        self.load_ms = 0.0
+        self.is_open = True
+        self._pieces: list[Piece] = []
+        self._timings = Timings()
+        self._finish: FinishReason = "cancelled"
+        self._failed = False
+
+    def __next__(self) -> Chunk:
+        if not self.is_open:
+            raise StopIteration
+        try:
+            part = json.loads(self._response.readline())
+        except (OSError, http.client.HTTPException, ValueError):
+            part = {"error": "the server ended in the middle of the answer"}
+        if "error" in part:
+            self._failed = True
+            self.close()
+            raise EagleError(str(part["error"]))
+        drafts = (part.get("drafts") or {}).get("pieces", ())
+        pieces = [Piece(text, bool(thought), bool(accepted)) for text, accepted, thought in drafts]
+        self._pieces += pieces
+        text = "".join(piece.text for piece in pieces)
+        if not part.get("done"):
+            return Chunk(text, [], [], pieces=pieces)
+        figures = part.get("timings", {})
+        self.notices = tuple(map(str, figures.get("notices", ())))
+        self.load_ms = part.get("load_duration", 0) / 1e6
+        known = {name: figures[name] for name in Timings.__dataclass_fields__ if name in figures}
+        self._timings, self._finish = Timings(**known), part.get("done_reason", "stop")
+        self.close()
+        return Chunk(text, [], [], finish_reason=self._finish, timings=self._timings, pieces=pieces)
+
+    def completion(self) -> Completion:
+        """What was said so far, without tokens."""
+        content = "".join(piece.text for piece in self._pieces if not piece.is_thinking)
+        thinking = "".join(piece.text for piece in self._pieces if piece.is_thinking)
+        message = Message(Role.ASSISTANT, content, thinking)
+        text = message.thinking + message.content
+        return Completion(text, [], [], self._finish, 0, [], self._timings, _message=message)
+
+    def close(self) -> Chunk:
+        """Ends the answer, also in the server. Never raises."""
+        if self.is_open:
+            self.is_open = False
+            self._response.close()
+            if self.on_end is not None and not self._failed:
+                self.on_end(self.completion())
+        return Chunk("", [], [])
+
+
+def _message(message: Message) -> dict[str, Any]:
+    sent: dict[str, Any] = {"role": str(message.role), "content": message.text}
+    if message.thinking:
+        sent["thinking"] = message.thinking
+    if message.images:
+        sent["images"] = [base64.b64encode(data).decode() for data in message.images]
+    return sent

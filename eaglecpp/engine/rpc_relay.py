@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: MIT
+"""Stands between ggml's RPC client and a server on another machine, as a program of its own:
+
+    python -I rpc_relay.py HOST:PORT
+
+When a server goes away, ggml ends the process on a thread of its own, where nothing can be caught. The relay
+sees it first. It writes why, and only then answers for the dead server with zeros of the right sizes, so that
+ggml goes on; whoever computes reads the reason before it takes a result for real
+(native/target/llama_bridge.h).
+
+Output: a line with the port where it listens, later one with why the server was lost. It ends with its input.
+Threads that wait in a system call, not asyncio: a round passes some twenty messages, one after the other.
+Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay speaks TCP only: transports that
+RPC peers may agree upon (RDMA) are not offered through it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import socketserver
+import sys
+import threading
+from enum import IntEnum
+from typing import BinaryIO
+
+CHUNK = 1 << 20
+# what a server of this version begins its greeting with: ggml connects anew to ask a device for its memory
+GREETING = bytes((7, 0, 0))
+# a server that says nothing for so long while the network shows no sign of it is gone
+IDLE_S, PROBE_S, PROBES = 10, 5, 3
+
+
+class Command(IntEnum):
+    """Those that say something back, or whose requests matter here."""
+
+    ALLOC_BUFFER = 0
+    GET_ALIGNMENT = 1
+    GET_MAX_SIZE = 2
+    BUFFER_GET_BASE = 3
+    SET_TENSOR_HASH = 7
+    GET_TENSOR = 8
+    COPY_TENSOR = 9
+    GET_DEVICE_MEMORY = 11
+    GET_ALLOC_SIZE = 13
+    HELLO = 14
+    DEVICE_COUNT = 15
+
+
+# bytes of an answer; that to GET_TENSOR is as long as the request's last number says
+ANSWER_BYTES: dict[int, int] = {
+    Command.ALLOC_BUFFER: 16, Command.GET_ALIGNMENT: 8, Command.GET_MAX_SIZE: 8, Command.BUFFER_GET_BASE: 8,
+    Command.SET_TENSOR_HASH: 1, Command.COPY_TENSOR: 1, Command.GET_DEVICE_MEMORY: 16,
+    Command.GET_ALLOC_SIZE: 8, Command.HELLO: 28, Command.DEVICE_COUNT: 4,
+}  # fmt: skip
+
+
+def _tell(line: object) -> None:
+    """A line for the process that started this one."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class Relay(socketserver.ThreadingTCPServer):
+    """Once lost, the server stays lost: one that runs there again knows nothing of what the first held."""
+
+    daemon_threads = True
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(("127.0.0.1", 0), Connection)
+        host, _, port = endpoint.rpartition(":")
+        self.far_address = host, int(port)
+        self.is_lost = False
+        self._lock = threading.Lock()
+
+    def lose(self, why: str) -> None:
+        with self._lock:
+            if not self.is_lost:
+                _tell(why)
+                self.is_lost = True
+
+
+class Connection(socketserver.StreamRequestHandler):
+    """One connection of ggml's, which asks nothing before it has the last answer."""
+
+    disable_nagle_algorithm = True
+    server: Relay
+    far: socket.socket | None = None
+    answers: BinaryIO
+
+    def handle(self) -> None:
+        with contextlib.suppress(OSError):  # ggml has closed it
+            self._connect()
+            while len(header := self.rfile.read(9)) == 9:
+                self._pass_on(header)
+
+    def _connect(self) -> None:
+        if self.server.is_lost:
+            return
+        try:
+            far = socket.create_connection(self.server.far_address)
+        except OSError:
+            self._lose("it cannot be reached")
+            return
+        far.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        far.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        patience = {
+            "TCP_KEEPIDLE": IDLE_S, "TCP_KEEPALIVE": IDLE_S, "TCP_KEEPINTVL": PROBE_S, "TCP_KEEPCNT": PROBES,
+            "TCP_USER_TIMEOUT": 1000 * (IDLE_S + PROBES * PROBE_S),
+        }  # fmt: skip
+        for name, value in patience.items():
+            if hasattr(socket, name):
+                far.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        self.far, self.answers = far, far.makefile("rb")
+
+    def _pass_on(self, header: bytes) -> None:
+        """A request, and its answer if it has one."""
+        command, left = header[0], int.from_bytes(header[1:], "little")
+        self._send(header)
+        last = b""
+        while left:
+            data = self.rfile.read(min(left, CHUNK))
+            if not data:
+                raise ConnectionResetError
+            left -= len(data)
+            last = (last + data)[-8:]
+            # no other transport than this one
+            self._send(bytes(len(data)) if command == Command.HELLO else data)
+        left = (
+            int.from_bytes(last, "little") if command == Command.GET_TENSOR else ANSWER_BYTES.get(command, -1)
+        )
+        if left < 0:
+            return
+        size = left.to_bytes(8, "little")
+        if self._receive(8) != size and self.far:
+            self._lose("it answers with other sizes than were asked for")
+        self.wfile.write(size)
+        while left:
+            part = self._receive(min(left, CHUNK))
+            if command == Command.HELLO and not self.far:
+                part = GREETING.ljust(len(part), b"\0")
+            self.wfile.write(part)
+            left -= len(part)
+
+    def _send(self, data: bytes) -> None:
+        if self.far:
+            try:
+                self.far.sendall(data)
+            except OSError as error:
+                self._lose(error.strerror or str(error))
+
+    def _receive(self, n_bytes: int) -> bytes:
+        if self.far:
+            try:
+                data = self.answers.read(n_bytes)
+                if len(data) == n_bytes:
+                    return data
+                self._lose("it closed the connection")
+            except OSError as error:
+                self._lose(error.strerror or str(error))
+        return bytes(n_bytes)
+
+    def _lose(self, why: str) -> None:
+        self.far = None
+        self.server.lose(why)
+
+
+if __name__ == "__main__":
+    relay = Relay(sys.argv[1])
+    threading.Thread(target=relay.serve_forever, daemon=True).start()
+    _tell(relay.server_address[1])
+    sys.stdin.buffer.read()

@@ -1,0 +1,182 @@
+# SPDX-License-Identifier: MIT
+"""`Slots`: an engine's conversations, and which of them a prompt gets; `HostCache`: host memory for those
+that had to leave the caches; `FairLock`: engines that share a machine take turns.
+
+Slots and host caches are not thread-safe: they belong to the engine's thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Self
+
+from eaglecpp.engine.native import NativeSequence
+from eaglecpp.errors import EagleError, OutOfMemoryError
+
+if TYPE_CHECKING:
+    from eaglecpp._extension import core
+
+__all__ = ["WORTH", "FairLock", "HostCache", "Offloaded", "Slot", "Slots", "n_common"]
+
+
+class FairLock:
+    """A lock that is handed on in the order of asking.
+
+    Engines that share a machine take turns with it: two that compute at the same time are slower than one
+    after the other. A plain lock may be taken again at once by the thread that has just left it.
+    """
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._next = self._serving = 0
+
+    def __enter__(self) -> Self:
+        with self._condition:
+            mine, self._next = self._next, self._next + 1
+            while self._serving != mine:
+                self._condition.wait()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with self._condition:
+            self._serving += 1
+            self._condition.notify_all()
+
+
+WORTH = 32
+"""Tokens that are worth copying. Fewer are read again."""
+
+
+@dataclass(eq=False)
+class Offloaded:
+    """One conversation there."""
+
+    tokens: list[int]
+    state: core.ParkedSequence
+    n_bytes: int
+
+
+class HostCache:
+    """n_max: bytes it may take; the conversation that was left longest ago goes first. 0 = it keeps
+    nothing.
+    """
+
+    def __init__(self, n_max: int) -> None:
+        self.n_max = n_max
+        self.n_bytes = 0
+        self._offloaded: list[Offloaded] = []  # the one left longest ago first
+
+    def __len__(self) -> int:
+        return len(self._offloaded)
+
+    def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
+        """Keeps a conversation, of whose tokens the next prompt there goes on with the first n_kept."""
+        if self.n_max <= 0 or len(tokens) - n_kept < WORTH:
+            return
+        with contextlib.suppress(OutOfMemoryError):
+            state = sequence.offload()
+            if state is not None and state.n_bytes <= self.n_max:
+                self._add(Offloaded(tokens, state, state.n_bytes))
+
+    def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
+        """The conversation that shares most with the beginning of a prompt, and how many tokens."""
+        shared = [n_common(one.tokens, prompt) for one in self._offloaded]
+        n_max = max(shared, default=0)
+        return (self._offloaded[shared.index(n_max)], n_max) if n_max else (None, 0)
+
+    def restore(self, sequence: NativeSequence, one: Offloaded, n_shared: int) -> None:
+        """Puts a conversation that was found here in place of what a sequence holds. It stays here only where
+        the prompt leaves much of it.
+        """
+        if sequence.restore(one.state) and len(one.tokens) - n_shared < WORTH and one in self._offloaded:
+            self._remove(one)
+
+    def _add(self, new: Offloaded) -> None:
+        for old in [one for one in self._offloaded if n_common(one.tokens, new.tokens) == len(one.tokens)]:
+            self._remove(old)  # the new one goes on from there
+        self._offloaded.append(new)
+        self.n_bytes += new.n_bytes
+        while self.n_bytes > self.n_max:
+            self._remove(self._offloaded[0])
+
+    def _remove(self, one: Offloaded) -> None:
+        self._offloaded.remove(one)
+        self.n_bytes -= one.n_bytes
+
+
+def n_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    n = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n
+
+
+_REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
+
+
+@dataclass(eq=False)
+class Slot:
+    """One of the engine's conversations: what its caches hold, and whether somebody uses it."""
+
+    sequence: NativeSequence
+    number: int
+    tokens: list[int] = field(default_factory=list)
+    is_free: bool = True
+    used: float = 0.0
+
+    def take(self, prompt: list[int]) -> None:
+        self.is_free, self.tokens = False, prompt
+
+    def leave(self) -> None:
+        """Gives it free. Its text stays cached."""
+        self.is_free, self.used = True, time.perf_counter()
+        with contextlib.suppress(EagleError, ValueError):
+            self.tokens = self.sequence.tokens
+
+
+class Slots:
+    """cache: where conversations go that have to make room."""
+
+    def __init__(self, sequences: Iterable[NativeSequence], cache: HostCache) -> None:
+        self._slots = [Slot(sequence, number) for number, sequence in enumerate(sequences)]
+        self._cache = cache
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    def __iter__(self) -> Iterator[Slot]:
+        return iter(self._slots)
+
+    @property
+    def has_free(self) -> bool:
+        return any(slot.is_free for slot in self._slots)
+
+    def find(self, prompt: list[int]) -> Slot:
+        """The free slot whose text the prompt shares most of, which may come from the host cache; where
+        that is little, an unused one or the one left longest ago, so that texts that may go on stay. What
+        another conversation loses there goes to the host cache.
+        """
+        shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
+        free = [slot for slot in self._slots if slot.is_free]
+        unused_longest = min(free, key=lambda slot: (bool(slot.tokens), slot.used))
+        best = max(free, key=lambda slot: (shared[slot], -slot.used))
+        slot = best if shared[best] * _REUSE_LEAST >= len(prompt) else unused_longest
+        n_kept = shared[slot]
+        offloaded, n_offloaded = self._cache.find(prompt)
+        # what another slot holds is copied from there
+        if offloaded and n_offloaded < WORTH + max(shared.values()):
+            offloaded = None
+        if offloaded:
+            slot, n_kept = unused_longest, 0
+        self._cache.offload(slot.sequence, slot.tokens, n_kept)
+        if offloaded:
+            self._cache.restore(slot.sequence, offloaded, n_offloaded)
+            slot.tokens = slot.sequence.tokens
+        return slot

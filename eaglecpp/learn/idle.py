@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: MIT
+"""`Learner`: trains drafters on what was kept of their users' conversations while nobody asks for anything.
+
+The training is a process of the lowest priority, `eaglecpp learn`, which stands still from the moment a
+request takes a model until the server is idle again, and ends where a model needs its memory; the next one
+goes on where it was. One drafter at a time. Where something better came of it
+the model is unloaded, so that the next request loads it with the new drafter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.util
+import logging
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+
+from eaglecpp.learn.records import Learning
+from eaglecpp.threads import Threads
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable
+
+__all__ = ["Learner"]
+
+_log = logging.getLogger("eaglecpp.learn")
+_LOOK_S = 1.0
+_REST_S = 60.0  # after an error of ours
+
+
+@dataclass
+class _Training:
+    """One under way. stock: the drafter that it began with."""
+
+    name: str
+    stock: Path
+    learning: Learning
+    process: psutil.Popen
+    before: dict[str, object] | None
+    is_still: bool = False
+
+
+class Learner:
+    """learning: the models in memory whose answers are kept: name, target and drafter; idle_for: seconds
+    since the last request ended; unload: frees a model by its name; idle_s: seconds without a request after
+    which learning begins or goes on; files: threads for looking at what was kept.
+    """
+
+    def __init__(
+        self,
+        learning: Callable[[], Iterable[tuple[str, Path, Path]]],
+        idle_for: Callable[[], float],
+        unload: Callable[[str], Awaitable[bool]],
+        idle_s: float,
+        files: Threads,
+    ) -> None:
+        self._files = files
+        self._models, self._idle_for, self._unload, self._idle_s = learning, idle_for, unload, idle_s
+        self._known: dict[Path, Learning] = {}
+        self._training: _Training | None = None
+        self._is_possible = importlib.util.find_spec("torch") is not None
+        self._has_warned = False
+        self._failed: set[str] = set()  # models whose training ended in an error: not tried again
+
+    def stop_for_request(self) -> None:
+        """Called whenever a model gets a user: the training stands still at once."""
+        training = self._training
+        if training is not None and not training.is_still:
+            training.is_still = True
+            with contextlib.suppress(psutil.Error):
+                training.process.suspend()
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the training holds, also while it stands still."""
+        with contextlib.suppress(psutil.Error):
+            if self._training is not None:
+                return int(self._training.process.memory_info().rss)
+        return 0
+
+    async def end(self) -> None:
+        """Ends the training that is under way. The next one goes on with it."""
+        training, self._training = self._training, None
+        if training is not None:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                training.process.kill()
+            await asyncio.to_thread(training.process.wait)
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(min(_LOOK_S, self._idle_s))
+                try:
+                    await self._look()
+                except Exception:
+                    _log.exception("learning fails; it is tried again in %g s", _REST_S)
+                    await asyncio.sleep(_REST_S)
+        finally:
+            await self.end()
+
+    async def _look(self) -> None:
+        if self._training is not None and self._training.process.poll() is not None:
+            await self._ended(self._training)
+        elif self._idle_for() < self._idle_s:
+            return
+        elif self._training is None:
+            await self._find()
+        elif self._training.is_still:
+            self._training.is_still = False
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._training.process.resume()
+
+    async def _find(self) -> None:
+        """Begins with the first model that has something to learn."""
+        for name, target, stock in [*self._models()]:
+            if name in self._failed:
+                continue
+            if target not in self._known:  # it reads pieces of the file
+                self._known[target] = await self._files.run(Learning.of, target)
+            learning = self._known[target]
+            if await self._files.run(learning.has_news):
+                if self._idle_for() >= self._idle_s:
+                    self._begin(name, target, stock, learning)
+                return
+
+    def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
+        if not self._is_possible:
+            if not self._has_warned:
+                _log.warning("conversations are kept, but learning needs PyTorch: pip install torch")
+            self._has_warned = True
+            return
+        # -P: not a package of that name in the folder where the server was started
+        learn = ["learn", str(target), "--draft", str(stock)]
+        quiet = subprocess.DEVNULL
+        process = psutil.Popen(
+            [sys.executable, "-P", "-m", "eaglecpp", *learn], stdin=quiet, stdout=quiet, stderr=quiet
+        )
+        with contextlib.suppress(psutil.Error):
+            process.nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
+        _log.info("learning for %s begins", name, extra={"model": name})
+        self._training = _Training(name, stock, learning, process, learning.facts(stock))
+
+    async def _ended(self, training: _Training) -> None:
+        self._training = None
+        if training.process.returncode != 0:
+            self._failed.add(training.name)
+            _log.warning(
+                "learning for %s failed; `eaglecpp learn` with this model and its drafter says why",
+                training.name, extra={"model": training.name},
+            )  # fmt: skip
+            return
+        is_new = training.learning.facts(training.stock) != training.before
+        what = "a better drafter" if is_new else "no better drafter"
+        _log.info("learning for %s gave %s", training.name, what, extra={"model": training.name})
+        if is_new:
+            with contextlib.suppress(Exception):
+                await self._unload(training.name)

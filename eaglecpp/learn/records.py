@@ -1,0 +1,285 @@
+# SPDX-License-Identifier: MIT
+"""`Learning`: what a target's drafters may learn from, and those that learnt, in the user's own folder.
+
+Nothing is kept unless the option `learn` asks for it, and nothing is ever sent anywhere. A record is the
+tokens of an answer behind those of its prompt: readable to whoever can read the user's files, like saved
+conversations. One file for each, numpy's `.npz`, named by the hash of the tokens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import os
+import shutil
+import threading
+import zipfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from eaglecpp.data_dir import data_dir
+from eaglecpp.errors import DataError
+from eaglecpp.files import fingerprint, read_json, replace_bytes, replaced
+from eaglecpp.human import human_bytes
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["LEAST_TEXTS", "MAX_BYTES", "Learning", "read_record"]
+
+MAX_BYTES = 512 << 20
+"""Of a target's records; the oldest go first."""
+LEAST_TEXTS = 24
+"""Fewer tell nothing about what they have in common."""
+_DROPPED = 16  # one part of so many is made free at a time, because that reads the size of every record
+_N_PENDING = 64  # records that may wait to be written
+_log = logging.getLogger("eaglecpp.learning")
+_writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the program ends after its last record
+_pending = threading.Semaphore(_N_PENDING)
+_n_bytes: dict[Path, int] = {}  # of the records in each folder, as far as this process knows
+_keeping = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Learning:
+    """The folder of one target, by its content; it need not exist.
+
+    answers: the records; work: of a training under way
+    """
+
+    folder: Path
+    _reported: set[int | None] = field(default_factory=set, init=False, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, target: Path) -> Self:
+        """Of a target's file."""
+        return cls(data_dir() / "learning" / fingerprint(target))
+
+    @property
+    def answers(self) -> Path:
+        return self.folder / "rounds"  # as it was called when rejected drafts were kept, too
+
+    @property
+    def work(self) -> Path:
+        return self.folder / "work"
+
+    def records(self) -> list[Path]:
+        """The files of all records, the oldest first; those that wait to be written included."""
+        self.flush()
+        return [path for _, _, path in self._entries()]
+
+    def n_bytes(self) -> int:
+        """Of all records."""
+        return sum(size for _, size, _ in self._entries())
+
+    def _entries(self) -> list[tuple[int, int, Path]]:
+        """When each record was written, its size, and its file; the oldest first. One may go meanwhile."""
+        found = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
+            for entry in entries:
+                if entry.name.endswith(".npz"):
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = entry.stat()
+                        found.append((stat.st_mtime_ns, stat.st_size, Path(entry.path)))
+        return sorted(found)
+
+    def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
+        """As `keep`, in a thread of its own: no engine waits for the disk. `flush` waits for it."""
+        import numpy as np
+
+        tokens, n_prompt = np.array([*prompt, *answer], np.int32), len(prompt)
+        if not _pending.acquire(blocking=False):
+            _log.warning("an answer was not kept for learning: %d wait for the disk", _N_PENDING)
+            return
+
+        def work() -> None:
+            try:
+                self.keep(tokens, n_prompt)
+            except Exception:
+                _log.exception("an answer was not kept for learning")
+            finally:
+                _pending.release()
+
+        try:
+            _writer.submit(work)
+        except RuntimeError:  # the program ends
+            work()
+
+    @staticmethod
+    def flush() -> None:
+        """Waits until everything is written that `keep_later` was given."""
+        with contextlib.suppress(RuntimeError):  # the program ends: nothing is pending
+            _writer.submit(int).result()
+
+    def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:
+        """Adds a record, and drops the oldest where all have more than max_bytes. Never raises: no answer
+        fails because it cannot be learnt from; the log says so once, not for every answer on a full disk.
+
+        tokens: i32 [S], prompt and answer; n_prompt: of the prompt
+        """
+        import numpy as np
+
+        out = io.BytesIO()
+        np.savez(out, allow_pickle=False, tokens=tokens, n_prompt=n_prompt)
+        name = hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()[:32] + ".npz"
+        try:
+            with _keeping:
+                self.answers.mkdir(parents=True, exist_ok=True, mode=0o700)
+                replace_bytes(self.answers / name, out.getvalue(), mode=0o600)
+                known = _n_bytes.get(self.answers)
+                n_bytes = self.n_bytes() if known is None else known + out.tell()
+                _n_bytes[self.answers] = n_bytes if n_bytes <= max_bytes else self._drop_oldest(max_bytes)
+            self._reported.clear()
+        except OSError as error:
+            if error.errno not in self._reported:
+                _log.warning("answers are not kept for learning: %s", error)
+            self._reported.add(error.errno)
+
+    def _drop_oldest(self, max_bytes: int) -> int:
+        """Drops the oldest records until there is some room again; returns the bytes of the others."""
+        entries = self._entries()
+        n_bytes = sum(size for _, size, _ in entries)
+        for _, size, path in entries:
+            if n_bytes <= max_bytes - max_bytes // _DROPPED:
+                break
+            path.unlink(missing_ok=True)
+            n_bytes -= size
+        return n_bytes
+
+    def has_news(self) -> bool:
+        """Whether enough came since the last training to try another one, or one was begun."""
+        if (self.work / "texts.json").exists():
+            return True
+        tried = self.folder / "tried"
+        since = tried.stat().st_mtime_ns if tried.exists() else 0
+        return sum(written > since for written, _, _ in self._entries()) >= LEAST_TEXTS
+
+    def note_tried(self) -> None:
+        """A training came to its end, whatever came of it."""
+        if self.folder.is_dir():
+            (self.folder / "tried").write_bytes(b"")
+
+    def forget(self) -> int:
+        """Deletes all records and whatever a training made of them, but for drafters in use; returns how many
+        records there were.
+        """
+        n = len(self.records())
+        with _keeping:
+            for folder in (self.answers, self.work):
+                shutil.rmtree(folder, ignore_errors=True)
+            _n_bytes.pop(self.answers, None)
+        return n
+
+    def drafter(self, stock: Path) -> Path | None:
+        """The drafter in use that learnt, beginning with `stock`; None where none did."""
+        record = self._record(stock)
+        return self._drafters / record["file"] if record else None
+
+    def facts(self, stock: Path) -> dict[str, Any] | None:
+        """How that drafter came to be; None where there is none."""
+        record = self._record(stock)
+        return {k: v for k, v in record.items() if k not in ("file", "before")} if record else None
+
+    def status(self, stock: Path) -> dict[str, Any]:
+        """What is kept and what came of it, as plain values."""
+        self.flush()
+        entries = self._entries()
+        return {
+            "records": len(entries),
+            "bytes": sum(size for _, size, _ in entries),
+            "folder": str(self.folder),
+            "drafter": self.facts(stock),
+        }
+
+    def rows(self, stock: Path) -> list[tuple[str, str]]:
+        """The same in words; nothing where nothing is kept and nothing was learnt."""
+        facts = self.status(stock)
+        made, rows = facts["drafter"], []
+        if facts["records"]:
+            size = human_bytes(facts["bytes"])
+            rows.append(("kept", f"{facts['records']} answers, {size}, in {facts['folder']}"))
+        if made is not None:
+            own, other = (
+                f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")
+            )
+            rows.append(("learnt", f"{made['made']}, from {made['n_texts']} of your texts"))
+            rows.append(("acceptance length", f"{own} on your texts, {other} on others"))
+        return rows
+
+    def use(self, made: Path, stock: Path, facts: Mapping[str, Any]) -> None:
+        """Puts a new drafter in place of the one in use, which `undo` brings back. Raises OSError, and leaves
+        the old one in use.
+
+        The new file gets a name of its own first. The record, which names the drafter in use and the one
+        before it, is then replaced in one step, so that a kill leaves the old one or the new one in use.
+        """
+        name = fingerprint(stock)
+        now = self._record(stock)
+        before = now.pop("before", None)
+        taken = {one["file"] for one in (now, before) if one}
+        file = next(file for i in range(3) if (file := f"{name}.{i}.gguf") not in taken)
+        with replaced(self._drafters / file, mode=0o600) as temporary:
+            shutil.copyfile(made, temporary)
+        self._write_record(stock, {**facts, "file": file, "before": now or None})
+        if before:
+            self._drop(before)
+
+    def undo(self, stock: Path) -> bool:
+        """Goes back to the drafter before, which may be `stock`; False where that one is in use."""
+        record = self._record(stock)
+        if not record:
+            return False
+        if record["before"]:
+            self._write_record(stock, record["before"] | {"before": None})
+        else:
+            self._record_file(stock).unlink()
+        self._drop(record)
+        return True
+
+    @property
+    def _drafters(self) -> Path:
+        return self.folder / "drafters"
+
+    def _record_file(self, stock: Path) -> Path:
+        return self._drafters / f"{fingerprint(stock)}.json"
+
+    def _record(self, stock: Path) -> dict[str, Any]:
+        """The facts of the drafter in use, its `file` and what was in use `before`; empty = `stock` is."""
+        try:
+            path = self._record_file(stock)
+            record: dict[str, Any] = {"file": path.with_suffix(".gguf").name, "before": None}
+            record |= read_json(path)  # without the two as it was written before
+            return record if (self._drafters / record["file"]).is_file() else {}
+        except (OSError, ValueError, LookupError, TypeError):
+            return {}
+
+    def _write_record(self, stock: Path, record: Mapping[str, Any]) -> None:
+        replace_bytes(self._record_file(stock), (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
+
+    def _drop(self, record: Mapping[str, Any]) -> None:
+        """Deletes a drafter that the record names no more; what cannot be deleted is written over later."""
+        with contextlib.suppress(OSError):
+            (self._drafters / record["file"]).unlink()
+
+
+def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
+    """Tokens i32 [S] of prompt and answer, and how many are the prompt's. Raises DataError."""
+    import numpy as np
+
+    try:
+        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
+            tokens, n_prompt = found["tokens"], int(found["n_prompt"])
+        is_list = tokens.dtype == np.int32 and tokens.ndim == 1
+        if is_list and 0 <= n_prompt <= len(tokens) and tokens.min(initial=0) >= 0:
+            return tokens, n_prompt
+        fault = f"tokens of {tokens.dtype} {tokens.shape} with a prompt of {n_prompt}"
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        fault = str(error) or type(error).__name__
+    raise DataError(f"{path}: expected the tokens of an answer, found {fault}; delete the file")

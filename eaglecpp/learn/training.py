@@ -1,0 +1,305 @@
+# SPDX-License-Identifier: MIT
+"""`learn`: trains a drafter on its user's own conversations, and keeps the result only if it is better.
+
+What is learnt from are the texts that `eaglecpp.learn.records` keeps. Among them go conversations that the
+target writes itself, so that the drafter forgets nothing else; a part of these is the general test. A fifth
+of the user's texts is never trained on. The old and the new drafter, both as their files have them, go
+through these texts in rounds, and the new one is used if it drafts the user's texts better by more than
+chance, and the general ones at most one per cent worse; else the mean of both, if that does.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from eaglecpp.convert import errors, parse_type, read_gguf
+from eaglecpp.errors import DataError
+from eaglecpp.files import replace_bytes
+from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
+from eaglecpp.options import ModelOptions
+from eaglecpp.train.capture.converse import ConverseSettings, converse
+from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.data import texts as data
+from eaglecpp.train.data import vocab
+from eaglecpp.train.data.chats import open_tokenizer
+from eaglecpp.train.fit.evaluate import evaluate
+from eaglecpp.train.fit.export import export_gguf, write_checkpoint
+from eaglecpp.train.fit.model import DraftModel
+from eaglecpp.train.fit.optim import default_lr
+from eaglecpp.train.fit.process import compute_type, prepare_process
+from eaglecpp.train.options import TrainOptions
+from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
+from eaglecpp.train.run import Silent, train
+from eaglecpp.train.samples import Sample, TrainText
+
+__all__ = ["Compared", "Learnt", "learn"]
+
+_N_GENERAL = 240
+_TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
+"""Of the user's texts: for the verdict, and for choosing the best step of the training."""
+_GENERAL_TEST = 0.4
+_N_CTX = 2048
+_EPOCHS = 6.0
+_LR = 0.1
+"""Of a new drafter's. The quarter that is usual for a further training unlearns first."""
+_DEPTH = 5
+_MAY_LOSE = 0.01
+"""Of the acceptance length on general texts."""
+_CACHE_BYTES, _MOST_LAYERS = 4 << 30, 6
+"""Of states on the disk, which several passes over the texts read."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Acceptance lengths of two drafters, chains of five, on the same texts; gain: of the new one over the
+    old one, and the range that holds it in nine of ten resamplings of the texts.
+    """
+
+    before: float
+    after: float
+    gain: float
+    least: float
+    most: float
+    n_texts: int
+
+
+@dataclass(frozen=True)
+class Learnt:
+    """What came of it. reason: why the new drafter is used, or why not; drafter: the file in use now."""
+
+    user: Compared | None
+    general: Compared | None
+    is_used: bool
+    reason: str
+    drafter: Path
+
+
+@dataclass(frozen=True)
+class _Texts:
+    """train, tune and test are the user's; the general ones are the target's own."""
+
+    train: list[TrainText]
+    tune: list[TrainText]
+    test: list[TrainText]
+    general_train: list[TrainText]
+    general_test: list[TrainText]
+
+
+def learn(
+    target: Path,
+    stock: Path,
+    listener: Listener,
+    *,
+    minutes: float = 60.0,
+    threads: int = 0,
+    seed: int = 1,
+) -> Learnt:
+    """Trains the drafter that began as `stock` on what was kept of `target`'s conversations.
+
+    minutes: most time for the training steps. A run that was stopped or killed goes on where it was, with the
+    texts that it began with. Raises DataError with too few texts, MismatchError and UnsupportedError for a
+    drafter that cannot be trained, and what training raises.
+    """
+    learning = Learning.of(target)
+    in_use = learning.drafter(stock) or stock
+    prepare_process()
+    with open_tokenizer(target) as engine:
+        n_vocab, n_layer, n_embd = engine.n_vocab, engine.native.n_layer, engine.native.n_embd
+        n_ctx = min(_N_CTX, engine.native.n_ctx_train)
+        special = vocab.special_tokens(engine)
+        user = _user_texts(learning, n_ctx, n_vocab)
+        options = TrainOptions(
+            target, learning.work / "drafter", threads=threads or None, seed=seed, finetune=str(in_use)
+        )
+        own = data.load([_general(learning, options, n_ctx, listener)], engine, n_ctx).conversations
+    user_train, user_test = data.split(user, _TEST_SHARE)
+    user_train, tune = data.split(user_train, _TUNE_SHARE)
+    texts = _Texts(user_train, tune, user_test, *data.split(own, _GENERAL_TEST))
+    train_part = [*texts.train, *texts.general_train]
+    corpus = Corpus(
+        [*train_part, *texts.tune],
+        len(train_part),
+        vocab.count(train_part, n_vocab),
+        special,
+        n_layer,
+    )
+    options = replace(
+        options,
+        loss="lk",
+        lr=_LR * default_lr(n_embd),
+        type=_type_of(in_use),
+        qat=True,
+        minutes=minutes,
+        epochs=_EPOCHS,
+        patience=5,
+        resume=(options.out / "state" / "last.pt").exists(),
+    )
+    n_bytes = sum(len(one.tokens) for one in corpus.conversations) * n_embd * _MOST_LAYERS
+    if n_bytes <= _CACHE_BYTES:
+        options = replace(options, cache=learning.work / "states", cache_type="int8")
+    listener.note(
+        f"learning from {len(texts.train)} of your texts and {len(texts.general_train)} of the target's own; "
+        f"{len(texts.test)} and {len(texts.general_test)} are kept for the verdict"
+    )
+    result = train(options, listener, corpus)
+    if result.gguf is None:
+        return Learnt(None, None, False, "stopped; the same command goes on", in_use)
+    made = result.gguf
+    for is_mean in (False, True):
+        made = _mean(options, in_use, corpus, listener) if is_mean else made
+        user_gain, general_gain = (
+            _compare(options, (in_use, made), part, corpus, listener)
+            for part in (texts.test, texts.general_test)
+        )
+        reason = _verdict(user_gain, general_gain)
+        if not reason or user_gain.least <= 0:
+            break
+    if not reason:
+        facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(texts.train), "from": in_use.name}
+        facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
+        learning.use(made, stock, facts)
+    shutil.rmtree(learning.work, ignore_errors=True)
+    learning.note_tried()
+    in_use = learning.drafter(stock) or stock
+    return Learnt(user_gain, general_gain, not reason, reason or "it drafts your texts better", in_use)
+
+
+def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
+    """The recorded texts; a training that was begun keeps those that it had."""
+    begun = learning.work / "texts.json"
+    names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
+    found = []
+    for name in names:
+        path = learning.answers / name
+        if not path.is_file():
+            continue
+        tokens, n_prompt = read_record(path)
+        tokens = tokens[:n_ctx]
+        if len(tokens) - n_prompt < data.MIN_TRAINED or tokens.max() >= n_vocab:
+            continue
+        turns = np.zeros(len(tokens), np.int16)
+        turns[n_prompt:] = 1
+        found.append(TrainText(tokens, turns, n_prompt))
+    if len(found) < LEAST_TEXTS:
+        raise DataError(
+            f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(found)}; "
+            "talk to the model with --learn, and try again later"
+        )
+    if not begun.is_file():
+        replace_bytes(begun, json.dumps(names).encode(), mode=0o600)
+    return found
+
+
+def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Listener) -> Path:
+    """What the target says when it is left to itself; written once."""
+    out = learning.folder / "general.jsonl"
+    with open_batch(options, n_ctx) as engine:
+        converse(
+            engine,
+            out,
+            _N_GENERAL,
+            ConverseSettings(seed=20_000),
+            lambda n_done, n_all, n: listener.on_work("general conversations", n_done, n_all),
+        )
+    return out
+
+
+def _type_of(draft: Path) -> str:
+    """The quantisation of a drafter's file, as `train` takes it; Q8_0 where it cannot be made."""
+    import gguf
+
+    number = read_gguf(draft).get("general.file_type")
+    names = {int(one): one.name.removeprefix("MOSTLY_").removeprefix("ALL_") for one in gguf.LlamaFileType}
+    name: str = names.get(number if isinstance(number, int) else -1, "")
+    try:
+        parse_type(name)
+    except errors.QuantTypeError:
+        return "Q8_0"
+    return name
+
+
+def _verdict(user: Compared, general: Compared) -> str:
+    """Why the new drafter is not used, "" = it is."""
+    if user.least <= 0:
+        return (
+            f"your texts are drafted {100 * user.gain:+.1f} % better, which may be chance "
+            f"({100 * user.least:+.1f} to {100 * user.most:+.1f} %)"
+        )
+    if general.gain < -_MAY_LOSE:
+        return f"general texts are drafted {100 * general.gain:+.1f} % better, which is less than -1 %"
+    return ""
+
+
+def _plan(options: TrainOptions, draft: Path, corpus: Corpus, listener: Listener) -> Plan:
+    """A drafter as it is; draft: its GGUF, or the folder of its checkpoint."""
+    return make_plan(
+        replace(options, finetune=str(draft)), read_gguf(options.target), corpus, Silent(listener)
+    )
+
+
+def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) -> Path:
+    """The file of a drafter halfway between the old one and the checkpoint that was trained. Where that
+    forgot too much, this one mostly keeps both: weights of one ancestor can be averaged (Wortsman et al.,
+    arXiv 2109.01903).
+    """
+    plan, before = (_plan(options, one, corpus, listener) for one in (options.out, old))
+    model = DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=torch.float32)
+    model.load_state_dict(
+        {name: (value + before.start.state[name]) / 2 for name, value in plan.start.state.items()}
+    )
+    folder = options.out.with_name("mean")
+    folder.mkdir(exist_ok=True)
+    write_checkpoint(folder, model, plan.vocab, {}, own_embedding=plan.own_embedding)
+    return export_gguf(folder, options.target, options.type, share_head=plan.share_head).out
+
+
+class _One:
+    """A `FeatureSource` of one sample."""
+
+    def __init__(self, sample: Sample) -> None:
+        self.lengths = [len(sample.tokens)]
+        self._sample = sample
+
+    def sample(self, index: int) -> Sample:
+        return self._sample
+
+
+def _compare(
+    options: TrainOptions,
+    drafters: Sequence[Path],
+    texts: Sequence[TrainText],
+    corpus: Corpus,
+    listener: Listener,
+) -> Compared:
+    """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
+    device, plans = torch.device("cpu"), [_plan(options, one, corpus, listener) for one in drafters]
+    dtype, models = compute_type(device, options.dtype), []
+    for plan in plans:
+        models.append(DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype))
+        models[-1].load_state_dict(plan.start.state)
+    model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
+    source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
+    sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds
+    try:
+        for index, row in enumerate(sums):
+            one = _One(source.sample(index))
+            for plan, model, pair in zip(plans, models, row, strict=True):
+                found = evaluate(model, one, [0], plan.vocab.draft_ids, _DEPTH, one.lengths[0])
+                pair[:] = found.length * found.n_rounds, found.n_rounds
+            listener.on_work("comparing", index + 1, len(texts))
+    finally:
+        source.close()
+    tokens, rounds = sums[..., 0], sums[..., 1]
+    before, after = (tokens.sum(0) / rounds.sum(0).clip(min=1)).tolist()
+    draws = np.random.default_rng(1).integers(0, len(texts), (2000, len(texts)))
+    of_draws = tokens[draws].sum(1) / rounds[draws].sum(1).clip(min=1)
+    least, most = np.quantile(of_draws[:, 1] / of_draws[:, 0] - 1, [0.05, 0.95])
+    return Compared(before, after, after / before - 1, float(least), float(most), len(texts))

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: MIT
+"""Bodies of requests as types, and what all APIs read alike: sampling, messages, tools, forms of answers.
+
+A null is the same as a missing field, a text that is a number is taken for one, and unknown fields are
+ignored. The fields for sampling are those that `eaglecpp.options` declares.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+
+from eaglecpp.chat.message import Message
+from eaglecpp.engine.request import GenerationRequest
+from eaglecpp.errors import InvalidArgumentError
+from eaglecpp.limits import LOGIT_BIASES
+from eaglecpp.modelfile.parameters import PARAMETERS, from_json
+from eaglecpp.options import SamplingOptions, describe
+from eaglecpp.options.checked import checked
+from eaglecpp.server.answer import Ask
+from eaglecpp.server.config import keep_alive
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import in_thread, read_json
+
+__all__ = [
+    "Body",
+    "CloudBody",
+    "SampledBody",
+    "arguments_text",
+    "offered",
+    "read",
+    "read_effort",
+    "read_format",
+    "read_message",
+    "read_prompts",
+    "read_tools",
+    "sampling_of",
+]
+
+B = TypeVar("B", bound=msgspec.Struct)
+_WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
+_FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
+_FITTED = {
+    one.option.removeprefix("sampling."): one
+    for one in PARAMETERS.values()
+    if one.option.startswith("sampling.")
+}
+_KINDS: dict[Any, Any] = {"strings": str | list[str], "pairs": Any}
+
+
+async def read(request: Request, kind: type[B]) -> B:
+    """The body of a request. Raises ApiError for one that is not of this kind, with the field, what was
+    expected and what was found.
+    """
+    return await in_thread(request, _converted, await read_json(request), kind)
+
+
+def _converted(given: Mapping[str, Any], kind: type[B]) -> B:
+    try:
+        return msgspec.convert({k: v for k, v in given.items() if v is not None}, kind, strict=False)
+    except msgspec.ValidationError as error:
+        text = str(error).replace("`", "")
+        found = _WHERE.fullmatch(str(error))
+        if found is None:
+            raise ApiError(400, text) from None
+        where, what = found["where"], found["what"].replace("`", "").replace(" | null", "")
+        param = re.split(r"[.\[]", where)[0]
+        raise ApiError(400, f"{where}: {what[:1].lower()}{what[1:]}", param=param) from None
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """The fields that requests of every API have. draft, strategy, exact, options, num_ctx: our own, the
+    latter two as Ollama's `options`.
+    """
+
+    model: str = ""
+    stream: bool = False
+    keep_alive: float | str | None = None
+    draft: bool = True
+    strategy: str | None = None
+    exact: str | None = None
+    options: dict[str, Any] = {}
+    num_ctx: int = 0
+    cache_prompt: bool = True
+
+    def make_ask(
+        self,
+        given: Mapping[str, Any] | None = None,
+        n_top: int | None = None,
+        must_think: bool = False,
+        show_drafts: bool = False,
+        **what: Any,
+    ) -> Ask:
+        """What the body asks for. given: options for sampling, over those in `options`; n_top: likeliest
+        tokens to tell of each; what: of `GenerationRequest`. Raises ApiError.
+        """
+        options = _ollama_options(self.options)
+        n_ctx = options.pop("num_ctx", 0)
+        options |= given or {}
+        if n_top is not None:
+            options["n_probs"] = max(1, n_top)
+        generation = GenerationRequest(
+            options=options,
+            strategy=self.strategy if self.draft else "off",
+            exact=self.exact,
+            cache_prompt=self.cache_prompt,
+            **what,
+        )
+        return Ask(
+            self.model,
+            generation,
+            keep_alive(self.keep_alive),
+            max(0, self.num_ctx) or n_ctx,
+            n_top,
+            must_think,
+            show_drafts,
+        )
+
+
+def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Ollama's `options`, checked: its parameters, moved into their range, and fields of `SamplingOptions`.
+    Others are left out, as in Ollama. Raises ApiError.
+    """
+    options: dict[str, Any] = {}
+    for name, value in given.items():
+        if value is None or name in ("grammar", "logit_bias") or name not in PARAMETERS.keys() | _FIELDS:
+            continue
+        try:
+            if name not in PARAMETERS:
+                options[name] = checked(_FIELDS[name], value)
+            elif name == "num_ctx":
+                options[name] = max(0, int(from_json(name, value)))  # type: ignore[arg-type]
+            elif (to := PARAMETERS[name].option).startswith("sampling."):
+                options[to.removeprefix("sampling.")] = PARAMETERS[name].fitted(from_json(name, value))
+            else:
+                from_json(name, value)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ApiError(400, str(error), param=name) from None
+    return options
+
+
+if TYPE_CHECKING:
+
+    class SampledBody(Body):
+        """A body with the fields for sampling."""
+
+        max_tokens: int | None = None
+        temperature: float | None = None
+        top_p: float | None = None
+        stop: str | list[str] | None = None
+        logit_bias: Any = None
+
+else:
+    SampledBody = msgspec.defstruct(
+        "SampledBody",
+        [(name, _KINDS.get(one.kind, one.kind) | None, None) for name, one in _FIELDS.items()],
+        bases=(Body,),
+        kw_only=True,
+    )
+
+
+def sampling_of(body: SampledBody, **rest: Any) -> dict[str, Any]:
+    """The options that a body has, moved into the range of Ollama's parameters; rest: those that have another
+    name there. A `stop` without a text is none, so that the model's own stay. Raises ApiError.
+    """
+    given = {name: getattr(body, name) for name in _FIELDS} | rest
+    if given["logit_bias"] is not None:
+        given["logit_bias"] = _biases(given["logit_bias"])
+    stop = given["stop"] or ()
+    given["stop"] = [text for text in ([stop] if isinstance(stop, str) else stop) if text] or None
+    return {
+        name: _FITTED[name].fitted(value) if name in _FITTED and not isinstance(value, list) else value
+        for name, value in given.items()
+        if value is not None
+    }
+
+
+def _biases(given: Any) -> list[Any]:
+    """`logit_bias`: an object, or pairs as llama-server takes them, of token ids and numbers; false = never.
+    Raises ApiError.
+    """
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    if not isinstance(pairs, list) or len(pairs) > LOGIT_BIASES:
+        found = f", found {len(pairs)}" if isinstance(pairs, list) else ""
+        text = f"logit_bias: expected at most {LOGIT_BIASES} entries of a token id and a number{found}"
+        raise ApiError(400, text, param="logit_bias")
+    try:
+        return [(int(token), -math.inf if bias is False else float(bias)) for token, bias in pairs]
+    except (TypeError, ValueError, OverflowError):
+        text = "logit_bias: expected entries of a token id and a number"
+        raise ApiError(400, text, param="logit_bias") from None
+
+
+class CloudBody(SampledBody, kw_only=True):
+    """What the APIs of OpenAI and Anthropic share, whose servers refuse what is out of range."""
+
+    tools: list[Any] = []
+    tool_choice: Any = None
+
+    def sampling(self, limit: int | None, **rest: Any) -> dict[str, Any]:
+        """limit: tokens of the answer; None = no more than the model's own."""
+        if limit is not None and limit < -1:
+            raise ApiError(400, f"max_tokens must be 0 or more, found {limit}", param="max_tokens")
+        for name, value, high in (("temperature", self.temperature, 2.0), ("top_p", self.top_p, 1.0)):
+            if value is not None and not 0.0 <= value <= high:
+                raise ApiError(400, f"{name} must be between 0 and {high:g}, found {value}", param=name)
+        return sampling_of(self, max_tokens=limit, **rest)
+
+
+def read_message(entry: Any, where: str) -> Message:
+    """One message. Raises ApiError, also for what is neither text nor an image."""
+    param = where.partition("[")[0]
+    if not isinstance(entry, dict):
+        raise ApiError(400, f"{where}: expected an object", param=param)
+    fixed = {**entry, "role": "system" if entry.get("role") == "developer" else entry.get("role")}
+    if isinstance(entry.get("content"), list):
+        fixed["content"] = [_part(part) for part in entry["content"]]
+    try:
+        return Message.from_dict(fixed)
+    except InvalidArgumentError as error:
+        raise ApiError(400, f"{where}: {error}", param=param) from None
+
+
+def _part(part: Any) -> Any:
+    """A part of a content list; the names for text differ between the APIs."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind in ("input_text", "output_text"):
+        return {"type": "text", "text": part.get("text")}
+    if kind == "refusal":
+        return {"type": "text", "text": part.get("refusal")}
+    if kind == "input_image":
+        return {"type": "image_url", "image_url": part.get("image_url")}
+    if kind in ("image", "input_audio", "file", "input_file"):
+        raise ApiError(400, f"content of type {kind} is not supported, only text and image_url are")
+    return part
+
+
+def read_prompts(given: Any) -> list[str | list[int]]:
+    """The prompts of a request, each a text or token ids. A list with a number in it is one prompt, any other
+    list is several. Raises ApiError.
+    """
+    prompts = given if isinstance(given, list) and not any(type(one) is int for one in given) else [given]
+    for one in prompts:
+        is_tokens = isinstance(one, list) and bool(one) and all(type(token) is int for token in one)
+        if not (isinstance(one, str) or is_tokens):
+            raise ApiError(
+                400, "prompt must be a text, a list of token ids, or a list of such prompts", param="prompt"
+            )
+    if not prompts:
+        raise ApiError(400, "prompt: expected at least one", param="prompt")
+    return prompts
+
+
+def read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+    """The tools, in the form of chat completions. Raises ApiError."""
+    found = []
+    for index, tool in enumerate(tools):
+        function = tool.get("function", tool) if isinstance(tool, dict) else None
+        name = function.get("name") if isinstance(function, dict) else None
+        if not isinstance(function, dict) or not isinstance(name, str) or not name:
+            raise ApiError(400, f"tools[{index}]: expected a function with a name", param="tools")
+        kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key)}
+        found.append({"type": "function", "function": kept})
+    return found
+
+
+def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
+    """`response_format`, or what an API calls it, as fields of `GenerationRequest`. Raises ApiError."""
+    kind = value.get("type") if isinstance(value, dict) else None
+    if value is None or kind == "text":
+        return {}
+    if kind not in ("json_object", "json_schema"):
+        raise ApiError(400, f"{name}.type must be text, json_object or json_schema", param=name)
+    nested = value.get("json_schema")
+    schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
+    if kind == "json_schema" and not isinstance(schema, dict):
+        raise ApiError(400, f"{name}: the schema must be an object", param=name)
+    return {"json_schema": schema} if schema else {"response_format": {"type": "json_object"}}
+
+
+def offered(tools: list[dict[str, Any]], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
+    """The tools that may be called, and the form of the answer, as fields of `GenerationRequest`: `form`, or
+    that of a call where one must be made. Raises ApiError.
+    """
+    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
+        allowed = choice.get("allowed_tools") or choice  # an object of its own in chat completions
+        entries = allowed.get("tools") or [] if isinstance(allowed, dict) else []
+        names = _chosen(tools, entries if isinstance(entries, list) else [entries])
+        tools = [tool for tool in tools if _name_of(tool) in names]
+        choice = allowed.get("mode") if isinstance(allowed, dict) else None
+        if choice not in ("auto", "required"):
+            text = "tool_choice: allowed_tools need a mode, auto or required"
+            raise ApiError(400, text, param="tool_choice")
+    if choice == "none":
+        return dict(form)
+    if choice in (None, "auto"):
+        return {"tools": tools, **form}
+    if choice in ("required", "any"):
+        if not tools:
+            raise ApiError(400, f"tool_choice {choice!r} needs tools", param="tool_choice")
+        names = [_name_of(tool) for tool in tools]
+    elif isinstance(choice, dict):
+        names = _chosen(tools, [choice])
+    else:
+        text = "tool_choice must be none, auto, required, allowed_tools or a function"
+        raise ApiError(400, text, param="tool_choice")
+    return {"tools": tools, "json_schema": _call_schema(tools, names)}
+
+
+def _chosen(tools: list[dict[str, Any]], choices: list[Any]) -> list[str]:
+    """The names of the tools that are chosen."""
+    names = [_name_of(one) for one in choices]
+    for name in names:
+        if name not in map(_name_of, tools):
+            text = f"tool_choice names {name!r}, which is not among the tools"
+            raise ApiError(400, text, param="tool_choice")
+    return names
+
+
+def _name_of(tool: Any) -> Any:
+    function = tool.get("function", tool) if isinstance(tool, dict) else None
+    return function.get("name") if isinstance(function, dict) else None
+
+
+def _call_schema(tools: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
+    """A call of one of these tools, as the bare JSON that `ToolReader` understands."""
+    forms = []
+    for tool in tools:
+        function = tool["function"]
+        if function["name"] in names:
+            arguments = function.get("parameters") or {"type": "object"}
+            if isinstance(arguments, dict):  # its references mean the tool's own schema
+                arguments = {"$id": function["name"], **arguments}
+            properties = {"name": {"const": function["name"]}, "arguments": arguments}
+            form = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
+            forms.append(form)
+    return forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+
+def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:
+    """Whether to think, and how long; None = as the model likes."""
+    wanted = effort or reasoning.get("effort")
+    return None if wanted is None else False if wanted in ("none", "minimal") else str(wanted)
+
+
+def arguments_text(arguments: Mapping[str, Any]) -> str:
+    """Of a call, as most APIs write them."""
+    return json.dumps(dict(arguments), ensure_ascii=False)

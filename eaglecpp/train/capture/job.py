@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: MIT
+"""`write_entries`: a file of what the target writes; a killed run, or one that wants more, goes on with it.
+
+JSON Lines: a header that says what the file belongs to (the target, the settings), then a line for each
+entry, in the order in which they were finished. Each depends only on its number and the header. What was
+under way when a run was killed is written again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from eaglecpp.engine import Engine
+from eaglecpp.errors import DataError
+from eaglecpp.train.capture.batched import Task, run
+from eaglecpp.train.capture.identity import differences, identify
+
+__all__ = ["Progress", "Written", "write_entries"]
+
+Progress = Callable[[int, int, int], None]
+"""(entries done, entries in all, tokens sampled by this run so far)"""
+
+
+@dataclass(frozen=True)
+class Written:
+    """n_good: entries in the file; n_before: of these written by earlier runs; n_tokens: sampled by this run;
+    dropped: left out, by reason, over all runs.
+    """
+
+    n_good: int
+    n_before: int
+    n_tokens: int
+    dropped: Counter[str]
+
+
+def write_entries(
+    engine: Engine,
+    out: Path,
+    facts: dict[str, Any],
+    what: str,
+    n_wanted: int,
+    task: Callable[[int], Task[dict[str, Any]]],
+    on_progress: Progress,
+    check: Callable[[str, dict[str, Any]], None] = lambda place, entry: None,
+) -> Written:
+    """Runs `task(index)` for each index below `n_wanted` that `out` has no entry of, and adds what it
+    returns: an object with `index`, and `dropped` where nothing came of it.
+
+    facts: what must be the same for an entry to be the same, beside the target and its context; `format`
+    tells these files from others
+    what: of what kind the entries are, in the plural, for messages
+    check: called with the place and the entry of each line that is there
+    Raises DataError for a file of something else or with another header, and while another process writes
+    it; and what generating raises.
+    """
+    header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
+    header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(f"{out}.lock", timeout=0):
+            return _written(engine, out, header, what, n_wanted, task, on_progress, check)
+    except Timeout:
+        raise DataError(f"{out}: another process is writing this file; wait for it") from None
+
+
+def _written(
+    engine: Engine,
+    out: Path,
+    header: dict[str, Any],
+    what: str,
+    n_wanted: int,
+    task: Callable[[int], Task[dict[str, Any]]],
+    on_progress: Progress,
+    check: Callable[[str, dict[str, Any]], None],
+) -> Written:
+    done, n_whole = _read(out, header, what, check)
+    n_before, n_tokens = sum(not reason for reason in done.values()), 0
+    missing = [index for index in range(n_wanted) if index not in done]
+    n_done = n_wanted - len(missing)
+
+    def report(n: int = 0) -> None:
+        nonlocal n_tokens
+        n_tokens += n
+        on_progress(n_done, n_wanted, n_tokens)
+
+    out.touch()
+    with out.open("r+b") as stream:
+        stream.truncate(n_whole)
+        stream.seek(n_whole)
+        if not n_whole:
+            stream.write(_line(header))
+        report()
+        for entry in run(engine, map(task, missing), report):
+            stream.write(_line(entry))
+            stream.flush()  # a kill loses what is under way and nothing else
+            done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
+            report()
+    dropped = Counter(reason for reason in done.values() if reason)
+    return Written(len(done) - dropped.total(), n_before, n_tokens, dropped)
+
+
+def _read(
+    out: Path, header: dict[str, Any], what: str, check: Callable[[str, dict[str, Any]], None]
+) -> tuple[dict[int, str], int]:
+    """Index to the reason why there is nothing, "" for a good entry; and how many bytes are whole lines: 0
+    for a file that is not there. A half line, which a killed run leaves, is passed over.
+    """
+    done: dict[int, str] = {}
+    if not out.exists():
+        return done, 0
+    is_other = f"{out}: expected {what} of an earlier run, found something else; name another file"
+    n_bytes = 0
+    with out.open("rb") as stream:
+        for number, line in enumerate(stream, 1):
+            place = f"{out}:{number}"
+            if not line.endswith(b"\n"):
+                if number == 1 and not _line(header).startswith(line):
+                    raise DataError(is_other)
+                break
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                entry = None
+            if number == 1:
+                if not isinstance(entry, dict) or entry.get("format") != header["format"]:
+                    raise DataError(is_other)
+                if differing := differences(header, entry):
+                    raise DataError(
+                        f"{out}: these {what} were made with another target or other settings "
+                        f"({differing}); name another file, or delete this one"
+                    )
+            elif not isinstance(entry, dict) or type(entry.get("index")) is not int:
+                raise DataError(
+                    f"{place}: expected one of the {what}, found {line[:60]!r}; name another file"
+                )
+            else:
+                check(place, entry)
+                done[entry["index"]] = str(entry.get("dropped", ""))
+            n_bytes += len(line)
+    return done, n_bytes
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: MIT
+"""`TrainOptions`: what a training is asked for, declared once; the command's options are made from it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from eaglecpp.errors import InvalidValueError
+from eaglecpp.options import MAX_SEQUENCES, SamplingOptions
+from eaglecpp.options.checked import Option, checked
+
+__all__ = ["TrainOptions", "describe"]
+
+
+def _option(
+    kind: type | str,
+    text: str,
+    default: Any = None,
+    *,
+    minimum: float | None = None,
+    maximum: float | None = None,
+    choices: tuple[str, ...] = (),
+    flags: tuple[str, ...] = (),
+) -> Any:
+    """kind: as in `Option`, or "paths", "path", "ids". A default of None is chosen, as the text says."""
+    option = Option("", kind, default, text, minimum, maximum, choices, flags, "")
+    return dataclasses.field(default=default, metadata={"option": option})
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Raises InvalidValueError, InvalidTypeError for values that are none, and for options that contradict
+    each other. target: the GGUF; out: the folder.
+    """
+
+    target: Path
+    out: Path
+    data: tuple[Path, ...] = _option(
+        "paths",
+        "What to learn from (repeatable): files or folders of chats (JSON Lines), text or source code. "
+        "Without it the target writes conversations itself.",
+        (),
+    )
+    generate: bool = _option(
+        bool,
+        "The data are prompts: the target first answers them, and the drafter learns from its answers.",
+        False,
+    )
+    conversations: int | None = _option(
+        int,
+        "Let the target write N whole conversations.  [default: 2000 without --data, else none]",
+        minimum=1,
+    )
+    sequences: int | None = _option(
+        int,
+        "Texts that the target writes side by side.  [default: 32, fewer if memory is short]",
+        minimum=1,
+        maximum=MAX_SEQUENCES,
+    )
+    temp: float | None = _option(float, "Temperature for --generate.  [default: 0.7]", minimum=0)
+    predict: int | None = _option(
+        int, "Maximum tokens per answer of --generate.  [default: 512]", minimum=1, flags=("-n", "--predict")
+    )
+    steps: int | None = _option(int, "Stop after this many steps.", minimum=0)
+    epochs: float | None = _option(
+        float, "Stop after this many passes over the data.  [default: 2]", minimum=0
+    )
+    minutes: float | None = _option(float, "Stop after this many minutes.", minimum=0)
+    resume: bool = _option(bool, "Continue the training in the folder.", False)
+    finetune: str | None = _option(
+        str,
+        "Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
+        "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
+    )
+    eagle3: bool = _option(bool, "Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output).", False)
+    eagle1: bool = _option(
+        bool,
+        "EAGLE-1: reads the target's last state and uses its output head, the whole vocabulary.",
+        False,
+    )
+    ttt_steps: int | None = _option(
+        int, "Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]", minimum=1, maximum=16
+    )
+    later_every: int | None = _option(
+        int,
+        "Run every N-th row in the later steps of training-time test.  [default: 2 on a CPU, 1 on a GPU]",
+        minimum=1,
+    )
+    loss: Literal["cross-entropy", "lk"] = _option(
+        str,
+        "What to learn: the target's probabilities, or increasingly how many drafts it accepts (LK).",
+        "cross-entropy",
+        choices=("cross-entropy", "lk"),
+    )
+    loss_vocab: int | None = _option(
+        int,
+        "Tokens of the draft vocabulary in the loss; 0 = all.  [default: 4096 on a CPU, all on a GPU]",
+        minimum=0,
+    )
+    draft_vocab: int | None = _option(
+        int,
+        "Size of the draft vocabulary, the most frequent tokens; with --finetune, a larger one keeps the "
+        "drafter's tokens.  [default: 32000 or all]",
+        minimum=1,
+    )
+    draft_layers: int | None = _option(
+        int,
+        "Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
+        "[default: 1, or as many as it has]",
+        minimum=1,
+        maximum=16,
+    )
+    share_head: bool = _option(
+        bool, "Use the target's output head without training it; the whole vocabulary.", False
+    )
+    random_start: bool = _option(
+        bool, "Start the layer with random weights, not with the target's last block.", False
+    )
+    aux_layers: tuple[int, ...] = _option(
+        "ids",
+        "Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
+        (),
+    )
+    n_ctx: int | None = _option(
+        int,
+        "Maximum tokens per conversation.  [default: 2048]",
+        minimum=8,
+        flags=("-c", "--n-ctx", "--max-length"),
+    )
+    train_on: Literal["assistant", "all"] = _option(
+        str, "Which tokens of chats to learn.", "assistant", choices=("assistant", "all")
+    )
+    held_out: float = _option(
+        float, "Share of the conversations to keep for evaluation.", 0.02, minimum=0, maximum=0.5
+    )
+    cache: Path | None = _option(  # noqa: RUF009 # a path is immutable
+        "path", "Keep the target's states on disk, for several passes over the data."
+    )
+    cache_type: Literal["bf16", "int8"] | None = _option(
+        str, "Type of the states on disk.  [default: bf16]", choices=("bf16", "int8")
+    )
+    lr: float | None = _option(float, "Learning rate.  [default: depends on the width]", minimum=1e-12)
+    batch_tokens: int | None = _option(
+        int, "Minimum tokens per step.  [default: 1024 on a CPU, 8192 on a GPU]", minimum=1
+    )
+    micro_tokens: int = _option(int, "Maximum tokens computed at once.", 4096, minimum=1)
+    weight_decay: float = _option(float, "Weight decay of AdamW.", 0.01, minimum=0)
+    clip: float = _option(float, "Maximum gradient norm.", 1.0, minimum=1e-12)
+    eval_steps: int | None = _option(int, "Steps between evaluations.  [default: 20 per run]", minimum=1)
+    patience: int | None = _option(
+        int,
+        "Stop after this many evaluations without a better acceptance length.  [default: never]",
+        minimum=1,
+    )
+    seed: int = _option(int, "Seed for weights, order and answers.", 1, minimum=0)
+    type: str = _option(str, "Type of the drafter's GGUF.", "Q8_0")
+    qat: bool = _option(
+        bool, "Quantisation-aware training: compute with the weights as --type will store them.", False
+    )
+    device: str = _option(str, "Where to train.", "auto", choices=("auto", "cpu", "cuda", "mps"))
+    dtype: str = _option(
+        str,
+        "Type to compute in; weights are fp32.  [default: bf16 where it is fast]",
+        "auto",
+        choices=("auto", "bf16", "fp32"),
+    )
+    threads: int | None = _option(
+        int, "Threads.  [default: physical cores]", minimum=1, flags=("-t", "--threads")
+    )
+    n_gpu_layers: int = _option(
+        int,
+        "Layers of the target on the GPU.  [default: all]",
+        -1,
+        minimum=-1,
+        flags=("-ngl", "--n-gpu-layers"),
+    )
+
+    def __post_init__(self) -> None:
+        for option in describe():
+            if option.kind in (int, float, str, bool):
+                object.__setattr__(self, option.name, checked(option, getattr(self, option.name)))
+        if self.cache_type and not self.cache:
+            raise InvalidValueError("--cache-type needs --cache")
+        if self.generate and not self.data:
+            raise InvalidValueError("--generate answers the prompts in --data: give files of prompts")
+        if not self.generate and (self.temp is not None or self.predict):
+            raise InvalidValueError("--temp and --predict are for --generate")
+        if self.share_head and self.draft_vocab:
+            raise InvalidValueError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
+        fixed = ("eagle3", "draft_vocab", "draft_layers", "aux_layers")
+        if self.eagle1 and (others := self._given(*fixed)):
+            raise InvalidValueError(f"--eagle1 fixes the form of the drafter: leave out {others}")
+        # a drafter that exists has these already
+        fixed = ("eagle1", "eagle3", "share_head", "random_start")
+        if self.finetune and (others := self._given(*fixed)):
+            raise InvalidValueError(f"--finetune keeps the form of the drafter: leave out {others}")
+
+    def _given(self, *names: str) -> str:
+        """Those that are set, as on the command line."""
+        return ", ".join("--" + name.replace("_", "-") for name in names if getattr(self, name))
+
+    @property
+    def sampling(self) -> SamplingOptions:
+        """Of answers."""
+        temperature = 0.7 if self.temp is None else self.temp
+        return SamplingOptions(temperature=temperature, max_tokens=self.predict or 512, seed=self.seed)
+
+
+def describe() -> list[Option]:
+    """The declared options, in order."""
+    fields = dataclasses.fields(TrainOptions)
+    return [dataclasses.replace(f.metadata["option"], name=f.name) for f in fields if "option" in f.metadata]

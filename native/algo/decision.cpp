@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#include "algo/decision.h"
+
+#include <array>
+#include <locale>
+#include <sstream>
+
+namespace eaglecpp {
+
+namespace {
+using Mode = Decision::Mode;
+using Reason = Decision::Reason;
+
+constexpr std::array<const char *, 3> mode_names = {"plain", "probe", "draft"};
+constexpr std::array<const char *, 11> reason_names = {"off",  "room",   "measuring", "parked",    "saving", "vain",
+                                                       "pays", "pinned", "inexact",   "unmatched", "replay"};
+// by reason, for a round that drafts nothing
+constexpr std::array<const char *, 11> reason_texts = {"",
+                                                       ": no room for a draft",
+                                                       ": measuring a plain step",
+                                                       "",
+                                                       ": waiting before the next try",
+                                                       "",
+                                                       "",
+                                                       "",
+                                                       ": no batch of several rows is exact here",
+                                                       ": nothing in the text so far pays as a draft",
+                                                       ": running accepted tokens again"};
+
+std::string join(const std::vector<int32_t> & values) {
+    std::string out;
+    for (int32_t v : values) out += (out.empty() ? "" : ",") + std::to_string(v);
+    return out;
+}
+
+std::string plain_number(double v) {
+    std::ostringstream out;
+    out.imbue(std::locale::classic());
+    out.precision(4);
+    out << v;
+    return out.str();
+}
+
+std::string shape(bool is_chain, double n_nodes, double depth) {
+    if (is_chain) return strf("chain %.0f", n_nodes);
+    return strf("tree %.0f nodes, depth %.0f", n_nodes, depth);
+}
+}  // namespace
+
+const char * reason_name(Reason reason) {
+    return reason_names[(int)reason];
+}
+
+std::string Decision::to_line() const {
+    std::string out = mode_names[(int)mode];
+    if (mode != Mode::plain) {
+        out += " k=" + std::to_string(k) + " levels=";
+        for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
+        if (n_text > 0) out += " text=" + std::to_string(n_text);
+    }
+    if (mode == Mode::draft) {
+        out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
+    }
+    out += std::string(" reason=") + reason_name(reason);
+    if (mode != Mode::plain) out += " tokens=" + plain_number(n_tokens) + " cost=" + plain_number(cost);
+    if (best_speed > 0.0) out += " speed=" + plain_number(best_speed);
+    return out;
+}
+
+std::string Decision::explain() const {
+    if (mode == Mode::draft && !nodes.empty()) {
+        return strf("%s: expected %.1f tokens in the time of %.2f plain steps",
+                    shape(is_chain(), (double)nodes.size(), depth).c_str(), n_tokens, cost);
+    }
+    const std::string best =
+        best_speed > 0.0 ? strf(": the best draft would reach %.2f of plain speed", best_speed) : std::string();
+    if (reason == Reason::parked || reason == Reason::vain) return "off" + best;
+    return std::string("off") + reason_texts[(int)reason] +
+           (reason == Reason::saving && !best.empty() ? "," + best.substr(1) : "");
+}
+
+void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
+    ++n_rounds_;
+    if (n_steps > 0.0) {
+        n_committed_ += n_tokens;
+        n_steps_ += n_steps;
+        n_counted_ += 1.0;
+    }
+    n_probes_ += decision.mode == Mode::probe;
+    if (decision.mode != Mode::draft || decision.nodes.empty()) {
+        // measuring rounds, missing room and rows run again say nothing about the text
+        if (decision.reason != Reason::measuring && decision.reason != Reason::room &&
+            decision.reason != Reason::replay) {
+            last_plain_.reason = decision.reason;
+            last_plain_.best_speed = decision.best_speed;
+        }
+        return;
+    }
+    ++(decision.is_chain() ? n_chains_ : n_trees_);
+    n_nodes_ += (double)decision.nodes.size();
+    depth_ += decision.depth;
+    n_tokens_ += decision.n_tokens;
+    cost_ += decision.cost;
+}
+
+std::string PlanSummary::explain() const {
+    if (n_rounds_ == 0) return "off";
+    const int n = n_drafted();
+    std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
+    if (n_probes_ > 0) rounds += strf(", and in %d only compared a draft with the text", n_probes_);
+    if (2 * n < n_rounds_)
+        return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
+    return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s",
+                shape(n_chains_ >= n_trees_, n_nodes(), depth()).c_str(), n_tokens_expected(), cost_expected(),
+                rounds.c_str());
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// What may be asked of a round, and what was decided, in words.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace eaglecpp {
+
+// What was decided for one round of one conversation, as a value that explains itself and prints as a line of a log.
+//
+//     plain reason=parked speed=0.93
+//     probe k=4 levels=0/1 reason=vain tokens=1 cost=1
+//     draft k=4 levels=0/1,2/5,6 nodes=1,2,5 reason=pays tokens=2.91 cost=1.31
+//     draft k=0 levels= text=9 nodes=1,2,3,4,5 reason=pays tokens=5.12 cost=1.44
+//
+// `levels` are the nodes whose children the drafter proposed, level by level, `nodes` the drafts that were verified;
+// both are indices into the pool of proposed nodes, whose root is 0. `text` is the number of nodes that the text itself
+// proposed; they come first.
+struct Decision {
+    enum class Mode { plain, probe, draft };  // probe: drafted, and not verified
+    enum class Reason {
+        off,        // the strategy says so, or there is no drafter
+        room,       // too few tokens are left to generate
+        measuring,  // a plain round, to know what one costs
+        parked,     // drafting does not pay here; the next try is not due
+        saving,     // the ledger cannot cover a drafting round
+        vain,       // drafted, but no node is worth verifying
+        pays,       // drafted and verified
+        pinned,     // a fixed strategy
+        inexact,    // only exact batches may be planned, and none of several rows gives the bits of single rows
+        unmatched,  // the text proposes nothing that pays, and there is no drafter
+        replay,     // accepted rows that were lost along with rejected ones are run again
+    };
+
+    Mode mode = Mode::plain;
+    Reason reason = Reason::off;
+    int k = 0;  // candidates asked for per node
+    std::vector<std::vector<int32_t>> levels;
+    std::vector<int32_t> nodes;
+    int depth = 0;            // of the verified tree
+    int n_leaves = 0;         // of the verified tree
+    int n_text = 0;           // pool nodes that the text itself proposed: 1 .. n_text
+    double n_tokens = 1.0;    // expected, the bonus token included
+    double cost = 1.0;        // expected, in plain rounds; 0 = not known
+    double best_speed = 0.0;  // in a plain round: predicted speed of the best recent draft, plain = 1; 0 = unknown
+
+    // one line, without a line break
+    std::string to_line() const;
+
+    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
+    // "off: the best draft would reach 0.93 of plain speed"
+    std::string explain() const;
+
+    bool is_chain() const { return n_leaves <= 1; }
+};
+
+const char * reason_name(Decision::Reason reason);
+
+// The decisions of one generation, added up.
+class PlanSummary {
+  public:
+    // `n_tokens` were committed in the time of `n_steps` plain rounds; 0 steps = a plain round's time is not known yet
+    void add(const Decision & decision, int n_tokens, double n_steps);
+
+    int n_rounds() const { return n_rounds_; }
+    int n_drafted() const { return n_chains_ + n_trees_; }
+    int n_probes() const { return n_probes_; }
+
+    // means over the rounds with a verified draft; 0 without one
+    double n_nodes() const { return mean(n_nodes_); }
+    double depth() const { return mean(depth_); }
+    double n_tokens_expected() const { return mean(n_tokens_); }
+    double cost_expected() const { return mean(cost_); }
+
+    // tokens per plain round's time; 0 = not known. No more than tokens per round: what makes a round look cheaper than
+    // a plain one is noise.
+    double speedup() const { return n_steps_ > 0.0 ? n_committed_ / std::max(n_steps_, n_counted_) : 0.0; }
+
+    // The typical round and how often drafting was chosen, on one line:
+    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 210 of 230 rounds"
+    std::string explain() const;
+
+  private:
+    double mean(double sum) const { return n_drafted() > 0 ? sum / n_drafted() : 0.0; }
+
+    int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
+    double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
+    double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;  // over the rounds whose time in plain rounds is known
+    Decision last_plain_;
+};
+
+// How a round uses the drafter.
+struct Strategy {
+    enum class Kind { off, chain, tree, automatic };  // automatic: the planner decides each round
+
+    Kind kind = Kind::off;
+    int k = 1;      // children per frontier node; 1 for a chain
+    int depth = 0;  // draft levels
+    int nodes = 0;  // draft nodes kept for verification
+
+    static Strategy make(const std::string & kind, int k, int depth, int nodes) {
+        if (kind == "off") return {};
+        if (kind == "auto") return {Kind::automatic, 1, 0, 0};
+        if (kind != "chain" && kind != "tree") {
+            fail(ErrorKind::value, "strategy: '%s' is not one of auto, off, chain, tree", kind.c_str());
+        }
+        if (k < 1 || depth < 1 || nodes < 1) {
+            fail(ErrorKind::value, "strategy %s: k=%d depth=%d nodes=%d, expected at least 1 each", kind.c_str(), k,
+                 depth, nodes);
+        }
+        if (kind == "chain") return {Kind::chain, 1, depth, depth};
+        return {Kind::tree, k, depth, nodes};
+    }
+
+    bool is_fixed() const { return kind == Kind::chain || kind == Kind::tree; }
+
+    const char * kind_name() const {
+        constexpr const char * names[] = {"off", "chain", "tree", "auto"};
+        return names[(int)kind];
+    }
+};
+
+}  // namespace eaglecpp

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+#include "draft/drafter.h"
+
+namespace eaglecpp {
+
+// More rows than are taken together: then all but the last of each go alone, as rows of a prompt do.
+void Drafter::commit_together(const std::vector<DraftCommit> & commits) {
+    if (commits.empty()) return;
+    std::vector<int> n_before;
+    int n_rows = 0;
+    for (const DraftCommit & c : commits) {
+        n_before.push_back(c.seq->n_rows());
+        n_rows += c.features.n_rows;
+    }
+    try {
+        std::vector<DraftCommit> last = commits;
+        for (DraftCommit & c : last) {
+            FeatureRows alone = c.features;
+            alone.n_rows = n_rows > n_commit_rows() ? alone.n_rows - 1 : 0;
+            if (alone.n_rows == 0) continue;
+            c.seq->commit(alone, c.tokens);
+            c.features = c.features.from(alone.n_rows, traits().n_embd_target);
+            c.tokens += alone.n_rows;
+        }
+        run_commits(last);
+    } catch (...) {
+        for (size_t i = 0; i < commits.size(); ++i) commits[i].seq->truncate(n_before[i]);
+        throw;
+    }
+}
+
+}  // namespace eaglecpp

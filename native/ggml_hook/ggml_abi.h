@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+// The private parts of ggml that the hook depends on, as they are in the pinned version. They are not installed with
+// llama-cpp-python, so they are repeated here; tests/native/ggml_hook/test_abi.cpp compares them with the sources, and
+// hook.cpp uses them only with exactly the version they were taken from, after a trial run.
+#pragma once
+
+#include <ggml-backend.h>
+
+#include "kernels/compute.h"
+
+namespace eaglecpp::kernels::abi {
+
+// ggml-backend-impl.h
+struct BufferTypeInterface {
+    const char * (*get_name)(ggml_backend_buffer_type_t);
+    ggml_backend_buffer_t (*alloc_buffer)(ggml_backend_buffer_type_t, size_t);
+    size_t (*get_alignment)(ggml_backend_buffer_type_t);
+    size_t (*get_max_size)(ggml_backend_buffer_type_t);
+    size_t (*get_alloc_size)(ggml_backend_buffer_type_t, const ggml_tensor *);
+    bool (*is_host)(ggml_backend_buffer_type_t);
+};
+
+struct BufferType {
+    BufferTypeInterface iface;
+    ggml_backend_dev_t device;
+    void * context;  // an ExtraBufferType for the CPU backend's extra types
+};
+
+struct BufferInterface {
+    void (*free_buffer)(ggml_backend_buffer_t);
+    void * (*get_base)(ggml_backend_buffer_t);
+    ggml_status (*init_tensor)(ggml_backend_buffer_t, ggml_tensor *);
+    void (*memset_tensor)(ggml_backend_buffer_t, ggml_tensor *, uint8_t, size_t, size_t);
+    void (*set_tensor)(ggml_backend_buffer_t, ggml_tensor *, const void *, size_t, size_t);
+    void (*get_tensor)(ggml_backend_buffer_t, const ggml_tensor *, void *, size_t, size_t);
+    void (*set_tensor_2d)(ggml_backend_buffer_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
+    void (*get_tensor_2d)(ggml_backend_buffer_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
+    bool (*cpy_tensor)(ggml_backend_buffer_t, const ggml_tensor *, ggml_tensor *);
+    void (*clear)(ggml_backend_buffer_t, uint8_t);
+    void (*reset)(ggml_backend_buffer_t);
+};
+
+// ggml_backend_buffer_init
+using BufferInit = ggml_backend_buffer_t (*)(ggml_backend_buffer_type_t, BufferInterface, void *, size_t);
+
+struct Buffer {
+    BufferInterface iface;
+    ggml_backend_buffer_type_t buft;
+    void * context;
+    size_t size;
+    ggml_backend_buffer_usage usage;
+};
+
+struct DeviceInterface {
+    const char * (*get_name)(ggml_backend_dev_t);
+    const char * (*get_description)(ggml_backend_dev_t);
+    void (*get_memory)(ggml_backend_dev_t, size_t *, size_t *);
+    enum ggml_backend_dev_type (*get_type)(ggml_backend_dev_t);
+    void (*get_props)(ggml_backend_dev_t, ggml_backend_dev_props *);
+    ggml_backend_t (*init_backend)(ggml_backend_dev_t, const char *);
+    ggml_backend_buffer_type_t (*get_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_type_t (*get_host_buffer_type)(ggml_backend_dev_t);
+    ggml_backend_buffer_t (*buffer_from_host_ptr)(ggml_backend_dev_t, void *, size_t, size_t);
+    bool (*supports_op)(ggml_backend_dev_t, const ggml_tensor *);
+    bool (*supports_buft)(ggml_backend_dev_t, ggml_backend_buffer_type_t);
+    bool (*offload_op)(ggml_backend_dev_t, const ggml_tensor *);
+    ggml_backend_event_t (*event_new)(ggml_backend_dev_t);
+    void (*event_free)(ggml_backend_dev_t, ggml_backend_event_t);
+    void (*event_synchronize)(ggml_backend_dev_t, ggml_backend_event_t);
+};
+
+struct Device {
+    DeviceInterface iface;
+    ggml_backend_reg_t reg;
+    void * context;
+};
+
+struct RegistryInterface {
+    const char * (*get_name)(ggml_backend_reg_t);
+    size_t (*get_device_count)(ggml_backend_reg_t);
+    ggml_backend_dev_t (*get_device)(ggml_backend_reg_t, size_t);
+    void * (*get_proc_address)(ggml_backend_reg_t, const char *);
+};
+
+struct Registry {
+    int api_version;
+    RegistryInterface iface;
+    void * context;
+};
+
+struct BackendInterface {
+    const char * (*get_name)(ggml_backend_t);
+    void (*free)(ggml_backend_t);
+    void (*set_tensor_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t);
+    void (*get_tensor_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t);
+    void (*set_tensor_2d_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
+    void (*get_tensor_2d_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
+    bool (*cpy_tensor_async)(ggml_backend_t, ggml_backend_t, const ggml_tensor *, ggml_tensor *);
+    void (*synchronize)(ggml_backend_t);
+    ggml_backend_graph_plan_t (*graph_plan_create)(ggml_backend_t, const ggml_cgraph *);
+    void (*graph_plan_free)(ggml_backend_t, ggml_backend_graph_plan_t);
+    void (*graph_plan_update)(ggml_backend_t, ggml_backend_graph_plan_t, const ggml_cgraph *);
+    ggml_status (*graph_plan_compute)(ggml_backend_t, ggml_backend_graph_plan_t);
+    ggml_status (*graph_compute)(ggml_backend_t, ggml_cgraph *);
+    void (*event_record)(ggml_backend_t, ggml_backend_event_t);
+    void (*event_wait)(ggml_backend_t, ggml_backend_event_t);
+    void (*graph_optimize)(ggml_backend_t, ggml_cgraph *, void *);
+};
+
+// ggml-impl.h
+struct Graph {
+    int size, n_nodes, n_leafs;
+    ggml_tensor **nodes, **grads, **grad_accs, **leafs;
+    int32_t * use_counts;
+    struct {
+        size_t size;
+        uint32_t * used;
+        ggml_tensor ** keys;
+    } visited_hash_set;
+    int order;
+    uint64_t uid;  // of equal graphs; 0: not known
+};
+
+struct Backend {
+    ggml_guid_t guid;
+    BackendInterface iface;
+    ggml_backend_dev_t device;
+    void * context;  // a CpuContext for the CPU backend
+};
+
+// ggml-cpu/ggml-cpu.cpp, the beginning of ggml_backend_cpu_context, which no header has: the trial run checks it
+struct CpuContext {
+    int n_threads;
+    ggml_threadpool * threadpool;
+    uint8_t * work_data;
+    size_t work_size;
+};
+
+// ggml-cpu/traits.h; the order of the virtual functions is what matters
+class TensorTraits {
+  public:
+    virtual ~TensorTraits() = default;
+    virtual bool work_size(int n_threads, const ggml_tensor * op, size_t & size) = 0;
+    virtual bool compute_forward(ComputeParams * params, ggml_tensor * op) = 0;
+};
+
+class ExtraBufferType {
+  public:
+    virtual ~ExtraBufferType() = default;
+    virtual bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) = 0;
+    virtual TensorTraits * get_tensor_traits(const ggml_tensor * op) = 0;
+};
+
+}  // namespace eaglecpp::kernels::abi

@@ -1,0 +1,300 @@
+// SPDX-License-Identifier: MIT
+#include "ggml_hook/hook.h"
+
+#include <ggml-alloc.h>
+#include <ggml-cpp.h>
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/log.h"
+#include "ggml_hook/ggml_abi.h"
+#include "ggml_hook/hook_state.h"
+#include "ggml_hook/late_packing.h"
+#include "kernels/product_ops.h"
+#include "kernels/select.h"
+
+#ifndef _WIN32
+#include <dlfcn.h>
+#endif
+
+namespace eaglecpp::kernels {
+
+Ours ours;
+thread_local Scope scope;
+
+namespace {
+
+// ggml's version that ggml_abi.h was taken from
+constexpr const char * known_commit = "0c1e570";
+
+// What a device answers for our weights, when they are placed and for every operation on them.
+bool takes_op(const ggml_tensor * op) {
+    if (!op->src[0] || !is_ours(op->src[0]) || !can_multiply_packed(*ours.table, op)) return false;
+    const bool is_placing = !op->src[0]->data;
+    if (is_placing && !scope.is_loading) return false;
+    for (int i = 1; i < 3; ++i) {
+        const ggml_tensor * x = op->src[i];
+        if (x && x->buffer && !ggml_backend_buffer_is_host(x->buffer)) return false;
+    }
+    return true;
+}
+
+ggml_backend_reg_t cpu_registry() {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
+}
+
+// A pointer of ggml's that other threads may be reading.
+template <typename T>
+struct Patch {
+    T * at;
+    T ggmls;
+
+    void apply(T * pointer, T ours) {
+        at = pointer;
+        ggmls = *pointer;
+        store(ours);
+    }
+    void undo() { store(ggmls); }
+
+  private:
+    void store(T value) {
+        static_assert(sizeof(std::atomic<T>) == sizeof(T) && std::atomic<T>::is_always_lock_free);
+        ((std::atomic<T> *)at)->store(value, std::memory_order_release);
+    }
+};
+
+struct Patches {
+    Patch<void *> extra;
+    Patch<decltype(abi::DeviceInterface::supports_op)> supports_op;
+    Patch<decltype(abi::DeviceInterface::supports_buft)> supports_buft;
+    Patch<decltype(abi::RegistryInterface::get_proc_address)> get_proc_address;
+} patches_;
+
+// What llama.cpp goes through when it places weights, null-terminated: our type in front, where it is not ours to
+// refuse, and then ggml's own.
+std::vector<ggml_backend_buffer_type_t> placement_;
+
+ggml_backend_buffer_type_t * placement_list(ggml_backend_dev_t) {
+    static ggml_backend_buffer_type_t only_ours[] = {ours.weights, nullptr};
+    return scope.is_repacking ? placement_.data() : only_ours;
+}
+
+void * get_proc_address(ggml_backend_reg_t reg, const char * name) {
+    if (std::strcmp(name, "ggml_backend_dev_get_extra_bufts") == 0) return (void *)placement_list;
+    return patches_.get_proc_address.ggmls(reg, name);
+}
+
+bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) {
+    for (int i = 0; i < 4; ++i) {  // as many as ggml looks at
+        if (op->src[i] && op->src[i]->buffer && is_ours(op->src[i])) return takes_op(op);
+    }
+    return patches_.supports_op.ggmls(dev, op);
+}
+
+bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
+    return type == ours.weights || patches_.supports_buft.ggmls(dev, type);
+}
+
+// Returns the type whose questions come to us from now on, null where ggml has none.
+ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
+        cpu_registry(), "ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
+    for (ggml_backend_buffer_type_t type : placement_) {
+        // KleidiAI knows its weights by this very pointer
+        const bool is_kleidiai = std::strstr(ggml_backend_buft_name(type), "KLEIDIAI");
+        if (!is_kleidiai && ((abi::BufferType *)type)->context) return type;
+    }
+    return nullptr;
+}
+
+// From the very library that holds `known`: llama_cpp loads them with local visibility.
+void * symbol_beside(void * known, const char * name) {
+#ifdef _WIN32
+    (void)known, (void)name;
+    return nullptr;  // libraries are not searched there yet
+#else
+    Dl_info info;
+    if (!known || !dladdr(known, &info)) return nullptr;
+    void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    return library ? dlsym(library, name) : nullptr;
+#endif
+}
+
+// Multiplies known weights through the whole backend, with one thread and with two: an interface that is not what
+// ggml_abi.h says shows here, before a model depends on it.
+bool trial_succeeds() {
+    constexpr int n_in = 64, n_out = 40, n_rows = 6;
+    ggml_context_ptr weights(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+    ggml_tensor * w = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, n_in, n_out);
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), ours.weights));
+    if (!buffer) return false;
+    std::vector<float> values(n_in * n_out), x(n_in * n_rows), y(n_out * n_rows);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = (float)((int)(i * 37 % 255) - 127);
+    for (size_t i = 0; i < x.size(); ++i) x[i] = (float)((int)(i * 53 % 255) - 127);
+    for (int i = 0; i < n_out; ++i) values[(size_t)i * n_in] = 127, values[(size_t)i * n_in + 32] = 127;
+    for (int i = 0; i < n_rows; ++i) x[(size_t)i * n_in] = 127, x[(size_t)i * n_in + 32] = 127;
+    std::vector<uint8_t> rounded(ggml_nbytes(w));
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), rounded.data(), 0, n_out, n_in, nullptr);
+    ggml_backend_tensor_set(w, rounded.data(), 0, rounded.size());
+    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
+    const auto set =
+        (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads");
+    if (!cpu || !set) return false;
+    for (int n_threads : {1, 2}) {
+        set(cpu.get(), n_threads);
+        ggml_context_ptr ctx(ggml_init({4 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+        ggml_tensor * in = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);
+        ggml_tensor * out = ggml_mul_mat(ctx.get(), w, in);
+        ggml_cgraph * graph = ggml_new_graph(ctx.get());
+        ggml_build_forward_expand(graph, out);
+        ggml_backend_buffer_ptr memory(ggml_backend_alloc_ctx_tensors(ctx.get(), cpu.get()));
+        if (!memory) return false;
+        ggml_backend_tensor_set(in, x.data(), 0, x.size() * sizeof(float));
+        if (ggml_backend_graph_compute(cpu.get(), graph) != GGML_STATUS_SUCCESS) return false;
+        const auto & own = *(abi::CpuContext *)((abi::Backend *)cpu.get())->context;
+        if (own.n_threads != n_threads || !own.work_data || own.work_size == 0) return false;
+        ggml_backend_tensor_get(out, y.data(), 0, y.size() * sizeof(float));
+        for (int r = 0; r < n_rows; ++r) {
+            for (int o = 0; o < n_out; ++o) {
+                double exact = 0;  // whole numbers with the largest 127: rounding to 8 bits changes nothing
+                for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
+                if (std::fabs(exact - y[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
+            }
+        }
+    }
+    return true;
+}
+
+Status install() {
+    Status s;
+#ifdef _WIN32
+    s.is_possible = true;  // on most of its processors; what Microsoft's compiler builds has no table to ask
+    s.why_not = "not made for Windows yet";
+    return s;
+#endif
+    ours.table = chosen_table();
+    if (!ours.table) {
+        s.why_not = "no kernels for this processor: they need AVX2 or NEON with dot products";
+        return s;
+    }
+    s.table = ours.table->name;
+    s.is_possible = true;
+    if (!is_known_ggml()) {
+        s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
+        return s;
+    }
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    void * in_cpu = cpu ? ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads") : nullptr;
+    barrier_of_ggml = (Barrier)symbol_beside(in_cpu, "ggml_barrier");
+    const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
+    if (!barrier_of_ggml || !init) {
+        s.why_not = "this libggml does not export what the kernels are hooked into";
+        return s;
+    }
+    const auto asked = (abi::BufferType *)find_asked_type(cpu);
+    if (!asked) {
+        s.why_not = "this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)";
+        return s;
+    }
+    ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);
+    placement_.insert(placement_.begin(), ours.weights);
+    placement_.push_back(nullptr);
+    Patches & p = patches_;
+    p.supports_op.apply(&((abi::Device *)cpu)->iface.supports_op, supports_op);
+    p.supports_buft.apply(&((abi::Device *)cpu)->iface.supports_buft, supports_buft);
+    p.get_proc_address.apply(&((abi::Registry *)cpu_registry())->iface.get_proc_address, get_proc_address);
+    p.extra.apply(&asked->context, node_traits_before((abi::ExtraBufferType *)asked->context));
+    s.is_active = trial_succeeds();
+    if (!s.is_active) {
+        p.extra.undo(), p.get_proc_address.undo(), p.supports_buft.undo(), p.supports_op.undo();
+        s.why_not = "a trial product through ggml's backend failed";
+    }
+    return s;
+}
+
+}  // namespace
+
+bool is_known_ggml() {
+    const std::string commit = ggml_commit();
+    return commit.rfind(known_commit, 0) == 0 || commit == "unknown";
+}
+
+// A misspelled name, or one that this processor cannot run.
+static void warn_of_unknown_choice() {
+    const char * wanted = std::getenv("EAGLECPP_KERNELS");
+    if (!ours.table || !wanted || !*wanted || std::strcmp(wanted, ours.table->name) == 0) return;
+    std::string known;
+    for (const KernelTable * t : usable_tables()) known += std::string(known.empty() ? "" : ", ") + t->name;
+    log_line(LogLevel::warning, std::string("EAGLECPP_KERNELS is '") + wanted +
+                                    "', which is none of the kernels that " + "this processor can run (" + known +
+                                    "): " + ours.table->name + " is used");
+}
+
+const Status & status() {
+    static const Status s = [] {
+        const Status found = install();
+        warn_of_unknown_choice();
+        if (found.is_active) {
+            log_line(LogLevel::debug, "CPU kernels: " + found.table);
+        } else if (found.is_possible) {
+            log_line(LogLevel::warning, "eaglecpp's CPU kernels are off, and ggml's slower ones run: " + found.why_not);
+        } else {
+            log_line(LogLevel::debug, "CPU kernels off: " + found.why_not);
+        }
+        return found;
+    }();
+    return s;
+}
+
+ggml_backend_buffer_type_t weights_buffer_type() {
+    return status().is_active ? ours.weights : nullptr;
+}
+
+bool can_hold(ggml_type type, int64_t n_in) {
+    if (!status().is_active) return false;
+    const PackedProduct * p = ours.table->packed(type);
+    return p && n_in % p->n_unit == 0;
+}
+
+void name_graph(ggml_cgraph * graph) {
+    static std::atomic<uint64_t> n_named{0};
+    constexpr uint64_t not_of_ggml = 1ull << 63;
+    if (status().is_active) ((abi::Graph *)graph)->uid = not_of_ggml | ++n_named;
+}
+
+void take_graphs_of(ggml_backend_t backend, bool fuses) {
+    if (!status().is_active || !backend) return;
+    ggml_backend_dev_t device = ggml_backend_get_device(backend);
+    if (!device || ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return;
+    abi::BackendInterface & calls = ((abi::Backend *)backend)->iface;
+    calls.graph_compute = compute_in_place_of(calls.graph_compute, fuses);
+    if (fuses && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
+}
+
+LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(scope) {
+    scope.is_loading = kernels && status().is_active;
+    scope.is_repacking = repack;
+    scope.packs_later = is_mapped;
+}
+
+LoadScope::~LoadScope() {
+    scope = before_;
+    LatePacking::start_all();
+}
+
+ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(scope) {
+    scope.is_computing = on && status().is_active;
+    scope.late_logits = scope.is_computing ? logits : nullptr;
+}
+
+ComputeScope::~ComputeScope() {
+    scope = before_;
+}
+
+}  // namespace eaglecpp::kernels

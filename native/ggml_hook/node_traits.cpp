@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: MIT
+#include <atomic>
+#include <new>
+
+#include "ggml_hook/fusion.h"
+#include "ggml_hook/hook_state.h"
+#include "kernels/attention.h"
+#include "kernels/product_ops.h"
+
+namespace eaglecpp::kernels {
+
+namespace {
+
+// What computes a node, and in how much scratch memory.
+class Traits : public abi::TensorTraits {
+  public:
+    using Size = size_t (*)(int n_threads, const ggml_tensor * op);
+    using Compute = void (*)(const ComputeParams & params, ggml_tensor * op);
+    Traits(Size size, Compute compute) : size_(size), compute_(compute) {}
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        size = size_(n_threads, op);
+        return true;
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        compute_(*params, op);
+        return true;
+    }
+
+  private:
+    Size size_;
+    Compute compute_;
+};
+
+// Operations that ggml could compute, too. The thread that starts a graph asks for the work sizes; whether it is inside
+// a ComputeScope is written on the node then, for the threads that compute it. `extra` of a node is free: the CPU
+// backend uses it for weights only.
+class Tagged : public Traits {
+  public:
+    using Traits::Traits;
+    bool work_size(int n_threads, const ggml_tensor * op, size_t & size) override {
+        const_cast<ggml_tensor *>(op)->extra = scope.is_computing ? this : nullptr;
+        return scope.is_computing && Traits::work_size(n_threads, op, size);
+    }
+    bool compute_forward(ComputeParams * params, ggml_tensor * op) override {
+        return op->extra == this && Traits::compute_forward(params, op);
+    }
+};
+
+void compute_packed(const ComputeParams & params, ggml_tensor * op) {
+    finish_packing(op->src[0]);
+    multiply_packed(*ours.table, params, op);
+}
+
+void compute_step(const ComputeParams & params, ggml_tensor * op) {
+    const Step & step = Step::of(op);
+    for (const ggml_tensor * p : step.products) finish_packing(p->src[0]);
+    step.compute(*ours.table, params);
+}
+
+// ggml's classes have other names than those of ggml_abi.h, which UBSan would take for a mistake.
+#if defined(__GNUC__)
+#define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
+#else
+#define FOREIGN_CLASS
+#endif
+
+// Asked in the place of one of ggml's own types, which is asked about all that is not ours.
+class Extra : public abi::ExtraBufferType {
+  public:
+    FOREIGN_CLASS bool supports_op(ggml_backend_dev_t dev, const ggml_tensor * op) override {
+        return ggmls->supports_op(dev, op);
+    }
+
+    FOREIGN_CLASS abi::TensorTraits * get_tensor_traits(const ggml_tensor * op) override {
+        abi::TensorTraits * ours = traits(op);
+        return ours ? ours : ggmls->get_tensor_traits(op);
+    }
+
+    abi::ExtraBufferType * ggmls = nullptr;
+
+  private:
+    abi::TensorTraits * traits(const ggml_tensor * op) {
+        switch (op->op) {
+            case GGML_OP_GLU:
+            case GGML_OP_MUL:
+            case GGML_OP_RMS_NORM:
+            case GGML_OP_ROPE:
+            case GGML_OP_SET_ROWS:
+                return Step::is_step(op) ? &steps_ : nullptr;
+            case GGML_OP_MUL_MAT:
+            case GGML_OP_MUL_MAT_ID:
+                if (Step::is_step(op)) return &steps_;
+                if (is_ours(op->src[0])) return &packed_;
+                return is_for(op, dense_) && can_multiply_dense(*ours.table, op) ? &dense_ : nullptr;
+            case GGML_OP_FLASH_ATTN_EXT:
+                return is_for(op, attention_) && ours.table->attention && attention_fits(op) ? &attention_ : nullptr;
+            default:
+                return nullptr;
+        }
+    }
+
+    // being planned by a thread of ours, or planned so
+    static bool is_for(const ggml_tensor * op, const Tagged & tagged) {
+        return scope.is_computing || op->extra == &tagged;
+    }
+
+    // Nobody else can compute products of packed weights.
+    Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); }, compute_packed};
+    // several nodes at once, in the place of one of them (fusion.h)
+    Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); }, compute_step};
+    Tagged dense_{dense_work_size,
+                  [](const ComputeParams & params, ggml_tensor * op) { multiply_dense(*ours.table, params, op); }};
+    Tagged attention_{[](int n, const ggml_tensor * op) { return ours.table->attention_work_size(n, op); },
+                      [](const ComputeParams & params, ggml_tensor * op) { ours.table->attention(params, op); }};
+};
+
+std::atomic<GraphCompute> compute_of_ggml_{nullptr};
+
+bool is_packed_product(const ggml_tensor * node) {
+    return (node->op == GGML_OP_MUL_MAT || node->op == GGML_OP_MUL_MAT_ID) && is_ours(node->src[0]);
+}
+
+// ggml's CPU backend frees its work buffer before it makes a larger one: where there is no memory for that, it would go
+// on to write into the old one, and free it again.
+ggml_status compute_by_ggml(ggml_backend_t backend, ggml_cgraph * graph) {
+    try {
+        return compute_of_ggml_.load()(backend, graph);
+    } catch (const std::bad_alloc &) {
+        auto & cpu = *(abi::CpuContext *)((abi::Backend *)backend)->context;
+        cpu.work_data = nullptr;
+        cpu.work_size = 0;
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+}
+
+ggml_status compute_graph(ggml_backend_t backend, ggml_cgraph * graph) {
+    if (!scope.is_computing) return compute_by_ggml(backend, graph);
+    thread_local Fusions fusions;
+    const Fusion * fusion = nullptr;
+    try {
+        fusion = &fusions.of(graph, ((abi::Graph *)graph)->uid, is_packed_product);
+    } catch (const std::bad_alloc &) {
+        return GGML_STATUS_ALLOC_FAILED;
+    }
+    const Fusion::Marks marks(*fusion);
+    return compute_by_ggml(backend, graph);
+}
+
+}  // namespace
+
+abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls) {
+    static Extra extra;
+    extra.ggmls = ggmls;
+    return &extra;
+}
+
+GraphCompute compute_in_place_of(GraphCompute of_ggml, bool fuses) {
+    if (of_ggml != compute_graph && of_ggml != compute_by_ggml) compute_of_ggml_ = of_ggml;
+    return fuses ? compute_graph : compute_by_ggml;
+}
+
+}  // namespace eaglecpp::kernels

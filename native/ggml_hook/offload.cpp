@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+#include "ggml_hook/offload.h"
+
+#include <ggml-backend.h>
+
+#include <atomic>
+#include <map>
+#include <mutex>
+
+#include "ggml_hook/ggml_abi.h"
+#include "ggml_hook/hook.h"
+
+namespace eaglecpp {
+
+namespace {
+
+using OffloadOp = bool (*)(ggml_backend_dev_t, const ggml_tensor *);
+
+thread_local int n_scopes = 0;
+
+std::mutex mutex;
+
+// what each device answers by itself; devices are never removed
+std::map<ggml_backend_dev_t, OffloadOp> & own_answers() {
+    static std::map<ggml_backend_dev_t, OffloadOp> all;
+    return all;
+}
+
+bool offload_op(ggml_backend_dev_t device, const ggml_tensor * op) {
+    if (n_scopes > 0) return false;
+    OffloadOp own = nullptr;
+    {
+        const std::lock_guard<std::mutex> lock(mutex);
+        own = own_answers().at(device);
+    }
+    return own(device, op);
+}
+
+// again for devices that were added since
+void install() {
+    if (!kernels::is_known_ggml()) return;
+    const std::lock_guard<std::mutex> lock(mutex);
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        auto & iface = ((kernels::abi::Device *)dev)->iface;
+        if (!iface.offload_op || iface.offload_op == offload_op) continue;
+        own_answers()[dev] = iface.offload_op;
+        // other threads ask meanwhile
+        ((std::atomic<OffloadOp> *)&iface.offload_op)->store(offload_op, std::memory_order_release);
+    }
+}
+
+}  // namespace
+
+NoOffloadScope::NoOffloadScope(bool on) : on_(on) {
+    if (!on_) return;
+    install();
+    ++n_scopes;
+}
+
+NoOffloadScope::~NoOffloadScope() {
+    if (on_) --n_scopes;
+}
+
+}  // namespace eaglecpp

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// A buffer type of ggml's CPU backend that keeps weights in our packed form. The hook answers for the operations on
+// them.
+#include <cstring>
+#include <new>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "ggml_hook/hook_state.h"
+#include "ggml_hook/late_packing.h"
+#include "kernels/product_ops.h"
+
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
+
+namespace eaglecpp::kernels {
+
+namespace {
+
+abi::BufferInit init_ = nullptr;
+
+constexpr size_t n_alignment = 64, n_large_page = 2 << 20;
+
+std::align_val_t alignment_of(size_t n) {
+    return std::align_val_t(n < n_large_page ? n_alignment : n_large_page);
+}
+
+// In large pages where the system has them: one row reads every page once, and 4 KB pages cost a tenth of the
+// bandwidth.
+uint8_t * allocate(size_t n) {
+    auto * p = (uint8_t *)::operator new(n, alignment_of(n), std::nothrow);
+#ifdef __linux__
+    if (p && n >= n_large_page) madvise(p, n, MADV_HUGEPAGE);
+#endif
+    return p;
+}
+
+struct Memory {
+    uint8_t * base;
+    size_t size;
+    ~Memory() { ::operator delete(base, alignment_of(size)); }
+};
+
+// What a buffer's context points to. Packing ends before the memory goes.
+struct Packed {
+    Memory memory;
+    LatePacking late;
+};
+
+Packed & packed(ggml_backend_buffer_t buffer) {
+    return *(Packed *)((abi::Buffer *)buffer)->context;
+}
+
+const char * type_name(ggml_backend_buffer_type_t) {
+    return "EAGLECPP_PACKED";
+}
+
+size_t alignment(ggml_backend_buffer_type_t) {
+    return n_alignment;
+}
+
+size_t alloc_size(ggml_backend_buffer_type_t, const ggml_tensor * t) {
+    return can_pack(*ours.table, t) ? packed_bytes(*ours.table, t) : ggml_nbytes(t);
+}
+
+void free_buffer(ggml_backend_buffer_t b) {
+    delete &packed(b);
+}
+
+void * base(ggml_backend_buffer_t b) {
+    return packed(b).memory.base;
+}
+
+void memset_tensor(ggml_backend_buffer_t b, ggml_tensor * t, uint8_t value, size_t, size_t) {
+    packed(b).late.finish(t->data);
+    std::memset(t->data, value, alloc_size(nullptr, t));
+}
+
+// Whole matrices only: a row of the file is spread over its group.
+void set_tensor(ggml_backend_buffer_t b, ggml_tensor * t, const void * data, size_t offset, size_t size) {
+    if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
+        packed(b).late.finish(t->data);
+        packed(b).late.add(*ours.table, t, data, (uint8_t *)t->data, scope.packs_later);
+    } else {
+        fail(ErrorKind::broken, "tensor '%s': packed weights can only be written as a whole", ggml_get_name(t));
+    }
+}
+
+// Nobody reads packed weights back; ggml would call a null pointer.
+void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
+    std::memset(data, 0, size);
+    log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");
+}
+
+void clear(ggml_backend_buffer_t b, uint8_t value) {
+    packed(b).late.finish_all();
+    std::memset(packed(b).memory.base, value, packed(b).memory.size);
+}
+
+ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
+    uint8_t * memory = allocate(size);
+    if (!memory) return nullptr;
+    abi::BufferInterface iface = {};
+    iface.free_buffer = free_buffer;
+    iface.get_base = base;
+    iface.memset_tensor = memset_tensor;
+    iface.set_tensor = set_tensor;
+    iface.get_tensor = get_tensor;
+    iface.clear = clear;
+    return init_(type, iface, new Packed{{memory, size}, {}}, size);
+}
+
+}  // namespace
+
+abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init) {
+    static abi::BufferType type = {};
+    init_ = init;
+    type.iface.get_name = type_name;
+    type.iface.alloc_buffer = alloc_buffer;
+    type.iface.get_alignment = alignment;
+    type.iface.get_alloc_size = alloc_size;
+    type.device = cpu;
+    return &type;
+}
+
+void finish_packing(const ggml_tensor * weights) {
+    const ggml_tensor * w = weights->view_src ? weights->view_src : weights;
+    packed(w->buffer).late.finish(w->data);
+}
+
+}  // namespace eaglecpp::kernels

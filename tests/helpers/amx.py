@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: MIT
+"""llama.cpp itself on virtual machines that claim AMX and do not have it, where its repacked weights end the
+process.
+"""
+
+from __future__ import annotations
+
+from eaglecpp import lowlevel
+
+__all__ = ["spare_llama_cpp"]
+
+_WITHOUT_REPACKING = """
+import llama_cpp.llama_cpp as _llama
+_defaults = _llama.llama_model_default_params
+def _without_repacking():
+    params = _defaults()
+    params.use_extra_bufts = False
+    return params
+_llama.llama_model_default_params = _without_repacking
+"""
+
+
+def spare_llama_cpp() -> str:
+    """What a program that uses llama_cpp begins with, so that it runs on such a machine; "" on others."""
+    amx = lowlevel.system_info()["amx"]
+    return _WITHOUT_REPACKING if amx["claimed"] and not amx["works"] else ""

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: MIT
+"""`killed_everywhere`: what an operation leaves when it is killed before any one of its file operations.
+
+Not at random: a child dies at its first operation on a folder, the next one at its second, and so on until
+one lives to the end. `sys.addaudithook` announces every operation before it happens.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["killed_everywhere"]
+
+KILLED = 137
+
+
+def killed_everywhere(root: Path, operation: Callable[[], object], check: Callable[[], None]) -> int:
+    """Runs the operation in children that die ever later; `check` looks at what each left. Returns how many
+    died.
+    """
+    for n_allowed in range(10_000):
+        code = in_child(root, operation, n_allowed)
+        if code == 0:
+            return n_allowed
+        assert code == KILLED, f"the child failed by itself with {code}"
+        check()
+    raise AssertionError("the operation never ended")
+
+
+def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int:
+    """The exit code of a child that dies before its file operation number `n_allowed` below `root`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking beside threads; this child has none
+        child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        left, prefix = n_allowed, str(root)
+
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            nonlocal left
+            touches = event == "open" or event.startswith(("os.", "shutil."))
+            if touches and any(
+                isinstance(arg, str | os.PathLike) and str(arg).startswith(prefix) for arg in args
+            ):
+                left -= 1
+                if left < 0:
+                    os._exit(KILLED)
+
+        sys.addaudithook(hook)
+        operation()
+    except BaseException:
+        os._exit(1)
+    os._exit(0)

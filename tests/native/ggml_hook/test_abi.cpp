@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: MIT
+// native/ggml_hook/ggml_abi.h, compute.h and the signatures in native/target/llama_bridge.cpp against the sources they
+// repeat: compiled, so the same. Built where those are at hand:
+//   cmake ... -DEAGLECPP_LLAMA_SOURCE=<vendor/llama.cpp of the llama-cpp-python sdist>
+#include "ggml-backend-impl.h"
+#include "ggml-cpu/traits.h"
+#include "ggml-impl.h"
+#include "llama-context.h"
+#include "llama-ext.h"
+#include "llama-model.h"
+
+#include <cstddef>
+#include <map>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "ggml_hook/ggml_abi.h"
+#include "kernels/compute.h"
+
+using namespace eaglecpp::kernels;
+
+#define SAME_FIELD(ours, theirs, field)                                               \
+    static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                 \
+                      std::is_same_v<decltype(ours::field), decltype(theirs::field)>, \
+                  #theirs "::" #field)
+#define SAME_PLACE(ours, theirs, field) \
+    static_assert(offsetof(ours, field) == offsetof(theirs, field), #theirs "::" #field)
+
+using TheirTypeI = ggml_backend_buffer_type_i;
+using TheirBufferI = ggml_backend_buffer_i;
+static_assert(sizeof(abi::BufferTypeInterface) == sizeof(TheirTypeI), "ggml_backend_buffer_type_i");
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_name);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, alloc_buffer);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alignment);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_max_size);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alloc_size);
+SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, is_host);
+static_assert(sizeof(abi::BufferType) == sizeof(ggml_backend_buffer_type), "ggml_backend_buffer_type");
+SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, device);
+SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, context);
+
+static_assert(sizeof(abi::BufferInterface) == sizeof(TheirBufferI), "ggml_backend_buffer_i");
+SAME_FIELD(abi::BufferInterface, TheirBufferI, free_buffer);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_base);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, init_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, memset_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor_2d);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor_2d);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, cpy_tensor);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, clear);
+SAME_FIELD(abi::BufferInterface, TheirBufferI, reset);
+static_assert(sizeof(abi::Buffer) == sizeof(ggml_backend_buffer), "ggml_backend_buffer");
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, buft);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, context);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, size);
+SAME_FIELD(abi::Buffer, ggml_backend_buffer, usage);
+
+using TheirDeviceI = ggml_backend_device_i;
+static_assert(sizeof(abi::DeviceInterface) == sizeof(TheirDeviceI), "ggml_backend_device_i");
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_name);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_description);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_memory);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_props);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, init_backend);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_buffer_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_host_buffer_type);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, buffer_from_host_ptr);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_op);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_buft);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, offload_op);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_new);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_free);
+SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_synchronize);
+static_assert(sizeof(abi::Device) == sizeof(ggml_backend_device), "ggml_backend_device");
+SAME_FIELD(abi::Device, ggml_backend_device, reg);
+SAME_FIELD(abi::Device, ggml_backend_device, context);
+
+using TheirRegistryI = ggml_backend_reg_i;
+static_assert(sizeof(abi::RegistryInterface) == sizeof(TheirRegistryI), "ggml_backend_reg_i");
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_name);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device_count);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device);
+SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_proc_address);
+static_assert(sizeof(abi::Registry) == sizeof(ggml_backend_reg), "ggml_backend_reg");
+SAME_PLACE(abi::Registry, ggml_backend_reg, iface);
+SAME_FIELD(abi::Registry, ggml_backend_reg, context);
+
+static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
+SAME_FIELD(ComputeParams, ggml_compute_params, ith);
+SAME_FIELD(ComputeParams, ggml_compute_params, nth);
+SAME_FIELD(ComputeParams, ggml_compute_params, wsize);
+SAME_FIELD(ComputeParams, ggml_compute_params, wdata);
+SAME_PLACE(ComputeParams, ggml_compute_params, threadpool);
+SAME_FIELD(ComputeParams, ggml_compute_params, use_ref);
+
+using TheirBackendI = ggml_backend_i;
+static_assert(sizeof(abi::BackendInterface) == sizeof(TheirBackendI), "ggml_backend_i");
+SAME_FIELD(abi::BackendInterface, TheirBackendI, get_name);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_plan_compute);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_compute);
+SAME_FIELD(abi::BackendInterface, TheirBackendI, event_record);
+static_assert(sizeof(abi::Backend) == sizeof(ggml_backend), "ggml_backend");
+SAME_PLACE(abi::Backend, ggml_backend, iface);
+SAME_FIELD(abi::Backend, ggml_backend, device);
+SAME_FIELD(abi::Backend, ggml_backend, context);
+static_assert(sizeof(abi::Graph) == sizeof(ggml_cgraph), "ggml_cgraph");
+SAME_FIELD(abi::Graph, ggml_cgraph, n_nodes);
+SAME_FIELD(abi::Graph, ggml_cgraph, nodes);
+SAME_FIELD(abi::Graph, ggml_cgraph, use_counts);
+SAME_FIELD(abi::Graph, ggml_cgraph, uid);
+
+// the order of virtual functions cannot be asked for; their signatures can
+static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::work_size),
+                             bool (ggml::cpu::tensor_traits::*)(int, const ggml_tensor *, size_t &)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::compute_forward),
+                             bool (ggml::cpu::tensor_traits::*)(ggml_compute_params *, ggml_tensor *)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::supports_op),
+                             bool (ggml::cpu::extra_buffer_type::*)(ggml_backend_dev_t, const ggml_tensor *)>);
+static_assert(std::is_same_v<decltype(&ggml::cpu::extra_buffer_type::get_tensor_traits),
+                             ggml::cpu::tensor_traits * (ggml::cpu::extra_buffer_type::*)(const ggml_tensor *)>);
+static_assert(sizeof(abi::ExtraBufferType) == sizeof(ggml::cpu::extra_buffer_type));
+
+// libllama's own, which llama_bridge.cpp calls by their mangled names
+using Tensors = std::vector<std::pair<std::string, ggml_tensor *>>;
+using Memory = std::map<ggml_backend_buffer_type_t, llama_memory_breakdown_data>;
+static_assert(std::is_same_v<decltype(&llama_set_embeddings_layer_inp), void (*)(llama_context *, uint32_t, bool)>);
+static_assert(std::is_same_v<decltype(&llama_get_embeddings_layer_inp), float * (*)(llama_context *, uint32_t)>);
+static_assert(std::is_same_v<decltype(&llama_set_embeddings_nextn), void (*)(llama_context *, bool, bool)>);
+static_assert(std::is_same_v<decltype(&llama_get_embeddings_nextn), float * (*)(llama_context *)>);
+static_assert(std::is_same_v<decltype(&llama_internal_get_tensor_map), const Tensors & (*)(const llama_model *)>);
+static_assert(
+    std::is_same_v<decltype(&llama_model::get_tensor), const ggml_tensor * (llama_model::*)(const char *) const>);
+static_assert(std::is_same_v<decltype(&llama_context::get_sched), ggml_backend_sched_t (llama_context::*)() const>);
+static_assert(std::is_same_v<decltype(&llama_get_memory_breakdown), Memory (*)(const llama_context *)>);
+static_assert(sizeof(llama_memory_breakdown_data) == 3 * sizeof(size_t));

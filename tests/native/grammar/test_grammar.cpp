@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: MIT
+// Grammars: what may follow a text, how hostile ones are refused, and what they cost at most.
+#include <chrono>
+#include <memory>
+#include <set>
+
+#include "../algo/random.h"
+#include "../check.h"
+#include "base/error.h"
+#include "grammar/matcher.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+namespace {
+
+// Single bytes, and some words and ends of characters.
+const std::vector<std::string> & vocabulary() {
+    static const std::vector<std::string> all = [] {
+        std::vector<std::string> out;
+        for (int byte = 0; byte < 256; ++byte) out.push_back(std::string(1, (char)byte));
+        for (const char * piece : {"aa", "aaaa", "ab", "abc", "\"a\"", "é", "éa", "日本", "a日", "\xE6\x97", "\xA5",
+                                   "()", "((", "{\"", "\":", "true", "<t>", ""}) {
+            out.push_back(piece);
+        }
+        out.push_back("<end>");
+        return out;
+    }();
+    return all;
+}
+
+const Token end_token = (Token)vocabulary().size() - 1, named_token = end_token - 2;
+
+Grammar grammar(const std::string & text) {
+    return Grammar(text, [](const std::string & name) { return name == "<t>" ? named_token : -1; });
+}
+
+GrammarMatcher matcher(const std::string & text) {
+    static const auto pieces = [] {
+        std::vector<bool> is_end(vocabulary().size(), false);
+        is_end[end_token] = true;
+        return std::make_shared<TokenPieces>(vocabulary(), is_end);
+    }();
+    return GrammarMatcher(std::make_shared<Grammar>(grammar(text)), pieces);
+}
+
+// the text as single bytes
+Tokens bytes(const std::string & text) {
+    Tokens out;
+    for (char c : text) out.push_back((unsigned char)c);
+    return out;
+}
+
+// "yes": a whole text; "part": the beginning of one; "no"
+std::string verdict(const std::string & rules, const std::string & text) {
+    GrammarMatcher m = matcher(rules);
+    for (Token byte : bytes(text)) {
+        if (!m.allows(byte)) return "no";
+        m.accept(byte);
+    }
+    return m.allows(end_token) ? "yes" : "part";
+}
+
+void check_texts(const std::string & rules, const std::vector<std::string> & yes, const std::vector<std::string> & part,
+                 const std::vector<std::string> & no) {
+    const auto check = [&](const std::vector<std::string> & texts, const char * expected) {
+        for (const std::string & text : texts) {
+            const std::string found = verdict(rules, text);
+            CHECK_MSG(found == expected, strf("%s: '%s' is '%s'", rules.c_str(), text.c_str(), found.c_str()));
+        }
+    };
+    check(yes, "yes"), check(part, "part"), check(no, "no");
+}
+
+void texts_follow_all_forms_of_rules() {
+    check_texts("root ::= \"ab\" | \"ac\" [x-z]?", {"ab", "ac", "acy"}, {"", "a"}, {"b", "aba", "aca"});
+    check_texts("root ::= [^a-c\\n] . [\\x41\\u00e9]", {"dzA", "日é\xC3\xA9"}, {"d", "日"}, {"a", "\n"});
+    check_texts("root ::= \"a\"{2,4} \"b\"", {"aab", "aaaab"}, {"aaaa"}, {"ab", "aaaaa"});
+    check_texts("root ::= (\"a\" | \"b\" \"c\"){2}", {"aa", "abc", "bcbc"}, {"b", "a"}, {"aaa", "bb"});
+    check_texts("root ::= \"a\"{3,}", {"aaa", "aaaaaaa"}, {"aa"}, {"b"});
+    check_texts("root ::= (\"a\"?){2,3} \"b\"", {"b", "ab", "aaab"}, {"aaa"}, {"aaaa"});
+    check_texts("root ::= \"ab\"* \"c\"+ \"a\"{0}", {"c", "ababcc"}, {"aba"}, {"aa", "ca"});
+    check_texts("root ::= x # note\n# another\nx ::= \"(\" x \")\" | \"\" |\n  [a-b-]\n", {"", "(())", "(-)", "b"},
+                {"(", "((a)"}, {")", "c", "(a))"});
+    check_texts("root ::= a a \"x\"\na ::= b?\nb ::= \"b\" | c*\nc ::= \"c\"", {"x", "bx", "cccx", "bcx", "bbx"},
+                {"bb", "cb"}, {"bbb", "bcbx"});
+    check_texts("root ::= ((\"a\"*)* \"b\")*", {"", "aab", "bbab"}, {"a", "ba"}, {"c"});
+    check_texts("root ::= \"a\"+* \"b\"", {"b", "aab"}, {"a"}, {"c"});
+    check_texts("root ::= [z-a] | \"a\"", {"a"}, {""}, {"z", "b"});
+    check_texts("root ::= old\nold ::= \"a\"\nold ::= \"b\"", {"b"}, {""}, {"a"});  // the last one holds
+}
+
+void tokens_are_cut_anywhere_in_characters() {
+    GrammarMatcher m = matcher("root ::= [日-本]+ \"é\"");
+    std::set<std::string> found;
+    const std::vector<bool> first = m.allowed();
+    for (size_t i = 0; i < first.size(); ++i) {
+        if (first[i]) found.insert(vocabulary()[i]);
+    }
+    CHECK((found == std::set<std::string>{"日本", "\xE6", "\xE6\x97"}));
+    for (const char * piece : {"\xE6\x97", "\xA5"}) {
+        const auto it = std::find(vocabulary().begin() + 256, vocabulary().end(), piece);
+        CHECK(m.allows((Token)(it - vocabulary().begin())));
+        m.accept((Token)(it - vocabulary().begin()));
+    }
+    m.accept(0xE6);  // a text does not end within a character
+    CHECK(!m.allows(end_token) && m.allows(0x97) && !m.allows('a'));
+    m.accept(0x97), m.accept(0xA5);
+    CHECK(!m.allows(0xA5) && !m.allows(end_token) && m.allows(0xC3));
+    CHECK_THROWS(m.accept(0xA5), "does not fit the grammar");
+}
+
+void single_tokens_can_be_asked_for() {
+    GrammarMatcher m = matcher("root ::= <t> !<t>* <[300]> | \"<\"");
+    CHECK_THROWS(grammar("root ::= <none>"), "exactly one token");
+    CHECK(m.allows(named_token) && m.allows('<') && !m.allows('t'));
+    m.accept(named_token);
+    CHECK(m.allows('<') && !m.allows(named_token) && !m.allows(end_token));
+    const std::vector<bool> mask = m.allowed();
+    for (Token token = 0; token < (Token)mask.size(); ++token) {
+        const bool begins = vocabulary()[token].size() == 1 && token >= 0x80;  // part of a character
+        const bool expected = token != named_token && token != end_token && token != 0 &&
+                              !vocabulary()[token].empty() && !begins && vocabulary()[token] != "\xE6\x97";
+        CHECK_MSG(mask[token] == expected, strf("token %d", token));
+    }
+}
+
+// the mask is what asking for each token says, on random texts
+void masks_agree_with_single_questions() {
+    const char * const all[] = {
+        "root ::= v\nv ::= \"{\" (s \":\" v (\",\" s \":\" v)*)? \"}\" | \"[\" (v (\",\" v)*)? \"]\" | s | \"true\"\n"
+        "s ::= \"\\\"\" [^\"\\\\]* \"\\\"\"",
+        "root ::= (\"a\" | \"aa\" | \"ab\"){2,9} [日-本é]*",
+        "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"(\" s | \"\"",
+        "root ::= (x? x? x? x?)+\nx ::= [a-c] | <t> | \"()\" !<t>",
+    };
+    Random random(3);
+    for (const char * text : all) {
+        for (int repeat = 0; repeat < 20; ++repeat) {
+            GrammarMatcher m = matcher(text);
+            for (int n = 0; n < 30; ++n) {
+                const std::vector<bool> mask = m.allowed();
+                Tokens may;
+                for (Token token = 0; token < (Token)mask.size(); ++token) {
+                    CHECK_MSG(mask[token] == m.allows(token), strf("%s: token %d behind %d", text, token, n));
+                    if (mask[token] && token != end_token) may.push_back(token);
+                }
+                if (may.empty()) break;
+                Tokens path = {may[random.integer(0, (int)may.size() - 1)]};
+                const std::vector<bool> ahead = m.allows_behind(path, bytes("abc()\"日"));
+                m.accept(path[0]);
+                for (size_t i = 0; i < ahead.size(); ++i) CHECK(ahead[i] == m.allows(bytes("abc()\"日")[i]));
+            }
+        }
+    }
+}
+
+void what_is_wrong_is_said_with_its_place() {
+    CHECK_THROWS(grammar("root ::= (\"a\"\n"), "line 2, column 1: expected an element or ), found the end");
+    CHECK_THROWS(grammar("root ::= \"a\" )"),
+                 "line 1, column 14: expected an element or the end of the line, found ')'");
+    CHECK_THROWS(grammar("root ::= \"a\nb"), "expected a character, found the end");
+    CHECK_THROWS(grammar("root ::= \"\\q\""), "behind a backslash, found 'q\"'");
+    CHECK_THROWS(grammar("root ::= *"), "something to repeat");
+    CHECK_THROWS(grammar("root ::= []"), "at least one character");
+    CHECK_THROWS(grammar("root = \"a\""), "expected ::=, found '= \"a\"'");
+    CHECK_THROWS(grammar("x ::= \"a\""), "no rule 'root'");
+    CHECK_THROWS(grammar("root ::= none"), "a rule 'none' and does not define it");
+    CHECK_THROWS(grammar("root ::= \"a\"{5,2}"), "{5,2} asks for at least 5 and at most 2");
+    CHECK_THROWS(grammar("root ::= \"a\"{99999999999999999999}"), "at most 1000000000, found 99999999999999999999");
+    CHECK_THROWS(grammar("root ::= <[99999999999]>"), "token ids: at most 2147483647");
+    CHECK_THROWS(grammar("root ::= root \"a\" | \"b\""), "rule 'root' can begin with itself");
+    CHECK_THROWS(grammar("root ::= b\nb ::= c* root\nc ::= \"c\""), "can begin with itself");
+    CHECK_THROWS(grammar("root ::= (\"a\"? root)* \"b\""), "can begin with itself");
+    CHECK_THROWS(grammar("root ::= <" + std::string(100, 't') + ">"), "at most 64 bytes, found 102");
+    std::string names = "root ::= ";
+    for (int i = 0; i < 300; ++i) names += "<t> ";
+    CHECK_THROWS(grammar(names), "at most 256 tokens");
+    CHECK_THROWS(grammar("root ::= \"" + std::string(1 << 20, 'a') + "\""), "at most 1048576 bytes, found");
+}
+
+std::string repeated(const std::string & piece, int n) {
+    std::string out;
+    for (int i = 0; i < n; ++i) out += piece;
+    return out;
+}
+
+// Feeds what is allowed, a's or anything, and says why it ended: "" = n tokens were read.
+std::string endure(const std::string & text, int n, bool any = true, size_t * most_frames = nullptr) {
+    try {
+        GrammarMatcher m = matcher(text);
+        Random random(5);
+        for (int i = 0; i < n; ++i) {
+            if (most_frames) *most_frames = std::max(*most_frames, m.n_frames());
+            if (!any && m.allows('a')) {
+                m.accept('a');
+                continue;
+            }
+            const std::vector<bool> & mask = m.allowed();
+            Tokens may;
+            for (Token token = 1; token < (Token)mask.size(); ++token) {
+                if (mask[token] && token != end_token) may.push_back(token);
+            }
+            if (may.empty()) return "nothing allowed";
+            m.accept(may[random.integer(0, (int)may.size() - 1)]);
+        }
+    } catch (const Error & e) {
+        return e.kind == ErrorKind::grammar ? e.what() : std::string("another kind: ") + e.what();
+    }
+    return "";
+}
+
+// What killed the process or held it for minutes with llama.cpp's parser and sampler. No time is measured: steps are
+// counted, and ctest has a limit of its own.
+void hostile_grammars_cost_little_or_end() {
+    const int n = 100000;
+    CHECK(endure("root ::= " + repeated("(", n) + "\"a\"" + repeated(")", n), 1) == "");
+    std::string chain = "root ::= r0\n";
+    for (int i = 0; i < 50000; ++i) chain += strf("r%d ::= r%d\n", i, i + 1);
+    CHECK(endure(chain + "r50000 ::= \"a\"", 1) == "");
+    CHECK(endure("root ::= " + repeated("(", n) + "\"a\"" + repeated(")?", n), 1) == "");
+    CHECK(endure("root ::= \"a\"{1000000000}", 2000) == "");
+    CHECK(endure("root ::= (((\"a\"{1000000}){1000000}){1000000}){1000000}", 2000) == "");
+    CHECK(endure("root ::= \"a\"" + repeated("*", n / 5), 300) == "");
+    std::string alternatives = "root ::= (x0";
+    for (int i = 1; i < 200; ++i) alternatives += strf(" | x%d", i);
+    alternatives += ")*\n";
+    for (int i = 0; i < 200; ++i) alternatives += strf("x%d ::= \"a\" \"a\"*\n", i);
+    CHECK(endure(alternatives, 300) == "");
+    // two ways to go on behind each character: 2^n stacks in llama.cpp
+    CHECK(endure("root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\"", 2000, false) == "");
+    CHECK(endure("root ::= " + repeated("\"a\"? ", 1000), 100) == "");
+    // each character doubles what one rule stands for
+    std::string doubling;
+    for (int i = 0; i < 40; ++i) doubling += strf("r%d ::= r%d r%d\n", i, i + 1, i + 1);
+    CHECK(endure("root ::= r0\n" + doubling + "r40 ::= \"a\"?", 300) == "");
+    // as ambiguous as can be: cubic, and ended
+    const std::string worst = endure("root ::= s\ns ::= \"a\" | \"a\" s | \"a\" s s | \"a\" s s s", 20000, false);
+    CHECK_MSG(worst.find("too ambiguous or too large here: one token may take 2000000 steps") != std::string::npos,
+              worst);
+    const std::string counting = endure("root ::= ((\"a\" | \"aa\"){1,100000} | \"a\"){1,100000}", 20000, false);
+    CHECK_MSG(counting.find("too ambiguous") != std::string::npos, counting);
+    CHECK(endure("root ::= \"a\" none\nnone ::= [z-a]", 5) == "nothing allowed");
+    CHECK(endure("root ::= x\nx ::= \"a\" x", 2000) == "");
+}
+
+void long_texts_need_no_more_memory() {
+    size_t most = 0;
+    CHECK(endure("root ::= \"\\\"\" ([^\"\\\\] | \"\\\\\" [\"n])* \"\\\"\" | [^\"]+", 20000, true, &most) == "");
+    CHECK_MSG(most < 100, strf("%zu frames", most));
+    // one that counts makes a new state for each character, and what is gone goes
+    most = 0;
+    CHECK(endure("root ::= [ab]{100000000}", 300000, false, &most) == "");
+    CHECK_MSG(most <= (size_t)GrammarLimits::n_frames, strf("%zu frames", most));
+    // one that remembers them all
+    const std::string deep = endure("root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"a\" s \"d\"", 400000, false);
+    CHECK_MSG(deep.find("remembers too much") != std::string::npos, deep);
+}
+
+// Damaged grammars are read or refused, and what is read can be followed.
+void any_text_is_read_or_refused() {
+    const std::vector<std::string> seeds = {
+        "root ::= (\"a\" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= <[97]> !<t> . \"\\x41\"?\n",
+        "root ::= s\ns ::= \"(\" s \")\" s | \"\"\nz ::= [\\]\\-a] ( s ( s )? ){0,}\r\n",
+        "root ::= \"日本\"{1,4} | ([ぁ-ゟ] | \"é\")*\n",
+    };
+    const std::string pieces = "()[]{}|*+?.\"\\^-<>!#:=\n ,019axrsuUt\xE6\xFF\x80";
+    Random random(11);
+    int n_read = 0;
+    for (int i = 0; i < 2000; ++i) {
+        std::string text = seeds[random.integer(0, (int)seeds.size() - 1)];
+        for (int n = random.integer(1, 4); n > 0; --n) {
+            const size_t at = (size_t)random.integer(0, (int)text.size() - 1);
+            const size_t size = std::min<size_t>((size_t)random.integer(1, 8), text.size() - at);
+            switch (random.integer(0, 3)) {
+                case 0:
+                    text[at] = pieces[random.integer(0, (int)pieces.size() - 1)];
+                    break;
+                case 1:
+                    text.insert(at, 1, pieces[random.integer(0, (int)pieces.size() - 1)]);
+                    break;
+                case 2:
+                    text.insert((size_t)random.integer(0, (int)text.size()), text.substr(at, size));
+                    break;
+                default:
+                    text.erase(at, text.size() > size ? size : 0);
+            }
+        }
+        const std::string why = endure(text, 8);
+        CHECK_MSG(why.find("another kind") == std::string::npos, why + ": " + text);
+        n_read += why.empty();
+    }
+    CHECK_MSG(n_read > 100 && n_read < 1900, strf("%d", n_read));
+}
+
+// What a draft asks must not change what the text may say, nor use up its steps.
+void drafts_have_steps_of_their_own() {
+    GrammarMatcher m = matcher("root ::= s\ns ::= \"a\" | \"a\" s | \"a\" s s | \"a\" s s s");
+    Tokens long_path(5000, 'a');
+    CHECK(m.allows_behind(long_path, {'a'}) == std::vector<bool>{false});
+    for (int i = 0; i < 50; ++i) {
+        CHECK(m.allows('a') && !m.allows('b'));
+        m.accept('a');
+    }
+    CHECK(m.allows_behind({'a', 'a'}, {'a', 'b'}) == (std::vector<bool>{true, false}));
+}
+
+}  // namespace
+
+int main() {
+    texts_follow_all_forms_of_rules();
+    tokens_are_cut_anywhere_in_characters();
+    single_tokens_can_be_asked_for();
+    masks_agree_with_single_questions();
+    what_is_wrong_is_said_with_its_place();
+    hostile_grammars_cost_little_or_end();
+    long_texts_need_no_more_memory();
+    any_text_is_read_or_refused();
+    drafts_have_steps_of_their_own();
+    return result();
+}

@@ -1,0 +1,252 @@
+# SPDX-License-Identifier: MIT
+"""Drafters that llama.cpp runs, a small model of the target's family or heads for further tokens (MTP): the
+same text, drafts that are accepted, and what cannot draft refused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import eaglecpp
+from eaglecpp.errors import MismatchError, UnsupportedError
+from helpers.stores import rename_token
+from helpers.tiny import make_target, prompt_ids
+from helpers.tiny_arch import make_head_file, make_mixture, make_with_assistant, make_with_head
+
+CHAIN = "chain:3"
+STRATEGIES = ("auto", "chain:1", CHAIN, "tree:k=2,depth=3,nodes=6", "tree:k=8,depth=4,nodes=24")
+OPTIONS: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "planner_cache": False}
+GREEDY: dict[str, Any] = {"ignore_eos": True, "temperature": 0.0}
+
+
+@dataclass(frozen=True)
+class Family:
+    """accepted: tokens of a round, at least. theirs: drafted and accepted by llama.cpp's own draft-mtp with
+    three tokens; it runs all heads of a file that has several, here the first one drafts.
+    """
+
+    target: Path
+    draft: str | Path
+    accepted: float = 1.2
+    theirs: tuple[int, int] | None = None
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """A target, and the same in 8 bits, which is its small model here."""
+    folder = tmp_path_factory.mktemp("family")
+    return Family(make_target(folder).gguf, make_target(folder, dtype="Q8_0").gguf, 3.0)
+
+
+@pytest.fixture(scope="module", params=["small", "glm4moe", "qwen35", "hy_v3", "gemma4"])
+def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, small: Family) -> Family:
+    folder = tmp_path_factory.mktemp("head")
+    match request.param:
+        case "small":
+            return small
+        case "glm4moe":
+            return Family(make_with_head(folder, "glm4moe"), "mtp", theirs=(675, 168))
+        case "qwen35":
+            return Family(make_with_head(folder, "qwen35"), "mtp", theirs=(428, 251))
+        case "gemma4":
+            return Family(*make_with_assistant(folder), theirs=(574, 201))
+    # in a file of their own
+    return Family(make_with_head(folder, "hy_v3"), make_head_file(folder, "hy_v3"))
+
+
+def _texts(engine: eaglecpp.Engine, **options: Any) -> list[list[int]]:
+    texts = []
+    for seed in range(4):
+        engine.clear()
+        made = engine.generate(prompt_ids(20 + seed, seed=seed), max_tokens=60, ignore_eos=True, **options)
+        texts.append(made.tokens)
+    return texts
+
+
+@pytest.mark.parametrize(
+    "sampling", [{"temperature": 0.0}, {"temperature": 0.8, "seed": 7}], ids=["greedy", "0.8"]
+)
+def test_the_same_text(family: Family, sampling: dict[str, Any]) -> None:
+    with eaglecpp.Engine.open(family.target, **OPTIONS) as engine:
+        plain = _texts(engine, **sampling)
+    with eaglecpp.Engine.open(family.target, draft=family.draft, n_draft_max=24, **OPTIONS) as engine:
+        for strategy in STRATEGIES:
+            if engine.chains_only and strategy.startswith("tree"):
+                continue
+            assert _texts(engine, strategy=strategy, **sampling) == plain, strategy
+
+
+def test_its_drafts_are_those_of_llama_cpp(family: Family) -> None:
+    """As many of the first, and as many of the later ones, which read a head's own states."""
+    n_drafted = n_accepted = 0
+    with eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine:
+        kind = "head" if family.accepted < 3.0 else "model"
+        assert engine.draft_info is not None and engine.draft_info["kind"] == kind
+        for i in range(4):
+            engine.clear()
+            made = engine.generate(prompt_ids(30 + i, seed=i), max_tokens=100, **GREEDY)
+            n_drafted += made.timings.draft_n
+            n_accepted += made.timings.draft_n_accepted
+    if family.theirs is None:
+        assert n_accepted > 0.2 * n_drafted
+    else:
+        assert (n_drafted, n_accepted) == pytest.approx(family.theirs, rel=0.02)
+
+
+def test_a_conversation_goes_on_and_back(family: Family) -> None:
+    """Prompts that share a beginning with what was said before, as the first and as the second turn."""
+    with (
+        eaglecpp.Engine.open(family.target, **OPTIONS) as plain,
+        eaglecpp.Engine.open(family.target, draft=family.draft, strategy=CHAIN, **OPTIONS) as engine,
+    ):
+        first = prompt_ids(40, seed=1)
+        for cut in (40, 25, 1, 39):
+            tokens = first[:cut] + prompt_ids(12, seed=cut)
+            texts = [one.generate(tokens, max_tokens=30, **GREEDY) for one in (plain, engine)]
+            assert texts[0].tokens == texts[1].tokens, cut
+            # rows of another text would not be accepted
+            assert texts[1].timings.acceptance_length > family.accepted, cut
+
+
+@pytest.mark.parametrize("n_ctx", [512, 64], ids=["with room", "full"])
+def test_several_conversations(family: Family, n_ctx: int) -> None:
+    """More than there is room for, so some are offloaded in between. An assistant's draft rows need free
+    cells of the target's cache.
+    """
+    prompts = [prompt_ids(20 + i, seed=i) for i in range(5)]
+    options: dict[str, Any] = {**GREEDY, **({"max_tokens": 40} if n_ctx == 512 else {})}
+    opened: dict[str, Any] = {**OPTIONS, "n_ctx": n_ctx, "n_sequences": 3}
+    with (
+        eaglecpp.Engine.open(family.target, **opened) as plain,
+        eaglecpp.Engine.open(family.target, draft=family.draft, **opened) as engine,
+    ):
+        expected = [one.tokens for one in plain.generate_many(prompts, **options)]
+        for strategy in (CHAIN, "auto", STRATEGIES[3]):
+            if engine.chains_only and strategy.startswith("tree"):
+                continue
+            made = engine.generate_many(prompts, strategy=strategy, **options)
+            assert [one.tokens for one in made] == expected, strategy
+            assert {one.finish_reason for one in made} == {"length"}
+
+
+def test_drafts_of_a_small_model_are_accepted(small: Family) -> None:
+    """Eight bits change hardly any of the likeliest tokens, and with shared noise few of the sampled ones."""
+    with eaglecpp.Engine.open(small.target, draft=small.draft, strategy="chain:4", **OPTIONS) as engine:
+        assert engine.draft_info is not None and engine.draft_info["kind"] == "model"
+        for sampling in ({"temperature": 0.0}, {"temperature": 0.8, "seed": 3}):
+            engine.clear()
+            made = engine.generate(prompt_ids(30), max_tokens=100, ignore_eos=True, **sampling)
+            assert made.timings.acceptance_length > 4.0, sampling
+            assert made.timings.rounds < 30, sampling
+
+
+def test_branches_see_their_own_ancestors(small: Family) -> None:
+    """The second-likeliest tokens, too, are followed by what the small model says behind them: with drafts of
+    its own text's kind a tree is accepted at least as far as a chain.
+    """
+    with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
+        lengths = {}
+        for strategy in ("chain:4", "tree:k=4,depth=4,nodes=30"):
+            engine.clear()
+            made = engine.generate(
+                prompt_ids(30),
+                max_tokens=120,
+                ignore_eos=True,
+                temperature=1.0,
+                seed=5,
+                rng="llama",
+                strategy=strategy,
+            )
+            lengths[strategy] = made.timings.acceptance_length
+    chain, tree = lengths.values()
+    assert tree > chain + 0.1
+
+
+def test_one_other_token_is_refused(small: Family, tmp_path: Path) -> None:
+    other = rename_token(small.draft, tmp_path / "other.gguf", 300)
+    with pytest.raises(MismatchError) as raised:
+        eaglecpp.Engine.open(small.target, draft=other, **OPTIONS)
+    for part in (str(other), str(small.target), "1 tokens differ", "the first is 300", "vocabulary"):
+        assert part in str(raised.value)
+
+
+def test_the_target_itself_is_refused(small: Family) -> None:
+    with pytest.raises(UnsupportedError, match=r"no heads for further tokens \(MTP\)"):
+        eaglecpp.Engine.open(small.target, draft=small.target, **OPTIONS)
+
+
+def test_another_method_is_refused_by_name(small: Family, tmp_path: Path) -> None:
+    import gguf
+
+    path = tmp_path / "other.gguf"
+    writer = gguf.GGUFWriter(path, "dflash")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
+        eaglecpp.Engine.open(small.target, draft=path, **OPTIONS)
+
+
+def test_the_shared_check_says_the_same(small: Family, tmp_path: Path) -> None:
+    """`create` and `pull` ask before anything is loaded."""
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.fit import check_fit
+
+    target = read_facts([small.target])
+    assert not check_fit(small.draft, target).is_drafter
+    other = rename_token(small.draft, tmp_path / "other.gguf", 300)
+    with pytest.raises(MismatchError, match="1 tokens differ, the first is 300"):
+        check_fit(other, target)
+
+
+def test_a_target_without_a_head(tmp_path: Path) -> None:
+    with pytest.raises(
+        UnsupportedError, match=r"target-qwen3moe.gguf: .* no heads for further tokens \(MTP\)"
+    ):
+        eaglecpp.Engine.open(make_mixture(tmp_path).target, draft="mtp", **OPTIONS)
+
+
+@pytest.mark.parametrize("tensor", ["nextn.eh_proj.weight", "ffn_gate_inp.weight"])
+def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
+    """llama.cpp takes such a file, and ends the process when the head runs."""
+    path = make_with_head(tmp_path, without=tensor)
+    with pytest.raises(eaglecpp.EagleError) as raised:
+        eaglecpp.Engine.open(path, draft="mtp", **OPTIONS)
+    assert path.name in str(raised.value)
+
+
+def test_heads_of_another_model_are_refused(tmp_path: Path) -> None:
+    target, assistant = make_with_assistant(tmp_path)
+    other = make_head_file(tmp_path, "hy_v3")
+    with pytest.raises(
+        MismatchError, match=r"head-hy_v3.gguf cannot draft for .*target-gemma4.gguf: its heads"
+    ):
+        eaglecpp.Engine.open(target, draft=other, **OPTIONS)
+    with pytest.raises(MismatchError, match=r"assistant-gemma4.gguf cannot draft for .*'hy_v3'"):
+        eaglecpp.Engine.open(make_with_head(tmp_path, "hy_v3"), draft=assistant, **OPTIONS)
+
+
+@pytest.mark.parametrize("sizes", [{"n_kv_heads": 1}, {"n_kv_heads": 4}, {"head_dim": 16}, {"head_dim": 64}])
+def test_an_assistant_that_reads_other_keys_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    target, assistant = make_with_assistant(tmp_path, **sizes)
+    with pytest.raises(
+        MismatchError, match=r"its block 0 reads . keys of .. in a window, the target.s block 6"
+    ):
+        eaglecpp.Engine.open(target, draft=assistant, **OPTIONS)
+
+
+def test_heads_with_another_token_are_refused(tmp_path: Path) -> None:
+    other = rename_token(make_head_file(tmp_path, "hy_v3"), tmp_path / "other.gguf", 300)
+    with pytest.raises(MismatchError, match="1 tokens differ, the first is 300"):
+        eaglecpp.Engine.open(make_with_head(tmp_path, "hy_v3"), draft=other, **OPTIONS)
+
+
+def test_a_head_of_a_model_that_sees_is_refused(tmp_path: Path) -> None:
+    """llama.cpp's graph of it ends the process on a worker thread."""
+    target = make_with_head(tmp_path, "glm4moe", sections=(4, 6, 6, 0))
+    with pytest.raises(UnsupportedError, match="cannot rotate in several sections"):
+        eaglecpp.Engine.open(target, draft="mtp", **{**OPTIONS, "n_threads": 2})

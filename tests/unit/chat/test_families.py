@@ -1,0 +1,333 @@
+# SPDX-License-Identifier: MIT
+"""What docs/templates.md says of each family: its template's own marks, and answers forced on its reader.
+
+The templates are in tests/templates. A family's answers are written as its models write them, behind the
+prompt that its template makes; their marks are control tokens, as in the models' files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.chat.model import Asked, ChatModel, ChatPrompt
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.engine.grammar import resolve_grammar
+from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from eaglecpp.results import Completion, Timings
+from helpers.vocabularies import write_bpe
+
+TEMPLATES = Path(__file__).parents[2] / "templates"
+DOCS = Path(__file__).parents[3] / "docs" / "templates.md"
+LAMP = {
+    "type": "function",
+    "function": {"name": "lamp", "description": "Switches the lamp",
+                 "parameters": {"type": "object", "properties": {"on": {"type": "boolean"}}}},
+}  # fmt: skip
+BELL = {"type": "function", "function": {"name": "bell", "description": "Rings", "parameters": {}}}
+ON, RING = ToolCall("lamp", {"on": True}), ToolCall("bell")
+QUESTION = [Message("user", "light?")]
+FORM = '{"a": 1}'
+HERMES = '<tool_call>\n{"name": "lamp", "arguments": {"on": true}}\n</tool_call>'
+HERMES_BELL = '<tool_call>\n{"name": "bell", "arguments": {}}\n</tool_call>'
+
+
+@dataclass(frozen=True)
+class Family:
+    """An answer with one call, and one with two, in the family's form.
+
+    thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think
+    late:   how such an answer goes on to a form, where it is not `thinks` without "yes"
+    """
+
+    file: str
+    call: str
+    both: str
+    thinks: str = ""
+    late: str = ""
+
+
+XML = "<tool_call>\n<function=lamp>\n<parameter=on>\ntrue\n</parameter>\n</function>\n</tool_call>"
+KIMI = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.lamp:0<|tool_call_argument_begin|>"
+        '{"on": true}<|tool_call_end|><|tool_calls_section_end|>')  # fmt: skip
+KIMI_BOTH = KIMI.replace("<|tool_calls_section_end|>",
+                         "<|tool_call_begin|>functions.bell:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
+                         "<|tool_calls_section_end|>")  # fmt: skip
+MISTRAL = '[TOOL_CALLS][{"name": "lamp", "arguments": {"on": true}}]'
+MISTRAL_BOTH = MISTRAL[:-1] + ', {"name": "bell", "arguments": {}}]'
+DEEPSEEK = ('hm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>lamp<｜tool▁sep｜>{"on": true}'
+            "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")  # fmt: skip
+DEEPSEEK_BOTH = DEEPSEEK.replace("<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>bell<｜tool▁sep｜>{}"
+                                 "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")  # fmt: skip
+FAMILIES = {
+    "Qwen3": Family("Qwen-Qwen3-0.6B", HERMES, HERMES + "\n" + HERMES_BELL, "<think>\nhm\n</think>\n\nyes"),
+    "Qwen3.5": Family("Qwen3.5-4B", "hm\n</think>\n\n" + XML,
+                      f"hm\n</think>\n\n{XML}\n<tool_call>\n<function=bell>\n</function>\n</tool_call>",
+                      "hm\n</think>\n\nyes"),
+    "Gemma 3": Family("gemma-3", HERMES, HERMES + "\n" + HERMES_BELL),
+    "Gemma 4": Family("google-gemma-4-31B-it", "<|tool_call>call:lamp{on:true}<tool_call|>",
+                      "<|tool_call>call:lamp{on:true}<tool_call|><|tool_call>call:bell{}<tool_call|>",
+                      "<|channel>thought\nhm<channel|>yes"),
+    "Mistral v0.3": Family("mistral-7b-v0.3", MISTRAL, MISTRAL_BOTH),
+    "Mistral Nemo": Family("mistralai-Mistral-Nemo-Instruct-2407", MISTRAL, MISTRAL_BOTH),
+    "Llama 3.1": Family("meta-llama-Llama-3.1-8B-Instruct", '{"name": "lamp", "parameters": {"on": true}}',
+                        '{"name": "lamp", "parameters": {"on": true}}; {"name": "bell", "parameters": {}}'),
+    "gpt-oss": Family(
+        "openai-gpt-oss-120b",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.lamp "
+        '<|constrain|>json<|message|>{"on": true}<|call|>',
+        "<|channel|>commentary to=functions.lamp<|message|>{\"on\": true}<|end|>"
+        "<|start|>assistant to=functions.bell<|channel|>commentary json<|message|>{}<|call|>",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
+        "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final <|constrain|>json"
+        "<|message|>",
+    ),
+    "Kimi K2": Family("moonshotai-Kimi-K2", KIMI, KIMI_BOTH),
+    "Kimi K2 Thinking": Family("moonshotai-Kimi-K2-Thinking", "<think>hm</think>" + KIMI,
+                               KIMI_BOTH, "<think>hm</think>yes"),
+    "DeepSeek R1": Family("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "hm\n</think>\n\n" + HERMES,
+                          f"hm\n</think>\n\n{HERMES}\n{HERMES_BELL}",
+                          "hm\n</think>\n\nyes"),
+    "DeepSeek V3.1": Family("deepseek-ai-DeepSeek-V3.1", DEEPSEEK, DEEPSEEK_BOTH,
+                            "hm</think>yes"),
+    "Idefics3": Family("idefics3", HERMES, HERMES + "\n" + HERMES_BELL),
+    "LLaVA-NeXT": Family("llava-next", HERMES, HERMES + "\n" + HERMES_BELL),
+    "SmolLM2": Family("smollm2", HERMES, HERMES + "\n" + HERMES_BELL),
+}  # fmt: skip
+MARKS = (
+    "<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel>", "<channel|>", "<|tool_call>",
+    "<tool_call|>", "[TOOL_CALLS]", "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>",
+    "<|call|>", "<|return|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
+    "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>", "<｜tool▁calls▁begin｜>",
+    "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    path = write_bpe(tmp_path_factory.mktemp("marks") / "marks.gguf", "gpt-2", MARKS)
+    with Engine.open(path, n_ctx=64, n_threads=1) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def target(engine: Engine) -> Target:
+    """Its vocabulary, for a sampler alone."""
+    options = EngineOptions()
+    options.target_path = str(engine.target_path)
+    options.n_ctx = 64
+    return Target(options, [])
+
+
+@pytest.fixture(params=FAMILIES)
+def family(request: pytest.FixtureRequest) -> Family:
+    return FAMILIES[request.param]
+
+
+@cache
+def template_of(family: Family) -> ChatTemplate:
+    text = (TEMPLATES / f"{family.file}.jinja").read_text(encoding="utf-8")
+    return ChatTemplate("jinja", text, "a test", bos_text="<s>", eos_text="</s>")
+
+
+def chat_of(engine: Engine, family: Family) -> ChatModel:
+    return engine.shared.chat.with_template(template_of(family))
+
+
+def said(engine: Engine, text: str) -> Completion:
+    """An answer of these tokens, whose text lacks those that are control tokens."""
+    tokens = engine.tokenize(text, add_bos=False)
+    shown = engine.detokenize(tokens)
+    assert engine.detokenize(tokens, special=True) == text
+    return Completion(shown, tokens, [False] * len(tokens), "stop", 1, [], Timings())
+
+
+def answered(engine: Engine, family: Family, text: str, asked: Asked, *turns: Message) -> Message:
+    """The message that a family's answer to a question is."""
+    chat = chat_of(engine, family)
+    return chat.message(prompt_of(chat, asked, *turns), said(engine, text))
+
+
+def prompt_of(chat: ChatModel, asked: Asked, *turns: Message) -> ChatPrompt:
+    rendered, taken = chat.render([*QUESTION, *turns], asked)
+    return ChatPrompt(rendered, [], asked.tools, taken.describes, asked.has_form)
+
+
+def test_thinking_is_told_apart(engine: Engine, family: Family) -> None:
+    if family.thinks:
+        made = answered(engine, family, family.thinks, Asked(think=True))
+        assert (made.thinking, made.content) == ("hm", "yes")
+    plain = answered(engine, family, "yes", Asked(think=False))
+    assert (plain.thinking, plain.content) == ("", "yes")
+
+
+def test_a_call_is_found(engine: Engine, family: Family) -> None:
+    made = answered(engine, family, family.call, Asked([LAMP, BELL], think=bool(family.thinks) or None))
+    assert [(call.name, call.arguments) for call in made.tool_calls] == [(ON.name, ON.arguments)]
+    assert made.content.strip() == "" and made.thinking in ("", "hm")
+
+
+def test_two_calls_are_found(engine: Engine, family: Family) -> None:
+    made = answered(engine, family, family.both, Asked([LAMP, BELL], think=bool(family.thinks) or None))
+    assert [call.name for call in made.tool_calls] == ["lamp", "bell"] and made.content.strip() == ""
+
+
+def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
+    """Unless the answer has to be one: then it is the form that a grammar gave it."""
+    text, asked = '{"name": "bell", "arguments": {}}', Asked([LAMP, BELL], think=True)
+    shown = "<|channel|>final<|message|>" + text
+    made = answered(engine, FAMILIES["gpt-oss"], shown, asked)
+    assert (made.content, made.tool_calls) == (text, ())
+    forced = answered(engine, FAMILIES["gpt-oss"], shown, replace(asked, has_form=True))
+    assert (forced.content, forced.tool_calls) == ("", (RING,))
+
+
+def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
+    """Whether a grammar allows all of a text, and its end there."""
+    params = SamplingParams()
+    params.grammar = grammar
+    sampler = Sampler(params, target)
+    for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
+        if not sampler.allowed()[token]:
+            return False
+        sampler.accept(token)
+    return True
+
+
+def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) -> None:
+    """Without a thought, unless one was asked for; then it comes before the form."""
+    chat = chat_of(engine, family)
+    form = resolve_grammar(response_format={"type": "json_object"})
+    assert form is not None
+    for think in (None, False):
+        asked = Asked(think=think, has_form=True)
+        prompt = prompt_of(chat, asked)
+        assert chat.grammar(prompt, form, think) == form
+        made = chat.message(prompt, said(engine, FORM))
+        assert (made.thinking, made.content) == ("", FORM)
+    if not family.thinks:
+        return
+    prompt = prompt_of(chat, Asked(think=True, has_form=True))
+    late = (family.late or family.thinks.removesuffix("yes")) + FORM
+    made = chat.message(prompt, said(engine, late))
+    assert (made.thinking, made.content) == ("hm", FORM)
+    grammar = chat.grammar(prompt, form, True)
+    assert allowed(engine, target, grammar, late)
+    assert not allowed(engine, target, grammar, late + " and more"), "the form still holds"
+
+
+def test_an_answer_that_was_begun_goes_on(engine: Engine, family: Family) -> None:
+    for think in (None, True):
+        chat = chat_of(engine, family)
+        prompt = prompt_of(chat, Asked(think=think), Message("assistant", "Su"))
+        assert prompt.rendered.text.endswith("Su") and prompt.rendered.begins in ("any", "answer")
+        made = chat.message(prompt, said(engine, "re."))
+        assert (made.thinking, made.content) == ("", "re.")
+
+
+def test_a_thought_that_was_begun_goes_on(engine: Engine, family: Family) -> None:
+    if not family.thinks:
+        return
+    chat = chat_of(engine, family)
+    tags = chat.tags
+    assert tags is not None
+    for start in (Message("assistant", "", "h"), Message("assistant", f"{tags.open}h")):
+        prompt = prompt_of(chat, Asked(), start)
+        text = prompt.rendered.text
+        assert text.endswith("h") and text.count(tags.open) == text.removesuffix("h").rstrip().count(
+            tags.open
+        )
+        assert not re.search(re.escape(tags.open) + r"\s*" + re.escape(tags.open), text)
+        made = chat.message(prompt, said(engine, "m" + tags.closing(tags.open) + "yes"))
+        assert (made.thinking, made.content) == ("m", "yes")
+
+
+# What comes back
+
+
+CALLED = Message("assistant", "", "", (ToolCall("lamp", {"on": True}, "call_0123abcd"),
+                                       ToolCall("bell", {}, "call_4567abcd")))  # fmt: skip
+RESULTS = (Message("tool", "it is on", tool_call_id="call_0123abcd"),
+           Message("tool", "it rang", tool_call_id="call_4567abcd"))  # fmt: skip
+
+
+def rendered(engine: Engine, family: Family, *turns: Message, tools: Any = (LAMP, BELL)) -> str:
+    return chat_of(engine, family).render([*QUESTION, *turns], Asked(tools))[0].text
+
+
+def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) -> None:
+    text = rendered(engine, family, CALLED, *RESULTS)
+    told = [text.index(part) for part in ("light?", "it is on", "it rang")]
+    assert told == sorted(told)
+    behind = text[told[0] :]
+    assert "lamp" in behind and "bell" in behind and behind.lower().count("true") == 1
+    assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also where the tools are gone"
+
+
+def test_results_without_ids_belong_to_their_calls(engine: Engine, family: Family) -> None:
+    """As Ollama's clients send them."""
+    calls = Message("assistant", tool_calls=(ON, RING))
+    results = (Message("tool", "it rang", tool_name="bell"), Message("tool", "it is on", tool_name="lamp"))
+    text = rendered(engine, family, calls, *results)
+    assert "it rang" in text and "it is on" in text
+
+
+def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:
+    """Nemo's template puts it into the last message, where that is a question."""
+    chat = chat_of(engine, FAMILIES["Mistral Nemo"])
+    head = Message("system", "be brief")
+    plain, taken = chat.render([head, *QUESTION])
+    assert "[INST]be brief\n\nlight?" in plain.text and not taken.notices
+    late, taken = chat.render([head, *QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
+    assert "be brief\n\nlight?" in late.text and "leaves the system prompt out" in taken.notices[-1]
+
+
+@pytest.mark.parametrize(
+    "turns",
+    [
+        [("system", "one"), ("system", "two"), ("user", "three")],
+        [("system", "one"), ("user", "two"), ("assistant", "three"), ("system", "four"), ("user", "five")],
+        [("user", "one"), ("system", "two")],
+        [("user", "one"), ("user", "two"), ("assistant", "three"), ("assistant", "four"), ("user", "five")],
+        [("user", "one"), ("assistant", "two"), ("user", "three"), ("system", "four"), ("user", "five")],
+        [("system", "one")],
+    ],
+)
+def test_everything_that_was_said_is_read_in_order(
+    engine: Engine, family: Family, turns: list[tuple[str, str]]
+) -> None:
+    if turns == [("system", "one")] and family.file == "Qwen3.5-4B":
+        turns = [*turns, ("user", "two")]  # its template refuses a conversation without a question
+    chat = chat_of(engine, family)
+    messages = [Message(role, f"probe-{text}") for role, text in turns]
+    text = chat.render(chat.conversation(messages).prompt())[0].text
+    found = [text.find(message.content) for message in messages]
+    assert min(found) >= 0
+    # some templates print all system messages first
+    spoken = [at for at, (role, _) in zip(found, turns, strict=True) if role != "system"]
+    assert spoken == sorted(spoken)
+    if turns[:2] == [("system", "one"), ("system", "two")]:
+        assert found == sorted(found)
+
+
+def test_the_docs_say_what_is(engine: Engine) -> None:
+    lines = [line for line in DOCS.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    rows = {row[0]: row[1:] for row in cells if row[0] in FAMILIES}
+    assert list(rows) == list(FAMILIES)
+    for name, (thoughts, calls, several) in rows.items():
+        family = FAMILIES[name]
+        chat = chat_of(engine, family)
+        _, taken = chat.render([*QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
+        assert bool(thoughts) == bool(family.thinks), name
+        assert calls.startswith("described") == taken.describes, name
+        n_calls = max(len(message.tool_calls) for message in taken.messages)
+        assert several == {0: "text", 1: "one by one", 2: "together"}[n_calls], name

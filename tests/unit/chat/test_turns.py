@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Conversations in the form that a template takes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from eaglecpp.chat.message import Message, ToolCall
+from eaglecpp.chat.probe import Calls, Takes
+from eaglecpp.chat.template import ChatTemplate
+from eaglecpp.chat.tool_calls import HERMES, ToolReader
+from eaglecpp.chat.turns import accepted
+from eaglecpp.errors import TemplateError
+
+ALL = Takes(calls=Calls())
+F = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+def told(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message.role, message.content) for message in messages]
+
+
+def test_what_a_template_takes_is_left_as_it_is() -> None:
+    messages = [
+        Message("system", "s"),
+        Message("user", "a"),
+        Message("user", "b"),
+        Message("assistant", "c", "t", (ToolCall("f", {"x": 1}, "id"), ToolCall("g", {}, "other"))),
+        Message("tool", "r", tool_name="f", tool_call_id="id"),
+        Message("system", "late"),
+    ]
+    taken = accepted(messages, [F], ALL)
+    assert (taken.messages, taken.tools, taken.notices) == (messages, [F], ())
+
+
+@pytest.mark.parametrize("takes", [ALL, Takes(late_system=False, system=False, calls=Calls())])
+def test_systems_at_the_beginning_are_one_in_order(takes: Takes) -> None:
+    messages = [Message("system", "one"), Message("system", "two"), Message("user", "three")]
+    text = "\n\n".join(content for _, content in told(accepted(messages, (), takes).messages))
+    assert text == "one\n\ntwo\n\nthree"
+
+
+def test_results_belong_to_calls_by_id_by_name_and_in_order() -> None:
+    calls = (ToolCall("f", {}, "1"), ToolCall("g"), ToolCall("g"))
+    results = (
+        Message("tool", "a", tool_name="g"),
+        Message("tool", "b", tool_call_id="1"),
+        Message("tool", "c"),
+    )
+    taken = accepted([Message("assistant", tool_calls=calls), *results], (), ALL).messages
+    ids = [call.id for call in taken[0].tool_calls]
+    assert [(one.content, one.tool_call_id, one.tool_name) for one in taken[1:]] == [
+        ("a", ids[1], "g"), ("b", "1", "f"), ("c", ids[2], "g"),
+    ]  # fmt: skip
+    assert len(set(ids)) == 3 and all(ids)
+
+
+def test_calls_one_by_one_keep_their_results_and_what_was_said() -> None:
+    takes = Takes(calls=Calls(several=False, thinking=False))
+    calls = (ToolCall("f", {}, "1"), ToolCall("g", {}, "2"))
+    results = [Message("tool", text, tool_call_id=id) for text, id in (("b", "2"), ("a", "1"), ("x", "9"))]
+    taken = accepted([Message("assistant", "said", "thought", calls), *results], (), takes).messages
+    assert [(one.role, one.content, [call.name for call in one.tool_calls]) for one in taken] == [
+        ("assistant", "", ["f"]), ("tool", "a", []), ("assistant", "", ["g"]), ("tool", "b", []),
+        ("tool", "x", []),
+    ]  # fmt: skip
+    assert taken[0].thinking == "thought\n\nsaid", "both may not stand beside a call"
+
+
+def test_what_is_said_beside_a_call_that_hides_it_stands_before_it_or_is_missed_aloud() -> None:
+    said = Message("assistant", "said", tool_calls=(ToolCall("f", {}, "1"),))
+    apart = accepted([said], (), Takes(calls=Calls(content=False)))
+    assert told(apart.messages) == [("assistant", "said"), ("assistant", "")] and not apart.notices
+    (notice,) = accepted([said], (), Takes(same_roles=False, calls=Calls(content=False))).notices
+    assert "does not print what is said beside a call" in notice
+
+
+def test_ids_are_short_where_they_must_be_and_the_same_everywhere() -> None:
+    calls = (ToolCall("f", {}, "call_0123abcd"), ToolCall("f", {}, "abc123def"))
+    messages = [Message("assistant", tool_calls=calls), Message("tool", "r", tool_call_id="call_0123abcd")]
+    taken = accepted(messages, (), Takes(calls=Calls(ids="short"))).messages
+    first, second = (call.id for call in taken[0].tool_calls)
+    assert second == "abc123def" and len(first) == 9 and first.isalnum() and taken[1].tool_call_id == first
+    named = accepted(messages, (), Takes(calls=Calls(ids="named"))).messages
+    assert [call.id for call in named[0].tool_calls] == ["functions.f:0", "functions.f:1"]
+    assert named[1].tool_call_id == "functions.f:0"
+
+
+def test_a_described_call_is_read_as_it_is_written() -> None:
+    call = ToolCall("f", {"x": "é"}, "1")
+    messages = [Message("user", "q"), Message("assistant", "said", tool_calls=(call,)), Message("tool", "r")]
+    taken = accepted(messages, [F], replace(ALL, tools=False))
+    assert taken.describes and not taken.tools
+    assert [one.role for one in taken.messages] == ["system", "user", "assistant", "user"]
+    assert json.dumps(F) in taken.messages[0].content
+    reader = ToolReader((HERMES,), {"f": {}})
+    assert [*reader.feed(taken.messages[2].content), *reader.finish()] == ["said", replace(call, id="")]
+    assert taken.messages[3].content == '<tool_response>\n{"name": "f", "content": "r"}\n</tool_response>'
+
+
+def template(text: str) -> ChatTemplate:
+    return ChatTemplate("jinja", text, "a test")
+
+
+def test_a_template_that_refuses_the_simplest_gets_everything_as_it_is() -> None:
+    """Whatever it is for, its own error says more than ours."""
+    takes = template("{{ raise_exception('only for documents') if not documents }}").takes
+    messages = [Message("system", "s"), Message("user", "q"), Message("user", "r")]
+    assert accepted(messages, [F], takes).messages == messages
+
+
+def test_a_hostile_template_takes_the_time_of_one_rendering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eaglecpp.chat.bounds.MAX_SECONDS", 0.2)
+    slow = template("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}")
+    with pytest.raises(TemplateError, match="takes longer"):
+        _ = slow.takes
+    assert "takes" not in vars(slow), "a busy machine's failure is not kept"

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: MIT
+"""What a command finds around it: closed streams, homes that nobody has, words that are no paths, full disks,
+Ctrl+C before it has begun.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from eaglecpp.cli import main
+from helpers.tiny_split import write_split
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+COMMAND = [sys.executable, "-P", "-m", "eaglecpp"]
+LONG = "word" * 100
+posix = pytest.mark.skipif(os.name != "posix", reason="file descriptors, homes and devices of POSIX")
+
+
+@pytest.fixture(autouse=True)
+def nothing_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+
+
+def told(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of a command."""
+    code = main(args)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+# Streams
+
+
+def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a line of a shell; "$@" is our command."""
+    command = ["sh", "-c", line, "sh", *COMMAND]
+    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+
+
+@posix
+def test_a_command_does_its_work_without_its_standard_streams(tmp_path: Path) -> None:
+    assert shell('"$@" list >&-', tmp_path).returncode == 0
+    done = shell('"$@" list 2>&-', tmp_path)
+    assert (done.returncode, done.stdout.split()[:1]) == (0, ["NAME"])
+    assert shell('"$@" show missing 2>&-', tmp_path).returncode == 1
+    done = shell('"$@" show missing <&- >&-', tmp_path)
+    assert done.returncode == 1 and done.stderr.startswith("error: model 'missing:latest' not found")
+
+
+@posix
+def test_without_standard_input_there_is_no_prompt_but_the_words(models: Models, tmp_path: Path) -> None:
+    done = shell(f'"$@" run {models.target} -n 3 -t 1 <&-', tmp_path)
+    assert (done.returncode, done.stdout) == (2, "") and "no prompt" in done.stderr
+    assert shell(f'"$@" run {models.target} hello -n 3 -t 1 <&-', tmp_path).returncode == 0
+
+
+@posix
+def test_a_server_needs_no_standard_streams(home: Path, tmp_path: Path) -> None:
+    line = ["sh", "-c", 'exec "$@" serve --port 0 <&- >&- 2>&-', "sh", *COMMAND]
+    with subprocess.Popen(line, cwd=tmp_path) as process:
+        while not (home / "server.json").exists():
+            assert process.poll() is None
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+    assert process.returncode == 0
+
+
+# Ctrl+C
+
+INTERRUPTED = """
+import os, runpy, signal, sys
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["list"]
+runpy.run_module("eaglecpp", run_name="__main__")
+"""
+
+
+@posix
+def test_ctrl_c_before_a_command_has_begun_is_silent(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", INTERRUPTED],
+        cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+# Places
+
+
+@posix
+@pytest.mark.parametrize("variable", ["EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"])
+def test_a_home_that_nobody_has_is_named(
+    variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if variable == "EAGLECPP_HOME":
+        monkeypatch.delenv("EAGLECPP_MODELS")
+    monkeypatch.setenv(variable, "~nobody-has-this/x")
+    args = ["pull", "hf.co/o/n"] if variable == "LLAMA_CACHE" else ["list"]
+    code, _, err = told(capsys, *args)
+    assert (code, err) == (
+        1,
+        f"error: {variable}=~nobody-has-this/x: there is no user 'nobody-has-this' on this machine; give the "
+        "path of a folder\n",
+    )
+
+
+# Words that are no paths
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("run", LONG, "hi"), "not a model name"),
+        (("run", "{target}", "hi", "--format", LONG), "expected json, a JSON schema"),
+        (("generate", "{target}", "--draft", LONG, "-p", "x"), "not a model name"),
+        (("convert", LONG, "--target", "{target}"), "not a model name"),
+        (("serve", LONG), "not a model name"),
+        (("run", f"./{LONG}.gguf", "hi"), "no such file"),
+    ],
+)
+def test_a_word_that_is_too_long_for_a_path_is_no_path(
+    args: tuple[str, ...], expected: str, models: Models, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, err = told(capsys, *(arg.format(target=models.target) for arg in args))
+    assert code in (1, 2) and out == "" and err.count("\n") == 1
+    assert expected in err and "Errno" not in err
+
+
+# Split files
+
+
+def test_any_part_of_a_split_file_names_the_whole(
+    models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = write_split(models.target, tmp_path / "model", 3)
+    options = ("-p", "hello", "-n", "5", "-t", "1", "--temp", "0")
+    code, out, _ = told(capsys, "generate", str(parts[0]), *options)
+    assert code == 0
+    assert told(capsys, "generate", str(parts[1]), *options)[:2] == (0, out)
+    parts[0].unlink()
+    code, _, err = told(capsys, "generate", str(parts[1]), *options)
+    assert code == 1 and f"first one, {parts[0].name}, is not there" in err
+
+
+# Disks
+
+
+def test_a_full_disk_is_said_with_its_place_and_what_to_do(
+    models: Models,
+    tmp_path: Path,
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {models.target}\n", encoding="utf-8")
+    assert told(capsys, "create", "one", "-f", str(tmp_path / "Modelfile"))[0] == 0
+
+    def full(self: Path, data: bytes) -> int:
+        with open("/dev/full", "wb", buffering=0) as device:  # noqa: PTH123 - the error has no name, as of any write
+            return device.write(data)
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    for args in (("cp", "one", "two"), ("create", "two", "-f", str(tmp_path / "Modelfile"))):
+        code, _, err = told(capsys, *args)
+        assert code == 1
+        assert err == (
+            f"error: {home / 'models'}: no space left on device; free some space (eaglecpp rm), or set "
+            "EAGLECPP_MODELS to another disk\n"
+        )
+    monkeypatch.undo()

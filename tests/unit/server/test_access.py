@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""Who may use the server: names of this machine, pages, keys, and which servers requests may name."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import requests
+
+from eaglecpp.cli import main
+from eaglecpp.server.run import PortInUseError
+from helpers.http_server import TARGET, TestServer
+from helpers.hub_server import HubServer, digest_of, layer_entry
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[HubServer]:
+    """A registry with a model, and its address as a stranger would name it."""
+    target, config = TARGET.read_bytes(), b'{"model_format":"gguf","model_family":"llama"}'
+    manifest = {
+        "schemaVersion": 2,
+        "config": layer_entry("application/vnd.docker.container.image.v1+json", config),
+        "layers": [layer_entry("model", target)],
+    }
+    with HubServer() as hub:
+        hub.add_manifest("library/tiny:1b", manifest, {digest_of(data): data for data in (target, config)})
+        yield hub
+
+
+def test_pages_of_strangers_are_refused(server: TestServer) -> None:
+    evil = {"Origin": "https://evil.example"}
+    assert server.get("/api/tags", headers=evil).status_code == 403
+    assert "access-control-allow-origin" not in server.get("/api/tags", headers=evil).headers
+    for origin in ("http://localhost:3000", "app://x", "tauri://localhost", "vscode-webview://x", server.url):
+        assert (
+            server.get("/api/tags", headers={"Origin": origin}).headers["access-control-allow-origin"]
+            == origin
+        )
+    asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Headers": "x-stainless-os,openai-beta"}  # fmt: skip
+    told = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
+    allowed = told.headers["access-control-allow-headers"].lower()
+    assert told.status_code == 204 and "x-stainless-os" in allowed and "openai-beta" in allowed
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:1", 200), ("LocalHost", 200), ("localhost.", 200), ("a.localhost:80", 200),
+        ("127.0.0.1:11434", 200), ("[::1]:11434", 200), ("10.1.2.3:11434", 200), ("[fe80::1]", 200),
+        ("eagle.lan:11434", 200), ("EAGLE.lan", 200), ("own.example", 200),
+        ("evil.example:11434", 403), ("[::1].evil.example", 403), ("127.0.0.1.evil.example", 403),
+        ("x@localhost", 403), ("localhost:x", 403), ("box.local", 403), ("box.internal:11434", 403),
+        ("host.docker.internal:11434", 403), ("localhost.evil.example", 403), (":11434", 403),
+    ],
+)  # fmt: skip
+def test_names_that_strangers_gave_this_machine_are_refused(
+    named: TestServer, host: str, status: int
+) -> None:
+    """A page of evil.example that points its own name to this machine is not a page of this server. An
+    address is nobody's to point.
+    """
+    headers = {"Host": host, "Origin": f"http://{host}"}
+    assert named.get("/api/tags", headers={"Host": host}).status_code == status
+    assert named.get("/api/tags", headers=headers).status_code == status
+
+
+@pytest.fixture(scope="module")
+def named(store_root: Path) -> Iterator[TestServer]:
+    """As on a network, where names are checked, too; only the address it listens on is this machine's own."""
+    with TestServer(host="own.example", hosts=("eagle.lan",)) as running:
+        yield running
+
+
+@pytest.mark.parametrize(
+    ("path", "site", "mode", "status"),
+    [
+        ("/props?model=demo", "cross-site", "no-cors", 403), ("/props", "cross-site", "navigate", 403),
+        ("/api/tags", "same-origin", "cors", 200), ("/api/tags", "none", "navigate", 200),
+        ("/api/tags", "same-site", "no-cors", 200), ("/", "cross-site", "navigate", 200),
+        ("/", "cross-site", "no-cors", 403), ("/metrics", "cross-site", "no-cors", 403),
+    ],
+)  # fmt: skip
+def test_what_a_page_elsewhere_loads_without_an_origin_is_refused(
+    server: TestServer, path: str, site: str, mode: str, status: int
+) -> None:
+    """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the page is fine."""
+    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
+    assert server.get(path, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Authorization": "bearer secret"}, 200), ({"Authorization": "BEARER  secret"}, 200),
+        ({"Authorization": "Bearer wrong", "X-Api-Key": "secret"}, 200),
+        ({"Authorization": "Bearer secret", "X-Api-Key": "wrong"}, 200),
+        ({"Authorization": "Basic secret"}, 401), ({"Authorization": "Bearer "}, 401),
+        ({"X-Api-Key": ""}, 401),
+        ({"Authorization": "Bearer schlüssel".encode()}, 200),
+        ({"Authorization": "Bearer schlüssel".encode("latin-1")}, 200),
+        ({"Authorization": "Bearer schl?ssel"}, 401), ({"Authorization": b"Bearer \xff"}, 401),
+        ({"X-Api-Key": "\u9375".encode()}, 200), ({"X-Api-Key": "?"}, 401),
+    ],
+)  # fmt: skip
+def test_a_key_is_read_as_clients_send_it(keyed: TestServer, headers: dict[str, str], status: int) -> None:
+    assert keyed.get("/api/tags", headers=headers).status_code == status
+    assert keyed.get("/v1/models").json()["error"]["code"] == "invalid_api_key"
+    assert keyed.get("/health").status_code == 200
+
+
+@pytest.fixture(scope="module")
+def keyed(store_root: Path) -> Iterator[TestServer]:
+    with TestServer(keys=("secret", "schlüssel", "\u9375")) as running:
+        yield running
+
+
+def test_a_body_has_one_length(server: TestServer) -> None:
+    """What the server and a proxy before it read differently is where one request hides in another."""
+    host, port = server.url.removeprefix("http://").split(":")
+    client = http.client.HTTPConnection(host, int(port), timeout=30)
+    client.putrequest("POST", "/api/show")
+    client.putheader("Content-Length", "4")
+    client.putheader("Transfer-Encoding", "chunked")
+    client.endheaders(b"0\r\n\r\nGET /api/tags HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answer = client.getresponse()
+    assert answer.status == 400 and b"not both" in answer.read()
+    assert client.sock is None, "the rest is not read as a request"
+
+
+@pytest.mark.parametrize("options", [[], ["--api-key", ""], ["--api-key", "x", "--no-key"]])
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.7", "eagle.lan", "127.0.0.1.evil.example"])
+def test_a_server_open_to_a_network_does_not_start_by_mistake(
+    host: str, options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eaglecpp.server.run.bind", lambda *args: pytest.fail("it listens"))
+    assert main(["serve", "--host", host, *options]) == 2
+    assert "--api-key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [["--host", "0.0.0.0", "--no-key"], ["--host", "::", "--api-key", "x"],
+                                     ["--host", "::1"], ["--host", "127.9.9.9"], []])  # fmt: skip
+def test_what_is_meant_starts(
+    options: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bind(*args: object) -> None:
+        raise PortInUseError("it would listen")
+
+    monkeypatch.setattr("eaglecpp.server.run.bind", bind)
+    assert main(["serve", *options]) == 1
+    assert "it would listen" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [("/api/pull", {"model": "{host}/library/tiny:1b"}), ("/api/pull", {"model": "http://{host}/library/tiny:1b"}),
+     ("/api/pull", {"model": "localhost:{port}/library/tiny:1b"}),
+     ("/api/create", {"model": "made", "from": "{host}/library/tiny:1b"})],
+)  # fmt: skip
+def test_requests_do_not_make_this_server_ask_others(
+    server: TestServer, registry: HubServer, path: str, body: dict[str, str], stream: bool
+) -> None:
+    named = {key: text.format(host=registry.host, port=registry.port) for key, text in body.items()}
+    answer = server.post(path, named | {"stream": stream})
+    assert answer.status_code == 403 and "--allow-registry" in answer.json()["error"], answer.text
+    assert registry.log == []
+
+
+def test_a_registry_that_the_owner_allows_is_asked(store_root: Path, registry: HubServer) -> None:
+    with TestServer(insecure=True, registries=(registry.host,)) as own:
+        name = f"http://{registry.host}/library/tiny:1b"
+        assert own.post("/api/pull", {"model": name, "insecure": True, "stream": False}).status_code == 200
+        answer = requests.delete(f"{own.url}/api/delete", json={"model": name}, timeout=30)
+        assert answer.status_code == 200
+        registry.log.clear()

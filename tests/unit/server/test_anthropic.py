@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: MIT
+"""Anthropic's `/v1/messages`: blocks in, blocks and events out."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from helpers.http_server import CITY, MODEL, QUESTION, THOUGHT, TestServer
+
+TOOL = {"name": "weather", "input_schema": CITY}
+CALL = {"type": "tool_use", "id": "c1", "name": "weather", "input": {"city": "Paris"}}
+
+
+def ask(content: Any, **rest: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 40, "temperature": 0, "messages": [turn(content)]} | rest
+
+
+def turn(content: Any, role: str = "user") -> dict[str, Any]:
+    return {"role": role, "content": content}
+
+
+def whole(server: TestServer, body: dict[str, Any], path: str = "/v1/messages") -> dict[str, Any]:
+    return server.told(path, body)
+
+
+def test_messages_stream_and_whole_say_the_same(server: TestServer) -> None:
+    body = ask([{"type": "text", "text": QUESTION}], system="You help.")
+    told = whole(server, body)
+    (block,) = told["content"]
+    assert block["type"] == "text" and told["stop_reason"] in ("end_turn", "max_tokens")
+    assert told["usage"]["output_tokens"] > 0
+    events = list(server.events("/v1/messages", body))
+    kinds = [event["type"] for event in events]
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+    assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 1
+    text = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta")
+    assert text == block["text"]
+    count = whole(server, body, "/v1/messages/count_tokens")["input_tokens"]
+    assert count == told["usage"]["input_tokens"] + told["usage"]["cache_read_input_tokens"]
+
+
+def test_messages_call_tools(server: TestServer) -> None:
+    told = whole(server, ask("Hello", max_tokens=100, tools=[TOOL], tool_choice={"type": "any"}))
+    (block,) = told["content"]
+    assert (block["type"], block["input"], told["stop_reason"]) == ("tool_use", {"city": "Paris"}, "tool_use")
+
+
+def test_errors_of_messages_have_anthropics_form(server: TestServer) -> None:
+    answer = server.post("/v1/messages", {"model": MODEL, "messages": []})
+    assert answer.status_code == 400
+    assert answer.json() == {
+        "type": "error", "error": {"type": "invalid_request_error", "message": "max_tokens is required"}
+    }  # fmt: skip
+
+
+def test_a_text_at_which_the_request_stops_is_the_reason(server: TestServer) -> None:
+    plain = whole(server, ask(QUESTION))["content"][0]["text"]
+    assert plain.startswith("os.path.join(a")
+    body = ask(QUESTION, stop_sequences=["never", ".join("])
+    told = whole(server, body)
+    assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", ".join(")
+    assert told["content"][0]["text"] == "os.path"
+    (end,) = [e["delta"] for e in server.events("/v1/messages", body) if e["type"] == "message_delta"]
+    assert end == {"stop_reason": "stop_sequence", "stop_sequence": ".join("}
+    told = whole(server, ask("What is len?", max_tokens=100, stop_sequences=["never"]))
+    assert (told["stop_reason"], told["stop_sequence"]) == ("end_turn", None)
+
+
+def test_a_thought_is_a_signed_block(server: TestServer, thinker: str) -> None:
+    body = ask("Hello", model=thinker, grammar=THOUGHT)
+    told = whole(server, body)
+    thought, text = told["content"]
+    assert (thought["type"], thought["thinking"], text["text"]) == ("thinking", "ab cd", "ef gh")
+    assert thought["signature"]
+    assert 0 < told["usage"]["output_tokens_details"]["thinking_tokens"] < told["usage"]["output_tokens"]
+    events = [e for e in server.events("/v1/messages", body) if e.get("index") == 0]
+    assert events[0]["content_block"] == {"type": "thinking", "thinking": "", "signature": ""}
+    assert [e["delta"]["type"] for e in events[1:-1]][-2:] == ["thinking_delta", "signature_delta"]
+    assert events[-2]["delta"]["signature"] and events[-1]["type"] == "content_block_stop"
+    back = [*body["messages"], turn(told["content"], "assistant"), turn("More")]
+    assert whole(server, {**body, "messages": back})["content"]
+
+
+TEXTS = [{"type": "text", "text": "one "}, {"type": "text", "text": "two"}]
+PLAIN = {"type": "text", "media_type": "text/plain", "data": "def len"}
+DOCUMENT = {"type": "document", "title": "Doc", "context": "ctx", "source": PLAIN}
+FOUND = {"type": "search_result", "source": "http://a", "title": "Found", "content": TEXTS}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "text"),
+    [
+        (TEXTS, "one two"),
+        ([DOCUMENT, *TEXTS], "Doc\nctx\ndef len\n\none two"),
+        ([*TEXTS, {"type": "document", "source": {"type": "content", "content": TEXTS}}, FOUND],
+         "one two\n\none two\n\nFound\nhttp://a\none two"),
+        ([{"type": "document", "source": {"type": "content", "content": "abc"}}], "abc"),
+    ],
+    ids=["texts", "a document", "a document of blocks and a search result", "a document of text"],
+)  # fmt: skip
+@pytest.mark.parametrize("place", ["user", "tool_result"])
+def test_blocks_are_read_as_their_text(
+    server: TestServer, thinker: str, place: str, blocks: list[Any], text: str
+) -> None:
+    def messages(content: Any) -> list[Any]:
+        if place == "user":
+            return [turn(content)]
+        result = {"type": "tool_result", "tool_use_id": "c1", "content": content}
+        return [turn("Hello"), turn([CALL], "assistant"), turn([result])]
+
+    same_prompt(server, thinker, messages(blocks), messages(text))
+
+
+def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any]) -> None:
+    """Two conversations are one prompt: the second finds all of the first's in the cache."""
+    told = [whole(server, ask("", model=model, max_tokens=8, messages=one)) for one in (mine, other)]
+    first, second = (one["usage"] for one in told)
+    n_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
+    assert (second["input_tokens"], second["cache_read_input_tokens"]) == (1, n_prompt - 1)
+    assert told[0]["content"] == told[1]["content"]
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (ask("x", max_tokens=0), "max_tokens"),
+        (ask("x", max_tokens=-1), "max_tokens"),
+        (ask("x", tools=[{"type": "web_search_20250305", "name": "web_search"}]), "web_search_20250305"),
+        (ask("x", output_config={"format": {"type": "xml"}}), "output_config.format"),
+        (ask([{"type": "document"}]), "source"),
+        (ask([{"type": "document", "source": {"type": "base64", "media_type": "application/pdf",
+                                              "data": base64.b64encode(b"%PDF").decode()}}]), "PDF"),
+        (ask([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}]), "fetched"),
+        (ask([{"type": "container_upload", "file_id": "x"}]), "container_upload"),
+        (ask([{"type": "text", "text": 5}]), "messages[0]"),
+        (ask(["x"]), "messages[0]"),
+        (ask("x", system=[{"type": "image", "source": {}}]), "system"),
+    ],
+    ids=range(11),
+)  # fmt: skip
+def test_what_is_not_supported_is_refused(server: TestServer, body: dict[str, Any], said: str) -> None:
+    answer = server.post("/v1/messages", body)
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: MIT
+"""What one client may hold: connections, unfinished requests, bytes of bodies, lines of the log, time by a
+text that is slow to read. An innocent one is asked beside each.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from eaglecpp.server.connection import Seldom, raise_file_limit
+from eaglecpp.server.errors import as_api_error
+from eaglecpp.store.errors import StoreError
+from helpers.http_server import MODEL, TestServer
+
+pytestmark = pytest.mark.alone  # measures time
+
+SHORT_S = 1.5
+N_CONNECTIONS = 12
+N_HELD = 3 << 20
+
+
+@pytest.fixture(scope="module")
+def strict(store_root: Path) -> Iterator[TestServer]:
+    """Limits so low that a test reaches them at once."""
+    with TestServer(
+        preload=MODEL, n_connections=N_CONNECTIONS, head_s=SHORT_S, body_s=SHORT_S, n_body=8 << 20
+    ) as running:
+        yield running
+
+
+def connect(server: TestServer, data: bytes = b"") -> socket.socket:
+    host, port = server.url.removeprefix("http://").split(":")
+    made = socket.create_connection((host, int(port)), timeout=30)
+    made.sendall(data)
+    return made
+
+
+def head(path: str, *lines: str) -> bytes:
+    return "\r\n".join([f"POST {path} HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+def is_served(server: TestServer) -> bool:
+    body = {"model": MODEL, "prompt": "def", "stream": False, "options": {"num_predict": 2}}
+    return server.post("/api/generate", body).status_code == 200
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    data = b""
+    try:
+        while part := connection.recv(1 << 16):
+            data += part
+    except ConnectionResetError:
+        pass
+    return data
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A:"]
+)  # fmt: skip
+def test_a_head_that_does_not_come_is_not_waited_for(strict: TestServer, data: bytes) -> None:
+    with connect(strict, data) as made:
+        started = time.monotonic()
+        answer_of(made)
+        assert time.monotonic() - started < 20
+
+
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\nX-A:", head("/api/show", "Content-Length: 100") + b'{"mod']
+)  # fmt: skip
+def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data: bytes) -> None:
+    with TestServer(preload=MODEL, n_connections=N_CONNECTIONS) as own, ExitStack() as stack:
+        opened = [stack.enter_context(connect(own, data)) for _ in range(10 * N_CONNECTIONS)]
+        assert is_served(own)
+        assert len(own.server.server_state.connections) <= N_CONNECTIONS + 1
+        assert answer_of(opened[0]) == b""
+        opened[-2].settimeout(0.2)
+        with pytest.raises(TimeoutError):
+            opened[-2].recv(1)
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [("/api/chat", "Content-Length: 1000"), ("/api/blobs/sha256:" + "0" * 64, "Transfer-Encoding: chunked")],
+)
+def test_a_body_that_does_not_come_is_not_waited_for(strict: TestServer, path: str, line: str) -> None:
+    with connect(strict, head(path, line) + b"5\r\n{abcd\r\n") as made:
+        answer = answer_of(made)
+        assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer
+
+
+def test_a_body_that_comes_steadily_is_read(strict: TestServer) -> None:
+    """Its whole takes longer than one megabyte may."""
+
+    def parts() -> Iterator[bytes]:
+        yield b'{"model": "nobody", "x": "'
+        for _ in range(6):
+            yield b"x" * (1 << 20)
+            time.sleep(SHORT_S / 5)
+        yield b'"}'
+
+    answer = requests.post(f"{strict.url}/api/show", data=parts(), timeout=60)
+    assert answer.status_code == 404, answer.text
+
+
+def test_the_rest_of_a_body_that_nobody_wants_is_not_read_for_ever(strict: TestServer) -> None:
+    with connect(strict, head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as made:
+        assert answer_of(made).startswith(b"HTTP/1.1 404 ")
+
+
+def test_large_bodies_share_a_limit_and_small_ones_go_on(store_root: Path) -> None:
+    with TestServer(preload=MODEL, n_body=2 << 20, n_held=N_HELD) as own, ExitStack() as stack:
+        for _ in range(2):
+            data = head("/api/show", "Content-Length: 2000000") + b"x" * 1_400_000
+            stack.enter_context(connect(own, data))
+        large = {"model": "nobody", "x": "x" * 1_000_000}
+        deadline = time.monotonic() + 30
+        while (answer := own.post("/api/show", large)).status_code != 503:  # until the two have come
+            assert answer.status_code == 404 and time.monotonic() < deadline
+        assert "large requests" in answer.json()["error"]
+        assert is_served(own)
+        stack.close()
+        while own.post("/api/show", large).status_code == 503:
+            assert time.monotonic() < deadline, "what they held was not given back"
+
+
+def test_bodies_in_very_small_chunks_are_refused(strict: TestServer) -> None:
+    """Each takes as long to read as a large one."""
+    few = b'{"model": "nobody"}' + b" " * 5000
+    assert (
+        requests.post(f"{strict.url}/api/show", data=iter([b"%c" % b for b in few]), timeout=60).status_code
+        == 404
+    )
+    with connect(strict, head("/api/show", "Transfer-Encoding: chunked")) as made:
+        made.sendall(b"1\r\nx\r\n" * 10_500)
+        answer = answer_of(made)
+    assert answer.startswith(b"HTTP/1.1 400 ") and b"send larger ones" in answer
+    large = (b"x" * 2000 for _ in range(900))
+    assert requests.post(f"{strict.url}/api/show", data=large, timeout=60).status_code == 400
+
+
+def test_as_many_files_as_the_user_may_open() -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        assert raise_file_limit() == resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 256
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_what_is_logged_again_and_again_is_logged_seldom(caplog: pytest.LogCaptureFixture) -> None:
+    log = logging.getLogger("asyncio")
+    seldom = Seldom()
+    log.addFilter(seldom)
+    try:
+        for i in range(1000):
+            log.error("accept: too many open files, %d", i)
+        log.error("something else")
+        assert len(caplog.records) < 20 and "not logged" in caplog.text and "something else" in caplog.text
+    finally:
+        log.removeFilter(seldom)
+
+
+SLOW = "1" * 60_000 + "x"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"model": MODEL, "prompt": "x", "keep_alive": SLOW}),
+        ("/api/embed", {"model": MODEL, "input": "x", "keep_alive": SLOW}),
+        ("/completion", {"model": MODEL, "prompt": "x", "keep_alive": SLOW}),
+        ("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "x"}],
+                                  "keep_alive": SLOW}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "keep_alive": [SLOW]}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "strategy": "chain:" + SLOW}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "options": {"temperature": "1" * 60_000}}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "format": {"pattern": "a{" + "1" * 60_000 + "}"}}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "format": {"$ref": "#/" + SLOW}}),
+        ("/api/generate", {"model": MODEL, "prompt": "x", "format": SLOW}),
+        ("/api/chat", {"model": MODEL, "messages": [{"role": "user", "content": "x", "images": [SLOW]}]}),
+        ("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": [
+            {"type": "image_url", "image_url": {"url": "data:image/" + "x." * 30_000}}]}]}),
+        ("/v1/chat/completions", {"model": MODEL, "messages": [{"role": SLOW, "content": "x"}]}),
+        ("/api/show", {"model": "a@" * 30_000}),
+        ("/api/show", {"model": "-" * 60_000 + ".gguf-00001-of-"}),
+        ("/api/create", {"model": "made", "from": MODEL, "parameters": {"temperature": "1_" * 30_000}}),
+        ("/api/pull", {"model": "registry.ollama.ai/" + "x/" * 30_000}),
+        ("/tokenize", {"model": MODEL, "content": "x" * 1_200_000}),
+        ("/api/embed", {"model": MODEL, "input": "\u00e9" * 1_200_000, "truncate": False}),
+        ("/v1/embeddings", {"model": MODEL, "input": "\u00e9" * 1_200_000}),
+        ("/completion", {"model": MODEL, "prompt": "x", "logit_bias": {"9" * 60_000: 1}}),
+        ("/completion", {"model": MODEL, "prompt": "x", "logit_bias": [[1, 1]] * 20_000}),
+        ("/completion", {"model": MODEL, "prompt": "x", "logit_bias": [[5, 10**400]]}),
+    ],
+    ids=lambda value: "".join(value) if isinstance(value, str) else "-".join(value),
+)  # fmt: skip
+def test_a_long_value_is_refused_at_once_and_in_a_line(
+    server: TestServer, path: str, body: dict[str, Any]
+) -> None:
+    """Whatever is in it: no expression is slow over it, and the error does not send it back."""
+    started = time.process_time()  # of this process, in which the server runs
+    answer = server.post(path, body | {"stream": False})
+    assert 400 <= answer.status_code < 500, answer.text
+    assert time.process_time() - started < 3.0
+    assert len(answer.content) < 700
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("/home/me/models/a.gguf: damaged", "a.gguf: damaged"),
+        ("a: expected '/srv/x/blobs/sha256-12', found /tmp/y/z", "a: expected 'sha256-12', found z"),
+        (r"C:\Users\me\a.gguf: damaged", "a.gguf: damaged"),
+        ("see https://huggingface.co/a/b/c, or hf.co/a/b", "see https://huggingface.co/a/b/c, or hf.co/a/b"),
+        ("and/or", "and/or"),
+    ],
+)
+def test_errors_name_files_not_folders(text: str, told: str) -> None:
+    assert as_api_error(StoreError(text)).message == told

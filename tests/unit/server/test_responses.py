@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""OpenAI's `/v1/responses`: items in, items and events out."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from helpers.http_server import CITY, MODEL, QUESTION, SAID, THOUGHT, TestServer
+
+TOOL = {"type": "function", "name": "weather", "parameters": CITY}
+
+
+def ask(given: Any, **rest: Any) -> dict[str, Any]:
+    return {"model": MODEL, "input": given, "max_output_tokens": 40, "temperature": 0} | rest
+
+
+def whole(server: TestServer, body: dict[str, Any]) -> dict[str, Any]:
+    return server.told("/v1/responses", body)
+
+
+def test_responses_stream_and_whole_say_the_same(server: TestServer) -> None:
+    body = ask(QUESTION)
+    told = whole(server, body)
+    (item,) = told["output"]
+    assert SAID in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
+    events = list(server.events("/v1/responses", body))
+    kinds = [event["type"] for event in events]
+    assert kinds[:2] == ["response.created", "response.in_progress"]
+    assert kinds[-1] == f"response.{told['status']}"
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    text = "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta")
+    assert text == item["content"][0]["text"] == events[-1]["response"]["output"][0]["content"][0]["text"]
+    assert "previous_response_id" in server.post("/v1/responses", {**body, "previous_response_id": "x"}).text
+
+
+def test_responses_call_tools(server: TestServer) -> None:
+    body = ask("Hello", tools=[TOOL], tool_choice="required", max_output_tokens=100)
+    (call,) = whole(server, body)["output"]
+    assert (call["type"], call["name"], json.loads(call["arguments"])) == (
+        "function_call",
+        "weather",
+        {"city": "Paris"},
+    )
+    turns = [
+        {"role": "user", "content": "Hello"},
+        call,
+        {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"},
+    ]
+    assert whole(server, {**body, "input": turns, "tool_choice": "auto"})["output"]
+
+
+def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -> None:
+    body = ask("Hello", model=thinker, grammar=THOUGHT)
+    told = whole(server, body)
+    thought, message = told["output"]
+    assert [thought["type"], message["type"]] == ["reasoning", "message"]
+    assert [part["text"] for part in thought["summary"]] == ["ab cd"]
+    assert [part["text"] for part in message["content"]] == ["ef gh"]
+    n_thought = told["usage"]["output_tokens_details"]["reasoning_tokens"]
+    assert 0 < told["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags belong to the thought"
+    events = list(server.events("/v1/responses", body))
+    of_thought = [e["type"].removeprefix("response.") for e in events if e.get("output_index") == 0]
+    deltas = [kind for kind in of_thought if kind.endswith(".delta")]
+    assert set(deltas) == {"reasoning_summary_text.delta"}
+    assert [kind for kind in of_thought if not kind.endswith(".delta")] == [
+        "output_item.added",
+        "reasoning_summary_part.added",
+        "reasoning_summary_text.done",
+        "reasoning_summary_part.done",
+        "output_item.done",
+    ]
+    done = [e["item"] for e in events if e["type"] == "response.output_item.done"]
+    assert done == events[-1]["response"]["output"]
+    assert [one["content"] for one in done if one["type"] == "message"] == [message["content"]]
+    usage = server.told(
+        "/v1/chat/completions",
+        {"model": thinker, "messages": [USER], "grammar": THOUGHT, "temperature": 0},
+    )["usage"]
+    assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
+
+
+CALL = {"type": "function_call", "call_id": "c1", "name": "weather", "arguments": '{"city": "Paris"}'}
+OTHER = CALL | {"call_id": "c2"}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
+USER = {"role": "user", "content": "Hello"}
+
+
+def called(content: str, *ids: str, thinking: str = "") -> dict[str, Any]:
+    function = {"name": "weather", "arguments": {"city": "Paris"}}
+    calls = [{"id": id, "type": "function", "function": function} for id in ids]
+    return {"role": "assistant", "content": content, "tool_calls": calls, "thinking": thinking}
+
+
+@pytest.mark.parametrize(
+    ("items", "messages"),
+    [
+        (
+            [
+                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ab"}]},
+                CALL,
+                OTHER,
+                RESULT,
+            ],
+            [called("ab", "c1", "c2"), {"role": "tool", "content": "sun", "tool_call_id": "c1"}],
+        ),
+        (
+            [{"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "cd"}]}, CALL],
+            [called("", "c1", thinking="cd")],
+        ),
+        (
+            [
+                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "cd"}]},
+                {"role": "assistant", "content": "ef"},
+            ],
+            [{"role": "assistant", "content": "ef", "thinking": "cd"}],
+        ),
+        (
+            [CALL, RESULT | {"output": [{"type": "input_text", "text": "sun"}]}],
+            [called("", "c1"), {"role": "tool", "content": "sun", "tool_call_id": "c1"}],
+        ),
+    ],
+    ids=["a message and its calls", "a summary", "a thought", "a list as output"],
+)
+def test_items_of_one_turn_are_one_message(
+    server: TestServer, thinker: str, items: list[Any], messages: list[Any]
+) -> None:
+    """The same prompt as Ollama's API makes of the same conversation."""
+    options = {"temperature": 0, "num_predict": 8}
+    other = server.told(
+        "/api/chat",
+        {"model": thinker, "messages": [USER, *messages, USER], "stream": False, "options": options},
+    )
+    mine = whole(server, ask([USER, *items, USER], model=thinker, max_output_tokens=8))
+    assert mine["usage"]["input_tokens"] == other["prompt_eval_count"]
+    assert mine["usage"]["input_tokens_details"]["cached_tokens"] == other["prompt_eval_count"] - 1
+    assert mine["output"][0]["content"][0]["text"] == other["message"]["content"]
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"type": "item_reference", "id": "x"}, "item_reference"),
+        (RESULT | {"output": [{"type": "input_file", "file_id": "x"}]}, "input_file"),
+        (RESULT | {"output": {"a": 1}}, "input[1]"),
+        (CALL | {"arguments": "{"}, "input[1]"),
+    ],
+    ids=range(4),
+)
+def test_items_that_are_not_read_are_refused(server: TestServer, item: Any, said: str) -> None:
+    answer = server.post("/v1/responses", ask([USER, item]))
+    assert answer.status_code == 400 and said in answer.json()["error"]["message"], answer.text
+
+
+def test_tools_that_are_not_offered_are_not_listed(server: TestServer) -> None:
+    told = whole(server, ask("Hello", tools=[{"type": "web_search"}, TOOL]))
+    assert told["tools"] == [TOOL]

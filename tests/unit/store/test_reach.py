@@ -1,0 +1,162 @@
+# SPDX-License-Identifier: MIT
+"""Which servers a download may reach: those that a request names, and those that others redirect to."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from eaglecpp.store import DownloadError, Stores
+from eaglecpp.store.errors import HostRefusedError, OfflineError
+from eaglecpp.store.remote import reach
+from eaglecpp.store.remote.download import get
+from eaglecpp.store.remote.pull import pull
+from eaglecpp.store.remote.reach import Session
+from helpers.hub_server import HubServer
+
+ONLY_PUBLIC = "127.0.0.1"
+"""What passes for the Internet here; all other addresses of this machine are its own network."""
+
+
+@pytest.fixture
+def internet(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    monkeypatch.setattr(reach, "is_public", lambda address: address == ONLY_PUBLIC)
+    yield hub
+
+
+def redirect(hub: HubServer, to: str) -> str:
+    """An address of the registry that redirects there."""
+    hub.redirects["/away"] = to
+    return f"{hub.url}/away"
+
+
+def ask(session: Session, url: str) -> bytes:
+    return get(session, url, "someone", "")
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["127.0.0.1", "10.1.2.3", "192.168.1.1", "172.16.0.1", "169.254.169.254", "100.64.0.1", "0.0.0.0",
+     "224.0.0.1", "255.255.255.255", "198.18.0.1", "::", "::1", "fe80::1", "fe80::1%eth0", "fc00::1",
+     "fd00:ec2::254", "fec0::1", "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "::127.0.0.1",
+     "64:ff9b::a00:1", "2002:a00:1::", "2002:7f00:1::", "2001:0:4136:e378:8000:63bf:3fff:fdd2"],
+)  # fmt: skip
+def test_addresses_that_are_not_of_the_internet(address: str) -> None:
+    assert not reach.is_public(address)
+    for public in ("1.1.1.1", "2606:4700::6810:84e5", "64:ff9b::101:101", "::ffff:1.1.1.1", "2002:101:101::"):
+        assert reach.is_public(public)
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1:8443/x/y", "10.0.0.1/x/y", "127.1/x/y", "0x7f000001:80/x/y",
+                                  "localhost:11434/x/y", "example.org/x/y", "registry.ollama.ai:22/x/y",
+                                  "registry.ollama.ai.example.org/x/y"])  # fmt: skip
+def test_a_request_may_not_name_any_server(
+    name: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args: pytest.fail("a name was resolved"))
+    with (
+        reach.named_by_a_request([]),
+        pytest.raises(HostRefusedError, match=r"does not download from.*--allow-registry"),
+    ):
+        pull(name, stores=stores)
+
+
+@pytest.mark.parametrize("name", ["library/x", "registry.ollama.ai/library/x", "ollama.com/library/x",
+                                  "own.example:5000/x/y", "OWN.example:5000/x/y"])  # fmt: skip
+def test_a_request_may_name_what_is_known_and_what_the_owner_allows(
+    name: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*args: Any) -> Any:
+        raise socket.gaierror(-2, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with reach.named_by_a_request(["own.example:5000"]), pytest.raises(OfflineError, match="not known"):
+        pull(name, stores=stores)
+
+
+def test_a_known_registry_that_is_at_an_address_of_this_network_is_refused(
+    stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name server may answer anything."""
+    address = (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 443))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args: [address])
+    with reach.named_by_a_request([]), pytest.raises(HostRefusedError, match=r"network of this.*--allow-reg"):
+        pull("library/x", stores=stores)
+
+
+@pytest.mark.parametrize("target", ["http://[::1]:{port}/secret", "http://intern.example:{port}/secret"])
+@pytest.mark.parametrize("asked_by_request", [False, True])
+def test_no_server_of_the_internet_redirects_into_this_network(
+    target: str, asked_by_request: bool, internet: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The address counts, whatever the name; also for a user, who named the first server and not this one."""
+    real = socket.getaddrinfo
+
+    def found(host: str, *args: Any) -> Any:
+        return real("::1" if host == "intern.example" else host, *args)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    url = redirect(internet, target.format(port=internet.port))
+    with (
+        Session() as session,
+        pytest.raises(HostRefusedError, match=r"127.0.0.1 redirects to .*machine \(::1\)"),
+    ):
+        if not asked_by_request:
+            ask(session, url)
+        with reach.named_by_a_request([internet.host]):
+            ask(session, url)
+    assert [request.path for request in internet.log] == ["/away"]
+
+
+def test_no_address_is_asked_that_a_request_may_not_name(hub: HubServer) -> None:
+    """Whatever made it one."""
+    with Session() as session, reach.named_by_a_request([]), pytest.raises(HostRefusedError):
+        ask(session, f"http://localhost:{hub.port}/secret")
+    assert hub.log == []
+
+
+def test_a_registry_of_this_network_may_redirect_within_it(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = redirect(hub, f"http://localhost:{hub.port}/there")
+    hub.redirects["/there"] = "/nowhere"
+    with Session() as session, pytest.raises(DownloadError, match="404"):
+        ask(session, url)
+    assert [request.path for request in hub.log] == ["/away", "/there", "/nowhere"]
+
+
+def test_the_address_that_was_checked_is_the_one_that_is_asked(
+    internet: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A name that answers first with an address of the Internet, and then with one of this network."""
+    real, asked = socket.getaddrinfo, []
+
+    def found(host: str, *args: Any) -> Any:
+        if host == "rebound.example":
+            asked.append(host)
+            host = ONLY_PUBLIC if len(asked) == 1 else "::1"
+        return real(host, *args)
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    url = redirect(internet, f"http://rebound.example:{internet.port}/there")
+    with Session() as session, pytest.raises(DownloadError, match="404"):
+        ask(session, url)
+    assert asked == ["rebound.example"]
+    assert [request.path for request in internet.log] == ["/away", "/there"]
+
+
+def test_behind_a_proxy_addresses_that_are_written_out_are_checked(
+    hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", hub.url)
+    hub.redirects["http://registry.ollama.ai/x"] = "http://10.0.0.1/secret"
+    with (
+        reach.named_by_a_request([]),
+        Session() as session,
+        pytest.raises(HostRefusedError, match=r"redirects to 10\.0\.0\.1"),
+    ):
+        ask(session, "http://registry.ollama.ai/x")
+    assert [request.path for request in hub.log] == ["http://registry.ollama.ai/x"]

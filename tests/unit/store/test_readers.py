@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: MIT
+"""What others see of a model while it is replaced: all of the old one or all of the new one."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from eaglecpp.cli.cp import cp as cp_command
+from eaglecpp.cli.show import show as show_command
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.opening.find import find_drafter, find_target
+from eaglecpp.references.names import ModelName
+from eaglecpp.server import catalog
+from eaglecpp.store import Store, StoredModel, Stores
+from eaglecpp.store.create import create_model
+from eaglecpp.store.remote.pull import pull
+from eaglecpp.store.transaction import remove_model
+from helpers.hub_server import HubServer
+from helpers.stores import Tiny
+
+NAME = ModelName.parse("m")
+
+
+def make(stores: Stores, tiny: Tiny, system: str) -> None:
+    """Another target and drafter each time, so that nothing of the old model stays."""
+    for file in (tiny.target, tiny.draft):
+        copy = stores.own.root.parent / file.name
+        copy.unlink(missing_ok=True)
+        copy.write_bytes(file.read_bytes() + system.encode())
+    folder = stores.own.root.parent
+    text = f"FROM {folder / tiny.target.name}\nDRAFT {folder / tiny.draft.name}\nSYSTEM {system}\n"
+    text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # another config, too
+    create_model(stores, NAME, Modelfile.from_text(text), folder)
+
+
+def made(name: str, text: str) -> str | None:
+    create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
+    return find_target(name).system
+
+
+READERS: dict[str, Callable[[], Any]] = {
+    "run": lambda: find_target("m").system,
+    "a drafter": lambda: find_drafter("m").read_bytes()[-3:].decode(),
+    "list": lambda: [m.config and m.name for m in Stores.open().models()] == [NAME] and "new",
+    "create": lambda: made("n", "FROM m\n"),
+    "cp": lambda: (
+        CliRunner().invoke(cp_command, ["m", "n"], catch_exceptions=False) and find_target("n").system
+    ),
+    "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
+    "/api/show": lambda: catalog.facts({}, "m", verbose=False)["system"],
+    "/api/tags": lambda: [e["name"] for e in catalog.entries({})] == ["m:latest"] and "new",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_a_model_that_is_replaced_while_it_is_read_is_read_again(
+    reader: str, tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root.parent.mkdir(parents=True)
+    make(stores, tiny, "old")
+    real, n_loads = Store._load, 0
+
+    def load(store: Store, name: ModelName, path: Path) -> StoredModel | None:
+        nonlocal n_loads
+        found = real(store, name, path)
+        n_loads += 1
+        if n_loads == 1:
+            make(stores, tiny, "new")
+        return found
+
+    monkeypatch.setattr(Store, "_load", load)
+    assert READERS[reader]().strip() == "new"
+
+
+def test_nothing_writes_into_a_file_that_may_be_mapped(
+    tiny: Tiny, stores: Stores, root: Path, hub: HubServer
+) -> None:
+    """A mapped file that is cut ends the process that mapped it, by a signal; weights are mapped."""
+    data = tiny.target.read_bytes()
+    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data})
+    name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
+    pull(name)
+    blob = stores.get(name).target_files()[0]
+
+    def replace_by_pull() -> None:
+        hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data + b"newer"})
+        pull(name)
+
+    def replace_by_create() -> None:
+        create_model(stores, name, Modelfile.from_text(f"FROM {tiny.other}\n"), Path.cwd())
+
+    for change in (replace_by_pull, replace_by_create, lambda: remove_model(stores.own, name)):
+        blob = stores.get(name).target_files()[0]
+        content = blob.read_bytes()
+        with blob.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            change()
+            assert mapped[:] == content
+            assert not blob.exists()

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: MIT
+"""What a model that somebody else made may decide here: how it speaks, not what this machine does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.opening.find import find_target
+from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
+from eaglecpp.references.names import ModelName
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
+from eaglecpp.store.manifest import CONFIG, PRAGMAS
+from eaglecpp.store.model import StoredModel
+from eaglecpp.store.remote.pull import pull
+from eaglecpp.store.transaction import copy_model, remove_model
+from helpers.hub_server import HubServer, layer_entry
+from helpers.opening import options_of
+from helpers.stores import OllamaModel, Tiny
+
+HARMFUL = [
+    ["rpc", "198.51.100.7:50052"],
+    ["draft", "/etc/passwd"],
+    ["n_ctx", "4000000"],
+    ["n_ctx", "-1"],
+    ["threads", "4096"],
+    ["n_draft_max", "1024"],
+    ["strategy", "chain:900"],
+    ["repack", "on"],
+    ["draft_device", "RPC0"],
+    ["planner_cache", "false"],
+    ["use_mlock", "true"],
+    ["something_newer", "x"],
+]
+MACHINE = {"rpc", "n_draft_max", "repack", "draft_device", "planner_cache", "use_mlock", "use_mmap"}
+HARMLESS = [
+    ["strategy", "chain:3"],
+    ["chat_template", "chatml"],
+    ["temperature", "0.3"],
+    ["n_ctx", "8192"],
+    ["stop", "<x>"],
+]
+
+
+@pytest.fixture
+def pulled(hub: HubServer, tiny: Tiny, stores: Stores) -> str:
+    """A model of a registry that would like to decide a lot."""
+    contents = {
+        "model": tiny.target.read_bytes(),
+        PRAGMAS: json.dumps([*HARMFUL, *HARMLESS]).encode(),
+        "params": b'{"num_thread":512,"num_ctx":9000000,"top_k":7,"draft_num_predict":1000,"use_mmap":false}',
+    }
+    config = b'{"model_format":"gguf"}'
+    manifest = {
+        "schemaVersion": 2,
+        "config": layer_entry(CONFIG, config),
+        "layers": [layer_entry(kind, data) for kind, data in contents.items()],
+    }
+    hub.add_manifest(
+        "library/evil:1", manifest, {layer_entry("x", d)["digest"]: d for d in (*contents.values(), config)}
+    )
+    pull(ModelName.parse(f"http://{hub.host}/library/evil:1"), insecure=True)
+    return f"{hub.host}/library/evil:1"
+
+
+def check(name: str) -> None:
+    resolved = find_target(name)
+    options = options_of(resolved)
+    expected = {"strategy": "chain:3", "n_ctx": 8192, "temperature": 0.3, "top_k": 7, "stop": ("<x>",)}
+    assert {key: options[key] for key in expected} == expected
+    assert resolved.template_choice == "chatml"
+    assert options["n_threads"] == 0
+    assert not MACHINE & options.keys()
+
+
+def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str, stores: Stores) -> None:
+    check(pulled)
+    said = [str(notice) for notice in find_target(pulled).notices]
+    for name, value in HARMFUL:
+        assert any(f"ignored: pragma {name} {value}: " in text for text in said), name
+    assert any("ignored: parameter num_ctx 9000000: using 32768" in text for text in said)
+    owner = "ignored: parameter num_thread 512: only this machine's owner may set it"
+    assert any(owner in text for text in said)
+    assert all("not made here" in text for text in said if "ignored" in text)
+    copy_model(stores, stores.get(ModelName.parse(pulled)), ModelName.parse("copy"))
+    check("copy")
+    child = Modelfile.from_text(f"FROM {pulled}\nPARAMETER top_p 0.5\n")
+    create_model(stores, ModelName.parse("child"), child, Path.cwd())
+    check("child")
+    assert options_of(find_target("child"))["top_p"] == 0.5
+
+
+def test_what_was_created_here_is_believed(tiny: Tiny, stores: Stores) -> None:
+    text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: rpc 127.0.0.1:1\n#eaglecpp: n_ctx 65536\n"
+    model = create_model(stores, ModelName.parse("mine"), Modelfile.from_text(text), Path.cwd()).model
+    options = options_of(find_target("mine"))
+    assert (options["n_threads"], options["rpc"], options["n_ctx"]) == (3, ("127.0.0.1:1",), 65536)
+    copy_model(stores, model, ModelName.parse("second"))
+    assert options_of(find_target("second")) == options
+
+
+@pytest.mark.parametrize("says_so", [False, True])
+@pytest.mark.parametrize("is_list", [False, True])
+def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
+    says_so: bool, is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
+) -> None:
+    """Trust is a model's, not that of bytes, and a registry cannot send it along."""
+    text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
+    name = ModelName.parse(f"{hub.host}/library/evil:1")
+
+    def make(name: ModelName) -> StoredModel:
+        return create_model(stores, name, Modelfile.from_text(text), Path.cwd()).model
+
+    mine = make(ModelName.parse("mine"))
+    manifest = json.loads(mine.path.read_bytes())
+    if not says_so:
+        manifest = {key: manifest[key] for key in ("schemaVersion", "mediaType", "config", "layers")}
+    if is_list:
+        listed = {"runner": "llamacpp", **manifest}
+        manifest = {"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": [listed]}
+        if says_so:
+            manifest |= {"decidedHere": listed["decidedHere"]}
+    hub.add_manifest(
+        "library/evil:1",
+        manifest,
+        {layer.digest: mine.find_blob(layer).read_bytes() for layer in mine.manifest.blobs},
+    )
+
+    def is_believed(name: str) -> bool:
+        options = options_of(find_target(name))
+        return bool({"rpc", "learn"} & options.keys()) or options["n_threads"] != 0
+
+    make(name)  # of the user's own making, until the pull replaces it
+    assert is_believed(str(name))
+    pull(replace(name, scheme="http"), insecure=True)
+    assert not is_believed(str(name))
+    copy_model(stores, stores.get(name), ModelName.parse("copy"))
+    create_model(stores, ModelName.parse("child"), Modelfile.from_text(f"FROM {name}\n"), Path.cwd())
+    assert is_believed("mine")
+    assert not is_believed("copy") and not is_believed("child")
+    remove_model(stores.own, mine.name)
+    assert not is_believed(str(name))
+    copy_model(stores, stores.get(name), mine.name)
+    assert not is_believed("mine")
+
+
+def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny: Tiny) -> None:
+    file = ollama(
+        "library/m/1",
+        {"model": tiny.target.read_bytes(), "params": b'{"num_thread":99,"num_ctx":2048,"stop":["a"]}'},
+    )
+    file.write_text(json.dumps(json.loads(file.read_bytes()) | {"decidedHere": ["settings"]}))
+    options = options_of(find_target("m:1"))
+    assert (options["n_ctx"], options["stop"]) == (2048, ("a",))
+    assert options["n_threads"] == 0
+
+
+def test_an_option_is_not_for_untrusted_models_unless_it_says_so() -> None:
+    """The list, so that a new option is a decision and not an accident."""
+    mine = {
+        o.name
+        for cls in (ModelOptions, DraftOptions, SamplingOptions)
+        for o in describe(cls)
+        if o.untrusted is False
+    }
+    never = (
+        "rpc lora n_threads n_threads_batch use_mlock use_mmap main_gpu repack taps n_sequences n_draft_max"
+    )
+    assert mine >= {*never.split(), "n_leaves_max", "draft_device", "grammar", "ignore_eos", "n_probs"}
+    assert {o.name for o in describe(DraftOptions) if o.untrusted} == set()

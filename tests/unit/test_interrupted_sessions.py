@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""A signal's handler raises between any two instructions: whatever it interrupts, no place is lost."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import pytest
+from conftest import Models
+
+from eaglecpp import Engine
+from eaglecpp.engine import engine as of_engine
+from eaglecpp.engine import native, session
+
+FILES = {module.__file__ for module in (of_engine, native, session)}
+
+
+def interrupted(call: Callable[[], object], at: int) -> bool:
+    """Whether `call` was interrupted before the instruction of that number in our files."""
+    left = at
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal left
+        if frame.f_code.co_filename not in FILES or frame.f_code.co_name == "__del__":
+            return None  # Python passes over what is raised in __del__
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                raise KeyboardInterrupt
+        return trace
+
+    gc.disable()  # what other tests left would be closed in here, by a __del__ that calls into our files
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(None)
+        gc.enable()
+    return False
+
+
+def test_a_place_comes_back_wherever_its_opening_was_interrupted(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
+        n = 1
+        while interrupted(engine.session, n):
+            engine.session().close()
+            n += 1
+        assert n > 50
+
+
+def test_a_place_comes_back_wherever_its_closing_was_interrupted(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
+        n = 1
+        while interrupted((one := engine.session()).close, n):
+            one.close()
+            engine.session().close()
+            n += 1
+        assert n > 20
+
+
+def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
+        for _ in range(3):
+            stream = engine.session().stream("ab", max_tokens=2)
+            with pytest.raises(Exception, match="all 1 conversations"):
+                engine.session()
+            assert len(stream.finish().tokens) == 2
+            del stream

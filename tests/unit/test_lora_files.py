@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: MIT
+"""Adapters of strangers: llama.cpp loads them without a look at their types and ranks, and the process ends
+when ggml computes with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import Models
+
+from eaglecpp import Engine
+from eaglecpp.errors import EagleError, GgufError, MismatchError
+from eaglecpp.store.fit import check_adapter
+from helpers.lora import Factors, write_lora
+from helpers.tiny_split import rewrite
+
+DOWN, EMBEDDING = "blk.0.ffn_down.weight", "token_embd.weight"
+Change = Callable[[Factors], object]
+
+
+def retyped(side: str, dtype: type[np.generic]) -> Change:
+    return lambda factors: factors.update({f"{DOWN}.{side}": factors[f"{DOWN}.{side}"].astype(dtype)})
+
+
+def added(name: str) -> Change:
+    return lambda factors: factors.update({name: np.zeros(4, np.float32)})
+
+
+def reshaped(side: str, *shape: int) -> Change:
+    return lambda factors: factors.update({f"{DOWN}.{side}": np.zeros(shape, np.float32)})
+
+
+def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None:
+    """By `create` and `check`, and when a model is opened."""
+    with pytest.raises(kind, match=text):
+        check_adapter(lora, target)
+    with pytest.raises(kind, match=text):
+        Engine.open(target, lora=[(str(lora), 1.0)], n_ctx=64)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16, np.int32, np.int64, np.float64])
+@pytest.mark.parametrize("side", ["lora_a", "lora_b"])
+def test_types_without_arithmetic_are_refused(
+    dtype: type[np.generic], side: str, models: Models, tmp_path: Path
+) -> None:
+    write_lora(tmp_path / "lora.gguf", models.target, change=retyped(side, dtype))
+    refused(
+        tmp_path / "lora.gguf",
+        models.target,
+        GgufError,
+        rf"lora\.gguf: tensor '{DOWN}\.{side}' has type [if]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "kind", "text"),
+    [
+        (lambda factors: factors.pop(f"{DOWN}.lora_b"), GgufError, "lora_a' has no 'lora_b' beside it"),
+        (lambda factors: factors.pop(f"{DOWN}.lora_a"), GgufError, "lora_b' has no 'lora_a' beside it"),
+        (added("blk.0.other"), GgufError, "'blk.0.other': expected names that end in .lora_a or .lora_b"),
+        (reshaped("lora_a", 5, 128), MismatchError, r"lora_b' \(4 x 64\) is of another rank than 128 x 5"),
+        (reshaped("lora_b", 63, 4), MismatchError, "is for 63 outputs, the target's has 64"),
+        (reshaped("lora_a", 4, 64), MismatchError, "is for 64 inputs, the target's has 128"),
+        (reshaped("lora_a", 2, 4, 128), MismatchError, "is for other experts than the target's 128 x 64"),
+    ],
+)
+def test_factors_that_do_not_go_together_are_refused(
+    change: Change, kind: type[EagleError], text: str, models: Models, tmp_path: Path
+) -> None:
+    write_lora(tmp_path / "lora.gguf", models.target, change=change)
+    refused(tmp_path / "lora.gguf", models.target, kind, text)
+
+
+def transposed(factors: Factors) -> None:
+    """As llama.cpp wants them for embeddings: a row for each token, a row for each value."""
+    a, b = factors.pop(f"{EMBEDDING}.lora_a"), factors.pop(f"{EMBEDDING}.lora_b")
+    factors |= {f"{EMBEDDING}.lora_a": b, f"{EMBEDDING}.lora_b": np.ascontiguousarray(a.T)}
+
+
+def test_embeddings_are_adapted_where_llama_cpp_can(models: Models, tmp_path: Path) -> None:
+    lora = tmp_path / "lora.gguf"
+    write_lora(lora, models.target, only=EMBEDDING, change=transposed)
+    with Engine.open(models.target, lora=[(str(lora), 1.0)], n_ctx=64) as engine:
+        assert len(engine.generate("ab", max_tokens=2).tokens) == 2
+    tied = rewrite(models.target, tmp_path / "tied.gguf", lambda tensors: tensors.pop("output.weight"))
+    refused(lora, tied, MismatchError, "embeddings that are also the target's output")
