@@ -21,7 +21,7 @@ from typing import Any
 from chat_server import ChatServer
 from suite import Question
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 

@@ -23,14 +23,12 @@ if TYPE_CHECKING:
     from eaglecpp import modelfile as modelfile
     from eaglecpp.chat.message import Message, ToolCall
     from eaglecpp.conversations.session import ChatSession
-    from eaglecpp.engine import (
-        AsyncEngine,
-        AsyncStream,
-        CancelFlag,
-        Engine,
-        Session,
-        Stream,
-    )
+    from eaglecpp.engine.async_engine import AsyncEngine
+    from eaglecpp.engine.async_stream import AsyncStream
+    from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.loading import CancelFlag
+    from eaglecpp.engine.session import Session
+    from eaglecpp.engine.stream import Stream
     from eaglecpp.errors import EagleError
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
@@ -41,24 +39,24 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOMES = {
-    "AsyncEngine": "engine",
-    "AsyncStream": "engine",
-    "CancelFlag": "engine",
+    "AsyncEngine": "engine.async_engine",
+    "AsyncStream": "engine.async_stream",
+    "CancelFlag": "engine.loading",
     "ChatSession": "conversations.session",
     "Chunk": "results",
     "Completion": "results",
     "DraftOptions": "options",
     "EagleError": "errors",
     "Embedding": "results",
-    "Engine": "engine",
+    "Engine": "engine.engine",
     "Llama": "llama",
     "Message": "chat.message",
     "ModelOptions": "options",
     "SamplingOptions": "options",
     "Score": "results",
-    "Session": "engine",
+    "Session": "engine.session",
     "Strategy": "options",
-    "Stream": "engine",
+    "Stream": "engine.stream",
     "Timings": "results",
     "ToolCall": "chat.message",
     "convert_checkpoint": "readings",

@@ -237,7 +237,7 @@ def _measure(
 
 def own_texts(target: Path, layers: Sequence[int]) -> list[OwnText]:
     """What the target answers to the built-in prompts, greedily, with its features. Raises EagleError."""
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
     with Engine.open(target, strategy="off", n_ctx=_ROOM) as engine:
         room = engine.n_ctx - 1

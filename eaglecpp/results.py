@@ -159,26 +159,7 @@ class Timings:
 
     def as_dict(self) -> dict[str, Any]:
         """The `timings` object of the command line and the API; JSON-ready."""
-        return {
-            "prompt_n": self.prompt_n,
-            "prompt_ms": self.prompt_ms,
-            "prompt_per_second": self.prompt_per_second,
-            "reused_n": self.reused_n,
-            "predicted_n": self.predicted_n,
-            "predicted_ms": self.predicted_ms,
-            "predicted_per_second": self.predicted_per_second,
-            "draft_n": self.draft_n,
-            "draft_n_accepted": self.draft_n_accepted,
-            "text_draft_n": self.text_draft_n,
-            "text_draft_n_accepted": self.text_draft_n_accepted,
-            "rounds": self.rounds,
-            "acceptance_length": self.acceptance_length,
-            "accepted_per_depth": self.accepted_per_depth,
-            "draft_ms": self.draft_ms,
-            "verify_ms": self.verify_ms,
-            "exact": self.exact,
-            "plan": dict(self.plan),
-        }
+        return {name: getattr(self, name) for name in _TOLD} | {"plan": dict(self.plan)}
 
     def __add__(self, other: Timings) -> Timings:
         """Sums all counters; takes the later plan; exact if both are."""
@@ -192,6 +173,13 @@ class Timings:
             sums[name] = tuple(a + b for a, b in pairs)
         exact = self.exact and other.exact
         return replace(self, **sums, exact=exact, plan=other.plan or self.plan)
+
+
+_TOLD = (
+    "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
+    "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted", "rounds",
+    "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "exact",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from eaglecpp.store.facts import read_facts
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
 __all__ = ["HEAD", "cells", "fault", "file_name", "measure_pair"]
 

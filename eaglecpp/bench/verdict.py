@@ -18,7 +18,7 @@ from eaglecpp.engine.gains import Gain
 from eaglecpp.engine.predicted_costs import predicted_gain
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
 __all__ = ["Verdict", "keep", "measure_verdict", "planned_verdict", "verdict_of"]
 

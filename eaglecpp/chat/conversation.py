@@ -35,11 +35,6 @@ class PromptMemory:
         # prompts, alone and with their answers, each the beginning of the next
         self._known: list[tuple[str, Sequence[int]]] = []
 
-    @property
-    def last_tokens(self) -> Sequence[int]:
-        """A prompt that the caches hold already, as far as they hold any."""
-        return self._known[-1][1] if self._known else self._vocabulary.tokenize(" ")
-
     def tokens(self, prompt: Rendered, n_ctx: int | None = None) -> list[int]:
         """The tokens of a prompt. n_ctx: raises ContextFullError for one that leaves no room there, 0 = in
         the engine's context; None = of any length.

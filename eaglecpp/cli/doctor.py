@@ -24,7 +24,7 @@ from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
 __all__ = ["doctor", "gather", "machine_lines"]
 

@@ -16,7 +16,7 @@ from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
 __all__ = ["look_up", "needs_draft", "note_plan", "open_engine", "run_defaults", "strategy_of"]
 
@@ -60,7 +60,7 @@ def open_engine(
     verbose: bool = False,
 ) -> Engine:
     """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter."""
-    from eaglecpp.engine import Engine
+    from eaglecpp.engine.engine import Engine
 
     wanted = strategy_of(strategy, no_draft)
     has_text = options.get("text_drafts") == "on"

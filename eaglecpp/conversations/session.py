@@ -27,7 +27,8 @@ from eaglecpp.results import Answer, Completion
 if TYPE_CHECKING:
     from typing import Unpack
 
-    from eaglecpp.engine import Engine, Session
+    from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.session import Session
     from eaglecpp.options.typed import ChatKeywords
 
 __all__ = ["Answers", "ChatSession", "has_begun"]

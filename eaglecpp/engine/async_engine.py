@@ -30,12 +30,13 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Sized
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
-from eaglecpp.engine.async_stream import AsyncStream, Task, post, tell
+from eaglecpp.engine.async_stream import AsyncStream, Task, tell
 from eaglecpp.engine.embedding import Embedder, Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
@@ -57,6 +58,7 @@ from eaglecpp.threads import Threads
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from eaglecpp.engine.embedding import EmbedKeywords
     from eaglecpp.engine.session import MessageList
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
@@ -290,12 +292,9 @@ class AsyncEngine:
         self,
         texts: Sequence[Prompt],
         *,
-        dimensions: int | None = None,
-        truncate: bool = True,
-        normalize: bool = True,
-        pooling: str | None = None,
         n_ctx: int = 0,
         n_values_most: int = 0,
+        **options: Unpack[EmbedKeywords],
     ) -> list[Embedding]:
         """As `Engine.embed`, of a list of texts, between the rounds of conversations, and in turns with other
         requests for embeddings. n_ctx: tokens of a text, where that is less than the engine's; n_values_most:
@@ -305,16 +304,7 @@ class AsyncEngine:
         n_values = 0
         async with self._turn_for_embeddings() as check:
             for first, part in _parts(texts):
-                read = await self._in_turns(
-                    Embedder.embed,
-                    part,
-                    dimensions=dimensions,
-                    truncate=truncate,
-                    normalize=normalize,
-                    pooling=pooling,
-                    n_ctx=n_ctx,
-                    n_before=first,
-                )
+                read = await self._in_turns(Embedder.embed, part, n_ctx=n_ctx, n_before=first, **options)
                 check()
                 found += read
                 n_values += sum(one.vector.size for one in read)
@@ -372,24 +362,24 @@ class AsyncEngine:
             raise
 
     async def call(self, function: Callable[[Engine], T]) -> T:
-        """Runs `function(engine)` in the engine's thread, between two rounds."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
+        """Runs `function(engine)` in the engine's thread, between two rounds; not for a caller that was
+        cancelled before.
+        """
+        future: Future[T] = Future()
 
         def run() -> None:
-            try:
-                result = function(self.engine)
-            except BaseException as error:
-                post(loop, _settle_error, future, error)
-            else:
-                post(loop, _settle, future, result)
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function(self.engine))
+                except BaseException as error:
+                    future.set_exception(error)
 
         with self._condition:
             if not self._thread.is_alive() or self._closing == "now":
                 raise InvalidStateError("this engine is closed")
             self._calls.append(run)
             self._condition.notify()
-        return await future
+        return await asyncio.wrap_future(future)
 
     async def close(self, *, grace_s: float = 0.0) -> None:
         """Accepts nothing new, lets running generations finish for `grace_s` seconds, and frees the
@@ -597,19 +587,7 @@ def _parts(texts: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
     yield first, texts
 
 
-def _settle(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _settle_error(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
-        future.set_exception(error)
-
-
 def _broken_error(error: BaseException) -> EngineBrokenError:
-    return (
-        error
-        if isinstance(error, EngineBrokenError)
-        else EngineBrokenError(f"the engine has failed: {error!r}")
-    )
+    if isinstance(error, EngineBrokenError):
+        return error
+    return EngineBrokenError(f"the engine has failed: {error!r}")

@@ -20,7 +20,7 @@ from eaglecpp.errors import InvalidStateError, PlaceLostError
 if TYPE_CHECKING:
     from eaglecpp.results import Chunk, Completion
 
-__all__ = ["AsyncStream", "Task", "post", "tell"]
+__all__ = ["AsyncStream", "Task", "tell"]
 
 
 @dataclass(eq=False)
@@ -158,14 +158,10 @@ def tell(events: Sequence[tuple[Task, str, Any]]) -> None:
     for event in events:
         by_loop.setdefault(event[0].loop, []).append(event)
     for loop, own in by_loop.items():
-        post(loop, _put, own)
+        with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
+            loop.call_soon_threadsafe(_put, own)
 
 
 def _put(events: Sequence[tuple[Task, str, Any]]) -> None:
     for task, kind, value in events:
         task.events.put_nowait((kind, value))
-
-
-def post(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
-    with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
-        loop.call_soon_threadsafe(function, *arguments)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from eaglecpp.results import Embedding
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Embedder", "Turns"]
+__all__ = ["EmbedKeywords", "Embedder", "Turns"]
 
 _CHARS_PER_TOKEN = 16  # of which a long text is read first; more where that is too little
 _SPARE_TOKENS = 64  # at whose end a text that was cut has other tokens than the whole one
@@ -51,6 +51,15 @@ class Turns:
 
 
 _ALONE = Turns()
+
+
+class EmbedKeywords(TypedDict, total=False):
+    """Arguments of `Engine.embed`, which documents them."""
+
+    dimensions: int | None
+    truncate: bool
+    normalize: bool
+    pooling: str | None
 
 
 class Embedder:

@@ -14,20 +14,21 @@ import contextlib
 import logging
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from weakref import WeakSet
 
 from eaglecpp._extension import core
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import Asked
-from eaglecpp.engine.embedding import Embedder
+from eaglecpp.engine.embedding import Embedder, EmbedKeywords
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.loading import CancelFlag, load
-from eaglecpp.engine.native import NativeEngine, NativeSequence
+from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import Answering, Request, Shared
 from eaglecpp.engine.session import MessageList, Session, run_side_by_side
 from eaglecpp.engine.stream import Stream
@@ -36,7 +37,6 @@ from eaglecpp.errors import (
     ContextFullError,
     EngineBusyError,
     InvalidArgumentError,
-    InvalidStateError,
     InvalidTypeError,
 )
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
@@ -56,15 +56,6 @@ __all__ = ["Engine"]
 _log = logging.getLogger("eaglecpp.engine")
 
 
-class EmbedKeywords(TypedDict, total=False):
-    """Arguments of `Engine.embed`, which documents them."""
-
-    dimensions: int | None
-    truncate: bool
-    normalize: bool
-    pooling: str | None
-
-
 class Engine:
     """A loaded target with an optional drafter, made by `open` or `from_pretrained`. Release it with `close`
     or `with`.
@@ -74,7 +65,6 @@ class Engine:
     """
 
     def __init__(self, plan: OpeningPlan, *, wait: bool = False, cancel: CancelFlag | None = None) -> None:
-        self._native: NativeEngine | None = None  # for `close`, if anything below fails
         if not isinstance(plan, OpeningPlan):
             raise InvalidTypeError(
                 f"Engine: expected an OpeningPlan, found {type(plan).__name__}; to open a model use "
@@ -352,7 +342,7 @@ class Engine:
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._native is None or self._native.closed
+        return self._native.closed
 
     @property
     def n_free(self) -> int:
@@ -437,7 +427,7 @@ class Engine:
     @property
     def chains_only(self) -> str:
         """Why this target supports only chains; "" if it supports trees, or is not loaded yet."""
-        return "" if self._native is None else self._native.chains_only
+        return self._native.chains_only
 
     @property
     def exactness(self) -> Exactness:
@@ -476,13 +466,12 @@ class Engine:
         """Frees weights and caches. A second call does nothing; any other use afterwards raises
         `InvalidStateError`.
         """
-        if self._native is not None:
-            self._native.close(lambda native: self._cache.save(native) if self._cache else None)
-            self._embedder.close()
-            if self._shared.vocabulary.projector is not None:
-                self._shared.vocabulary.projector.close()
-            self._open.clear()
-            self._main = None
+        self._native.close(lambda native: self._cache.save(native) if self._cache else None)
+        self._embedder.close()
+        if self._shared.vocabulary.projector is not None:
+            self._shared.vocabulary.projector.close()
+        self._open.clear()
+        self._main = None
 
     def __enter__(self) -> Self:
         return self
@@ -491,18 +480,14 @@ class Engine:
         self.close()
 
     def __del__(self) -> None:
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(Exception):  # also of one that could not be opened
             self.close()
 
-    @contextlib.contextmanager
-    def exclusive(self) -> Iterator[core.Engine]:
+    def exclusive(self) -> AbstractContextManager[core.Engine]:
         """Reserves the engine for native calls and forwards its log; `EngineBusyError` if a thread is using
         it. For anything without a method here.
         """
-        if self._native is None:
-            raise InvalidStateError("this engine is closed")
-        with self._native.exclusive() as native:
-            yield native
+        return self._native.exclusive()
 
     def count(self, timings: Timings) -> None:
         """Adds the counters of a generation that ran through `exclusive` to `timings`."""
@@ -527,7 +512,7 @@ class Engine:
         """Adds the counters of a generation that has ended."""
         self.timings = self.timings + timings
         self.gains.add(timings, temperature)
-        if self._cache is not None and self._native is not None:
+        if self._cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self._cache.save_now_and_then(native)
 
@@ -544,6 +529,4 @@ class Engine:
             return self._main
 
     def _handle(self) -> core.Engine:
-        if self._native is None:
-            raise InvalidStateError("this engine is closed")
         return self._native.get()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from eaglecpp._extension import core
-from eaglecpp.engine.gains import read_kept
+from eaglecpp.engine.gains import read_record
 from eaglecpp.engine.planner_cache import (
     PlannerCache,
     options_key,
@@ -68,13 +68,16 @@ def settle(
     key = _key(native, target, model, drafting)
     path = planner_file(key, "exact")
     wanted = PlannerCache.is_wanted(drafting)
-    points = _read(path, key) if wanted and has_costs else None
-    if points is not None:
-        native.set_exact_rows(points)
+    known = read_record(path, _File) if wanted and has_costs else None
+    if known is not None and known.key == key:
+        native.set_exact_rows(known.points)
         return _found(native)
     found = measure(native)
     if wanted:
-        _write(path, key, native.exact_points)
+        try:
+            replace_bytes(path, msgspec.json.encode(_File(key, native.exact_points)))
+        except OSError as error:
+            _log.info("cannot save which rows are exact: %s", error)
     return found
 
 
@@ -106,20 +109,3 @@ def _key(native: core.Engine, target: Path, model: ModelOptions, drafting: Draft
 class _File(msgspec.Struct):
     key: str
     points: list[tuple[int, bool]]
-
-
-def _read(path: Path, key: str) -> list[tuple[int, bool]] | None:
-    data = read_kept(path)
-    try:
-        found = None if data is None else msgspec.json.decode(data, type=_File)
-        return found.points if found and found.key == key else None
-    except msgspec.MsgspecError:
-        _log.info("%s is damaged or from another version; measuring again", path)
-        return None
-
-
-def _write(path: Path, key: str, points: list[tuple[int, bool]]) -> None:
-    try:
-        replace_bytes(path, msgspec.json.encode(_File(key, points)))
-    except OSError as error:
-        _log.info("cannot save which rows are exact: %s", error)

@@ -10,17 +10,22 @@ written is ignored.
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from eaglecpp.files import replace_bytes
 from eaglecpp.results import Timings
 
-__all__ = ["KEPT_DAYS", "Answered", "Gain", "Gains", "gain_of", "read_kept"]
+__all__ = ["KEPT_DAYS", "Answered", "Gain", "Gains", "gain_of", "read_kept", "read_record"]
+
+_log = logging.getLogger("eaglecpp.planner")
+T = TypeVar("T")
 
 _N_MAX = 64  # answers; older ones tell of other texts
 _N_ENOUGH = 32  # tokens; fewer say little about the drafter
@@ -70,6 +75,16 @@ def read_kept(path: Path) -> bytes | None:
     return None
 
 
+def read_record(path: Path, kind: type[T]) -> T | None:
+    """As `read_kept`, of what is JSON; None for what is damaged or from another version, too."""
+    data = read_kept(path)
+    try:
+        return None if data is None else msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError:
+        _log.info("%s is damaged or from another version; measuring again", path)
+        return None
+
+
 class _File(msgspec.Struct):
     answers: list[Answered]
     kernels: float | None
@@ -84,11 +99,9 @@ class Gains:
         self._path = path
         self._answers: list[Answered] = []
         self.kernels: float | None = None
-        data = None if path is None else read_kept(path)
-        with contextlib.suppress(msgspec.MsgspecError):
-            found = None if data is None else msgspec.json.decode(data, type=_File)
-            if found and all(min(one.n_tokens, one.n_rounds, one.n_steps) > 0 for one in found.answers):
-                self._answers, self.kernels = found.answers, found.kernels
+        found = None if path is None else read_record(path, _File)
+        if found and all(min(one.n_tokens, one.n_rounds, one.n_steps) > 0 for one in found.answers):
+            self._answers, self.kernels = found.answers, found.kernels
 
     def add(self, timings: Timings, temperature: float) -> None:
         """Takes the counters of an answer, if they tell what `auto` gave."""

@@ -10,7 +10,7 @@ import llama_cpp
 from llama_cpp import llama_chat_format
 
 from eaglecpp.chat.jinja import JinjaTemplate
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import TemplateError
 
 __all__ = ["Formatter", "find_handler"]

@@ -24,9 +24,10 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 
-from eaglecpp.engine import Engine, Stream
+from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
+from eaglecpp.engine.stream import Stream
 from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others

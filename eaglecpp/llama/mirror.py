@@ -10,7 +10,7 @@ from typing import Any
 
 import llama_cpp
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
 
 __all__ = ["Mirror"]

@@ -45,10 +45,13 @@ def _option(
     minimum: float | None = None,
     maximum: float | None = None,
     choices: tuple[str, ...] = (),
-    flags: tuple[str, ...] = (),
-    parameter: str = "",
+    flags: str | None = None,
+    parameter: str | bool = "",
     untrusted: bool | int = False,
 ) -> T:
+    """A field. flags: several with spaces between them, None = the field's name; parameter: True = that,
+    too. The others are those of `Option`.
+    """
     facts = {
         "kind": kind or type(default),
         "help": text,
@@ -65,8 +68,19 @@ def _option(
 
 def describe(options: type | Any) -> tuple[Option, ...]:
     """The declared options of one of the classes below, in order."""
-    fields = dataclasses.fields(options)
-    return tuple(Option(name=f.name, default=f.default, **f.metadata["option"]) for f in fields)
+    return tuple(map(_described, dataclasses.fields(options)))
+
+
+def _described(field: dataclasses.Field[Any]) -> Option:
+    facts = dict(field.metadata["option"])
+    flags, parameter = facts.pop("flags"), facts.pop("parameter")
+    return Option(
+        name=field.name,
+        default=field.default,
+        flags=("--" + field.name.replace("_", "-"),) if flags is None else tuple(flags.split()),
+        parameter=field.name if parameter is True else parameter,
+        **facts,
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +98,7 @@ class ModelOptions(_Validated):
         0,
         "context length in tokens; 0 = the model's own, at most 4096; -1 = the model's own",
         minimum=-1,
-        flags=("-c", "--ctx-size", "--n-ctx"),
+        flags="-c --ctx-size --n-ctx",
         parameter="num_ctx",
         untrusted=32768,
     )
@@ -92,126 +106,104 @@ class ModelOptions(_Validated):
         2048,
         "prompt tokens read at a time",
         minimum=1,
-        flags=("-b", "--batch-size"),
+        flags="-b --batch-size",
         parameter="num_batch",
         untrusted=2048,
     )
-    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags=("-ub", "--ubatch-size"))
+    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags="-ub --ubatch-size")
     n_threads: int = _option(
         0,
         "threads; 0 = one per physical core, fewer while other processes need the cores",
         minimum=0,
-        flags=("-t", "--threads"),
+        flags="-t --threads",
         parameter="num_thread",
     )
     n_threads_batch: int = _option(
-        0,
-        "threads for reading prompts; 0 = the same as for decoding",
-        minimum=0,
-        flags=("-tb", "--threads-batch"),
+        0, "threads for reading prompts; 0 = the same as for decoding", minimum=0, flags="-tb --threads-batch"
     )
     n_gpu_layers: int = _option(
         -1,
         "layers on the GPU; -1 = all",
         minimum=-1,
-        flags=("-ngl", "--n-gpu-layers", "--gpu-layers"),
+        flags="-ngl --n-gpu-layers --gpu-layers",
         parameter="num_gpu",
         untrusted=True,
     )
-    main_gpu: int = _option(
-        0, "index of the main GPU", minimum=0, flags=("-mg", "--main-gpu"), parameter="main_gpu"
-    )
+    main_gpu: int = _option(0, "index of the main GPU", minimum=0, flags="-mg --main-gpu", parameter=True)
     split_mode: str = _option(
         "layer",
         "how to use several GPUs: whole layers on each, rows of every matrix on each, or only the main one",
         choices=("layer", "row", "none"),
-        flags=("-sm", "--split-mode"),
+        flags="-sm --split-mode",
     )
     tensor_split: tuple[float, ...] = _option(
         (),
         "the share of each of several GPUs, such as 3,1; empty = by free memory",
         kind="numbers",
-        flags=("-ts", "--tensor-split"),
+        flags="-ts --tensor-split",
     )
     n_cpu_moe: int = _option(
         0,
         "keep the experts of a mixture's first N layers in host memory; -1 = those of all layers",
         minimum=-1,
-        flags=("-ncmoe", "--n-cpu-moe"),
+        flags="-ncmoe --n-cpu-moe",
     )
     override_tensor: tuple[str, ...] = _option(
         (),
         "where to put tensors whose names match: PATTERN=BUFFER[,...], a regular expression and CPU or a "
         "device's name (repeatable)",
         kind="strings",
-        flags=("-ot", "--override-tensor"),
+        flags="-ot --override-tensor",
     )
     flash_attn: str = _option(
-        "auto",
-        "flash attention",
-        choices=("auto", "on", "off"),
-        flags=("-fa", "--flash-attn"),
-        untrusted=True,
+        "auto", "flash attention", choices=("auto", "on", "off"), flags="-fa --flash-attn", untrusted=True
     )
     type_k: str = _option(
         "auto",
         "type of the K cache; auto = f16, or f32 on the CPU without flash attention",
         choices=_KV_TYPES,
-        flags=("-ctk", "--cache-type-k"),
+        flags="-ctk --cache-type-k",
         untrusted=True,
     )
     type_v: str = _option(
         "auto",
         "type of the V cache; auto = as for K",
         choices=_KV_TYPES,
-        flags=("-ctv", "--cache-type-v"),
+        flags="-ctv --cache-type-v",
         untrusted=True,
     )
-    use_mmap: bool = _option(
-        True, "map the file instead of reading it", flags=("--mmap",), parameter="use_mmap"
-    )
-    use_mlock: bool = _option(False, "keep the weights in RAM", flags=("--mlock",))
-    offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags=("--kv-offload",))
-    rope_freq_base: float = _option(
-        0.0,
-        "RoPE base frequency; 0 = the model's",
-        minimum=0,
-        flags=("--rope-freq-base",),
-        untrusted=True,
-    )
-    rope_freq_scale: float = _option(
-        0.0,
-        "RoPE frequency scale; 0 = the model's",
-        minimum=0,
-        flags=("--rope-freq-scale",),
-        untrusted=True,
-    )
+    use_mmap: bool = _option(True, "map the file instead of reading it", flags="--mmap", parameter=True)
+    use_mlock: bool = _option(False, "keep the weights in RAM", flags="--mlock")
+    offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags="--kv-offload")
+    rope_freq_base: float = _option(0.0, "RoPE base frequency; 0 = the model's", minimum=0, untrusted=True)
+    rope_freq_scale: float = _option(0.0, "RoPE frequency scale; 0 = the model's", minimum=0, untrusted=True)
     taps: str = _option(
-        "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval")
+        "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval"), flags=""
     )
     repack: str = _option(
         "auto",
         "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",
         choices=("auto", "on", "off"),
-        flags=("--repack",),
     )
     kernels: str = _option(
         "auto",
         "our own CPU kernels; auto = with AVX2 or NEON, if llama.cpp is the one they were made for",
         choices=("auto", "off"),
-        flags=("--kernels",),
     )
-    n_sequences: int = _option(1, "conversations that can be open at once", minimum=1, maximum=MAX_SEQUENCES)
+    n_sequences: int = _option(
+        1, "conversations that can be open at once", minimum=1, maximum=MAX_SEQUENCES, flags=""
+    )
     separate_caches: bool = _option(
-        False, "a cache of its own for each conversation: faster for many at once, but without trees"
+        False,
+        "a cache of its own for each conversation: faster for many at once, but without trees",
+        flags="",
     )
-    lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs")
-    mmproj: str = _option("", "GGUF of the projector with which the model reads images", flags=("--mmproj",))
+    lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs", flags="")
+    mmproj: str = _option("", "GGUF of the projector with which the model reads images")
     rpc: tuple[str, ...] = _option(
         (),
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",
         kind="strings",
-        flags=("--rpc",),
     )
 
 
@@ -224,48 +216,45 @@ class DraftOptions(_Validated):
         "maximum draft nodes per round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
         minimum=0,
         maximum=1024,
+        flags="",
     )
     n_leaves_max: int = _option(
-        0, "maximum tree leaves per round; 0 = what the strategy needs", minimum=0, maximum=MAX_SEQUENCES
+        0,
+        "maximum tree leaves per round; 0 = what the strategy needs",
+        minimum=0,
+        maximum=MAX_SEQUENCES,
+        flags="",
     )
     draft_device: str = _option(
         "auto",
         "device of the drafter: auto, cpu or a ggml device name",
-        flags=("--draft-device", "-devd", "--device-draft"),
+        flags="--draft-device -devd --device-draft",
     )
     draft_type_kv: str = _option(
-        "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags=("--draft-cache-type",)
+        "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags="--draft-cache-type"
     )
     text_drafts: str = _option(
         "auto",
         "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",
         choices=("auto", "on", "off"),
-        flags=("--text-drafts",),
     )
     text_memory: int = _option(
         0,
         "tokens of a conversation's earlier texts to keep for drafting; 0 = only the current text",
         minimum=0,
         maximum=1 << 20,
-        flags=("--text-memory",),
     )
     learn: bool = _option(
         False,
         "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
-        flags=("--learn",),
     )
     exact: str = _option(
         "auto",
         "draft only in batches that give the same bits, and so the same text, as plain decoding; "
         "auto = where that costs at most 5 %",
         choices=("auto", "on", "off"),
-        flags=("--exact",),
     )
-    planner_cache: bool = _option(
-        True,
-        "remember what the planner learns about this machine and drafter",
-        flags=("--planner-cache",),
-    )
+    planner_cache: bool = _option(True, "remember what the planner learns about this machine and drafter")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -286,17 +275,12 @@ class SamplingOptions(_Validated):
         -1,
         "maximum tokens to generate; -1 = until the model stops or the context is full",
         minimum=-1,
-        flags=("-n", "--max-tokens", "--predict", "--n-predict"),
+        flags="-n --max-tokens --predict --n-predict",
         parameter="num_predict",
         untrusted=True,
     )
     temperature: float = _option(
-        0.8,
-        "randomness; 0 = greedy",
-        minimum=0,
-        flags=("--temp", "--temperature"),
-        parameter="temperature",
-        untrusted=True,
+        0.8, "randomness; 0 = greedy", minimum=0, flags="--temp --temperature", parameter=True, untrusted=True
     )
     seed: int | None = _option(
         None,
@@ -304,8 +288,8 @@ class SamplingOptions(_Validated):
         kind=int,
         minimum=-1,
         maximum=0xFFFFFFFF,
-        flags=("-s", "--seed"),
-        parameter="seed",
+        flags="-s --seed",
+        parameter=True,
         untrusted=True,
     )
     rng: str = _option(
@@ -313,31 +297,23 @@ class SamplingOptions(_Validated):
         "random numbers: coupled = shared with the drafter, so that drafts agree with sampled text; "
         "llama = llama.cpp's own",
         choices=("coupled", "llama"),
-        flags=("--rng",),
     )
     stop: tuple[str, ...] = _option(
         (),
         "stop at this text, or control token, which is left out of the answer (repeatable)",
         kind="strings",
-        flags=("--stop",),
-        parameter="stop",
+        parameter=True,
         untrusted=True,
     )
     top_k: int = _option(
-        40,
-        "choose among the k likeliest; 0 = off",
-        minimum=0,
-        flags=("--top-k",),
-        parameter="top_k",
-        untrusted=True,
+        40, "choose among the k likeliest; 0 = off", minimum=0, parameter=True, untrusted=True
     )
     top_p: float = _option(
         0.95,
         "choose among the likeliest whose probabilities add up to p; 1 = off",
         minimum=0,
         maximum=1,
-        flags=("--top-p",),
-        parameter="top_p",
+        parameter=True,
         untrusted=True,
     )
     min_p: float = _option(
@@ -345,8 +321,7 @@ class SamplingOptions(_Validated):
         "drop tokens less likely than this fraction of the likeliest; 0 = off",
         minimum=0,
         maximum=1,
-        flags=("--min-p",),
-        parameter="min_p",
+        parameter=True,
         untrusted=True,
     )
     typical_p: float = _option(
@@ -354,124 +329,76 @@ class SamplingOptions(_Validated):
         "locally typical sampling; 1 = off",
         minimum=0,
         maximum=1,
-        flags=("--typical-p", "--typical"),
-        parameter="typical_p",
+        flags="--typical-p --typical",
+        parameter=True,
         untrusted=True,
     )
     top_n_sigma: float = _option(
         -1.0,
         "keep logits within n sigma of the best; < 0 = off",
-        flags=("--top-n-sigma", "--top-nsigma"),
+        flags="--top-n-sigma --top-nsigma",
         untrusted=True,
     )
     xtc_probability: float = _option(
-        0.0,
-        "chance of dropping the top choices; 0 = off",
-        minimum=0,
-        maximum=1,
-        flags=("--xtc-probability",),
-        untrusted=True,
+        0.0, "chance of dropping the top choices; 0 = off", minimum=0, maximum=1, untrusted=True
     )
     xtc_threshold: float = _option(
-        0.1,
-        "XTC drops tokens above this probability, except the last",
-        minimum=0,
-        maximum=1,
-        flags=("--xtc-threshold",),
-        untrusted=True,
+        0.1, "XTC drops tokens above this probability, except the last", minimum=0, maximum=1, untrusted=True
     )
-    min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0)
+    min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0, flags="")
     infill: bool = _option(
-        False,
-        "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike",
+        False, "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike", flags=""
     )
     dynatemp_range: float = _option(
-        0.0,
-        "temperature varies by this much with entropy; 0 = off",
-        minimum=0,
-        flags=("--dynatemp-range",),
-        untrusted=True,
+        0.0, "temperature varies by this much with entropy; 0 = off", minimum=0, untrusted=True
     )
     dynatemp_exponent: float = _option(
-        1.0,
-        "exponent of dynamic temperature",
-        minimum=0,
-        flags=("--dynatemp-exp",),
-        untrusted=True,
+        1.0, "exponent of dynamic temperature", minimum=0, flags="--dynatemp-exp", untrusted=True
     )
     repeat_last_n: int = _option(
         64,
         "how many tokens the penalties look back; 0 = none, -1 = the context",
         minimum=-1,
-        flags=("--repeat-last-n",),
-        parameter="repeat_last_n",
+        parameter=True,
         untrusted=True,
     )
     repeat_penalty: float = _option(
-        1.0,
-        "divides logits of recent tokens; 1 = off",
-        minimum=0,
-        flags=("--repeat-penalty",),
-        parameter="repeat_penalty",
-        untrusted=True,
+        1.0, "divides logits of recent tokens; 1 = off", minimum=0, parameter=True, untrusted=True
     )
     frequency_penalty: float = _option(
-        0.0,
-        "subtracted per recent occurrence; 0 = off",
-        flags=("--frequency-penalty",),
-        parameter="frequency_penalty",
-        untrusted=True,
+        0.0, "subtracted per recent occurrence; 0 = off", parameter=True, untrusted=True
     )
     presence_penalty: float = _option(
-        0.0,
-        "subtracted once for recent tokens; 0 = off",
-        flags=("--presence-penalty",),
-        parameter="presence_penalty",
-        untrusted=True,
+        0.0, "subtracted once for recent tokens; 0 = off", parameter=True, untrusted=True
     )
     dry_multiplier: float = _option(
-        0.0,
-        "strength of the DRY repetition penalty; 0 = off",
-        minimum=0,
-        flags=("--dry-multiplier",),
-        untrusted=True,
+        0.0, "strength of the DRY repetition penalty; 0 = off", minimum=0, untrusted=True
     )
-    dry_base: float = _option(
-        1.75, "base of the DRY penalty", minimum=0, flags=("--dry-base",), untrusted=True
-    )
+    dry_base: float = _option(1.75, "base of the DRY penalty", minimum=0, untrusted=True)
     dry_allowed_length: int = _option(
-        2,
-        "DRY does not penalise repeats up to this length",
-        minimum=0,
-        flags=("--dry-allowed-length",),
-        untrusted=True,
+        2, "DRY does not penalise repeats up to this length", minimum=0, untrusted=True
     )
     dry_penalty_last_n: int = _option(
-        64,
-        "how many tokens DRY looks back; 0 = none, -1 = the context",
-        minimum=-1,
-        flags=("--dry-penalty-last-n",),
-        untrusted=True,
+        64, "how many tokens DRY looks back; 0 = none, -1 = the context", minimum=-1, untrusted=True
     )
     dry_sequence_breakers: tuple[str, ...] = _option(
         ("\n", ":", '"', "*"),
         "DRY does not match across these (repeatable)",
         kind="strings",
         untrusted=True,
+        flags="",
     )
-    mirostat: int = _option(
-        0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, flags=("--mirostat",), untrusted=True
+    mirostat: int = _option(0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, untrusted=True)
+    mirostat_tau: float = _option(5.0, "Mirostat's target entropy", minimum=0, untrusted=True)
+    mirostat_eta: float = _option(0.1, "Mirostat's learning rate", minimum=0, untrusted=True)
+    grammar: str = _option("", "GBNF grammar the text must follow; empty = none", flags="")
+    logit_bias: tuple[tuple[int, float], ...] = _option(
+        (), "added to logits: (token id, bias)", kind="pairs", flags=""
     )
-    mirostat_tau: float = _option(
-        5.0, "Mirostat's target entropy", minimum=0, flags=("--mirostat-tau",), untrusted=True
+    ignore_eos: bool = _option(False, "continue after an end-of-generation token")
+    n_probs: int = _option(
+        0, "log-probabilities to return per token; 0 = none", minimum=0, maximum=1000, flags=""
     )
-    mirostat_eta: float = _option(
-        0.1, "Mirostat's learning rate", minimum=0, flags=("--mirostat-eta",), untrusted=True
-    )
-    grammar: str = _option("", "GBNF grammar the text must follow; empty = none")
-    logit_bias: tuple[tuple[int, float], ...] = _option((), "added to logits: (token id, bias)", kind="pairs")
-    ignore_eos: bool = _option(False, "continue after an end-of-generation token", flags=("--ignore-eos",))
-    n_probs: int = _option(0, "log-probabilities to return per token; 0 = none", minimum=0, maximum=1000)
 
     def __post_init__(self) -> None:
         super().__post_init__()

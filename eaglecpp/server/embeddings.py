@@ -25,7 +25,7 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, json_response, while_there
 
 if TYPE_CHECKING:
-    from eaglecpp.engine import AsyncEngine
+    from eaglecpp.engine.async_engine import AsyncEngine
     from eaglecpp.results import Embedding
     from eaglecpp.server.models import Server
 

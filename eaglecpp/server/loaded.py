@@ -17,7 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.engine import AsyncEngine, Engine
+from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.parameters import engine_options

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, OutOfMemoryError
 from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.options import ModelOptions

@@ -18,7 +18,8 @@ from eaglecpp.options import SamplingOptions, Strategy, describe
 
 if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel
-    from eaglecpp.engine import Engine, Stream
+    from eaglecpp.engine.engine import Engine
+    from eaglecpp.engine.stream import Stream
 
 __all__ = ["RunModel", "find_source"]
 
@@ -209,7 +210,7 @@ class RunModel:
             self._engine.close()
 
     def _open(self) -> Engine:
-        from eaglecpp.engine import Engine
+        from eaglecpp.engine.engine import Engine
 
         plan = self.plan
         if plan.strategy.value.kind == "off" or not plan.can_draft:

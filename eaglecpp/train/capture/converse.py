@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import Generated, GenerateJob, Task, is_looping
 from eaglecpp.train.capture.frame import Frame

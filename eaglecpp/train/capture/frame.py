@@ -12,7 +12,7 @@ from __future__ import annotations
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import accepted
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import GenerateJob, Task

@@ -17,7 +17,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.capture.batched import Task, run
 from eaglecpp.train.capture.identity import differences, identify

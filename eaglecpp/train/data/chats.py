@@ -22,7 +22,7 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.tool_calls import call_marks
 from eaglecpp.chat.turns import accepted
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import ModelOptions
 

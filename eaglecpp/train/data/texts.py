@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, InvalidValueError, TemplateError
 from eaglecpp.train.data.chats import ChatEncoder
 from eaglecpp.train.data.records import Chat, Question, ReadLog, Record, Recorded, Text, Written, read_records

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from conftest import Models
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options, is_looping, loop_start

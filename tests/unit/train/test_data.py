@@ -15,7 +15,7 @@ from conftest import Models
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data.chats import ChatEncoder, open_tokenizer

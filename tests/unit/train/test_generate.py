@@ -16,7 +16,7 @@ import pytest
 from conftest import Models
 from filelock import FileLock
 
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture.batched import batch_options
@@ -117,7 +117,7 @@ def test_a_half_line_longer_than_the_rest_leaves_nothing(
 
 CHILD = """
 from pathlib import Path
-from eaglecpp.engine import Engine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.generate import generate
 with Engine.open({target!r}, n_ctx=256, n_threads=1) as engine:
