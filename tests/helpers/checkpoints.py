@@ -26,6 +26,7 @@ __all__ = [
     "save_bin",
     "save_shards",
     "write_checkpoint",
+    "write_files",
 ]
 
 Config = dict[str, Any]
@@ -198,8 +199,14 @@ def write_checkpoint(
     config, weights = shape.config(), shape.weights()
     if not (shape.eagle1 or shape.gemma):  # which have layouts of their own
         config, weights = FAMILIES[family](config, weights)
-    config = {**config, **(edit or {})}
     weights = {**_without(weights, *drop), **(add or {})}
+    return write_files(directory, {**config, **(edit or {})}, weights, save)
+
+
+def write_files(
+    directory: Path, config: Config, weights: Weights, save: Callable[[Path, Weights], None] | None = None
+) -> Path:
+    """A checkpoint's directory with these values and tensors; None leaves a value out."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
     (directory / "config.json").write_text(text, encoding="utf-8")

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters in PyTorch: DFlash, DSpark and DFlash2, one conversation, fp32.
+
+What is kept of the text are keys and values made from the target's features alone: g = rms(fc [R_k ..]), then
+per layer k_norm, rope and nothing else (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
+deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` behind them. DSpark adds
+a bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
+best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py). The small
+methods are seams for negative controls.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import Weights, load_config, load_weights
+from .gemma import PartialRope
+from .layers import AttentionShape, Rope, linear, rms
+
+__all__ = ["BlockDrafter", "BlockPass", "Lattice", "block_config"]
+
+
+@dataclass(frozen=True)
+class BlockPass:
+    """One pass. states: `[B, H]` after the last norm; logits: `[B, Vd]` of the head alone, scaled and
+    capped; anchor: the token of row 0.
+    """
+
+    anchor: int
+    states: torch.Tensor
+    logits: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """DFlash2's choice, one entry per slot from 1 on: the candidates `[K]` as target ids, best first, and
+    scores `[K before, K]` (slot 1: `[1, K]`, behind the anchor).
+    """
+
+    ids: list[torch.Tensor]
+    scores: list[torch.Tensor]
+
+
+def block_config(config: dict[str, Any]) -> dict[str, Any]:
+    """Flat: what `dflash_config` says goes over the top level. Adds `anchor_first` and `boundaries` (k of
+    R_k), which no checkpoint of all families says.
+    """
+    flat = {**config, **(config.get("dflash_config") or {})}
+    name = (config.get("architectures") or [""])[0]
+    by_class = "DSpark" in name
+    post = flat.get("target_layer_ids") or []
+    return flat | {
+        "anchor_first": bool(flat.get("sample_from_anchor", by_class)),
+        "boundaries": flat.get("aux_hidden_state_layer_ids") or [j + 1 for j in post],
+    }
+
+
+class BlockDrafter:
+    """One drafter with the keys and values of the text read so far, at the rope positions 0, 1, .."""
+
+    def __init__(
+        self,
+        config: dict[str, Any],
+        weights: Weights,
+        embedding: torch.Tensor | None = None,
+        head: torch.Tensor | None = None,
+    ) -> None:
+        """embedding `[V, H]`, head: the target's, for a checkpoint without its own."""
+        self.config = c = block_config(config)
+        self.w = weights
+        self.embedding = weights.get("embed_tokens.weight", embedding)
+        self.head = weights.get("lm_head.weight", head)
+        self.is_gemma = "layers.0.pre_feedforward_layernorm.weight" in weights
+        if self.is_gemma:
+            heads = "num_global_key_value_heads" if c["attention_k_eq_v"] else "num_key_value_heads"
+            c |= {"head_dim": c["global_head_dim"], "num_key_value_heads": c[heads]}
+        self.shape = AttentionShape.of(c)
+        self.eps = self.shape.eps
+        self.rope = self.turning(c)
+        self.n_layers = int(c["num_hidden_layers"])
+        self.block = int(c.get("block_size") or 16)
+        self.boundaries = list(c["boundaries"])
+        self.anchor_first = bool(c["anchor_first"])
+        self.has_markov = "markov_head.markov_w1.weight" in weights
+        self.top_k = int(c.get("selector_top_k") or 0)
+        ids = torch.arange(len(self.head))  # type: ignore[arg-type]
+        self.target_ids = ids + weights["d2t"] if "d2t" in weights else ids
+        self.reset()
+
+    @classmethod
+    def load(
+        cls, directory: Path, embedding: torch.Tensor | None = None, head: torch.Tensor | None = None
+    ) -> BlockDrafter:
+        """Reads a checkpoint directory, whose own tables win over the ones given."""
+        weights = {
+            name.removeprefix("logit_head.").replace("confidence_proj.", "confidence_head.proj."): tensor
+            for name, tensor in load_weights(directory).items()
+        }
+        return cls(load_config(directory), weights, embedding, head)
+
+    def turning(self, config: dict[str, Any]) -> Rope:
+        if self.is_gemma:
+            return PartialRope(config["rope_parameters"]["full_attention"], self.shape.head_dim)
+        return Rope(config, self.shape.head_dim)
+
+    def reset(self) -> None:
+        self.cache = [self.shape.cache() for _ in range(self.n_layers)]
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.cache[0].k)
+
+    def truncate(self, n_rows: int) -> None:
+        for cache in self.cache:
+            cache.truncate(n_rows)
+
+    # Context
+
+    def fuse(self, features: torch.Tensor) -> torch.Tensor:
+        """`[A, n_rows, Ht]` to g `[n_rows, H]`."""
+        fused = linear(torch.cat(list(features), dim=-1), self.w, "fc")
+        return rms(fused, self.w["hidden_norm.weight"], self.eps)
+
+    def context_input(self, i: int, g: torch.Tensor) -> torch.Tensor:
+        """What layer i makes keys and values of: g itself, no norm of the layer's."""
+        return g
+
+    def keys_values(
+        self, i: int, x: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """`[n_rows, n_kv_heads, head_dim]`, keys after norm and rope."""
+        name, n_kv = f"layers.{i}.self_attn", self.shape.n_kv_heads
+        k = linear(x, self.w, f"{name}.k_proj").view(len(x), n_kv, -1)
+        v = k
+        if f"{name}.v_proj.weight" in self.w:
+            v = linear(x, self.w, f"{name}.v_proj").view(len(x), n_kv, -1)
+        if self.is_gemma:
+            v = rms(v, torch.ones(v.shape[-1]), self.eps)
+        return self.rope(rms(k, self.w[f"{name}.k_norm.weight"], self.eps), positions), v
+
+    @torch.no_grad()
+    def commit(self, features: torch.Tensor) -> torch.Tensor:
+        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g."""
+        g = self.fuse(features)
+        positions = torch.arange(self.n_rows, self.n_rows + len(g))
+        for i, cache in enumerate(self.cache):
+            cache.append(*self.keys_values(i, self.context_input(i, g), positions))
+        return g
+
+    # The pass over a block
+
+    def causal(self, i: int) -> bool:
+        """Whether a row of layer i sees only the rows before it: what the config says of all layers, else
+        sliding layers do (SpecForge, vLLM; speculators may say otherwise).
+        """
+        for key in ("is_causal", "causal"):
+            if self.config.get(key) is not None:
+                return bool(self.config[key])
+        return self.window(i) > 0 and not self.config.get("sliding_window_non_causal")
+
+    def window(self, i: int) -> int:
+        """Of layer i, 0 = full attention."""
+        kinds = self.config.get("layer_types") or ["full_attention"] * self.n_layers
+        return int(self.config.get("sliding_window") or 0) if kinds[i] == "sliding_attention" else 0
+
+    def visible(self, i: int, n_rows: int) -> torch.Tensor:
+        """Bool `[n_rows, a + n_rows]`: which keys the rows of the block see in layer i."""
+        a, window = self.n_rows, self.window(i)
+        rows, keys = torch.arange(a, a + n_rows)[:, None], torch.arange(a + n_rows)[None, :]
+        seen = (keys < a) | (keys <= rows) if self.causal(i) else torch.ones(n_rows, a + n_rows).bool()
+        return seen & (keys > rows - window) if window else seen
+
+    def positions(self, n_rows: int) -> torch.Tensor:
+        return torch.arange(self.n_rows, self.n_rows + n_rows)
+
+    def embedded(self, anchor: int, n_rows: int) -> torch.Tensor:
+        """`[n_rows, H]` that the block starts from."""
+        ids = [anchor] + [int(self.config["mask_token_id"])] * (n_rows - 1)
+        rows = self.embedding[torch.tensor(ids)]  # type: ignore[index]
+        scale = math.sqrt(rows.shape[-1]) if self.is_gemma else self.config.get("input_embedding_scale")
+        return rows * float(scale or 1.0)
+
+    def convolved(self, y: torch.Tensor, x: torch.Tensor, name: str, side: int) -> torch.Tensor:
+        """DFlash2's: row i takes rows i, i - 1, .. of y, weighted by what x asks for."""
+        if f"{name}.base_kernel" not in self.w:
+            return y
+        base = self.w[f"{name}.base_kernel"]  # [2, taps, H]
+        n_taps, width = base.shape[1:]
+        delta = linear(x, self.w, f"{name}.kernel_projection").view(len(x), 2, n_taps, -1)
+        weights = base[side] + delta[:, side].repeat_interleave(width // delta.shape[-1], dim=-1)
+        out = torch.zeros_like(y)
+        for tap in range(n_taps):
+            out[tap:] += weights[tap:, tap] * y[: len(y) - tap]
+        return out
+
+    def attention(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        name, shape, n = f"layers.{i}.self_attn", self.shape, len(x)
+        q = linear(x, self.w, f"{name}.q_proj").view(n, shape.n_heads, -1)
+        q = self.rope(rms(q, self.w[f"{name}.q_norm.weight"], self.eps), self.positions(n))
+        own_keys, own_values = self.keys_values(i, x, self.positions(n))
+        keys, values = torch.cat([self.cache[i].k, own_keys]), torch.cat([self.cache[i].v, own_values])
+        groups = shape.n_heads // shape.n_kv_heads
+        keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
+        scale = 1.0 if self.is_gemma else shape.head_dim**-0.5
+        scores = torch.einsum("qhd,khd->hqk", q, keys) * scale
+        scores = scores.masked_fill(~self.visible(i, n), float("-inf"))
+        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        return linear(out.reshape(n, -1), self.w, f"{name}.o_proj")
+
+    def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
+        name = f"layers.{i}.mlp"
+        gate = linear(x, self.w, f"{name}.gate_proj")
+        if self.is_gemma:
+            gate = torch.nn.functional.gelu(gate, approximate="tanh")
+        else:
+            gate = torch.nn.functional.silu(gate)
+        return linear(gate * linear(x, self.w, f"{name}.up_proj"), self.w, f"{name}.down_proj")
+
+    def layer(self, i: int, h: torch.Tensor) -> torch.Tensor:
+        name = f"layers.{i}"
+
+        def norm(x: torch.Tensor, which: str) -> torch.Tensor:
+            return rms(x, self.w[f"{name}.{which}.weight"], self.eps)
+
+        x = norm(h, "input_layernorm")
+        out = self.attention(i, self.convolved(x, x, f"{name}.attention_conv", 0))
+        out = self.convolved(out, x, f"{name}.attention_conv", 1)
+        h = h + (norm(out, "post_attention_layernorm") if self.is_gemma else out)
+        x = norm(h, "pre_feedforward_layernorm" if self.is_gemma else "post_attention_layernorm")
+        out = self.feed_forward(i, self.convolved(x, x, f"{name}.mlp_conv", 0))
+        out = self.convolved(out, x, f"{name}.mlp_conv", 1)
+        h = h + (norm(out, "post_feedforward_layernorm") if self.is_gemma else out)
+        return h * self.w.get(f"{name}.layer_scalar", torch.ones(1))
+
+    @property
+    def logit_scale(self) -> float:
+        return float(self.config.get("output_multiplier") or 1.0)
+
+    def head_logits(self, states: torch.Tensor) -> torch.Tensor:
+        """`[B, Vd]`: scaled, then capped."""
+        logits = self.logit_scale * (states @ self.head.T)  # type: ignore[union-attr]
+        cap = float(self.config.get("final_logit_softcapping") or 0.0)
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    @torch.no_grad()
+    def run(self, anchor: int, n_rows: int = 0) -> BlockPass:
+        """The rows of a block behind what is committed. n_rows: 0 = as many as were trained."""
+        h = self.embedded(anchor, n_rows or self.block)
+        for i in range(self.n_layers):
+            h = self.layer(i, h)
+        states = rms(h, self.w["norm.weight"], self.eps)
+        return BlockPass(anchor, states, self.head_logits(states))
+
+    # What the slots say
+
+    def slots(self) -> range:
+        """Rows that predict: the first predicts the token behind the anchor."""
+        return range(0 if self.anchor_first else 1, self.block)
+
+    def predecessor(self, token: int) -> torch.Tensor:
+        """`[R]`, by target id."""
+        return self.w["markov_head.markov_w1.weight"][token]
+
+    def conditional(self, done: BlockPass, slot: int, token: int) -> torch.Tensor:
+        """`[Vd]`: DSpark's logits of a slot behind this token (a target id)."""
+        if not self.has_markov:
+            return done.logits[slot]
+        bias = self.w["markov_head.markov_w2.weight"] @ self.predecessor(token)
+        return done.logits[slot] + self.logit_scale * bias
+
+    def confidence(self, done: BlockPass, slot: int, token: int) -> float:
+        """The logit of the expected acceptance of a slot behind this token."""
+        weight = self.w["confidence_head.proj.weight"][0]
+        read = done.states[slot]
+        if len(weight) > len(read):
+            read = torch.cat([read, self.predecessor(token)])
+        return float(weight @ read + self.w.get("confidence_head.proj.bias", torch.zeros(1)))
+
+    def lattice(self, done: BlockPass) -> Lattice:
+        """DFlash2's candidates and the scores of all pairs."""
+        table, selector = Lattice([], []), "candidate_selector"
+        before = torch.tensor([done.anchor])
+        for slot in self.slots():
+            logits, rows = done.logits[slot].topk(self.top_k)
+            ids = self.target_ids[rows]
+            projected = linear(done.states[slot], self.w, f"{selector}.hidden_projection")
+            asked = self.w[f"{selector}.predecessor_codebook"][before] * projected
+            table.ids.append(ids)
+            table.scores.append(logits + asked @ self.w[f"{selector}.successor_codebook"][ids].T)
+            before = ids
+        return table
+
+    def walk(self, done: BlockPass) -> list[int]:
+        """The greedy chain, target ids, from left to right."""
+        if self.top_k:
+            chain, row, table = [], 0, self.lattice(done)
+            for ids, scores in zip(table.ids, table.scores, strict=True):
+                row = int(scores[row].argmax())
+                chain.append(int(ids[row]))
+            return chain
+        chain, token = [], done.anchor
+        for slot in self.slots():
+            token = int(self.target_ids[self.conditional(done, slot, token).argmax()])
+            chain.append(token)
+        return chain
+
+
+def forced(drafter: BlockDrafter, done: BlockPass, tokens: Sequence[int]) -> torch.Tensor:
+    """`[len(tokens), Vd]`: logits of the slots behind the anchor and these true tokens, as in training."""
+    before = [done.anchor, *tokens[:-1]]
+    rows = zip(drafter.slots(), before, strict=False)
+    return torch.stack([drafter.conditional(done, slot, token) for slot, token in rows])
