@@ -42,14 +42,18 @@ def write_split(file: Path, stem: Path, n_parts: int) -> list[Path]:
 
 
 def copy_keys(
-    reader: gguf.GGUFReader, writer: gguf.GGUFWriter, changed: Mapping[str, Any] = MappingProxyType({})
+    reader: gguf.GGUFReader,
+    writer: gguf.GGUFWriter,
+    changed: Mapping[str, Any] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """All keys; changed: with these values instead."""
+    """All keys; changed: with these values instead, None = left out; names: with these names instead."""
     for name, entry in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
+        value = changed.get(name, entry.contents())
+        if name.startswith("GGUF.") or name == "general.architecture" or value is None:
             continue
         sub_type = entry.types[1] if len(entry.types) > 1 else None
-        writer.add_key_value(name, changed.get(name, entry.contents()), entry.types[0], sub_type)
+        writer.add_key_value(names.get(name, name), value, entry.types[0], sub_type)
 
 
 def rewrite(
@@ -57,11 +61,12 @@ def rewrite(
     out: Path,
     change: Callable[[Tensors], object] = lambda tensors: None,
     changed: Mapping[str, Any] = MappingProxyType({}),
+    names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """An F32 file again. change: is given its tensors; changed: values of keys."""
+    """An F32 file again. change: is given its tensors; changed, names: of keys, see `copy_keys`."""
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
-    copy_keys(reader, writer, changed)
+    copy_keys(reader, writer, changed, names)
     tensors: Tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
     change(tensors)
     for name, data in tensors.items():

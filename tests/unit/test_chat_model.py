@@ -17,7 +17,7 @@ from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.model import Asked, ChatModel
 from eaglecpp.chat.template import ChatTemplate, Rendered
-from eaglecpp.errors import ContextFullError
+from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.results import Completion, Timings
 from helpers import tiny
 from helpers.opening import found_file
@@ -83,19 +83,6 @@ def test_what_is_no_list_of_messages_is_refused_with_what_is_expected(engine: En
             engine.chat(messages)
 
 
-def test_an_answer_is_a_message_with_its_tool_calls(engine: Engine) -> None:
-    template = (
-        "{% for t in tools or [] %}<tool_call>{{ t.function.name }}{% endfor %}{{ messages[0].content }}"
-    )
-    chat = engine.shared.chat.with_template(template)
-    prompt = chat.prompt([Message("user", "light?")], asked=Asked([LAMP]))
-    call = 'Yes. <tool_call>{"name": "lamp", "arguments": {"on": true}}</tool_call>'
-    message = chat.message(prompt, said(engine, call))
-    assert (message.content.strip(), message.tool_calls) == ("Yes.", (ToolCall("lamp", {"on": True}),))
-    plain = chat.message(chat.prompt([Message("user", "light?")]), said(engine, call))
-    assert (plain.content, plain.tool_calls) == (call, ()), "without tools there are no calls"
-
-
 def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engine) -> None:
     made = engine.chat(HELLO, **GREEDY)
     assert made.message == Message("assistant", made.text)
@@ -107,6 +94,9 @@ def test_a_completion_of_a_chat_has_a_message_and_others_have_none(engine: Engin
 
 def test_a_base_model_chats_with_a_template_that_is_given(base_model: Path) -> None:
     with Engine.open(base_model, n_ctx=64, n_threads=1) as engine:
+        assert not engine.has_chat_template
+        with pytest.raises(UnsupportedError, match="has no chat template"):
+            engine.chat(HELLO)
         for template in ("{{ messages[0].content }}", ChatTemplate("family", "chatml", "")):
             assert "hello" in text_of(engine, engine.chat_prompt(HELLO, template=template))
 
@@ -125,17 +115,6 @@ def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) 
         )
 
 
-def test_an_answer_in_json_begins_without_thinking(thinker: Path) -> None:
-    """The template would open a thought, and the grammar forbids to close it."""
-    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
-        formed = engine.chat(
-            HELLO, template=THOUGHTFUL, response_format={"type": "json_object"}, max_tokens=1
-        )
-        assert "<|channel>" not in text_of(engine, formed.prompt_tokens)
-        free = engine.chat(HELLO, template=THOUGHTFUL, response_format={"type": "text"}, max_tokens=1)
-        assert "<|channel>" in text_of(engine, free.prompt_tokens)
-
-
 def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> None:
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
         options: dict[str, Any] = {"template": THOUGHTFUL, "response_format": {"type": "json_object"}}
@@ -146,19 +125,6 @@ def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> No
         assert formed.message.thinking == "we" and formed.message.content in ("{", "[")
         unasked = engine.chat(HELLO, think=False, **options, **GREEDY)
         assert unasked.message.thinking == "" and unasked.message.content.startswith("{")
-
-
-def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought(thinker: Path) -> None:
-    """QwQ's, for one, knows no way to leave the thought out."""
-    always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\\n' }}"
-    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
-        form = {"type": "json_object"}
-        made = engine.chat(HELLO, template=always, response_format=form, **GREEDY)
-        assert made.message.thinking == "" and made.message.content.startswith("{")
-        quiet = engine.chat_prompt(HELLO, template=always, think=False)
-        assert text_of(engine, quiet).endswith("<|channel>thought\n<channel|>")
-        begun = [*HELLO, {"role": "assistant", "content": "y"}]
-        assert text_of(engine, engine.chat_prompt(begun, template=always)).endswith("thought\n<channel|>y")
 
 
 # Other files than most

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import gguf
 import numpy as np
@@ -43,15 +44,36 @@ def write_model(
     return path
 
 
+F32, Q8_0 = ({"type_k": kind, "type_v": kind} for kind in ("f32", "q8_0"))
+
+
 @pytest.mark.parametrize(
-    ("n_free", "n_ctx"),
-    [(100, 32768), (24, 32768), (23, 16384), (12, 16384), (8, 8192), (1, 4096)],
+    ("model", "n_free", "options", "n_ctx"),
+    [
+        *[({}, *one) for one in ((100, {}, 32768), (24, {}, 32768), (23, {}, 16384), (12, {}, 16384))],
+        ({}, 8, {}, 8192),
+        ({}, 1, {}, 4096),
+        ({}, 24, F32, 16384),
+        ({}, 20, {}, 16384),
+        ({}, 20, Q8_0, 32768),
+        ({}, 20, {"n_ubatch": 64}, 32768),
+        ({}, 20, {"n_sequences": 2}, 8192),
+        ({}, 20, {"n_weights": 10 * GIB}, 8192),
+        ({"n_kv_heads": [8] * 16 + [0] * 16}, 20, {}, 32768),
+        ({"mla": True}, 8, {}, 16384),  # keeps no values
+        *[({"n_train": n}, 100, {}, n) for n in (2048, 4096, 6000, 20000)],
+        ({"n_train": None}, 100, {}, 4096),
+    ],
 )
-def test_a_quarter_of_the_free_memory_decides(tmp_path: Path, n_free: int, n_ctx: int) -> None:
-    model = write_model(tmp_path / "m.gguf")
-    choice = choose_n_ctx(model, n_free=n_free * GIB + model.stat().st_size)
-    assert (choice.n_ctx, choice.n_train) == (n_ctx, 131072)
-    assert "GiB" in choice.why
+def test_a_quarter_of_the_free_memory_decides_up_to_what_the_model_was_trained_for(
+    tmp_path: Path, model: dict[str, Any], n_free: int, options: dict[str, Any], n_ctx: int
+) -> None:
+    path = write_model(tmp_path / "m.gguf", **model)
+    choice = choose_n_ctx(path, n_free=n_free * GIB + path.stat().st_size, **options)
+    assert (choice.n_ctx, choice.n_train) == (n_ctx, model.get("n_train", 131072) or 0)
+    is_all = n_ctx == choice.n_train
+    assert choice.why == "everything the model was trained for" if is_all else choice.why
+    assert choose_n_ctx(path, n_free=None).n_ctx == min(n_ctx, 4096)
 
 
 def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None:
@@ -60,49 +82,11 @@ def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None
     assert kv_bytes_per_token(head_keys(model), "f16", "f16") == 0
 
 
-def test_a_smaller_cache_type_makes_room(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m.gguf")
-    assert choose_n_ctx(model, n_free=20 * GIB).n_ctx == 16384
-    assert choose_n_ctx(model, type_k="q8_0", type_v="q8_0", n_free=20 * GIB).n_ctx == 32768
-    assert choose_n_ctx(model, n_ubatch=64, n_free=20 * GIB).n_ctx == 32768
-
-
-def test_the_usual_cache_is_of_halves(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m.gguf")
-    room = {
-        kind: choose_n_ctx(model, type_k=kind, type_v=kind, n_free=24 * GIB + model.stat().st_size).n_ctx
-        for kind in ("auto", "f16", "f32")
-    }
-    assert room == {"auto": 32768, "f16": 32768, "f32": 16384}
-
-
-def test_heads_may_be_given_per_layer(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m.gguf", n_kv_heads=[8] * 16 + [0] * 16)
-    assert choose_n_ctx(model, n_free=20 * GIB).n_ctx == 32768
-
-
-def test_latent_attention_keeps_no_values(tmp_path: Path) -> None:
-    usual, latent = (write_model(tmp_path / f"{mla}.gguf", mla=mla) for mla in (False, True))
-    assert choose_n_ctx(usual, n_free=8 * GIB + usual.stat().st_size).n_ctx == 8192
-    assert choose_n_ctx(latent, n_free=8 * GIB + latent.stat().st_size).n_ctx == 16384
-
-
-@pytest.mark.parametrize(("n_train", "n_ctx"), [(2048, 2048), (4096, 4096), (6000, 6000), (20000, 20000)])
-def test_no_longer_than_the_model_was_trained_for(tmp_path: Path, n_train: int, n_ctx: int) -> None:
-    choice = choose_n_ctx(write_model(tmp_path / "m.gguf", n_train), n_free=100 * GIB)
-    assert (choice.n_ctx, choice.why) == (n_ctx, "everything the model was trained for")
-
-
 def test_the_weights_come_off_the_free_memory(tmp_path: Path) -> None:
     model = write_model(tmp_path / "m.gguf")
     with model.open("r+b") as file:
         file.truncate(80 * GIB)  # sparse
     assert choose_n_ctx(model, n_free=100 * GIB).n_ctx == 16384
-
-
-def test_what_is_not_known_means_4096(tmp_path: Path) -> None:
-    assert choose_n_ctx(write_model(tmp_path / "m.gguf", None), n_free=100 * GIB).n_ctx == 4096
-    assert choose_n_ctx(write_model(tmp_path / "n.gguf"), n_free=None).n_ctx == 4096
 
 
 @pytest.mark.parametrize("damage", [b"", b"GGUF", b"notes, no weights" * 9, b"GGUF\3\0\0\0" + b"\xff" * 60])
@@ -128,10 +112,3 @@ def test_truncated_heads_give_what_they_have(tmp_path: Path) -> None:
     for size in range(0, 600, 7):
         path.write_bytes(data[:size])
         assert choose_n_ctx(path, n_free=GIB).n_ctx == 4096
-
-
-def test_conversations_share_the_memory_that_all_files_leave(tmp_path: Path) -> None:
-    model = write_model(tmp_path / "m.gguf")
-    alone = choose_n_ctx(model, n_free=20 * GIB)
-    assert choose_n_ctx(model, n_free=20 * GIB, n_sequences=2).n_ctx < alone.n_ctx
-    assert choose_n_ctx(model, n_free=20 * GIB, n_weights=10 * GIB).n_ctx < alone.n_ctx

@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
-from eaglecpp.errors import EagleError, GgufError, MismatchError, UnsupportedError
+from eaglecpp.errors import GgufError, MismatchError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from helpers.checkpoints import write_checkpoint
-from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, TinyTarget, make_target
+from helpers.tiny_split import Tensors, rewrite
 
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
-Rewrite = Callable[..., Path]
+Change = Callable[[Tensors], object]
 
 
 @pytest.fixture(scope="module")
@@ -34,130 +33,95 @@ def converted(folder: Path, target: TinyTarget, shape: DraftShape) -> Path:
     return convert_checkpoint(checkpoint, target.gguf, folder / "draft.gguf", type="F32").out
 
 
-def rewritten(
-    path: Path,
-    keys: Mapping[str, Any] | None = None,
-    names: Mapping[str, str] | None = None,
-    add: Mapping[str, Any] | None = None,
-    rename_keys: Mapping[str, str] | None = None,
-) -> Path:
-    """The file again. keys: values over its own, None drops one; names: of tensors, "" drops one."""
-    reader, changed = gguf.GGUFReader(path), keys or {}
-    writer = gguf.GGUFWriter(
-        path.with_name("changed.gguf"), str(reader.fields["general.architecture"].contents())
-    )
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture" or changed.get(name, 0) is None:
-            continue
-        sub = field.types[1] if len(field.types) > 1 else None
-        value = changed.get(name, field.contents())
-        writer.add_key_value((rename_keys or {}).get(name, name), value, field.types[0], sub_type=sub)
-    for tensor in reader.tensors:
-        name = (names or {}).get(tensor.name, tensor.name)
-        if name:
-            writer.add_tensor(name, np.array(tensor.data))
-    for name, value in (add or {}).items():
-        writer.add_tensor(name, value)
-    finish(writer)
-    return path.with_name("changed.gguf")
+def nothing(tensors: Tensors) -> None:
+    """Leaves the tensors as they are."""
+
+
+def added(name: str, n: int = 64) -> Change:
+    return lambda tensors: tensors.update({name: np.ones(n, np.float32)})
+
+
+def renamed(name: str, other: str) -> Change:
+    return lambda tensors: tensors.update({other: tensors.pop(name)})
 
 
 def test_an_eagle_file_is_read_as_it_was_written(target: TinyTarget, tmp_path: Path) -> None:
     path = converted(tmp_path, target, EAGLE1)
-    info = DraftFile(str(rewritten(path))).info
+    info = DraftFile(str(rewrite(path, tmp_path / "again.gguf"))).info
     assert info == DraftFile(str(path)).info
     assert (info["arch"], info["fuses_embedding"], info["target_layers"]) == ("eagle", True, [9])
     assert (info["n_aux"], info["has_head"], info["norm_output"]) == (1, False, False)
 
 
-FLAWS: dict[str, tuple[dict[str, Any], type[EagleError], str]] = {
-    "no switch": ({"keys": {"eagle.norm_output": None}}, GgufError, "'eagle.norm_output' is missing"),
-    "another feature": ({"keys": {"eagle.target_layers": [8]}}, GgufError, "expected the one id 9"),
-    "two features": ({"keys": {"eagle.target_layers": [8, 9]}}, GgufError, "expected the one id 9"),
-    "another width": ({"keys": {"eagle.target_hidden_size": 32}}, GgufError, "as wide as its target"),
-    "half of the norms": (
-        {"keys": {"eagle.norm_output": True}},
-        GgufError,
-        "missing tensor 'blk.0.attn_norm.weight'",
-    ),
-    "a norm too many": (
-        {"add": {"output_norm.weight": np.ones(64, np.float32)}},
-        GgufError,
-        "unknown tensor 'output_norm.weight'",
-    ),
-    "q norms": (
-        {"add": {"blk.0.attn_q_norm.weight": np.ones(16, np.float32)}},
-        GgufError,
-        "unknown tensor 'blk.0.attn_q_norm.weight'",
-    ),
-    "a norm of Gemma's": (
-        {"add": {"blk.0.post_ffw_norm.weight": np.ones(64, np.float32)}},
-        GgufError,
-        "unknown tensor 'blk.0.post_ffw_norm.weight'",
-    ),
-    "no fc": ({"names": {"fc.weight": ""}}, GgufError, "missing tensor 'fc.weight'"),
-}
-
-
-@pytest.mark.parametrize("name", FLAWS)
-def test_a_flawed_eagle_file_is_refused(name: str, target: TinyTarget, tmp_path: Path) -> None:
-    changes, error, message = FLAWS[name]
-    with pytest.raises(error, match=message):
-        DraftFile(str(rewritten(converted(tmp_path, target, EAGLE1), **changes)))
+GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("shape", "keys", "change", "message"),
     [
-        ({"keys": {"eagle31.head_norm": None}}, "missing tensor 'output_norm.weight'"),
-        ({"keys": {"eagle31.norm_output": True}}, "contradict each other"),
-        ({"add": {"output_norm.weight": np.ones(64, np.float32)}}, "unknown tensor 'output_norm.weight'"),
+        (EAGLE1, {"eagle.norm_output": None}, nothing, "'eagle.norm_output' is missing"),
+        (EAGLE1, {"eagle.target_layers": [8]}, nothing, "expected the one id 9"),
+        (EAGLE1, {"eagle.target_layers": [8, 9]}, nothing, "expected the one id 9"),
+        (EAGLE1, {"eagle.target_hidden_size": 32}, nothing, "as wide as its target"),
+        (EAGLE1, {"eagle.norm_output": True}, nothing, "missing tensor 'blk.0.attn_norm.weight'"),
+        (EAGLE1, {}, added("output_norm.weight"), "unknown tensor 'output_norm.weight'"),
+        (EAGLE1, {}, added("blk.0.attn_q_norm.weight", 16), "unknown tensor 'blk.0.attn_q_norm.weight'"),
+        (EAGLE1, {}, added("blk.0.post_ffw_norm.weight"), "unknown tensor 'blk.0.post_ffw_norm.weight'"),
+        (EAGLE1, {}, lambda tensors: tensors.pop("fc.weight"), "missing tensor 'fc.weight'"),
+        (GEMMA, {"eagle31.hidden_activation": "relu"}, nothing, "expected silu or gelu, found 'relu'"),
+        (GEMMA, {"eagle31.attention.scale": 0.0}, nothing, "expected a positive number"),
+        (GEMMA, {"eagle31.final_logit_softcapping": -5.0}, nothing, "expected a positive number"),
+        (GEMMA, {"eagle31.attention.value_norm": False}, nothing, "missing tensor 'blk.0.attn_v.weight'"),
+    ],
+)
+def test_a_flawed_file_is_refused(
+    shape: DraftShape,
+    keys: dict[str, Any],
+    change: Change,
+    message: str,
+    target: TinyTarget,
+    tmp_path: Path,
+) -> None:
+    path = converted(tmp_path, target, shape)
+    kind = UnsupportedError if "relu" in message else GgufError
+    with pytest.raises(kind, match=message):
+        DraftFile(str(rewrite(path, tmp_path / "changed.gguf", change, keys)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "change", "message"),
+    [
+        ({"eagle31.head_norm": None}, nothing, "missing tensor 'output_norm.weight'"),
+        ({"eagle31.norm_output": True}, nothing, "contradict each other"),
+        ({}, added("output_norm.weight"), "unknown tensor 'output_norm.weight'"),
     ],
 )
 def test_a_head_without_a_norm_is_one_only_where_the_file_says_so(
-    changes: dict[str, Any], message: str, target: TinyTarget, tmp_path: Path
+    keys: dict[str, Any], change: Change, message: str, target: TinyTarget, tmp_path: Path
 ) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "vllm")
     out = tmp_path / "draft.gguf"
     convert_checkpoint(checkpoint, target.gguf, out, "F32", readings={"head_norm": "no"})
-    assert DraftFile(str(rewritten(out))).info["head_norm"] is False
+    again = tmp_path / "again.gguf"
+    assert DraftFile(str(rewrite(out, again))).info["head_norm"] is False
     with pytest.raises(GgufError, match=message):
-        DraftFile(str(rewritten(out, **changes)))
-
-
-GEMMA_FLAWS: dict[str, tuple[dict[str, Any], type[EagleError], str]] = {
-    "activation": (
-        {"eagle31.hidden_activation": "relu"},
-        UnsupportedError,
-        "expected silu or gelu, found 'relu'",
-    ),
-    "scale": ({"eagle31.attention.scale": 0.0}, GgufError, "expected a positive number"),
-    "softcap": ({"eagle31.final_logit_softcapping": -5.0}, GgufError, "expected a positive number"),
-    "values": ({"eagle31.attention.value_norm": False}, GgufError, "missing tensor 'blk.0.attn_v.weight'"),
-}
-
-
-@pytest.mark.parametrize("name", GEMMA_FLAWS)
-def test_a_flawed_switch_of_gemmas_layer_is_refused(name: str, target: TinyTarget, tmp_path: Path) -> None:
-    keys, error, message = GEMMA_FLAWS[name]
-    path = converted(tmp_path, target, DraftShape(gemma="keys", n_draft_vocab=367))
-    with pytest.raises(error, match=message):
-        DraftFile(str(rewritten(path, keys)))
+        DraftFile(str(rewrite(out, again, change, keys)))
 
 
 @pytest.mark.parametrize(
-    "changes",
+    ("names", "change"),
     [
-        {"rename_keys": {"eagle3.target_layers": "eagle3.extract_layers"}},
-        {"names": {"blk.0.attn_norm_2.weight": "blk.0.hidden_norm.weight"}},
-        {"names": {"d2t": "d2t.weight"}},
+        ({"eagle3.target_layers": "eagle3.extract_layers"}, nothing),
+        ({}, renamed("blk.0.attn_norm_2.weight", "blk.0.hidden_norm.weight")),
+        ({}, renamed("d2t", "d2t.weight")),
     ],
     ids=["ids", "norm", "table"],
 )
 def test_what_forks_of_llama_cpp_wrote_is_refused_with_the_reason(
-    changes: dict[str, Any], target: TinyTarget, tmp_path: Path
+    names: dict[str, str], change: Change, target: TinyTarget, tmp_path: Path
 ) -> None:
-    path = rewritten(converted(tmp_path, target, DraftShape()), **changes)
+    path = converted(tmp_path, target, DraftShape())
+    path = rewrite(path, tmp_path / "changed.gguf", change, names=names)
     with pytest.raises(
         UnsupportedError, match=r"written by a fork of llama.cpp.*different things.*convert the checkpoint"
     ):

@@ -263,20 +263,6 @@ def test_it_is_a_llama_cpp_llama_with_what_frameworks_read(ours: Llama, theirs: 
         assert isinstance(one, llama_cpp.llama_tokenizer.BaseLlamaTokenizer)
         assert one.encode("ab cd") == theirs.tokenizer().encode("ab cd")
         assert one.decode(one.encode("ab cd")) == theirs.tokenizer().decode(one.encode("ab cd"))
-    assert (ours.n_batch, ours.n_threads) == (theirs.n_batch, theirs.n_threads)
-    assert ours.context_params.n_ctx == theirs.context_params.n_ctx == ours.n_ctx()
-    assert ours.model_params.n_gpu_layers == theirs.model_params.n_gpu_layers
-    assert ours.chat_handler is None
-    assert (ours._is_recurrent, ours._is_hybrid) == (theirs._is_recurrent, theirs._is_hybrid)
-    ours.reset()
-    tokens = ours.tokenize(b"ab cd ef")
-    for llm in (ours, theirs):
-        llm.reset()
-        llm.eval(tokens)
-    assert ours.n_tokens == theirs.n_tokens == len(tokens)
-    assert ours.sample(temp=0.0) == theirs.sample(temp=0.0)
-    assert ours.input_ids[: len(tokens)].tolist() == tokens
-    assert ours.scores.shape[1] == ours.n_vocab()
     assert ours.model and ours.ctx and ours._model and ours._ctx
     with pytest.raises(AttributeError, match="no attribute 'wibble'"):
         ours.wibble  # noqa: B018
@@ -309,6 +295,7 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(
             assert isinstance(found, type(value).__mro__[-2]), name
     assert 0 < mine.n_threads == mine.context_params.n_threads
     assert 0 < mine.n_threads_batch == mine.context_params.n_threads_batch
+    assert mine.context_params.n_ctx == other.context_params.n_ctx == mine.n_ctx()
     for name in ("n_gpu_layers", "main_gpu", "vocab_only", "load_mode", "split_mode"):
         assert getattr(mine.model_params, name) == getattr(other.model_params, name), name
 

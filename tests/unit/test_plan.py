@@ -58,9 +58,6 @@ def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None
 def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
     result = generate(engine, temperature=0.7, seed=3, log_plan=True)
     assert len(result.plan_log) == result.timings.rounds
-
-
-def test_nothing_is_logged_unless_asked_for(engine: Engine) -> None:
     assert generate(engine).plan_log == []
 
 

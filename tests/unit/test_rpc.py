@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import socketserver
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -23,34 +24,23 @@ Serve = Callable[[bytes], tuple[str, list[bytes]]]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """`serve(answer)`: listens, takes one greeting, answers, hangs up; the endpoint and what came in."""
-    listeners: list[socket.socket] = []
-    threads: list[threading.Thread] = []
+    """`serve(answer)`: listens, takes greetings, answers, hangs up; the endpoint and what came in."""
+    with contextlib.ExitStack() as servers:
 
-    def start(answer: bytes) -> tuple[str, list[bytes]]:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
-        heard: list[bytes] = []
+        def start(answer: bytes) -> tuple[str, list[bytes]]:
+            heard: list[bytes] = []
 
-        def once() -> None:
-            connection, _ = listener.accept()
-            with connection, contextlib.suppress(OSError):
-                said = connection.recv(100)
-                if said:  # nothing is our own farewell, see below
-                    heard.append(said)
-                    connection.sendall(answer)
+            class Once(socketserver.BaseRequestHandler):
+                def handle(self) -> None:
+                    heard.append(self.request.recv(100))
+                    self.request.sendall(answer)
 
-        threads.append(threading.Thread(target=once))
-        threads[-1].start()
-        return f"127.0.0.1:{listener.getsockname()[1]}", heard
+            server = servers.enter_context(socketserver.TCPServer(("127.0.0.1", 0), Once))
+            threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+            servers.callback(server.shutdown)
+            return f"127.0.0.1:{server.server_address[1]}", heard
 
-    yield start
-    for listener, thread in zip(listeners, threads, strict=True):
-        # A socket closed under a thread that waits in it fails there, later, in somebody else's test: wake it
-        with contextlib.suppress(OSError):
-            socket.create_connection(listener.getsockname(), timeout=5).close()
-        thread.join()
-        listener.close()
+        yield start
 
 
 def answer(major: int, minor: int) -> bytes:

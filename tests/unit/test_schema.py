@@ -34,12 +34,6 @@ def accepted(low: int | None, high: int | None, candidates: set[int]) -> set[int
     return {x for x in candidates if grammar.fullmatch(str(x))}
 
 
-def test_patterns_are_bounded_together() -> None:
-    half = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
-    with pytest.raises(GrammarError, match=f"at most {PATTERN_CHARS} characters in all patterns"):
-        resolve_grammar(json_schema={"anyOf": [half, half, half]})
-
-
 def test_small_ranges_hold_exactly_their_integers() -> None:
     everything = set(range(-130, 131))
     for low in range(-25, 25):
@@ -71,45 +65,6 @@ def test_leading_zeros_and_minus_zero_are_no_integers() -> None:
         assert not pattern(integers(-50, 50)).fullmatch(text)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "expected"),
-    [
-        ({"minimum": 3, "maximum": 5}, {3, 4, 5}),
-        ({"exclusiveMinimum": 3, "exclusiveMaximum": 6}, {4, 5}),
-        ({"minimum": 3, "exclusiveMinimum": True, "maximum": 5, "exclusiveMaximum": True}, {4}),
-        ({"minimum": 2.5, "maximum": 4.5}, {3, 4}),
-        ({"minimum": -1, "maximum": 1}, {-1, 0, 1}),
-    ],
-)
-def test_all_forms_of_bounds(bounds: dict[str, Any], expected: set[int]) -> None:
-    text = resolve_grammar(json_schema={"type": "integer", **bounds})
-    assert text is not None
-    rule = re.search(r"^root ::= \((.*)\) space$", text, re.M)
-    assert rule is not None
-    assert {x for x in range(-20, 20) if pattern(rule[1]).fullmatch(str(x))} == expected
-
-
-def test_bounds_of_an_inner_property_and_beside_null() -> None:
-    schema = {
-        "type": "object",
-        "properties": {"age": {"type": ["integer", "null"], "minimum": 18, "maximum": 19}},
-    }
-    text = resolve_grammar(json_schema=json.dumps(schema)) or ""
-    assert '"1" ([8-9])' in text and "null" in text
-    assert "integer ::=" not in text
-
-
-def test_an_enumeration_counts_beside_a_list_of_types() -> None:
-    text = resolve_grammar(json_schema={"type": ["string", "null"], "enum": ["a", None]}) or ""
-    assert '"\\"a\\""' in text and '"null"' in text
-
-
-@pytest.mark.parametrize("bounds", [{"minimum": 5, "maximum": 4}, {"minimum": 10**20}])
-def test_bounds_with_nothing_between_are_refused(bounds: dict[str, Any]) -> None:
-    with pytest.raises(GrammarError, match=r"no integer|up to 16 digits"):
-        resolve_grammar(json_schema={"type": "integer", **bounds})
-
-
 @pytest.fixture(scope="module")
 def target(models: Models) -> Target:
     options = EngineOptions()
@@ -130,6 +85,13 @@ def fits(target: Target, schema: Any, text: str) -> bool:
     return sampler.allowed()[EOS]
 
 
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "null"}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
 PERSON = {
     "type": "object",
     "properties": {"a": {"type": "integer"}, "b": {"type": "string"}, "c": {"type": "boolean"}},
@@ -147,6 +109,9 @@ LIST = {
     },
 }
 TWO = {"type": "array", "items": {"type": "null"}}
+WHOLE = {"type": "integer"}
+ONE, TWOS = {"x": {"const": 1}}, {"x": {"const": 2}}
+HALF = {"type": "string", "pattern": "^" + "a" * (PATTERN_CHARS // 2) + "$"}
 
 
 @pytest.mark.parametrize(
@@ -174,6 +139,7 @@ TWO = {"type": "array", "items": {"type": "null"}}
         ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', r'"a\n\u00e9"'], ['"a"', '"abcd"']),
         ({"type": "string"}, ['""', r'"\""'], ['"\n"', '"a']),
         ({"type": "string", "format": "date"}, ['"2026-01-31"'], ['"2026-13-01"']),
+        (nested(64), ["[" * 64 + "null" + "]" * 64], ["null"]),
         ({"title": "anything"}, ["1", "[true]", '"x"', "{}"], ["x"]),
         ({"enum": ["a\nb", 'q"', 1.5, None]}, [r'"a\nb"', r'"q\""', "1.5", "null"], ['"a\nb"', "1"]),
         ({"const": {"é": [1]}}, ['{"é": [1]}'], ['{"é": [2]}']),
@@ -190,6 +156,26 @@ TWO = {"type": "array", "items": {"type": "null"}}
         ({"pattern": '^["a]"?$'}, ['"a"', r'"\"\""'], ['"""', '""']),
         ({"pattern": "^.$"}, ['"a"', r'"\\"', '"é"'], ['"\\"', r'"\n"', '"""']),
         ({"pattern": "^$"}, ['""'], ['"a"']),
+        (WHOLE | {"minimum": 3, "maximum": 5}, ["3", "5"], ["2", "6"]),
+        (WHOLE | {"exclusiveMinimum": 3, "exclusiveMaximum": 6}, ["4", "5"], ["3", "6"]),
+        (
+            WHOLE | {"minimum": 3, "exclusiveMinimum": True, "maximum": 5, "exclusiveMaximum": True},
+            ["4"],
+            ["3", "5"],
+        ),
+        (WHOLE | {"minimum": 2.5, "maximum": 4.5}, ["3", "4"], ["2", "5"]),
+        (WHOLE | {"minimum": -1, "maximum": 1}, ["-1", "0", "1"], ["-2", "2", "-0"]),
+        (
+            {"properties": {"age": {"type": ["integer", "null"], "minimum": 18, "maximum": 19}}},
+            ['{"age":18}', '{"age":null}'],
+            ['{"age":20}'],
+        ),
+        ({"type": ["string", "null"], "enum": ["a", None]}, ['"a"', "null"], ['"b"']),
+        (  # of a part with an id, references mean that part
+            {"properties": {"a": {"$id": "t", "$defs": ONE, "$ref": "#/$defs/x"}}, "$defs": TWOS},
+            ['{"a":1}'],
+            ['{"a":2}'],
+        ),
     ],
 )
 def test_a_grammar_has_exactly_the_values_of_its_schema(
@@ -199,13 +185,6 @@ def test_a_grammar_has_exactly_the_values_of_its_schema(
         assert fits(target, schema, text), text
     for text in no:
         assert not fits(target, schema, text), text
-
-
-def test_references_inside_a_part_with_an_id_mean_that_part(target: Target) -> None:
-    inner = {"$id": "tool", "$defs": {"x": {"const": 1}}, "properties": {"a": {"$ref": "#/$defs/x"}}}
-    schema = {"properties": {"arguments": inner}, "$defs": {"x": {"const": 2}}}
-    assert fits(target, schema, '{"arguments":{"a":1}}')
-    assert not fits(target, schema, '{"arguments":{"a":2}}')
 
 
 @pytest.mark.parametrize(
@@ -241,28 +220,20 @@ def test_references_inside_a_part_with_an_id_mean_that_part(target: Target) -> N
         ({"type": "string", "pattern": "^[z-a]$"}, "the range z-a holds nothing"),
         ({"allOf": [{"type": "string"}, {"maxLength": 3}]}, "allOf can join objects with properties only"),
         ({"enum": ["x" * (1 << 20)]}, "at most 1048576 bytes, found"),
+        ({"anyOf": [HALF, HALF, HALF]}, f"at most {PATTERN_CHARS} characters in all patterns"),
+        (WHOLE | {"minimum": 5, "maximum": 4}, "no integer"),
+        (WHOLE | {"minimum": 10**20}, "up to 16 digits"),
+        (nested(65), "at most 64 schemas within each other, found 65"),
+        (
+            {"properties": {f"p{i}": {"type": "null"} for i in range(10_000)}},
+            "at most 10000 schemas, found 10001",
+        ),
     ],
 )
 def test_what_cannot_be_translated_is_said_in_words(schema: Any, text: str) -> None:
     with pytest.raises(GrammarError) as caught:
         resolve_grammar(json_schema=schema)
     assert text in str(caught.value)
-
-
-def nested(depth: int) -> dict[str, Any]:
-    schema: dict[str, Any] = {"type": "null"}
-    for _ in range(depth):
-        schema = {"type": "array", "items": schema}
-    return schema
-
-
-def test_depth_and_number_of_parts_are_limited() -> None:
-    assert resolve_grammar(json_schema=nested(64))
-    with pytest.raises(GrammarError, match="at most 64 schemas within each other, found 65"):
-        resolve_grammar(json_schema=nested(65))
-    many = {f"p{i}": {"type": "null"} for i in range(10_000)}
-    with pytest.raises(GrammarError, match="at most 10000 schemas, found 10001"):
-        resolve_grammar(json_schema={"properties": many})
 
 
 @pytest.mark.parametrize(

@@ -37,12 +37,11 @@ ON, RING = ToolCall("lamp", {"on": True}), ToolCall("bell")
 QUESTION = [Message("user", "light?")]
 FORM = '{"a": 1}'
 HERMES = '<tool_call>\n{"name": "lamp", "arguments": {"on": true}}\n</tool_call>'
-HERMES_BELL = '<tool_call>\n{"name": "bell", "arguments": {}}\n</tool_call>'
 
 
 @dataclass(frozen=True)
 class Family:
-    """An answer with one call, and one with two, in the family's form.
+    """An answer with a call, in the family's form.
 
     thinks: an answer that thinks "hm" and says "yes"; "" for models that do not think
     late:   how such an answer goes on to a form, where it is not `thinks` without "yes"
@@ -50,7 +49,6 @@ class Family:
 
     file: str
     call: str
-    both: str
     thinks: str = ""
     late: str = ""
 
@@ -58,49 +56,35 @@ class Family:
 XML = "<tool_call>\n<function=lamp>\n<parameter=on>\ntrue\n</parameter>\n</function>\n</tool_call>"
 KIMI = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.lamp:0<|tool_call_argument_begin|>"
         '{"on": true}<|tool_call_end|><|tool_calls_section_end|>')  # fmt: skip
-KIMI_BOTH = KIMI.replace("<|tool_calls_section_end|>",
-                         "<|tool_call_begin|>functions.bell:1<|tool_call_argument_begin|>{}<|tool_call_end|>"
-                         "<|tool_calls_section_end|>")  # fmt: skip
 MISTRAL = '[TOOL_CALLS][{"name": "lamp", "arguments": {"on": true}}]'
-MISTRAL_BOTH = MISTRAL[:-1] + ', {"name": "bell", "arguments": {}}]'
 DEEPSEEK = ('hm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>lamp<｜tool▁sep｜>{"on": true}'
             "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")  # fmt: skip
-DEEPSEEK_BOTH = DEEPSEEK.replace("<｜tool▁calls▁end｜>", "<｜tool▁call▁begin｜>bell<｜tool▁sep｜>{}"
-                                 "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")  # fmt: skip
 FAMILIES = {
-    "Qwen3": Family("Qwen-Qwen3-0.6B", HERMES, HERMES + "\n" + HERMES_BELL, "<think>\nhm\n</think>\n\nyes"),
-    "Qwen3.5": Family("Qwen3.5-4B", "hm\n</think>\n\n" + XML,
-                      f"hm\n</think>\n\n{XML}\n<tool_call>\n<function=bell>\n</function>\n</tool_call>",
-                      "hm\n</think>\n\nyes"),
-    "Gemma 3": Family("gemma-3", HERMES, HERMES + "\n" + HERMES_BELL),
+    "Qwen3": Family("Qwen-Qwen3-0.6B", HERMES, "<think>\nhm\n</think>\n\nyes"),
+    "Qwen3.5": Family("Qwen3.5-4B", "hm\n</think>\n\n" + XML, "hm\n</think>\n\nyes"),
+    "Gemma 3": Family("gemma-3", HERMES),
     "Gemma 4": Family("google-gemma-4-31B-it", "<|tool_call>call:lamp{on:true}<tool_call|>",
-                      "<|tool_call>call:lamp{on:true}<tool_call|><|tool_call>call:bell{}<tool_call|>",
                       "<|channel>thought\nhm<channel|>yes"),
-    "Mistral v0.3": Family("mistral-7b-v0.3", MISTRAL, MISTRAL_BOTH),
-    "Mistral Nemo": Family("mistralai-Mistral-Nemo-Instruct-2407", MISTRAL, MISTRAL_BOTH),
-    "Llama 3.1": Family("meta-llama-Llama-3.1-8B-Instruct", '{"name": "lamp", "parameters": {"on": true}}',
-                        '{"name": "lamp", "parameters": {"on": true}}; {"name": "bell", "parameters": {}}'),
+    "Mistral v0.3": Family("mistral-7b-v0.3", MISTRAL),
+    "Mistral Nemo": Family("mistralai-Mistral-Nemo-Instruct-2407", MISTRAL),
+    "Llama 3.1": Family("meta-llama-Llama-3.1-8B-Instruct", '{"name": "lamp", "parameters": {"on": true}}'),
     "gpt-oss": Family(
         "openai-gpt-oss-120b",
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>commentary to=functions.lamp "
         '<|constrain|>json<|message|>{"on": true}<|call|>',
-        "<|channel|>commentary to=functions.lamp<|message|>{\"on\": true}<|end|>"
-        "<|start|>assistant to=functions.bell<|channel|>commentary json<|message|>{}<|call|>",
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>yes",
         "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final <|constrain|>json"
         "<|message|>",
     ),
-    "Kimi K2": Family("moonshotai-Kimi-K2", KIMI, KIMI_BOTH),
+    "Kimi K2": Family("moonshotai-Kimi-K2", KIMI),
     "Kimi K2 Thinking": Family("moonshotai-Kimi-K2-Thinking", "<think>hm</think>" + KIMI,
-                               KIMI_BOTH, "<think>hm</think>yes"),
+                               "<think>hm</think>yes"),
     "DeepSeek R1": Family("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "hm\n</think>\n\n" + HERMES,
-                          f"hm\n</think>\n\n{HERMES}\n{HERMES_BELL}",
                           "hm\n</think>\n\nyes"),
-    "DeepSeek V3.1": Family("deepseek-ai-DeepSeek-V3.1", DEEPSEEK, DEEPSEEK_BOTH,
-                            "hm</think>yes"),
-    "Idefics3": Family("idefics3", HERMES, HERMES + "\n" + HERMES_BELL),
-    "LLaVA-NeXT": Family("llava-next", HERMES, HERMES + "\n" + HERMES_BELL),
-    "SmolLM2": Family("smollm2", HERMES, HERMES + "\n" + HERMES_BELL),
+    "DeepSeek V3.1": Family("deepseek-ai-DeepSeek-V3.1", DEEPSEEK, "hm</think>yes"),
+    "Idefics3": Family("idefics3", HERMES),
+    "LLaVA-NeXT": Family("llava-next", HERMES),
+    "SmolLM2": Family("smollm2", HERMES),
 }  # fmt: skip
 MARKS = (
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel>", "<channel|>", "<|tool_call>",
@@ -173,11 +157,9 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     made = answered(engine, family, family.call, Asked([LAMP, BELL], think=bool(family.thinks) or None))
     assert [(call.name, call.arguments) for call in made.tool_calls] == [(ON.name, ON.arguments)]
     assert made.content.strip() == "" and made.thinking in ("", "hm")
-
-
-def test_two_calls_are_found(engine: Engine, family: Family) -> None:
-    made = answered(engine, family, family.both, Asked([LAMP, BELL], think=bool(family.thinks) or None))
-    assert [call.name for call in made.tool_calls] == ["lamp", "bell"] and made.content.strip() == ""
+    assert not answered(engine, family, family.call, Asked(think=True)).tool_calls, (
+        "of tools it was not given"
+    )
 
 
 def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:

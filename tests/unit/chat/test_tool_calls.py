@@ -39,6 +39,7 @@ FORMS = {
     "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]', [F1]),
     "Mistral, newer": ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [F1, G]),
     "Llama": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}', [F1]),
+    "Llama, several": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}; {"name": "g"}', [F1, G]),
     "Llama, marked": ("<|python_tag|>", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama 3.2": ("<|python_tag|>", "[f(a=1), g()]", [F1, G]),
     "Granite": ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', [F1]),
