@@ -30,7 +30,7 @@ BUDGETS = {
     "eaglecpp/cli": 4100,
     "eaglecpp/engine": 3650,
     "eaglecpp/chat": 2900,
-    "eaglecpp/store": 2650,
+    "eaglecpp/store": 2600,
     "eaglecpp/train": 4050,
     "eaglecpp/learn": 600,
     "eaglecpp/modelfile": 1000,

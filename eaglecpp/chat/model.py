@@ -121,7 +121,7 @@ class ChatModel:
 
     def require_template(self) -> None:
         """Raises UnsupportedError where the model's own template is only a guess from its vocabulary."""
-        if not self.template.source and self._model.template_choice == "auto":
+        if not self.template.source and self._model.modelfile.settings.chat_template == "auto":
             raise UnsupportedError(
                 f"{self._model.target.name} has no chat template (tokenizer.chat_template): it is probably a "
                 "base model. Use generate(), or give template="
@@ -135,8 +135,9 @@ class ChatModel:
         """
         turns = lead_system(_checked(messages))
         if system is None:
-            system = turns.pop(0).content if turns and turns[0].role == Role.SYSTEM else self._model.system
-        return Conversation(system or "", self._model.messages, turns)
+            has_own = bool(turns) and turns[0].role == Role.SYSTEM
+            system = turns.pop(0).content if has_own else self._model.modelfile.system
+        return Conversation(system or "", self._model.modelfile.messages, turns)
 
     def render(self, messages: Sequence[Message], asked: Asked = PLAIN) -> tuple[Rendered, Accepted]:
         """The text of a prompt, and how the messages came into it. Raises TemplateError; UnsupportedError for

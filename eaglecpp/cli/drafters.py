@@ -20,6 +20,7 @@ from eaglecpp.store.drafters import (
     KnownDrafter,
     Match,
     find_drafters,
+    first_runnable,
     known_drafters,
     known_ways,
     search_drafters,
@@ -69,7 +70,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         return
     if rows:
         write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
-    chosen = next((match for match in matches if not match.drafter.refused), None)
+    chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
     if chosen is not None and own is None and chosen.warning:
@@ -99,7 +100,7 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
             if packaged := find_packaged(name):
                 return packaged.draft_file(), [], None
             names.append(str(name))  # with its tag
-        return None, find_drafters(names, {}), None
+        return None, find_drafters(names), None
     return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
 
 

@@ -11,7 +11,7 @@ from eaglecpp.human import human_bytes
 from eaglecpp.options import TEXT
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
-from eaglecpp.store.drafters import find_drafter
+from eaglecpp.store.drafters import find_drafters, first_runnable
 from eaglecpp.store.packaged import SMOLLM2
 
 __all__ = ["greeting"]
@@ -70,7 +70,7 @@ def _models() -> list[_Model]:
         name = str(model.name).removesuffix(":latest")
         drafter, run = draft_text(model), ""
         if drafter == "-":
-            is_known = find_drafter([str(model.name)], {}) is not None
+            is_known = first_runnable(find_drafters([str(model.name)])) is not None
             drafter, run = ("known", " --draft auto") if is_known else ("", "")
         else:
             drafter = "the text itself" if drafter == TEXT else f"yes ({drafter})"

@@ -136,8 +136,8 @@ def run(
     """
     from eaglecpp.cli.chat.chat import Chat, Settings
     from eaglecpp.cli.chat.commands import run_chat
-    from eaglecpp.cli.chat.model import find_source
     from eaglecpp.cli.chat.screen import Screen
+    from eaglecpp.cli.open_engine import look_up
     from eaglecpp.conversations.served import ServerAnswers
     from eaglecpp.server.announced import find_server
 
@@ -160,7 +160,7 @@ def run(
     if as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     set_here = given(options)
-    find = partial(find_source, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
+    find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
     screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
     model_here, folder, saved = _resumed(source, find, wanted, resume, set_here, model, draft)

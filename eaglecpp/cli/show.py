@@ -15,7 +15,7 @@ from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning
-from eaglecpp.opening.find import resolved, template_in_use, with_own_draft
+from eaglecpp.opening.find import resolved, template_in_use, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import (
@@ -98,7 +98,7 @@ def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
 
 def _plan(model: StoredModel) -> OpeningPlan:
     """How `run` would open it."""
-    return make_plan(with_own_draft(resolved(model)), defaults=run_defaults())
+    return make_plan(with_draft(resolved(model)), defaults=run_defaults())
 
 
 def _part(model: StoredModel, modelfile: Modelfile, part: str) -> str:

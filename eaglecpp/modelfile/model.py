@@ -22,11 +22,11 @@ from eaglecpp.options import HEAD
 
 from . import parameters as params
 from .errors import ModelfileError, Notice
-from .parameters import ParameterError, ParameterValue
+from .parameters import ParameterValue
 from .pragmas import Settings, settings
 from .syntax import MAX_TEXT, Command, Document, format, read
 
-__all__ = ["Modelfile"]
+__all__ = ["Modelfile", "built_in"]
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
 _TEXTS = ("template", "system", "renderer", "parser")
@@ -84,8 +84,9 @@ class Modelfile:
         for command in document.commands:
             builder.add(command)
         pragmas = settings(document.pragmas, file)
-        if not strict:
-            builder.note_formats()
+        for command in (*builder.all_of("renderer")[-1:], *builder.all_of("parser")[-1:]):
+            if not strict:
+                builder.note(command, built_in(command.name, command.args))
         return cls(
             from_=builder.all_of("model"),
             draft=builder.all_of("draft"),
@@ -150,6 +151,11 @@ class Modelfile:
         return format(self.to_commands(), self.pragmas)
 
 
+def built_in(instruction: str, name: str) -> str:
+    """What explains a prompt that differs from Ollama's: RENDERER and PARSER name code of Ollama's."""
+    return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
+
+
 class _Builder:
     """Collects commands; holds what a repeat may still change."""
 
@@ -183,47 +189,28 @@ class _Builder:
         commands = self.commands.get(name)
         return commands[-1].args if commands else None
 
-    def note_formats(self) -> None:
-        """RENDERER and PARSER name code of Ollama's; saying so explains prompts that differ."""
-        for name in ("renderer", "parser"):
-            for command in self.all_of(name)[-1:]:
-                what = f"{name.upper()} {command.args} is built into Ollama"
-                message = f"{what}; eaglecpp uses the model's chat template"
-                self._note(command, message)
-
     def _add_parameter(self, command: Command) -> None:
         name = command.name
         if name in params.DEPRECATED or (name in params.RETIRED and not self.strict):
-            self._note(command, f"parameter {name} is deprecated and ignored")
+            self.note(command, f"parameter {name} is deprecated and ignored")
             return
         try:
             value = params.parse_value(name, command.args)
-        except ParameterError as error:
+            if isinstance(value, tuple):
+                old = self.parameters.get(name)
+                value = (*(old if isinstance(old, tuple) else ()), *value)
+                check_texts(name, value)
+        except InvalidValueError as error:
             hint = "" if name in params.PARAMETERS else f"known: {', '.join(params.PARAMETERS)}"
             raise self._error(command, str(error), hint) from None
         if isinstance(value, float) and not math.isfinite(value) and not self.strict:
             raise self._error(command, f"invalid float value [{command.args}]", "expected a finite number")
-        self._advise(command, value)
-        if isinstance(value, tuple):
-            old = self.parameters.get(name, ())
-            value = (*old, *value) if isinstance(old, tuple) else value
-            self._check_texts(command, value)
+        parameter = params.PARAMETERS[name]
+        if (fitted := parameter.fitted(value)) != value:
+            self.note(command, f"parameter {name} is {value}; the range is {parameter.range}, using {fitted}")
         self.parameters[name] = value
 
-    def _check_texts(self, command: Command, texts: tuple[str, ...]) -> None:
-        try:
-            check_texts(command.name, texts)
-        except InvalidValueError as error:
-            raise self._error(command, str(error), "") from None
-
-    def _advise(self, command: Command, value: ParameterValue) -> None:
-        parameter = params.PARAMETERS[command.name]
-        fitted = parameter.fitted(value)
-        if fitted != value:
-            message = f"parameter {command.name} is {value}; the range is {parameter.range}, using {fitted}"
-            self._note(command, message)
-
-    def _note(self, command: Command, message: str) -> None:
+    def note(self, command: Command, message: str) -> None:
         self.notices.append(Notice(message, command.line or None, self.file))
 
     def _error(self, command: Command, message: str, hint: str) -> ModelfileError:

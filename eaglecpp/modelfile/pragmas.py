@@ -6,9 +6,8 @@ other name is an option of the engine, by its name or its long command-line flag
 that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
 known name with a bad value is refused.
 
-A model that was not made here may set only what can do no harm: `without_untrusted_pragmas` and
-`without_untrusted_parameters` leave out the rest, by the list that the options themselves keep
-(`Option.untrusted`).
+A model that was not made here may set only what can do no harm: `without_untrusted` leaves out the rest, by
+the list that the options themselves keep (`Option.untrusted`).
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
@@ -24,7 +24,7 @@ from .errors import ModelfileError, Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
-__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_untrusted_parameters", "without_untrusted_pragmas"]
+__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_untrusted"]
 
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
@@ -36,6 +36,7 @@ OWN_PRAGMAS = {
 _MAX_PRAGMAS = 1000
 _FOR_STRANGERS = ("strategy", "chat_template")
 _STRANGE_DEPTH, _STRANGE_NODES = 16, 64
+_OWNERS = "only this machine's owner may set it"
 _GROUPS = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
 
 
@@ -59,19 +60,17 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
 
     Raises ModelfileError, with the line, for a value that its option refuses.
     """
-    pragmas = _few(pragmas, file)
-    known = _known_options()
     own: dict[str, str] = {}
     draft: Command | None = None
     options: dict[str, Any] = {}
     notices: list[Notice] = []
-    for pragma in pragmas:
+    for pragma in _few(pragmas, file):
         with _located(pragma, file):
             if pragma.name in OWN_PRAGMAS:
                 own[pragma.name] = _own_value(pragma)
                 draft = pragma if pragma.name == "draft" else draft
-            elif pragma.name in known:
-                _set_option(options, *known[pragma.name], pragma.args)
+            elif pragma.name in _known():
+                _set_option(options, *_known()[pragma.name], pragma.args)
             else:
                 notices.append(Notice(f"unknown pragma '{pragma.name}' ignored", pragma.line or None, file))
     if "strategy" in own:
@@ -80,21 +79,32 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
     return Settings(draft, own.get("draft_type", ""), choice, options, tuple(notices))
 
 
-def without_untrusted_pragmas(pragmas: Iterable[Command]) -> tuple[tuple[Command, ...], tuple[str, ...]]:
-    """What a model of unknown origin may say, and what is left out, as "name value: why".
+def without_untrusted(
+    parameters: Mapping[str, ParameterValue], pragmas: Iterable[Command]
+) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[str]]:
+    """Which of its parameters and pragmas a model of unknown origin may set, and what is left out, as
+    "parameter NAME VALUE: why". A parameter that is only too large is lowered.
 
     Raises ModelfileError for a value that its option refuses.
     """
-    pragmas = _few(pragmas, None)
-    known = _known_options()
-    kept, dropped = [], []
-    for pragma in pragmas:
-        why = _why_not(pragma, known)
-        if why:
-            dropped.append(f"{pragma.name} {pragma.args[:60]}: {why}")
+    set_parameters: dict[str, ParameterValue] = {}
+    set_pragmas, left_out = [], []
+    for name, value in parameters.items():
+        option = PARAMETERS[name].option.rpartition(".")[2]
+        limit = _STRANGE_DEPTH if option == "strategy" else _known()[option][1].untrusted if option else True
+        if limit is False:
+            left_out.append(f"parameter {name} {_text(value)}: {_OWNERS}")
+            continue
+        if limit is not True and isinstance(value, int | float) and value > limit:
+            left_out.append(f"parameter {name} {_text(value)}: using {limit}")
+            value = limit
+        set_parameters[name] = value
+    for pragma in _few(pragmas, None):
+        if why := _why_not(pragma):
+            left_out.append(f"pragma {pragma.name} {pragma.args[:60]}: {why}")
         else:
-            kept.append(pragma)
-    return tuple(kept), tuple(dropped)
+            set_pragmas.append(pragma)
+    return set_parameters, tuple(set_pragmas), left_out
 
 
 def _few(pragmas: Iterable[Command], file: str | None) -> tuple[Command, ...]:
@@ -106,31 +116,11 @@ def _few(pragmas: Iterable[Command], file: str | None) -> tuple[Command, ...]:
     return pragmas
 
 
-def without_untrusted_parameters(
-    parameters: Mapping[str, ParameterValue],
-) -> tuple[dict[str, ParameterValue], tuple[str, ...]]:
-    """As `without_untrusted_pragmas`, for `PARAMETER`s; one that is only too large is lowered."""
-    options = {f"{group}.{o.name}": o for group, cls in _GROUPS.items() for o in describe(cls)}
-    kept: dict[str, ParameterValue] = {}
-    dropped = []
-    for name, value in parameters.items():
-        option = PARAMETERS[name].option
-        limit = _STRANGE_DEPTH if option == "strategy" else options[option].untrusted if option else True
-        if limit is False:
-            dropped.append(f"{name} {_text(value)}: only this machine's owner may set it")
-        elif limit is not True and isinstance(value, int | float) and value > limit:
-            dropped.append(f"{name} {_text(value)}: using {limit}")
-            kept[name] = limit
-        else:
-            kept[name] = value
-    return kept, tuple(dropped)
-
-
 def _text(value: ParameterValue) -> str:
     return ", ".join(value) if isinstance(value, tuple) else value_text(value)
 
 
-def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
+def _why_not(pragma: Command) -> str:
     """Why an untrusted model may not say this; "" when it may."""
     found = settings([pragma])
     if pragma.name in OWN_PRAGMAS:
@@ -139,14 +129,14 @@ def _why_not(pragma: Command, known: Mapping[str, tuple[str, Option]]) -> str:
         asked = Strategy.parse(found.options.get("strategy", "auto"))
         too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
         return f"deeper than {_STRANGE_DEPTH} or more than {_STRANGE_NODES} nodes" if too_much else ""
-    if pragma.name not in known:
+    if pragma.name not in _known():
         return "unknown"
-    group, option = known[pragma.name]
+    group, option = _known()[pragma.name]
     value = found.options[f"{group}.{option.name}"]
     if option.untrusted is True:
         return ""
     if option.untrusted is False:
-        return "only this machine's owner may set it"
+        return _OWNERS
     return "" if 0 <= value <= option.untrusted else f"at most {option.untrusted}"
 
 
@@ -160,7 +150,8 @@ def _located(pragma: Command, file: str | None) -> Iterator[None]:
         raise ModelfileError(message, line=pragma.line or None, file=file) from None
 
 
-def _known_options() -> dict[str, tuple[str, Option]]:
+@cache
+def _known() -> dict[str, tuple[str, Option]]:
     """Engine options by name and by long flag in snake case (`cache_type_k` for --cache-type-k)."""
     known: dict[str, tuple[str, Option]] = {}
     for group, options in _GROUPS.items():

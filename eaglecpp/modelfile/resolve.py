@@ -209,17 +209,9 @@ class _Resolver:
             self.drafts_head = not self.drafts_text
             return None
         reference = self._refer(command)
-        if reference.kind != "path" or not reference.path.is_dir():
-            if reference.kind == "path":
-                self._need_gguf(command, reference.path)
+        if reference.kind != "path":
             return reference
-        with _located(self.modelfile, command):
-            files = _weights(reference.path)
-        if len(files) != 1:
-            names = ", ".join(file.name for file in files)
-            raise self.error(command, f"DRAFT {command.args}: several GGUF files: {names}", "name one")
-        self._need_gguf(command, files[0])
-        return Reference("path", reference.text, command.line, (files[0],))
+        return replace(reference, paths=(self._only_file(command, reference.path),))
 
     def _adapters(self) -> tuple[Path, ...]:
         """The LoRA of the last ADAPTER; Ollama too lets a later one replace the earlier."""
@@ -229,11 +221,19 @@ class _Resolver:
         if len(self.modelfile.adapters) > 1:
             self._note(command, f"several ADAPTER: using {command.args}")
         with _located(self.modelfile, command):
-            files = _weights(expand_path(command.args, self.directory))
+            path = expand_path(command.args, self.directory)
+        return (self._only_file(command, path),)
+
+    def _only_file(self, command: Command, path: Path) -> Path:
+        """The GGUF at a path, or the only one in a folder."""
+        with _located(self.modelfile, command):
+            files = _weights(path)
         if len(files) != 1:
-            raise self.error(command, f"ADAPTER {command.args}: {len(files)} weight files", "name one GGUF")
+            names = ", ".join(file.name for file in files)
+            message = f"{_word(command)} {command.args}: several GGUF files: {names}"
+            raise self.error(command, message, "name one")
         self._need_gguf(command, files[0])
-        return (files[0],)
+        return files[0]
 
     def refuse_same(self, draft: Path) -> None:
         """Raises ModelfileError for a drafter that is what a FROM names."""

@@ -43,11 +43,9 @@ def local_checkpoint(text: str, report: Report = silent) -> Iterator[LocalFiles]
         return
     from eaglecpp.store import Stores
     from eaglecpp.store.remote import hub
-    from eaglecpp.store.remote.reach import Session
 
     repository = hub.find_repository(reference.repository, reference.revision)
-    files = hub.checkpoint_files(repository)
     hub_id = reference.repository + (f"@{reference.revision}" if reference.revision else "")
-    with Session() as session, tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
+    with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
         root = Stores.open().own.root
-        yield LocalFiles(hub.fetch_folder(session, root, repository, files, Path(folder), report), hub_id)
+        yield LocalFiles(hub.fetch_checkpoint(root, repository, "", Path(folder), report), hub_id)

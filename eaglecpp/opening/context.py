@@ -22,15 +22,14 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.errors import GgufError
 from eaglecpp.human import human_memory
-from eaglecpp.references.reference import part_paths
 
 if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions
 
 __all__ = [
     "ContextChoice",
-    "choose_for_options",
     "choose_n_ctx",
+    "free_for_cache",
     "free_memory",
     "head_keys",
     "kv_bytes_per_token",
@@ -54,65 +53,40 @@ class ContextChoice:
     n_train: int = 0
 
 
-def choose_n_ctx(
-    target: Path,
-    *,
-    type_k: str = "auto",
-    type_v: str = "auto",
-    n_ubatch: int = 512,
-    n_free: int | None = None,
-    n_weights: int | None = None,
-    n_sequences: int = 1,
-) -> ContextChoice:
+def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_free: int) -> ContextChoice:
     """The context length of one conversation with a target GGUF.
 
-    type_k, type_v: types of the cache; n_ubatch: tokens per compute graph; n_free: bytes of free memory where
-    the cache goes, None = unknown; n_weights: bytes of all that is loaded, None = of the target alone;
-    n_sequences: conversations that share the memory
+    options: of the model, by field name; n_weights: bytes of all that is loaded; n_free: bytes of free memory
+    where the cache goes
     """
     keys = head_keys(target)
-    n_train = _positive_key(keys, "context_length")
+    n_train = _count(keys, "context_length")
+    whole = ContextChoice(n_train, "everything the model was trained for", n_train)
     if not n_train:
         return ContextChoice(SAFE_N_CTX, "the model does not say what context length it was trained for")
     if n_train <= SAFE_N_CTX:
-        return ContextChoice(n_train, "everything the model was trained for", n_train)
+        return whole
     if _reads_at_once(keys):
         return ContextChoice(
             min(n_train, _STEPS[0]), "a text is read at once, and nothing of it is kept", n_train
         )
-    n_token = kv_bytes_per_token(keys, type_k, type_v)
-    if n_token:  # and a column of attention scores: F32, one layer at a time
-        n_heads = _numbers(keys, "attention.head_count", _positive_key(keys, "block_count"))
-        n_token += 4.0 * max(n_heads) * n_ubatch
-    if not n_token or n_free is None:
-        return ContextChoice(SAFE_N_CTX, "the amount of free memory is unknown", n_train)
-    n_weights = _size(target) if n_weights is None else n_weights
-    budget = max(n_free - n_weights, 0) // n_sequences // _SHARE
-    for n_ctx in (n_train, *_STEPS):
-        if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
-            why = (
-                "everything the model was trained for"
-                if n_ctx == n_train
-                else _memory_text(n_ctx, n_token, n_free)
-            )
-            return ContextChoice(n_ctx, why, n_train)
-    return ContextChoice(SAFE_N_CTX, _memory_text(SAFE_N_CTX, n_token, n_free), n_train)
-
-
-def choose_for_options(target: Path, options: Mapping[str, Any], n_weights: int) -> ContextChoice:
-    """As `choose_n_ctx`, for options of the model by field name and the memory that is free now."""
     # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
     usual = "f32" if options.get("flash_attn") == "off" else "f16"
     types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
-    return choose_n_ctx(
-        target,
-        type_k=types[0],
-        type_v=types[1],
-        n_ubatch=options.get("n_ubatch", 512),
-        n_free=_free_bytes(options),
-        n_weights=n_weights,
-        n_sequences=options.get("n_sequences", 1),
-    )
+    n_token = kv_bytes_per_token(keys, *types)
+    if not n_token:
+        return ContextChoice(SAFE_N_CTX, "the model does not say how much memory its context takes", n_train)
+    # and a column of attention scores: F32, one layer at a time
+    n_heads = _per_layer(keys, "attention.head_count")
+    n_token += 4.0 * max(n_heads) * options.get("n_ubatch", 512)
+    budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
+    for n_ctx in (n_train, *_STEPS):
+        if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
+            break
+    else:
+        n_ctx = SAFE_N_CTX
+    why = f"it needs {human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
+    return whole if n_ctx == n_train else ContextChoice(n_ctx, why, n_train)
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
@@ -120,12 +94,12 @@ def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
     engine has.
     """
     keys = head_keys(target)
-    n_ctx = options.n_ctx if options.n_ctx > 0 else _positive_key(keys, "context_length") or SAFE_N_CTX
+    n_ctx = options.n_ctx if options.n_ctx > 0 else _count(keys, "context_length") or SAFE_N_CTX
     n_token = kv_bytes_per_token(keys, options.type_k, options.type_v)
     return n_weights + int(n_token * n_ctx * options.n_sequences) + _ENGINE_BYTES
 
 
-def _free_bytes(options: Mapping[str, Any]) -> int | None:
+def free_for_cache(options: Mapping[str, Any]) -> int:
     """Free memory where the KV cache goes: the first GPU's, if layers go there, else the machine's."""
     from eaglecpp.lowlevel import gpus
 
@@ -158,44 +132,35 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     """
     if _reads_at_once(keys):
         return 0.0
-    n_layers, n_embd = _positive_key(keys, "block_count"), _positive_key(keys, "embedding_length")
-    n_heads = _numbers(keys, "attention.head_count", n_layers)
-    n_kv_heads = _numbers(keys, "attention.head_count_kv", n_layers) or n_heads
+    n_heads = _per_layer(keys, "attention.head_count")
+    n_kv_heads = _per_layer(keys, "attention.head_count_kv") or n_heads
     if not n_heads or not max(n_heads):
         return 0.0
-    head_dim = n_embd // max(n_heads)
-    n_k = _positive_key(keys, "attention.key_length") or head_dim
-    n_v = _positive_key(keys, "attention.value_length") or head_dim
-    if _positive_key(keys, "attention.key_length_mla") and _positive_key(keys, "attention.value_length_mla"):
+    head_dim = _count(keys, "embedding_length") // max(n_heads)
+    n_k = _count(keys, "attention.key_length") or head_dim
+    n_v = _count(keys, "attention.value_length") or head_dim
+    if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
         n_v = 0  # latent attention: values are a part of what is kept as keys
     return sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 
 
 def _reads_at_once(keys: Mapping[str, Any]) -> bool:
     """An embedding model such as BERT, which keeps no cache."""
-    return keys.get(f"{keys.get('general.architecture', '')}.attention.causal") is False
+    return _key(keys, "attention.causal") is False
 
 
-def _positive_key(keys: Mapping[str, Any], name: str) -> int:
-    value = keys.get(f"{keys.get('general.architecture', '')}.{name}")
+def _key(keys: Mapping[str, Any], name: str) -> Any:
+    return keys.get(f"{keys.get('general.architecture', '')}.{name}")
+
+
+def _count(keys: Mapping[str, Any], name: str) -> int:
+    value = _key(keys, name)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _numbers(keys: Mapping[str, Any], name: str, n_layers: int) -> Sequence[int]:
+def _per_layer(keys: Mapping[str, Any], name: str) -> Sequence[int]:
     """One value per layer, whether the file has one or a list."""
-    value = keys.get(f"{keys.get('general.architecture', '')}.{name}")
+    value = _key(keys, name)
     if isinstance(value, list):
         return [entry for entry in value if isinstance(entry, int)]
-    return [value] * n_layers if isinstance(value, int) else []
-
-
-def _size(path: Path) -> int:
-    """Bytes of the file and, for a part of a split one, of all its parts."""
-    try:
-        return sum(part.stat().st_size for part in part_paths(path))
-    except OSError:
-        return 0
-
-
-def _memory_text(n_ctx: int, n_token: float, n_free: int) -> str:
-    return f"it needs {human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
+    return [value] * _count(keys, "block_count") if isinstance(value, int) else []

@@ -14,13 +14,11 @@ from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, Unsupp
 from eaglecpp.opening.find import (
     Found,
     ResolvedModel,
-    find_drafter,
     find_path,
     find_target,
-    with_own_draft,
-    with_own_head,
+    with_draft,
 )
-from eaglecpp.options import HEAD, TEXT
+from eaglecpp.options import HEAD
 from eaglecpp.references.reference import model_name
 from eaglecpp.store import DownloadError, Report, Stores
 from eaglecpp.store.errors import silent
@@ -51,19 +49,22 @@ def fetch(
     """
     stores = Stores.open()
     model = _model(stores, os.fspath(reference), report, insecure)
-    if draft is None:
-        found = with_own_draft(model)
-        return replace(found, offer=_offer(model)) if wants_draft and model.draft is None else found
-    text = os.fspath(draft)
-    if text == TEXT:
-        return Found(model, drafts_text=True)
-    if text == HEAD:
-        return with_own_head(model)
-    if text != "auto":
-        return Found(model, *_named(stores, model, text, wants_draft, report))
-    if model.draft is not None or not wants_draft:
-        return replace(with_own_draft(model), draft_asked=model.draft is not None)
-    return _automatic(stores, model, report)
+    if draft == "auto" and wants_draft and model.draft is None:
+        return _automatic(stores, model, report)
+    try:
+        found = with_draft(model, draft, stores)
+    except ModelNotFoundError:
+        if not wants_draft or draft is None:
+            return Found(model)
+        find_path(draft, "drafter")  # what can only be a path: say so, with what is next to it
+        from eaglecpp.store.facts import read_facts
+        from eaglecpp.store.remote.drafter import find_draft
+
+        facts, here = read_facts([model.target]), Path.cwd()
+        file = find_draft(stores, os.fspath(draft), here, facts, report=report).file
+        return Found(model, file, "requested, from the Hub", draft_asked=True)
+    offers = draft is None and wants_draft and found.draft is None
+    return replace(found, offer=_offer(model)) if offers else found
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
@@ -85,43 +86,27 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
     return find_target(reference, stores)
 
 
-def _named(
-    stores: Stores, model: ResolvedModel, draft: str, wants_draft: bool, report: Report
-) -> tuple[Path | None, str, bool, bool]:
-    """The fields of `Found` for a drafter by reference: from this machine, else fetched."""
-    try:
-        return find_drafter(draft, stores), "asked for", False, True
-    except ModelNotFoundError:
-        if not wants_draft:
-            return None, "", False, False
-    find_path(draft, "drafter")  # what can only be a path was not found: say so, with what is next to it
-    from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.remote.drafter import find_draft
-
-    facts = read_facts([model.target])
-    file = find_draft(stores, draft, Path.cwd(), facts, report=report).file
-    return file, "requested, from the Hub", False, True
-
-
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
     """The drafter of the model's repository, or of the table."""
     from eaglecpp.convert import errors
-    from eaglecpp.store.drafters import why_none
-    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.drafters import find_drafters, first_runnable, why_none
+    from eaglecpp.store.facts import metadata, read_facts
     from eaglecpp.store.remote.drafter import fetch_drafter
-    from eaglecpp.store.remote.pull import known_matches, offer_drafter
 
     try:
         facts = read_facts([model.target])
         sibling = _drafter_of_repository(stores, model)
-        match = None if sibling else offer_drafter(model.name, [model.target], facts)
+        names = [str(model.name or ""), model.target.name]
+        matches = [] if sibling else find_drafters(names, metadata(facts.file))
+        match = first_runnable(matches)
         known = sibling or (match.drafter if match else None)
         if known is None and facts.has_head:
-            return with_own_head(model, "auto: no EAGLE drafter is known, ")
+            found = with_draft(model, HEAD)
+            why = f"auto: no EAGLE drafter is known, {found.draft_origin}"
+            return replace(found, draft_origin=why)
         if known is None:
-            why = why_none(model.reference, known_matches(model.name, [model.target], facts))
-            return Found(model, notices=(f"{why}; running without",))
-        file = fetch_drafter(stores, known, facts, report=report).draft_file()
+            return Found(model, notices=(f"{why_none(model.reference, matches)}; running without",))
+        file = fetch_drafter(stores, known, facts, report=report).file
         why = match.why if match else f"{known.repo}, {known.source}"
         notices = (match.warning,) if match and match.warning else ()
         return Found(model, file, f"auto: {why}", draft_asked=True, notices=notices)
@@ -152,9 +137,9 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
 
 def _offer(model: ResolvedModel) -> str:
     """A drafter that someone could have, in words; by name only, which costs nothing."""
-    from eaglecpp.store.drafters import find_drafter
+    from eaglecpp.store.drafters import find_drafters, first_runnable
 
-    known = None if model.name is None else find_drafter([str(model.name)], {})
-    if known is None:
+    match = first_runnable(find_drafters([str(model.name or "")]))
+    if match is None:
         return ""
-    return f"a drafter is known for this model ({known.repo}): --draft auto downloads and uses it"
+    return f"a drafter is known for this model ({match.drafter.repo}): --draft auto downloads and uses it"

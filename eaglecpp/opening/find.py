@@ -9,19 +9,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.files import exists
 from eaglecpp.learn.records import Learning
-from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT
@@ -45,9 +43,8 @@ __all__ = [
     "find_target",
     "resolved",
     "template_in_use",
+    "with_draft",
     "with_learned",
-    "with_own_draft",
-    "with_own_head",
 ]
 
 
@@ -57,29 +54,25 @@ class ResolvedModel:
 
     kind:     "path", "store" (ours), "ollama", or "package" (of PyPI, see `packaged`)
     target:   the GGUF, of a split one the first part
-    modelfile: parameters, system prompt, messages ...; None for a bare path
-    stored_template: a chat template that Ollama chose; `modelfile.template` is only one that an author wrote
+    modelfile: template (only one that an author wrote), system prompt ...; of what is in no store, that it is
+              the target
+    name:     None for a path
+    stored_template: a chat template that Ollama chose
     """
 
-    reference: str
     kind: Literal["path", "store", "ollama", "package"]
     target: Path
+    modelfile: Modelfile
     draft: Path | None = None
     adapters: tuple[Path, ...] = ()
     projectors: tuple[Path, ...] = ()
     name: ModelName | None = None
-    modelfile: Modelfile | None = None
     stored_template: str | None = None
 
     @property
-    def template(self) -> str | None:
-        """The chat template that the model's author wrote, if any."""
-        return self.modelfile.template if self.modelfile is not None else None
-
-    @property
-    def template_choice(self) -> str:
-        """The `chat_template` pragma: which template is used; "auto" unless the author says."""
-        return self.modelfile.settings.chat_template if self.modelfile is not None else "auto"
+    def reference(self) -> str:
+        """What finds it again: its name, or the path of the target."""
+        return str(self.name or self.target)
 
     def chat_template(
         self, gguf: str, has_token: Callable[[str], bool], bos_text: str = "", eos_text: str = ""
@@ -89,29 +82,14 @@ class ResolvedModel:
         pragma that names what is not there.
         """
         return ChatTemplate.choose(
-            modelfile=self.template,
+            modelfile=self.modelfile.template,
             stored=self.stored_template,
             gguf=gguf,
-            choice=self.template_choice,
+            choice=self.modelfile.settings.chat_template,
             has_token=has_token,
             bos_text=bos_text,
             eos_text=eos_text,
         )
-
-    @property
-    def system(self) -> str | None:
-        """The system prompt, if any."""
-        return self.modelfile.system if self.modelfile is not None else None
-
-    @property
-    def messages(self) -> tuple[Message, ...]:
-        """Messages that begin every conversation."""
-        return self.modelfile.messages if self.modelfile is not None else ()
-
-    @property
-    def notices(self) -> Sequence[Notice]:
-        """What the user should know."""
-        return self.modelfile.notices if self.modelfile is not None else ()
 
 
 @dataclass(frozen=True)
@@ -165,19 +143,6 @@ class Found:
         return self.target.stem if self.is_file else self.reference
 
     @property
-    def modelfile(self) -> Modelfile:
-        """What is said of the model; of a file, that it is the target."""
-        return self.model.modelfile or Modelfile(from_=(Command("model", str(self.target)),))
-
-    def absolute(self) -> Found:
-        """The same, whatever the current folder will be."""
-        model = self.model
-        target = model.target.absolute()
-        reference = str(target) if model.name is None else str(model.name)
-        draft = None if self.draft is None else self.draft.absolute()
-        return replace(self, model=replace(model, reference=reference, target=target), draft=draft)
-
-    @property
     def target_origin(self) -> str:
         """Where the target is from."""
         model = self.model
@@ -193,33 +158,33 @@ def find_here(
 ) -> Found:
     """The files of a model and of its drafter, which is the model's own unless `draft` names another.
 
-    wants_draft: False when nothing will be drafted, so that the model's own is left out
+    wants_draft: False when nothing will be drafted, so that none is needed
     Raises `ModelNotFoundError` when one of them is not on this machine.
     """
     model = find_target(reference)
+    if draft == "auto" and wants_draft and model.draft is None:
+        raise ModelNotFoundError(
+            f"drafter 'auto': {model.reference} has none on this machine; to get one: eaglecpp pull "
+            f"{model.reference} --draft auto"
+        )
+    return with_draft(model, draft)
+
+
+def with_draft(
+    model: ResolvedModel, draft: str | os.PathLike[str] | None = None, stores: Stores | None = None
+) -> Found:
+    """A model with a drafter on this machine: the one it brings, if it brings one, for None and "auto".
+    Raises as `find_drafter`.
+    """
     if draft == TEXT:
         return Found(model, drafts_text=True)
-    if draft == HEAD:
-        return with_own_head(model)
-    if draft is None or draft == "auto":
-        if draft == "auto" and wants_draft and model.draft is None:
-            raise ModelNotFoundError(
-                f"drafter 'auto': {model.reference} has none on this machine; to get one: eaglecpp pull "
-                f"{model.reference} --draft auto"
-            )
-        return with_own_draft(model) if wants_draft else Found(model)
-    return Found(model, find_drafter(draft), "asked for", draft_asked=True)
-
-
-def with_own_head(model: ResolvedModel, why: str = "") -> Found:
-    """A model that drafts with its own head for further tokens, which is part of its file."""
-    return Found(model, model.target, f"{why}its own head for further tokens", draft_asked=True)
-
-
-def with_own_draft(model: ResolvedModel) -> Found:
-    """A model with the drafter it brings, if it brings one."""
-    name = model.reference if model.name is None else model.name
-    return Found(model, model.draft, "" if model.draft is None else f"comes with {name}")
+    if draft == HEAD:  # which is part of its file
+        return Found(model, model.target, "its own head for further tokens", draft_asked=True)
+    if draft is not None and draft != "auto":
+        return Found(model, find_drafter(draft, stores), "asked for", draft_asked=True)
+    if model.draft is None:
+        return Found(model)
+    return Found(model, model.draft, f"comes with {model.reference}", draft_asked=draft is not None)
 
 
 def with_learned(found: Found, *, learns: bool) -> Found:
@@ -239,10 +204,10 @@ def find_target(reference: str | os.PathLike[str], stores: Stores | None = None)
 
     Raises ModelNotFoundError, StoreError for a damaged store, UnsupportedError for what is not a GGUF.
     """
-    text = os.fspath(reference)
     path = find_path(reference, "target")
     if path is not None:
-        return ResolvedModel(text, "path", path)
+        return ResolvedModel("path", path, _of_file(path))
+    text = os.fspath(reference)
     return find_name(model_name(text), text, stores)
 
 
@@ -252,18 +217,23 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
     """
     text = text or str(name)
     stores = stores or Stores.open()
-    found = read_again(partial(stores.find, name), partial(resolved, text=text))
+    found = read_again(partial(stores.find, name), resolved)
     if found is not None:
         return found
     packaged = find_packaged(name)
     if packaged is not None:
         target = packaged.target(stores)
-        return ResolvedModel(text, "package", target, packaged.draft_file(), name=packaged.name)
+        draft = packaged.draft_file()
+        return ResolvedModel("package", target, _of_file(target), draft, name=packaged.name)
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
         f"model {text!r} is not on this machine{stores.near(text)} (to get it: eaglecpp pull {text})"
         f"{problems}"
     )
+
+
+def _of_file(target: Path) -> Modelfile:
+    return Modelfile(from_=(Command("model", str(target)),))
 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
@@ -292,20 +262,19 @@ def _draft_of(model: StoredModel) -> Path:
     return model.draft_file() or model.target_files()[0]
 
 
-def resolved(model: StoredModel, text: str = "") -> ResolvedModel:
-    """What a stored model is made of; text: how it was asked for. Raises StoreError, UnsupportedError."""
+def resolved(model: StoredModel) -> ResolvedModel:
+    """What a stored model is made of. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = stored_modelfile(model)
     template, stored_template = templates_of(model, modelfile)
     return ResolvedModel(
-        reference=text or str(model.name),
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
+        modelfile=replace(modelfile, template=template),
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
         projectors=model.files("projector"),
         name=model.name,
-        modelfile=replace(modelfile, template=template),
         stored_template=stored_template,
     )
 
@@ -330,7 +299,7 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
     path = expanded(text)
     if exists(path):
         if path.is_file():
-            return first_part(path)
+            return first_part(path.absolute())
         if not path.is_dir():
             raise ModelNotFoundError(f"{what} {text!r} is not a regular file; give the path of a GGUF file")
         if path.parent == Path() and _is_stored(text):
@@ -352,9 +321,8 @@ def _is_stored(text: str) -> bool:
 
 
 def _directory_hint(path: Path) -> str:
-    found = sorted(entry.name for entry in path.glob("*.gguf"))
-    if found:
-        return f"give one of its GGUF files: {', '.join(found[:5])}"
+    if found := _files_in(path):
+        return f"give one of its GGUF files: {found}"
     if (path / "config.json").is_file():
         return (
             "it looks like a Hugging Face checkpoint: convert it to GGUF first (a target with llama.cpp's "
@@ -366,7 +334,9 @@ def _directory_hint(path: Path) -> str:
 def _neighbour_hint(path: Path) -> str:
     if not exists(path.parent) or not path.parent.is_dir():
         return f"the directory {str(path.parent)!r} does not exist either"
-    found = sorted(entry.name for entry in path.parent.glob("*.gguf"))
-    if found:
-        return f"GGUF files next to it: {', '.join(found[:5])}"
-    return "check the path"
+    found = _files_in(path.parent)
+    return f"GGUF files next to it: {found}" if found else "check the path"
+
+
+def _files_in(folder: Path) -> str:
+    return ", ".join(sorted(entry.name for entry in folder.glob("*.gguf"))[:5])

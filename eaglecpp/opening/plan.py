@@ -21,7 +21,7 @@ from typing import Any
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
-from eaglecpp.opening.context import ContextChoice, choose_for_options
+from eaglecpp.opening.context import ContextChoice, choose_n_ctx, free_for_cache
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
@@ -83,7 +83,7 @@ class OpeningPlan:
     @property
     def notices(self) -> tuple[str, ...]:
         """What the user should know."""
-        return (*map(str, self.model.notices), *self.found.notices)
+        return (*map(str, self.model.modelfile.notices), *self.found.notices)
 
     def model_options(self) -> ModelOptions:
         """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
@@ -217,7 +217,8 @@ def make_plan(
 
 
 def _choose_context(found: Found, settings: Mapping[str, Setting]) -> tuple[ContextChoice, Setting]:
-    context = choose_for_options(found.target, _values(settings, "model"), found.n_weight_bytes)
+    options = _values(settings, "model")
+    context = choose_n_ctx(found.target, options, found.n_weight_bytes, free_for_cache(options))
     return context, Setting(context.n_ctx, context.why)
 
 
@@ -228,10 +229,9 @@ def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Se
         key: Setting(value, _USUAL if usual.get(key) == value else "the command's default")
         for key, value in defaults.items()
     }
-    modelfile = model.modelfile
-    if modelfile is None:
+    if model.kind in ("path", "package"):
         return settings
-    name = model.reference
+    name, modelfile = model.reference, model.modelfile
     settings |= {key: Setting(value, _USUAL) for key, value in usual.items()}
     own = {params.PARAMETERS[one].option for one in modelfile.parameters}
     for key, value in params.engine_options(modelfile.parameters).items():

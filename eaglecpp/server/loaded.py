@@ -23,7 +23,7 @@ from eaglecpp.errors import MismatchError, ModelNotFoundError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.context import free_memory, memory_needed
-from eaglecpp.opening.find import Found, find_here, find_name, with_own_draft
+from eaglecpp.opening.find import Found, find_here, find_name, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
 from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.names import ModelNameError
@@ -70,7 +70,7 @@ class Source:
         """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
         template, messages) on the same weights is another model.
         """
-        model, said, draft = found.model, found.modelfile, found.draft
+        model, said, draft = found.model, found.model.modelfile, found.draft
         files = (
             tuple(map(file_state, part_paths(found.target))),
             None if draft is None else file_state(draft),
@@ -111,7 +111,7 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
         raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
     known = model.name
     assert known is not None
-    return Source.of(str(known), with_own_draft(model), lambda: stores.get(known))
+    return Source.of(str(known), with_draft(model), lambda: stores.get(known))
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:

@@ -28,10 +28,10 @@ from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
-from eaglecpp.store.fit import check_adapter, check_fit
+from eaglecpp.store.fit import check_adapter
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.remote.drafter import draft_config, find_draft
+from eaglecpp.store.remote.drafter import FoundDraft, draft_config, find_draft
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction
@@ -190,12 +190,11 @@ class _Job:
             if plan.draft is not None:
                 stores, report = transaction.stores, transaction.report
                 found = find_draft(stores, plan.draft, self.directory, facts, type=type, report=report)
-                return found.add_to(transaction, facts)
-            layers = () if base is None else base.manifest.of_kind("draft")
-            if base is None or not layers or plan.drafts_text or plan.drafts_head:
+            elif base is None or plan.drafts_text or plan.drafts_head or not base.manifest.of_kind("draft"):
                 return None
-            drafter = check_fit(base.find_blob(layers[-1]), facts)
-            return transaction.add_layer(base, layers[-1], origin=str(base.name)), drafter
+            else:
+                found = FoundDraft.of(base)
+            return found.add_to(transaction, facts)
 
     def _inherited(self, kind: str) -> list[Layer]:
         base = self.base

@@ -28,8 +28,8 @@ __all__ = [
     "QUANT",
     "KnownDrafter",
     "Match",
-    "find_drafter",
     "find_drafters",
+    "first_runnable",
     "known_drafters",
     "known_ways",
     "search_drafters",
@@ -117,20 +117,19 @@ def known_drafters() -> tuple[KnownDrafter, ...]:
         raise StoreError(f"{_TABLE}: {error}") from error
 
 
-def find_drafter(names: Iterable[str], metadata: Mapping[str, Any]) -> KnownDrafter | None:
-    """The first drafter known for a target that can run; arguments as `find_drafters`."""
-    matches = find_drafters(names, metadata)
-    return next((match.drafter for match in matches if not match.drafter.refused), None)
+def first_runnable(matches: Iterable[Match]) -> Match | None:
+    """The first of them that can run here."""
+    return next((match for match in matches if not match.drafter.refused), None)
 
 
-def find_drafters(names: Iterable[str], metadata: Mapping[str, Any]) -> list[Match]:
+def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = None) -> list[Match]:
     """Every drafter known for a target, first those made for itself, then those for what it was made from.
 
     names:    what the target is called: Hub id, stored name, file name
     metadata: keys of its GGUF (`general.*` is looked at)
     """
-    own = _matches([*names, *_own_names(metadata)], is_base=False)
-    return own or _matches(_base_names(metadata), is_base=True)
+    own = _matches([*names, *_own_names(metadata or {})], is_base=False)
+    return own or _matches(_base_names(metadata or {}), is_base=True)
 
 
 class Way(NamedTuple):
@@ -152,7 +151,7 @@ def known_ways(own: Path | None, matches: Sequence[Match], target: Facts | None)
     ways = []
     if own is not None:
         ways.append(Way("the drafter that comes with it", "(used)", "made for this model"))
-    for match in [match for match in matches if not match.drafter.refused][:1]:
+    if (match := first_runnable(matches)) is not None:
         option = "--draft auto" if own is None else f"--draft hf.co/{match.drafter.repo}"
         why = "reads what the model has worked out; drafts trees"
         ways.append(Way(f"EAGLE: {match.drafter.repo}", option, why))
@@ -188,7 +187,7 @@ def _matches(names: Sequence[str], *, is_base: bool) -> list[Match]:
 def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:
     """Rows that have one of the names, and the name."""
     keys = {_key(name) for name in names} - {""}
-    tags = {name.lower().removeprefix("registry.ollama.ai/").removeprefix("library/") for name in names}
+    tags = {name.lower().rpartition("/")[2] for name in names}
     for row in known_drafters():
         for target in row.targets:
             is_tag = ":" in target

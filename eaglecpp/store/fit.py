@@ -7,12 +7,13 @@ Sources of the rules: native/engine/models.cpp, native/engine/token_map.cpp, nat
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.store.facts import Facts, read_facts
 
-__all__ = ["check_adapter", "check_fit", "fits"]
+__all__ = ["check_adapter", "check_fit"]
 
 _NORMAL, _BYTE = 1, 6
 _OTHER_METHODS = ("dflash",)
@@ -50,7 +51,11 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     # EAGLE-1 and 2 read what the last block and the final norm leave
     if target.block_count is not None and highest > target.block_count + info["fuses_embedding"]:
         wrong.append(f"layer id {highest}: the target has only {target.block_count} blocks")
-    wrong += _token_differences(facts, target)
+    if len(facts.tokens) == len(target.tokens):
+        # control and added ones are renamed by fine-tunes, which does no harm
+        normal = [i for i, kind in enumerate(facts.token_types) if kind == _NORMAL]
+        different = _different(facts, target, normal or range(len(facts.tokens)))
+        wrong += [f"tokenizer: {different}"] if different else []
     if wrong:
         raise MismatchError(
             f"the drafter {draft} was not made for the target {target.file.path}: {'; '.join(wrong)}; use "
@@ -66,15 +71,6 @@ def check_adapter(adapter: Path, target: Path) -> None:
     from eaglecpp._extension import core
 
     core.check_lora(str(adapter), str(target))
-
-
-def fits(draft: Path, target: Facts) -> bool:
-    """Whether `check_fit` finds nothing wrong with the pair."""
-    try:
-        check_fit(draft, target)
-    except (MismatchError, UnsupportedError):
-        return False
-    return True
 
 
 def _check_method(draft: Facts, target: Facts) -> None:
@@ -101,17 +97,13 @@ def _check_method(draft: Facts, target: Facts) -> None:
 
 def _check_small_model(small: Facts, target: Facts) -> None:
     """A small model must have the target's vocabulary; special tokens and padding at the end may differ."""
-    ours, theirs = small.tokens, target.tokens
-    ordinary = _ordinary(small) | _ordinary(target)
-    n_tokens = max(len(ours), len(theirs))
-    different = [i for i in range(n_tokens) if ours[i : i + 1] != theirs[i : i + 1] and i in ordinary]
-    if not ours or different:
-        first = different[0] if different else 0
+    ordinary = sorted(_ordinary(small) | _ordinary(target))
+    different = _different(small, target, ordinary) if small.tokens else "it has none"
+    if different:
         raise MismatchError(
             f"{small.file.path} cannot draft for {target.file.path}: a small model must have the target's "
-            f"vocabulary, but {len(different)} tokens differ, the first is {first}: "
-            f"{_shown(ours, first)} here, {_shown(theirs, first)} in the target; use a small model of the "
-            "same family, or an EAGLE drafter for exactly this model"
+            f"vocabulary, but {different}; use a small model of the same family, or an EAGLE drafter for "
+            "exactly this model"
         )
 
 
@@ -121,19 +113,12 @@ def _ordinary(facts: Facts) -> set[int]:
     return {i for i in range(len(facts.tokens)) if i >= len(types) or types[i] in (_NORMAL, _BYTE)}
 
 
-def _shown(tokens: list[bytes], i: int) -> str:
-    return repr(tokens[i].decode("utf-8", "replace")) if i < len(tokens) else "none"
-
-
-def _token_differences(draft: Facts, target: Facts) -> list[str]:
-    """Normal tokens must agree. Control and added ones are renamed by fine-tunes, which does no harm."""
-    ours, theirs, types = draft.tokens, target.tokens, draft.token_types
-    if len(ours) != len(theirs):
-        return []  # said already, as vocabulary size
-    is_normal = [kind == _NORMAL for kind in types] or [True] * len(ours)
-    different = [i for i, normal in enumerate(is_normal) if normal and ours[i] != theirs[i]]
-    return [
-        f"tokenizer: {len(different)} tokens differ, the first is {i}: drafter {_shown(ours, i)}, target "
-        f"{_shown(theirs, i)}"
-        for i in different[:1]
-    ]
+def _different(draft: Facts, target: Facts, ids: Iterable[int]) -> str:
+    """What of these tokens is another one in the target; "" when nothing is."""
+    ours, theirs = draft.tokens, target.tokens
+    different = [i for i in ids if ours[i : i + 1] != theirs[i : i + 1]]
+    if not different:
+        return ""
+    first = different[0]
+    shown = [repr(b"".join(one[first : first + 1]).decode("utf-8", "replace")) for one in (ours, theirs)]
+    return f"{len(different)} tokens differ, the first is {first}: drafter {shown[0]}, target {shown[1]}"

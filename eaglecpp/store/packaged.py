@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
@@ -23,15 +23,12 @@ from eaglecpp.store.errors import DigestError
 from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
+if TYPE_CHECKING:
+    from eaglecpp.store.store import Stores
+
 __all__ = ["Packaged", "file_model", "find_packaged", "installed_models"]
 
 FOLDER = Path(__file__).parents[1] / "models"
-
-
-class Finder(Protocol):
-    """The stores, as far as they are asked here."""
-
-    def find(self, name: ModelName) -> StoredModel | None: ...
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Packaged:
     draft: str
     draft_architecture: str
 
-    def target(self, stores: Finder) -> Path:
+    def target(self, stores: Stores) -> Path:
         """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
         found = self.installed() or self._pulled(stores)
         if found is None:
@@ -66,7 +63,7 @@ class Packaged:
         path = FOLDER / self.draft
         return path if path.is_file() else None
 
-    def stored(self, stores: Finder, *, check: bool = True) -> StoredModel:
+    def stored(self, stores: Stores, *, check: bool = True) -> StoredModel:
         """Target and drafter as a model that is only read; check: the target's digest is computed, as what
         is copied or built on must be what its name says. Raises as `target`.
         """
@@ -96,7 +93,7 @@ class Packaged:
         paths = (Path(str(file.locate())) for file in files if file.name == self.file)
         return next((path for path in paths if path.is_file() and path.stat().st_size == self.size), None)
 
-    def _pulled(self, stores: Finder) -> Path | None:
+    def _pulled(self, stores: Stores) -> Path | None:
         model = stores.find(self.hub)
         if model is None or [layer.digest for layer in model.manifest.of_kind("model")] != [self.digest]:
             return None
@@ -138,7 +135,7 @@ def find_packaged(name: ModelName) -> Packaged | None:
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None
 
 
-def installed_models(stores: Finder) -> list[StoredModel]:
+def installed_models(stores: Stores) -> list[StoredModel]:
     """What is on this machine of them, as far as their sizes tell."""
     try:
         return [SMOLLM2.stored(stores, check=False)]

@@ -14,13 +14,15 @@ import msgspec
 
 from eaglecpp.chat.message import Message
 from eaglecpp.modelfile.errors import Notice
-from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
-from eaglecpp.modelfile.pragmas import settings, without_untrusted_parameters, without_untrusted_pragmas
+from eaglecpp.modelfile.pragmas import settings, without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.store.model import StoredModel
 
 __all__ = ["stored_modelfile", "templates_of"]
+
+_TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 
 
 class _Turn(msgspec.Struct):
@@ -34,7 +36,12 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
     """
     parameters, notices = _parameters(model)
     pragmas = tuple(Command(name, value) for name, value in model.pragmas())
-    parameters, pragmas, dropped = _trusted(model, parameters, pragmas)
+    if "settings" not in model.decided_here:
+        parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
+        notices += [f"{model.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
+    for word in ("renderer", "parser"):
+        if name := model.text(word):
+            notices.append(f"{model.name}: {built_in(word, name)}")
     targets = model.target_files()[:1] if model.manifest.of_kind("model") else ()
     draft = model.draft_file()
     templates, systems = model.texts("template", "prompt"), model.texts("system")
@@ -52,7 +59,7 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         requires=model.text("requires") or None,
         pragmas=pragmas,
         settings=settings(pragmas, str(model.name)),
-        notices=(*notices, *dropped, *_formats(model)),
+        notices=tuple(map(Notice, notices)),
     )
 
 
@@ -69,7 +76,7 @@ def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
     return tuple(Command(name, str(path)) for path in paths)
 
 
-def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[Notice]]:
+def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[str]]:
     parameters: dict[str, ParameterValue] = {}
     notices = []
     for name, value in model.json("params", dict[str, Any], {}).items():
@@ -78,34 +85,5 @@ def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[Not
         try:
             parameters[name] = from_json(name, value)
         except ParameterError as error:
-            notices.append(Notice(f"{model.name}: {error}; ignored"))
+            notices.append(f"{model.name}: {error}; ignored")
     return parameters, notices
-
-
-def _trusted(
-    model: StoredModel, parameters: dict[str, ParameterValue], pragmas: tuple[Command, ...]
-) -> tuple[dict[str, ParameterValue], tuple[Command, ...], list[Notice]]:
-    """Parameters and pragmas that may take effect, and what is said about the others."""
-    if "settings" in model.decided_here:
-        return parameters, pragmas, []
-    parameters, dropped = without_untrusted_parameters(parameters)
-    left_out = [f"parameter {text}" for text in dropped]
-    pragmas, dropped = without_untrusted_pragmas(pragmas)
-    left_out += [f"pragma {text}" for text in dropped]
-    way = "; to allow it, give it on the command line or in your own Modelfile"
-    return (
-        parameters,
-        pragmas,
-        [Notice(f"{model.name} was not made here, ignored: {t}{way}") for t in left_out],
-    )
-
-
-def _formats(model: StoredModel) -> list[Notice]:
-    """What explains a prompt that differs from Ollama's: code of Ollama's that a model names."""
-    named = [f"{word.upper()} {name}" for word in ("renderer", "parser") if (name := model.text(word))]
-    if not named:
-        return []
-    built_in = "is built into Ollama" if len(named) == 1 else "are built into Ollama"
-    return [
-        Notice(f"{model.name}: {' and '.join(named)} {built_in}; eaglecpp uses the model's chat template")
-    ]

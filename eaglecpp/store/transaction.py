@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import logging
 import os
 import shutil
@@ -31,7 +30,7 @@ from typing import Any, Self
 
 import msgspec
 
-from eaglecpp.files import read_json, read_limited, remove_leftover, replace_bytes, sync
+from eaglecpp.files import read_limited, remove_leftover, replace_bytes, sync
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.content import check_space, file_digest, is_sound
 from eaglecpp.store.errors import Report, Status, StoreError, silent
@@ -53,7 +52,7 @@ DAYS = 14
 """How long what no model needs is kept."""
 _TEMPORARY = "tmp"
 _MARK = "eaglecpp.json"
-_LAYOUT = 1
+_LAYOUT = b'{"layout": 1}'
 _log = logging.getLogger("eaglecpp.store")
 
 
@@ -256,17 +255,16 @@ def _prepare(root: Path) -> None:
                     "but does not change: set EAGLECPP_MODELS to another folder"
                 )
             with contextlib.suppress(FileNotFoundError):  # another process made it, and tidied ours away
-                replace_bytes(mark, json.dumps({"layout": _LAYOUT}).encode() + b"\n")
-        layout = read_json(mark).get("layout")
+                replace_bytes(mark, _LAYOUT + b"\n")
+        layout = read_limited(mark, 1000).strip()
     except OSError as error:
         raise StoreError(
             f"{root}: cannot be written: {error.strerror or error}; set EAGLECPP_MODELS to a folder of "
             "your own"
         ) from error
-    except (ValueError, AttributeError):
-        layout = None
     if layout != _LAYOUT:
-        raise StoreError(f"{mark}: expected layout {_LAYOUT}, found {layout!r}; written by a newer eaglecpp?")
+        expected, found = _LAYOUT.decode(), layout.decode("utf-8", "replace")
+        raise StoreError(f"{mark}: expected {expected}, found {found}; written by a newer eaglecpp?")
 
 
 def _digests(path: Path) -> set[str]:

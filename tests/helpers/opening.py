@@ -15,10 +15,9 @@ __all__ = ["found_file", "options_of"]
 def found_file(target: Path, text: str, draft: Path | None = None) -> Found:
     """`target` with the lines of a Modelfile behind its FROM, and a drafter that nobody asked for."""
     modelfile = Modelfile.from_text(f"FROM {target}\n{text}")
-    return Found(ResolvedModel(str(target), "path", target, modelfile=modelfile), draft, "a test")
+    return Found(ResolvedModel("store", target, modelfile), draft, "a test")
 
 
 def options_of(model: ResolvedModel) -> dict[str, Any]:
     """What its Modelfile says, by field name; empty for a bare path."""
-    said = {} if model.modelfile is None else model.modelfile.engine_options()
-    return {key.rpartition(".")[2]: value for key, value in said.items()}
+    return {key.rpartition(".")[2]: value for key, value in model.modelfile.engine_options().items()}

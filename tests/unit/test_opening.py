@@ -46,16 +46,16 @@ def test_every_option_knows_where_it_is_from(create: Create) -> None:
     name = create("PARAMETER num_ctx 256", "#eaglecpp: strategy chain:2", "#eaglecpp: exact off")
     plan = plan_opening(name, options={"n_threads": 1, "top_k": 3}, defaults={"model.n_batch": 64})
     found = {key: (setting.value, setting.origin) for key, setting in plan.settings.items()}
-    assert found["model.n_ctx"] == (256, "PARAMETER of tiny")
+    assert found["model.n_ctx"] == (256, "PARAMETER of tiny:latest")
     assert found["model.n_batch"] == (64, "the command's default")
     assert found["model.n_threads"] == (1, "asked for")
     assert found["sampling.top_k"] == (3, "asked for")
     assert found["sampling.top_p"] == (0.9, "Ollama's default")
-    assert found["draft.exact"] == ("off", "#eaglecpp: of tiny")
-    assert (str(plan.strategy.value), plan.strategy.origin) == ("chain:2", "#eaglecpp: of tiny")
+    assert found["draft.exact"] == ("off", "#eaglecpp: of tiny:latest")
+    assert (str(plan.strategy.value), plan.strategy.origin) == ("chain:2", "#eaglecpp: of tiny:latest")
     assert plan.found.draft_origin == "comes with tiny:latest"
     text = "\n".join(plan.lines())
-    assert "n_ctx 256 (PARAMETER of tiny)" in text and "chain:2 (#eaglecpp: of tiny)" in text
+    assert "n_ctx 256 (PARAMETER of tiny:latest)" in text and "chain:2 (#eaglecpp: of tiny:latest)" in text
 
 
 def test_an_option_object_overrides_all_of_its_kind(create: Create) -> None:
@@ -137,7 +137,7 @@ def test_only_a_context_that_nobody_gave_is_chosen_again(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = iter((512, 1024))
-    choose = "eaglecpp.opening.plan.choose_for_options"
+    choose = "eaglecpp.opening.plan.choose_n_ctx"
     monkeypatch.setattr(choose, lambda *args: ContextChoice(next(lengths), "free memory"))
     plan = make_plan(find_here(models.target), choose_context=True)
     again = plan.with_context()
@@ -153,7 +153,7 @@ def test_show_and_verbose_print_the_plan(create: Create, capsys: pytest.CaptureF
     assert "Opened with" in shown and "n_ctx 256 (PARAMETER of tiny:latest)" in shown
     assert main(["generate", name, "-p", "ab", "-n", "2", "-v", "--strategy", "off"]) == 0
     said = capsys.readouterr().err
-    for text in ("drafter:    none", "strategy:   off (asked for)", "n_ctx 256 (PARAMETER of tiny"):
+    for text in ("drafter:    none", "strategy:   off (asked for)", "n_ctx 256 (PARAMETER of tiny:latest"):
         assert text in said
 
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
-from eaglecpp.cli.chat.model import find_source
 from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting, unknown
 from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
+from eaglecpp.cli.open_engine import look_up
 from eaglecpp.cli.table import help_table
 from eaglecpp.data_dir import expanded
 from eaglecpp.errors import EagleError, ModelNotFoundError
@@ -131,7 +131,7 @@ def _load(chat: Chat, rest: str) -> None:
         chat.screen.say("Usage:\n  /load <modelname>")
         return
     try:
-        source = find_source(*names)
+        source = look_up(*names)
     except ModelNotFoundError as error:
         if len(names) > 1:  # it may be the drafter that is missing
             raise

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.cli.open_engine import look_up, needs_draft, run_defaults
+from eaglecpp.cli.open_engine import needs_draft, run_defaults
 from eaglecpp.cli.terminal import patience
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
@@ -21,17 +21,10 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
-__all__ = ["RunModel", "find_source"]
+__all__ = ["RunModel"]
 
 _LOAD_PATIENCE_S = 1.0
 _SAMPLING = {one.name for one in describe(SamplingOptions)}
-
-
-def find_source(
-    reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
-) -> Found:
-    """Looks a reference up and downloads what is missing; arguments and errors as `look_up`."""
-    return look_up(reference, draft, wants_draft=wants_draft, insecure=insecure).absolute()
 
 
 class RunModel:
@@ -88,8 +81,8 @@ class RunModel:
 
     def conversation(self, system: str | None = None) -> Conversation:
         """An empty one with the model's examples, and its system prompt unless another is given."""
-        model = self.plan.model
-        return Conversation((model.system if system is None else system) or "", model.messages)
+        said = self.plan.model.modelfile
+        return Conversation((said.system if system is None else system) or "", said.messages)
 
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:
         """Begins the answer in this process."""

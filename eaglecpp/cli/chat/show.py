@@ -39,10 +39,10 @@ def show_help() -> str:
 def chat_modelfile(chat: Chat) -> Modelfile:
     """A Modelfile of the model as changed by this chat: system prompt, parameters, messages."""
     source, conversation = chat.model.source, chat.conversation
-    modelfile = source.modelfile
+    modelfile = source.model.modelfile
     draft = modelfile.draft
     if source.draft is not None and not draft:
-        draft = (Command("draft", str(source.draft.absolute())),)
+        draft = (Command("draft", str(source.draft)),)
     return replace(
         modelfile,
         draft=draft,
@@ -137,7 +137,7 @@ def _billions(n_params: int) -> str:
 
 
 def _license(chat: Chat) -> str:
-    texts = [*chat.model.source.modelfile.license]
+    texts = [*chat.model.source.model.modelfile.license]
     if not texts:
         texts = [text for text in [chat.model.engine.metadata.get("general.license", "")] if text]
     return "\n\n".join(texts) or "No license was specified for this model."
@@ -149,7 +149,7 @@ def _modelfile(chat: Chat) -> str:
 
 def _parameters(chat: Chat) -> str:
     lines = ["Model defined parameters:"]
-    lines += _rows(chat.model.source.modelfile.parameters) or [
+    lines += _rows(chat.model.source.model.modelfile.parameters) or [
         "  No additional parameters were specified for this model."
     ]
     if chat.model.parameters:

@@ -57,6 +57,7 @@ class Remote:
     digest: "sha256:" and hex; size: bytes; file: its name, for people
     owner:  what it belongs to, for messages
     help:   what to try when access is refused
+    cached: a local copy that may be used instead, once its digest is checked
     """
 
     url: str
@@ -66,6 +67,7 @@ class Remote:
     owner: str
     token: str = ""
     help: str = ""
+    cached: Path | None = None
 
     @property
     def label(self) -> str:
@@ -164,30 +166,21 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
 
 
 def fetch_layer(
-    transaction: Transaction,
-    session: Session,
-    kind: str,
-    remote: Remote,
-    *,
-    name: str = "",
-    cached: Path | None = None,
+    transaction: Transaction, session: Session, kind: str, remote: Remote, name: str = ""
 ) -> tuple[Layer, Path]:
     """A layer with the content of `remote` and a file that holds it, from where it is nearest: our store,
-    Ollama's, a local cache, the server.
-
-    cached: a local copy that may be used instead, once its digest is checked
-    Raises DownloadError, DigestError, StoreError.
+    Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
     """
     layer = Layer(IMAGE + kind, remote.digest, remote.size, name=name)
     stored = transaction.sound_blob(remote.digest, remote.size)
     if stored is not None:
         transaction.add_shared(remote.digest, stored)
         return layer, stored
-    if cached is not None:
-        copy = transaction.add_file(kind, cached, name=name)
+    if remote.cached is not None:
+        copy = transaction.add_file(kind, remote.cached, name=name)
         if copy.digest == remote.digest:
-            return copy, cached
-        _log.warning("the content of %s does not match its name; downloading it instead", cached)
+            return copy, remote.cached
+        _log.warning("the content of %s does not match its name; downloading it instead", remote.cached)
     return layer, fetch(session, transaction.root, remote, transaction.report)
 
 

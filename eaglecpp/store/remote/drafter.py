@@ -9,18 +9,19 @@ same checkpoint is converted again, in its place; models that were pulled with t
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.options import TEXT
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, read_reference
 from eaglecpp.store.drafters import KnownDrafter, known_drafters
 from eaglecpp.store.errors import DownloadError, Report, Status
 from eaglecpp.store.facts import Facts
-from eaglecpp.store.fit import check_fit, fits
+from eaglecpp.store.fit import check_fit
 from eaglecpp.store.manifest import Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote import hub
@@ -40,29 +41,33 @@ class FoundDraft:
 
     file:  its GGUF; the checkpoint itself when that still has to be converted, to `type`
     model: the stored model it belongs to, None for a file of the user's
+    known: what the table knows of a checkpoint beyond what that says
     """
 
     file: Path
-    report: Report
     model: StoredModel | None = None
-    is_checkpoint: bool = False
-    type: str = ""
+    type: str | None = None
+    known: KnownDrafter | None = None
+
+    @classmethod
+    def of(cls, model: StoredModel) -> FoundDraft:
+        """A stored model's. Raises StoreError."""
+        return cls(model.files("draft")[-1], model)
 
     def add_to(self, transaction: Transaction, target: Facts) -> tuple[Layer, Facts]:
         """A layer of the transaction with this drafter, and its facts.
 
         Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
         """
-        if self.is_checkpoint:
-            out = transaction.directory / "draft.gguf"
-            _convert(self.file, target, out, self.type, None, self.report)
-            facts = check_fit(out, target)
-            return transaction.add_file("draft", out), facts
-        facts = check_fit(self.file, target)
-        if self.model is not None:
-            layer = self.model.manifest.of_kind("draft")[-1]
-            return transaction.add_layer(self.model, layer, origin=str(self.model.name)), facts
-        return transaction.add_file("draft", self.file), facts
+        file = self.file
+        if self.type is not None:
+            file = transaction.directory / "draft.gguf"
+            _convert(self.file, target, file, self.type, self.known, transaction.report)
+        facts = check_fit(file, target)
+        if self.model is None:
+            return transaction.add_file("draft", file), facts
+        layer = self.model.manifest.of_kind("draft")[-1]
+        return transaction.add_layer(self.model, layer, origin=layer.origin or str(self.model.name)), facts
 
 
 def find_draft(
@@ -90,17 +95,17 @@ def find_draft(
     except (FileSearchError, OSError, ModelNameError) as error:
         raise ModelNotFoundError(f"drafter {text!r}: {error}") from None
     if reference.kind in ("path", "checkpoint"):
-        return FoundDraft(reference.path, report, None, reference.kind == "checkpoint", type)
+        return FoundDraft(reference.path, type=type if reference.kind == "checkpoint" else None)
     if reference.kind == "digest":
         blob = stores.own.blob(reference.text)
         if blob is None:
             raise ModelNotFoundError(f"drafter {reference.text}: no blob with this digest is stored")
-        return FoundDraft(blob, report)
+        return FoundDraft(blob)
     assert reference.name is not None
     model = stores.look_up(reference.name)
     if model is not None:
-        file = model.draft_file()
-        return FoundDraft(file or model.target_files()[0], report, model if file else None)
+        has_draft = bool(model.manifest.of_kind("draft"))
+        return FoundDraft.of(model) if has_draft else FoundDraft(model.target_files()[0])
     if not reference.name.is_hub:
         raise ModelNotFoundError(
             f"drafter '{reference.text}' not found: no such file, no stored model of that name; for a "
@@ -109,15 +114,12 @@ def find_draft(
     repo, tag = reference.repository, reference.name.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter.unlisted(repo))
     kind = type or ("" if tag == "latest" else tag)
-    found = fetch_drafter(stores, known, target, type=kind, report=report)
-    file = found.draft_file()
-    assert file is not None
-    return FoundDraft(file, report, found)
+    return fetch_drafter(stores, known, target, type=kind, report=report)
 
 
 def fetch_drafter(
     stores: Stores, known: KnownDrafter, target: Facts, *, type: str = "", report: Report
-) -> StoredModel:
+) -> FoundDraft:
     """The drafter of a Hub repository, ready for `target`; nothing is downloaded twice.
 
     known: the repository, and what is known of it beyond what the checkpoint says
@@ -125,7 +127,8 @@ def fetch_drafter(
     Raises DownloadError, MismatchError when it does not fit, ConvertError when it cannot be converted.
     """
     type = type.upper()
-    return _stored(stores, known, target, type) or _made(stores, known, target, type, report)
+    stored = _stored(stores, known, target, type)
+    return FoundDraft.of(stored or _made(stores, known, target, type, report))
 
 
 def draft_config(facts: Facts) -> dict[str, str]:
@@ -136,9 +139,10 @@ def draft_config(facts: Facts) -> dict[str, str]:
 def _stored(stores: Stores, known: KnownDrafter, target: Facts, type: str) -> StoredModel | None:
     """What an earlier call made of this repository, if it fits and is of the type asked for."""
     for model in stores.models():
-        is_asked_for = model.name.same_as(_name(known, type or model.name.tag))
-        if is_asked_for and model.is_drafter and (file := model.draft_file()) and fits(file, target):
-            return model
+        if model.is_drafter and model.name.same_as(_name(known, type or model.name.tag)):
+            with contextlib.suppress(MismatchError, UnsupportedError):
+                check_fit(model.files("draft")[-1], target)
+                return model
     return None
 
 
@@ -146,19 +150,16 @@ def _made(stores: Stores, known: KnownDrafter, target: Facts, type: str, report:
     """Downloads, converts if need be, checks, stores."""
     report(Status(f"pulling drafter {known.repo}"))
     root, repository = stores.own.root, hub.find_repository(known.repo)
-    with Session() as session, Transaction(stores, report) as transaction:
+    with Transaction(stores, report) as transaction:
         drafter = hub.choose_drafter(repository, quant=type)
         if drafter is not None and drafter.digest:
-            remote = repository.remote(drafter)
-            layer, file = fetch_layer(transaction, session, "draft", remote, cached=drafter.cached)
+            with Session() as session:
+                layer, file = fetch_layer(transaction, session, "draft", repository.remote(drafter))
             facts, tag = check_fit(file, target), hub.quant_of(drafter.name) or DEFAULT_TYPE
         else:
-            files = hub.checkpoint_files(repository, known.folder)
-            folder = hub.fetch_folder(session, root, repository, files, transaction.directory / "hub", report)
-            out, tag = transaction.directory / "draft.gguf", type or DEFAULT_TYPE
-            _convert(folder, target, out, tag, known, report)
-            facts = check_fit(out, target)
-            layer = transaction.add_file("draft", out)
+            into, tag = transaction.directory / "hub", type or DEFAULT_TYPE
+            checkpoint = hub.fetch_checkpoint(root, repository, known.folder, into, report)
+            layer, facts = FoundDraft(checkpoint, type=tag, known=known).add_to(transaction, target)
         config = {**facts.config(), "draft": draft_config(facts)}
         model = transaction.commit(_name(known, tag), [layer], config)
     discard(root, {file.digest for file in repository.files})  # a checkpoint that is converted now

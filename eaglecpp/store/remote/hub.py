@@ -33,10 +33,9 @@ from eaglecpp.store.remote.reach import Session, hub_endpoint
 __all__ = [
     "HubFile",
     "Repository",
-    "checkpoint_files",
     "choose_drafter",
     "choose_model",
-    "fetch_folder",
+    "fetch_checkpoint",
     "find_repository",
     "quant_of",
     "read_small",
@@ -93,10 +92,9 @@ class Repository:
         return f"{hub_endpoint()}/{self.id}/resolve/{quote(self.commit, safe='')}/{quote(file.path)}"
 
     def remote(self, file: HubFile) -> Remote:
-        """Where to download a large file."""
-        return Remote(
-            self.url(file), file.digest, file.size, file.name, self.id, _token(), _access_help(self.id)
-        )
+        """Where a large file is."""
+        help = _access_help(self.id)
+        return Remote(self.url(file), file.digest, file.size, file.name, self.id, _token(), help, file.cached)
 
 
 def find_repository(repo_id: str, revision: str = "", report: Report = silent) -> Repository:
@@ -212,9 +210,31 @@ def read_small(session: Session, repository: Repository, file: HubFile) -> bytes
     return data
 
 
-def checkpoint_files(repository: Repository, folder: str = "") -> list[HubFile]:
-    """The files of the drafter checkpoint in a folder of a repository. Raises DownloadError without one."""
-    inside = [file for file in _inside(repository, folder) if file.name not in _NOT_WEIGHTS]
+def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path, report: Report) -> Path:
+    """The drafter checkpoint in a folder of a repository, in one below `into`, named as the repository is.
+    root: of our store. Raises DownloadError, also where there is none, DigestError, StoreError.
+    """
+    files = _checkpoint_files(repository, folder)
+    out = child(into, PurePosixPath(repository.id).name)
+    out.mkdir(parents=True)
+    with Session() as session:
+        for file in files:
+            path = child(out, file.name)
+            if file.cached is not None:
+                _link_or_copy(file.cached, path)
+            elif file.digest:
+                _link_or_copy(fetch(session, root, repository.remote(file), report), path)
+            else:
+                path.write_bytes(read_small(session, repository, file))
+    return out
+
+
+def _checkpoint_files(repository: Repository, folder: str) -> list[HubFile]:
+    inside = [
+        file
+        for file in repository.files
+        if PurePosixPath(file.path).parent == PurePosixPath(folder) and file.name not in _NOT_WEIGHTS
+    ]
     for index, suffix in _WEIGHTS:
         weights = [file for file in inside if file.name.endswith(suffix) or file.name == index]
         if weights:
@@ -225,40 +245,11 @@ def checkpoint_files(repository: Repository, folder: str = "") -> list[HubFile]:
     )
 
 
-def fetch_folder(
-    session: Session,
-    root: Path,
-    repository: Repository,
-    files: Sequence[HubFile],
-    into: Path,
-    report: Report,
-) -> Path:
-    """A folder below `into`, named as the repository is, with these files. root: of our store.
-
-    Raises DownloadError, DigestError, StoreError.
-    """
-    folder = child(into, PurePosixPath(repository.id).name)
-    folder.mkdir(parents=True)
-    for file in files:
-        path = child(folder, file.name)
-        if file.cached is not None:
-            _link_or_copy(file.cached, path)
-        elif file.digest:
-            _link_or_copy(fetch(session, root, repository.remote(file), report), path)
-        else:
-            path.write_bytes(read_small(session, repository, file))
-    return folder
-
-
 def _link_or_copy(file: Path, path: Path) -> None:
     try:
         link(file, path)
     except OSError:
         shutil.copyfile(file, path)
-
-
-def _inside(repository: Repository, folder: str) -> list[HubFile]:
-    return [file for file in repository.files if str(PurePosixPath(file.path).parent) == (folder or ".")]
 
 
 def _gguf_files(repository: Repository) -> list[HubFile]:

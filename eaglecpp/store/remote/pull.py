@@ -14,7 +14,6 @@ server/download.go.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import model_name
-from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, why_none
+from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, first_runnable, why_none
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.fit import check_fit
@@ -33,12 +32,12 @@ from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
-from eaglecpp.store.remote.drafter import draft_config, fetch_drafter, find_draft
+from eaglecpp.store.remote.drafter import FoundDraft, draft_config, fetch_drafter, find_draft
 from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["Pulled", "known_matches", "offer_drafter", "pull"]
+__all__ = ["Pulled", "pull"]
 
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
@@ -93,17 +92,6 @@ def pull(
     return result
 
 
-def known_matches(name: ModelName | None, files: Sequence[Path], facts: Facts) -> list[Match]:
-    """What the table has for a target, by its name, its files and their metadata."""
-    names = [] if name is None else [str(name), f"{name.namespace}/{name.model}", f"{name.model}:{name.tag}"]
-    return find_drafters([*names, *(file.name for file in files[:1])], metadata(facts.file))
-
-
-def offer_drafter(name: ModelName | None, files: Sequence[Path], facts: Facts) -> Match | None:
-    """The first of them that can run."""
-    return next((match for match in known_matches(name, files, facts) if not match.drafter.refused), None)
-
-
 @dataclass(frozen=True)
 class _Published:
     """What a publisher gives.
@@ -149,16 +137,10 @@ class _Pull:
         for part in parts:
             if not part.digest:
                 raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
+        names = [part.name if len(parts) > 1 else "" for part in parts]
         found = [
-            fetch_layer(
-                transaction,
-                self.session,
-                "model",
-                repository.remote(part),
-                name=part.name if len(parts) > 1 else "",
-                cached=part.cached,
-            )
-            for part in parts
+            fetch_layer(transaction, self.session, "model", repository.remote(part), name)
+            for part, name in zip(parts, names, strict=True)
         ]
         texts = [
             transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
@@ -231,7 +213,7 @@ class _Pull:
         if self.draft is None and drafter is None and target.sibling is not None:
             offered = KnownDrafter.unlisted(target.sibling[0].id, "the same repository")
         elif self.draft is None and drafter is None and not target.has_draft:
-            match = offer_drafter(self.name, target.files, facts)
+            match = first_runnable(self._known(target, facts))
             offered = None if match is None else match.drafter
         return Pulled(model, offered, tuple(self.notices))
 
@@ -252,29 +234,30 @@ class _Pull:
         has_old = old is not None and bool(old.manifest.of_kind("draft"))
         is_published = target.has_draft or target.sibling is not None
         if old is not None and has_old and ("draft" in old.decided_here or not is_published):
-            layer = old.manifest.of_kind("draft")[-1]
             try:
-                drafter = check_fit(old.find_blob(layer), facts)
+                return FoundDraft.of(old).add_to(transaction, facts)
             except (MismatchError, StoreError) as error:
                 self.notices.append(Notice(f"the old drafter was removed: {error}"))
                 return None
-            return transaction.add_layer(old, layer), drafter
         if target.sibling is not None and not target.has_draft and (self.draft == "auto" or has_old):
             repository, file = target.sibling
-            remote = repository.remote(file)
-            layer, path = fetch_layer(transaction, self.session, "draft", remote, cached=file.cached)
+            layer, path = fetch_layer(transaction, self.session, "draft", repository.remote(file))
             return layer, check_fit(path, facts)
         if target.has_draft or self.draft is None:
             return None
-        match = offer_drafter(self.name, target.files, facts)
+        known = self._known(target, facts)
+        match = first_runnable(known)
         if match is None:
-            why = why_none(str(self.name), known_matches(self.name, target.files, facts))
+            why = why_none(str(self.name), known)
             self.notices.append(Notice(f"{why}; make one with eaglecpp train"))
             return None
-        model = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
+        found = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
         self.notices += [Notice(match.warning)] if match.warning else []
-        layer = model.manifest.of_kind("draft")[-1]
-        return transaction.add_layer(model, layer), read_facts([model.find_blob(layer)])
+        return found.add_to(transaction, facts)
+
+    def _known(self, target: _Published, facts: Facts) -> list[Match]:
+        """What the table has for the target."""
+        return find_drafters([str(self.name), target.files[0].name], metadata(facts.file))
 
     def _old(self) -> StoredModel | None:
         """What is replaced, if it can be read."""

@@ -11,8 +11,9 @@ import pytest
 
 from eaglecpp.cli.chat.chat import Chat, Settings
 from eaglecpp.cli.chat.commands import run_chat
-from eaglecpp.cli.chat.model import RunModel, find_source
+from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.chat.screen import Screen
+from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder, SavedChat
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
@@ -64,7 +65,7 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
                 raise line
             return str(line(default)) if callable(line) else str(line)
 
-        where = source or find_source(str(models.target), str(models.draft))
+        where = source or look_up(str(models.target), str(models.draft))
         wanted = None if strategy is None else Strategy.parse(strategy)
         model = RunModel(where, SHORT | (options or {}), wanted)
         chat = Chat(model, ask, Screen(is_terminal=False), Settings(**settings), folder=folder, saved=saved)

@@ -13,9 +13,9 @@ import pytest
 from eaglecpp.chat.images import image_mark
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.commands import COMMANDS
-from eaglecpp.cli.chat.model import find_source
 from eaglecpp.cli.chat.set import SETTINGS
 from eaglecpp.cli.chat.show import FACTS
+from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.modelfile.parameters import PARAMETERS
@@ -171,7 +171,7 @@ def test_a_saved_chat_is_a_model_that_begins_with_it(
     out = capsys.readouterr().out
     assert "Created new model 'mine'" in out
     assert "mine:latest" in out[out.index("Created") :]
-    saved = find_source("mine")
+    saved = look_up("mine")
     assert saved.draft is not None
     assert saved.draft.read_bytes() == models.draft.read_bytes()
     again = talk("more", source=saved, strategy=None)
@@ -229,12 +229,12 @@ def test_a_chat_that_became_its_own_model_goes_on_as_it_was(
 ) -> None:
     source = found_file(models.target, "MESSAGE user shown\nMESSAGE assistant first\n", models.draft)
     talk("/save mine", source=source)
-    chat = talk("hello", "/save mine", "y", source=find_source("mine"))
+    chat = talk("hello", "/save mine", "y", source=look_up("mine"))
     assert "There is a model mine, which would be replaced" not in capsys.readouterr().err
     saved = folder.latest()
     assert saved is not None and saved.model == "mine:latest"
-    became = find_source("mine")
-    assert len(became.modelfile.messages) == 4
+    became = look_up("mine")
+    assert len(became.model.modelfile.messages) == 4
     again = talk("more", source=became, saved=saved)
     prompt = [message.content for message in again.conversation.prompt()]
     assert prompt[:3] == ["shown", "first", "hello"] and prompt.count("hello") == 1

@@ -87,7 +87,7 @@ def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
     resolved = find_target("m")
     assert options_of(resolved)["strategy"] == "chain:2"
     assert options_of(resolved)["temperature"] == 0.5
-    assert resolved.template == "[{{ .Prompt }}]"
+    assert resolved.modelfile.template == "[{{ .Prompt }}]"
 
 
 def test_weights_take_no_second_space(tiny: Tiny, stores: Stores, root: Path, tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Store
     assert read.settings.options == {"strategy": "chain:2"}
     assert kinds(child).count("draft") == 1
     assert child.manifest.of_kind("model")[0].origin == "base:latest"
-    assert find_target("child").template == "[{{ .Prompt }}]"
+    assert find_target("child").modelfile.template == "[{{ .Prompt }}]"
     remove_model(stores.own, ModelName.parse("base"))
     assert find_target("child").target.read_bytes() == tiny.target.read_bytes()
     assert store_problems(root) == []

@@ -11,8 +11,8 @@ import pytest
 from eaglecpp.references.names import ModelName
 from eaglecpp.store.drafters import (
     KnownDrafter,
-    find_drafter,
     find_drafters,
+    first_runnable,
     known_drafters,
     why_none,
 )
@@ -20,8 +20,8 @@ from eaglecpp.store.drafters import (
 
 def found(*names: str, **metadata: str) -> str:
     keys = {f"general.{key}".replace("__", "."): value for key, value in metadata.items()}
-    entry = find_drafter(names, keys)
-    return "" if entry is None else entry.repo
+    match = first_runnable(find_drafters(names, keys))
+    return "" if match is None else match.drafter.repo
 
 
 def test_every_row_of_the_table_says_what_it_must() -> None:
@@ -43,11 +43,11 @@ def test_every_row_of_the_table_says_what_it_must() -> None:
 def test_every_target_finds_a_drafter_of_its_own() -> None:
     for row in known_drafters():
         for target in row.targets:
-            matches = find_drafters([target], {})
+            matches = find_drafters([target])
             assert row in [match.drafter for match in matches]
-            offered = find_drafter([target], {})
+            offered = first_runnable(matches)
             assert (offered is None) == all(match.drafter.refused for match in matches)
-            assert offered is None or target in offered.targets
+            assert offered is None or target in offered.drafter.targets
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_a_drafter_that_cannot_run_is_listed_and_not_offered(monkeypatch: pytest
         KnownDrafter("a/second", ("o/m",), "eagle", "default", "t"),
     ]
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: rows)
-    assert find_drafter(["o/m"], {}) == rows[1]
-    matches = find_drafters(["o/m"], {})[:1]
-    assert why_none("o/m", matches) == "the drafters known for o/m cannot run here (a/first: it cannot)"
+    matches = find_drafters(["o/m"])
+    assert [match.drafter for match in matches] == rows and first_runnable(matches) == matches[1]
+    assert why_none("o/m", matches[:1]) == "the drafters known for o/m cannot run here (a/first: it cannot)"

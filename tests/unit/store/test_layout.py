@@ -14,7 +14,6 @@ from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifest_path, manifests
-from helpers.opening import options_of
 from helpers.stores import OllamaModel, Tiny
 
 
@@ -72,12 +71,11 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n"
     create_model(stores, ModelName.parse("m"), Modelfile.from_text(text), Path.cwd())
     resolved = find_target("m")
-    assert (resolved.kind, resolved.system, str(resolved.name)) == ("store", "s", "m:latest")
+    assert (resolved.kind, resolved.modelfile.system, str(resolved.name)) == ("store", "s", "m:latest")
     assert [(str(model.name), model.own) for model in Stores.open().models()] == [("m:latest", True)]
     assert find_drafter("m").read_bytes() == tiny.draft.read_bytes()
     Path("m").write_bytes(b"a file of that name")
-    assert find_target("m").target == Path("m")
-    assert options_of(find_target("m")) == {}
+    assert (find_target("m").kind, find_target("m").target) == ("path", Path("m").absolute())
 
 
 @pytest.mark.parametrize(

@@ -52,13 +52,13 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
         b"a LoRA",
         b"a projector",
     ]
-    assert resolved.system == "Be brief."
+    assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile is not None
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
-    assert [turn.content for turn in resolved.messages] == ["hi"]
+    assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
     assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
-    assert (resolved.template, resolved.stored_template) == (None, "{{ .Prompt }}")
-    assert [str(notice) for notice in resolved.notices] == [
+    assert (resolved.modelfile.template, resolved.stored_template) == (None, "{{ .Prompt }}")
+    assert [str(notice) for notice in resolved.modelfile.notices] == [
         "llama3.2:3b: unknown parameter 'novel'; ignored",
         "llama3.2:3b: RENDERER qwen3 is built into Ollama; eaglecpp uses the model's chat template",
     ]
@@ -152,7 +152,7 @@ def test_a_copy_shares_the_blob_and_outlives_the_original_where_it_can(
     ours = find_target("mine")
     assert ours.kind == "store"
     assert ours.target.samefile(theirs) and (ours.target.parent == root / "blobs") == can_link
-    assert (ours.template, ours.stored_template) == (None, "{{ .Prompt }}")  # still Ollama's choice
+    assert (ours.modelfile.template, ours.stored_template) == (None, "{{ .Prompt }}")  # still Ollama's choice
     manifest.unlink()
     theirs.unlink()
     if can_link:

@@ -128,10 +128,10 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     modelfile = Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n")
     create_model(stores, ModelName.parse("brief"), modelfile, tmp_path)
     brief = find_target("brief")
-    assert (brief.kind, brief.system, brief.draft is not None) == ("store", "Be brief.", True)
+    assert (brief.kind, brief.modelfile.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()
     assert main(["cp", "brief", "smollm2"]) == 0
-    assert find_target("smollm2").system == "Be brief.", "a stored model of that name comes first"
+    assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model of that name comes first"
 
 
 def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model: Packaged) -> None:

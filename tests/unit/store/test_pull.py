@@ -59,7 +59,7 @@ def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root:
     assert model.path == root / "manifests" / "hf.co" / "user" / "tiny-GGUF" / "Q4_K_M"
     resolved = find_target(f"hf.co/{REPO}:q4_k_m")
     assert resolved.target.read_bytes() == tiny.target.read_bytes()
-    assert resolved.template == "<{{ .Prompt }}>"
+    assert resolved.modelfile.template == "<{{ .Prompt }}>"
     assert options_of(resolved)["stop"] == ("<x>",)
     assert (model.text("model_family"), model.text("file_type")) == ("llama", "F32")
     assert store_problems(root) == []
@@ -173,7 +173,7 @@ def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
         fetch(stores, "hf.co/me/private")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     fetch(stores, "hf.co/me/private")
-    assert find_target("hf.co/me/private").system == "s"
+    assert find_target("hf.co/me/private").modelfile.system == "s"
     assert {request.authorization for request in hub.content_requests()} == {""}
     assert "Bearer hf_secret" in {request.authorization for request in hub.log}
 
@@ -279,7 +279,7 @@ def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Sto
     model = fetch(stores, name, insecure=True).model
     assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
     assert store_problems(root) == []
-    assert find_target(f"{registry.host}/library/tiny:1b").template == "{{ .Prompt }}"
+    assert find_target(f"{registry.host}/library/tiny:1b").modelfile.template == "{{ .Prompt }}"
 
 
 def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
@@ -355,7 +355,7 @@ def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
     models.repos[REPO]["template"] = b"new"
     again = fetch(stores, name)
     assert again.model.manifest.of_kind("draft")
-    assert find_target(name).template == "new"
+    assert find_target(name).modelfile.template == "new"
     models.repos[REPO]["tiny-Q4_K_M.gguf"] = tiny.other.read_bytes()
     models.blobs[digest_of(tiny.other.read_bytes())] = tiny.other.read_bytes()
     other = fetch(stores, name)

@@ -41,16 +41,17 @@ def make(stores: Stores, tiny: Tiny, system: str) -> None:
 
 def made(name: str, text: str) -> str | None:
     create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
-    return find_target(name).system
+    return find_target(name).modelfile.system
 
 
 READERS: dict[str, Callable[[], Any]] = {
-    "run": lambda: find_target("m").system,
+    "run": lambda: find_target("m").modelfile.system,
     "a drafter": lambda: find_drafter("m").read_bytes()[-3:].decode(),
     "list": lambda: [m.config and m.name for m in Stores.open().models()] == [NAME] and "new",
     "create": lambda: made("n", "FROM m\n"),
     "cp": lambda: (
-        CliRunner().invoke(cp_command, ["m", "n"], catch_exceptions=False) and find_target("n").system
+        CliRunner().invoke(cp_command, ["m", "n"], catch_exceptions=False)
+        and find_target("n").modelfile.system
     ),
     "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
     "/api/show": lambda: catalog.facts({}, "m", verbose=False)["system"],

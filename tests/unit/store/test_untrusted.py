@@ -73,14 +73,14 @@ def check(name: str) -> None:
     options = options_of(resolved)
     expected = {"strategy": "chain:3", "n_ctx": 8192, "temperature": 0.3, "top_k": 7, "stop": ("<x>",)}
     assert {key: options[key] for key in expected} == expected
-    assert resolved.template_choice == "chatml"
+    assert resolved.modelfile.settings.chat_template == "chatml"
     assert options["n_threads"] == 0
     assert not MACHINE & options.keys()
 
 
 def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str, stores: Stores) -> None:
     check(pulled)
-    said = [str(notice) for notice in find_target(pulled).notices]
+    said = [str(notice) for notice in find_target(pulled).modelfile.notices]
     for name, value in HARMFUL:
         assert any(f"ignored: pragma {name} {value}: " in text for text in said), name
     assert any("ignored: parameter num_ctx 9000000: using 32768" in text for text in said)
