@@ -20,8 +20,6 @@ from eaglecpp.data_dir import data_dir
 from eaglecpp.files import read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
-__all__ = ["Address", "announced", "find_server", "reached_as"]
-
 _PATIENCE_S = 1.0  # `find_server` holds the lock for a moment
 
 

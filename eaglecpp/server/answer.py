@@ -15,39 +15,22 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
+
+from starlette.requests import Request as HttpRequest
 
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.chat.model import ChatPrompt
+from eaglecpp.chat.reader import AnswerReader, Piece
+from eaglecpp.engine.async_engine import Lane
+from eaglecpp.engine.async_stream import AsyncStream
+from eaglecpp.engine.request import Answering, GenerationRequest
 from eaglecpp.errors import ContextFullError
+from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import while_there
 from eaglecpp.server.loaded import LoadedModel
-
-if TYPE_CHECKING:
-    from starlette.requests import Request as HttpRequest
-
-    from eaglecpp.chat.model import ChatPrompt
-    from eaglecpp.chat.reader import Piece
-    from eaglecpp.engine.async_engine import Lane
-    from eaglecpp.engine.async_stream import AsyncStream
-    from eaglecpp.engine.request import Answering, GenerationRequest
-    from eaglecpp.results import Completion, TokenLogprob
-    from eaglecpp.server.models import ModelPool, Server
-
-__all__ = [
-    "Answer",
-    "Ask",
-    "Delta",
-    "Generated",
-    "Part",
-    "logprob_list",
-    "of_model",
-    "open_answer",
-    "prepare",
-    "prepared",
-    "whole_prompt",
-]
+from eaglecpp.server.models import ModelPool, server_of
 
 T = TypeVar("T")
 
@@ -250,7 +233,7 @@ class Answer(Generated):
 async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
     """Starts an answer; leaving the block ends it. Raises what refuses the request."""
     asked = time.perf_counter()
-    server: Server = request.app.state.server
+    server = server_of(request)
     pool, request_s = server.pool, server.config.request_s
     async with pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
         if lease.model.engine.engine.only_embeds:
@@ -301,11 +284,10 @@ async def prepare(
 
 async def of_model(request: HttpRequest, name: str, work: Callable[[LoadedModel], T]) -> T:
     """What `work` makes, in a thread, of the model that is named, or of the server's own."""
-    server: Server = request.app.state.server
 
     async def run() -> T:
         is_queued = request.method == "POST"  # whoever watches a busy server is not a part of its queue
-        async with server.pool.use(name, is_queued=is_queued) as lease:
+        async with server_of(request).pool.use(name, is_queued=is_queued) as lease:
             return await prepare(request, lease.model, work)
 
     return await while_there(request, run())
@@ -313,9 +295,8 @@ async def of_model(request: HttpRequest, name: str, work: Callable[[LoadedModel]
 
 async def whole_prompt(request: HttpRequest, ask: Ask) -> ChatPrompt:
     """What the model would read, without leaving anything out."""
-    server: Server = request.app.state.server
     whole = replace(ask.generation, truncate=False)
-    async with server.pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
+    async with server_of(request).pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
         return await prepare(
             request, lease.model, lambda model: model.engine.engine.shared.prompt(whole), of=ask
         )

@@ -19,8 +19,6 @@ from eaglecpp.server.bodies import CloudBody, arguments_text, offered, read, rea
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, respond, sse, while_there
 
-__all__ = ["count_tokens", "messages"]
-
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
 _FIELDS = {
     "text": ("text", "data"),

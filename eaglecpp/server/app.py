@@ -23,10 +23,8 @@ from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError, cut
 from eaglecpp.server.http import ClientGoneError, Held, error_response, json_response
-from eaglecpp.server.models import Server
+from eaglecpp.server.models import Server, server_of
 from eaglecpp.server.security import Gate
-
-__all__ = ["make_app"]
 
 Handler = Callable[[Request], Awaitable[Response]]
 _log = logging.getLogger("eaglecpp.server.access")
@@ -176,15 +174,14 @@ def _file(name: str) -> Response:
 
 
 async def _health(request: Request) -> Response:
-    server: Server = request.app.state.server
-    models = server.pool.models.values()
+    models = server_of(request).pool.models.values()
     running = sum(model.engine.n_running for model in models)
     waiting = sum(model.engine.n_waiting for model in models)
     return json_response({"status": "ok", "models": len(models), "running": running, "waiting": waiting})
 
 
 async def _metrics(request: Request) -> Response:
-    server: Server = request.app.state.server
+    server = server_of(request)
     text = server.metrics.text(server.pool.models.values())
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 

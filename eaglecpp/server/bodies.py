@@ -28,21 +28,6 @@ from eaglecpp.server.config import keep_alive
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, read_json
 
-__all__ = [
-    "Body",
-    "CloudBody",
-    "SampledBody",
-    "arguments_text",
-    "offered",
-    "read",
-    "read_effort",
-    "read_format",
-    "read_message",
-    "read_prompts",
-    "read_tools",
-    "sampling_of",
-]
-
 B = TypeVar("B", bound=msgspec.Struct)
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}

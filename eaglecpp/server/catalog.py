@@ -23,8 +23,6 @@ from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import file_model
 from eaglecpp.store.store import read_again
 
-__all__ = ["entries", "entry", "facts", "read_name", "stamp"]
-
 
 def entries(files: Mapping[str, Path]) -> list[dict[str, Any]]:
     """Every model, as /api/tags lists it. files: GGUF files served under a name, besides what the stores

@@ -11,8 +11,6 @@ from typing import Any
 
 from eaglecpp.server.errors import ApiError
 
-__all__ = ["OLLAMA_VERSION", "ServerConfig", "keep_alive"]
-
 OLLAMA_VERSION = "0.33.0"
 """The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
 

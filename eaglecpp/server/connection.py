@@ -16,8 +16,6 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["Connections", "Protocol", "Seldom", "raise_file_limit"]
-
 _MOST = 2048
 _FILES = 1 << 16  # a process with more of them open than that has another problem
 _WRITE_BUFFER = 8 << 10

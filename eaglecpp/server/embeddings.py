@@ -13,23 +13,19 @@ import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
+from eaglecpp.results import Embedding
 from eaglecpp.server.bodies import Body, read
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, json_response, while_there
-
-if TYPE_CHECKING:
-    from eaglecpp.engine.async_engine import AsyncEngine
-    from eaglecpp.results import Embedding
-    from eaglecpp.server.models import Server
-
-__all__ = ["embed", "openai_embeddings", "prompt_embedding", "rerank"]
+from eaglecpp.server.models import server_of
 
 T = TypeVar("T")
 
@@ -152,7 +148,7 @@ async def _with_model(
     request: Request, body: Body, work: Callable[[AsyncEngine], Awaitable[T]]
 ) -> tuple[T, str, float]:
     """What `work` gives, what an answer calls the model, and the milliseconds that loading it took."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     ask, begun = body.make_ask(), time.perf_counter()
 
     def end_late(max_s: float) -> None:
@@ -204,6 +200,5 @@ async def _list_response(
         items = b",".join(dump(item(index, one)) for index, one in enumerate(found))
         return dump(head)[:-1] + f',"{key}":['.encode() + items + b"]}"
 
-    server: Server = request.app.state.server
-    data = await while_there(request, server.work.answers.run(write))
+    data = await while_there(request, server_of(request).work.answers.run(write))
     return Response(data, media_type="application/json")

@@ -26,8 +26,6 @@ from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
 
-__all__ = ["ApiError", "as_api_error", "cut", "error_body", "without_folders"]
-
 _OF_LLAMA_SERVER = {400: "invalid_request_error", 413: "invalid_request_error", 500: "server_error",
                     503: "unavailable_error"}  # fmt: skip
 _log = logging.getLogger("eaglecpp.server")

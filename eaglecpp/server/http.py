@@ -11,7 +11,7 @@ import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
@@ -20,25 +20,7 @@ from starlette.types import Receive, Scope, Send
 
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.server.errors import ApiError, as_api_error, error_body
-
-__all__ = [
-    "ClientGoneError",
-    "Held",
-    "LiveResponse",
-    "body_parts",
-    "check_number",
-    "dump",
-    "error_response",
-    "in_thread",
-    "json_response",
-    "read_json",
-    "respond",
-    "sse",
-    "while_there",
-]
-
-if TYPE_CHECKING:
-    from eaglecpp.threads import Threads
+from eaglecpp.server.models import server_of
 
 T = TypeVar("T")
 
@@ -96,7 +78,7 @@ async def body_parts(request: Request) -> AsyncIterator[bytes]:
     """The body as it comes. Raises ApiError for one that does not come, ClientGoneError where nobody sends it
     any more.
     """
-    loop, body_s = asyncio.get_running_loop(), request.app.state.server.config.body_s
+    loop, body_s = asyncio.get_running_loop(), server_of(request).config.body_s
     stream, size, due, end = request.stream(), 0, _STEP, loop.time() + body_s
     while True:
         try:
@@ -120,7 +102,7 @@ async def read_json(request: Request) -> dict[str, Any]:
     of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them. Raises
     ApiError for one that is too long or too slow.
     """
-    limit, held = request.app.state.server.config.n_body, request.app.state.held
+    limit, held = server_of(request).config.n_body, request.app.state.held
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
         raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported: send the body as it is")
@@ -143,8 +125,7 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
     """What `work` makes of a body that was read: at once, or in a thread where the body is large."""
     if request.state.n_body <= _LARGE:
         return work(*args)
-    threads: Threads = request.app.state.server.work.bodies
-    return await threads.run(work, *args)
+    return await server_of(request).work.bodies.run(work, *args)
 
 
 def _parsed(data: bytes) -> dict[str, Any]:
@@ -227,7 +208,7 @@ async def respond(
     others come in between.
     """
     check_number(request, len(opened))
-    n_at_once = request.app.state.server.config.n_parallel
+    n_at_once = server_of(request).config.n_parallel
     slots, answers = asyncio.Semaphore(n_at_once), {}
 
     async with AsyncExitStack() as stack:
@@ -261,7 +242,7 @@ async def respond(
 
 def check_number(request: Request, n_answers: int) -> None:
     """Raises ApiError where one request asks for more answers than a model's queue holds."""
-    config = request.app.state.server.config
+    config = server_of(request).config
     n_max = config.n_parallel + config.n_queue
     if n_answers > n_max:
         raise ApiError(400, f"one request asks for {n_answers} answers, at most {n_max} are allowed")

@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import msgspec
 from starlette.requests import Request
@@ -39,24 +39,10 @@ from eaglecpp.server.http import (
     json_response,
     while_there,
 )
+from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest
 from eaglecpp.store.store import read_again
-
-if TYPE_CHECKING:
-    from eaglecpp.server.models import Server
-
-__all__ = [
-    "copy",
-    "create",
-    "delete",
-    "get_blob",
-    "ps",
-    "pull",
-    "put_blob",
-    "show",
-    "tags",
-]
 
 _UPLOADS = "uploads"
 _UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
@@ -111,13 +97,12 @@ class _Create(_Named, kw_only=True):
 
 async def tags(request: Request) -> Response:
     """`GET /api/tags`."""
-    server: Server = request.app.state.server
-    return json_response({"models": await server.files_run(catalog.entries)})
+    return json_response({"models": await server_of(request).files_run(catalog.entries)})
 
 
 async def ps(request: Request) -> Response:
     """`GET /api/ps`."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     found = []
     for model in list(server.pool.models.values()):
         engine = model.engine
@@ -146,7 +131,7 @@ async def ps(request: Request) -> Response:
 
 async def show(request: Request) -> Response:
     """`POST /api/show`."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     body = await read(request, _Named)
     name = body.named
     facts = await server.files_run(catalog.facts, name, body.verbose)
@@ -167,8 +152,7 @@ async def copy(request: Request) -> Response:
         stores = Stores.open()
         read_again(partial(stores.get, read_name(source)), lambda model: copy_model(stores, model, name))
 
-    server: Server = request.app.state.server
-    await server.work.files.run(work)
+    await server_of(request).work.files.run(work)
     return Response(b"")
 
 
@@ -176,7 +160,7 @@ async def delete(request: Request) -> Response:
     """`DELETE /api/delete`."""
     from eaglecpp.store.transaction import remove_model
 
-    server: Server = request.app.state.server
+    server = server_of(request)
     name = (await read(request, _Named)).named
 
     def work() -> str:
@@ -196,7 +180,7 @@ async def pull(request: Request) -> Response:
     from eaglecpp.store.remote.pull import pull as pull_model
     from eaglecpp.store.remote.reach import named_by_a_request
 
-    server: Server = request.app.state.server
+    server = server_of(request)
     body = await read(request, _Named)
     name, draft = read_name(body.named), body.draft
     if draft is not None and draft not in ("auto", "none") and means_path(draft):
@@ -213,7 +197,7 @@ async def pull(request: Request) -> Response:
 
 async def create(request: Request) -> Response:
     """`POST /api/create`."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     body = await read(request, _Create)
     name = read_name(body.named)
     if body.modelfile is not None or body.path is not None:
@@ -254,17 +238,15 @@ async def create(request: Request) -> Response:
 
 async def get_blob(request: Request) -> Response:
     """`HEAD /api/blobs/{digest}`."""
-    server: Server = request.app.state.server
     digest = _digest(request)
-    if await server.work.files.run(_find_blob, digest) is None:
+    if await server_of(request).work.files.run(_find_blob, digest) is None:
         raise ApiError(404, f"blob {digest} not found")
     return Response(b"")
 
 
 async def put_blob(request: Request) -> Response:
     """`POST /api/blobs/{digest}`: a file that `create` will name."""
-    server: Server = request.app.state.server
-    files = server.work.files
+    files = server_of(request).work.files
     digest = _digest(request)
     if await files.run(_find_blob, digest) is not None:
         return Response(b"")
@@ -359,7 +341,7 @@ async def _progress(
     request: Request, work: Callable[[Callable[[Status], None]], None], *, is_streamed: bool
 ) -> Response:
     """Runs `work` in a thread and tells what it reports. A client that leaves ends it at its next report."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     if server.work.downloads.is_full:
         raise ApiError(
             503, "all downloads that may run at a time are under way; try again later", code="busy"

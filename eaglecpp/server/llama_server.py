@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.requests import Request
@@ -23,11 +23,7 @@ from eaglecpp.server.answer import Answer, Ask, of_model, open_answer
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
-
-if TYPE_CHECKING:
-    from eaglecpp.server.loaded import LoadedModel
-
-__all__ = ["completion", "detokenize", "infill", "props", "tokenize"]
+from eaglecpp.server.loaded import LoadedModel
 
 _SAMPLERS: dict[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},

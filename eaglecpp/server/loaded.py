@@ -15,8 +15,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import MismatchError, ModelNotFoundError
@@ -29,16 +30,11 @@ from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, means_path, served
+from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
-
-if TYPE_CHECKING:
-    from eaglecpp.chat.model import ChatModel
-    from eaglecpp.server.config import ServerConfig
-
-__all__ = ["Key", "LoadedModel", "Source", "find_source", "n_bytes_of", "plan_source"]
 
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take

@@ -19,6 +19,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
+from starlette.requests import Request
+
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import QueueFullError
 from eaglecpp.learn.idle import Learner
@@ -28,8 +30,6 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 from eaglecpp.server.metrics import Metrics
 from eaglecpp.server.work import Work
-
-__all__ = ["Lease", "ModelPool", "Server"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,12 @@ class Server:
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:
         """What `work` says of the models on this machine: files served under a name, and stored ones."""
         return await self.work.files.run(work, self.pool.files, *args)
+
+
+def server_of(request: Request) -> Server:
+    """The server that a request came to."""
+    server: Server = request.app.state.server
+    return server
 
 
 _SHARE = 0.85  # of the free memory at the start that models may take

@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -16,11 +16,7 @@ from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, 
 from eaglecpp.server.bodies import Body, read, read_message, read_tools
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response, respond
-
-if TYPE_CHECKING:
-    from eaglecpp.server.models import Server
-
-__all__ = ["chat", "generate"]
+from eaglecpp.server.models import server_of
 
 _LEVELS = ("low", "medium", "high", "max")
 
@@ -138,7 +134,7 @@ async def generate(request: Request) -> Response:
 
 async def _load_or_unload(request: Request, body: _Body, empty: Mapping[str, Any]) -> Response:
     """An empty request loads a model; with a keep_alive of 0 it unloads it."""
-    server: Server = request.app.state.server
+    server = server_of(request)
     ask, reason, name = body.asked(), "load", body.model
     if ask.keep_alive_s == 0:
         reason = "unload"

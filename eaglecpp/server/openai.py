@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -30,12 +30,8 @@ from eaglecpp.server.bodies import (
 from eaglecpp.server.catalog import entries, entry
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
-
-if TYPE_CHECKING:
-    from eaglecpp.server.loaded import LoadedModel
-    from eaglecpp.server.models import Server
-
-__all__ = ["apply_template", "chat", "completions", "model", "models"]
+from eaglecpp.server.loaded import LoadedModel
+from eaglecpp.server.models import server_of
 
 _N_TOP = 20
 _MOST_VALUES = 256  # of a template, each of which its probes would take along
@@ -248,8 +244,7 @@ async def completions(request: Request) -> Response:
 
 async def models(request: Request) -> Response:
     """`GET /v1/models`, in OpenAI's form and Anthropic's at once."""
-    server: Server = request.app.state.server
-    found = [_model(one) for one in await server.files_run(entries)]
+    found = [_model(one) for one in await server_of(request).files_run(entries)]
     ids = [one["id"] for one in found] or [None]
     ends = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
     return json_response({"object": "list", "data": found, **ends})
@@ -257,8 +252,7 @@ async def models(request: Request) -> Response:
 
 async def model(request: Request) -> Response:
     """`GET /v1/models/{id}`."""
-    server: Server = request.app.state.server
-    return json_response(_model(await server.files_run(entry, request.path_params["name"])))
+    return json_response(_model(await server_of(request).files_run(entry, request.path_params["name"])))
 
 
 def _model(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -30,8 +30,6 @@ from eaglecpp.server.bodies import (
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, respond, sse
 
-__all__ = ["responses"]
-
 _USER_CHARS = 512
 _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20

@@ -22,9 +22,6 @@ from eaglecpp.server.app import Access, make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.connection import Connections, Protocol, Seldom, raise_file_limit
 
-__all__ = ["JsonLog", "PortInUseError", "Runner", "bind", "give_back_large_blocks", "serve"]
-
-
 LARGE = 1 << 20
 """Bytes. What a round allocates is smaller, or stays allocated."""
 

@@ -20,8 +20,6 @@ from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import error_response
 
-__all__ = ["Gate"]
-
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, X-Api-Key"  # of a page that does not say what it will send

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from eaglecpp.threads import Threads
 
-__all__ = ["Work"]
-
 
 class Work:
     """names:     what the name of a model stands for, which every request asks
