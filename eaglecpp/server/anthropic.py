@@ -15,7 +15,15 @@ from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server.answer import Answer, Ask, Part, open_answer, whole_prompt
-from eaglecpp.server.bodies import CloudBody, arguments_text, offered, read, read_format, read_tools
+from eaglecpp.server.bodies import (
+    CloudBody,
+    arguments_text,
+    offered,
+    read,
+    read_format,
+    read_tools,
+    sampling_of,
+)
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, respond, sse, while_there
 
@@ -62,7 +70,7 @@ class _Body(CloudBody, kw_only=True):
         wanted = {"any": "required", "none": "none", "tool": choice}.get(str(kind))
         form = read_format(self.output_config.get("format"), "output_config.format")
         return self.make_ask(
-            self.sampling(self.max_tokens, stop=self.stop_sequences),
+            sampling_of(self, stop=self.stop_sequences),
             messages=turns,
             think=self.thinking["type"] != "disabled" if "type" in self.thinking else None,
             **offered(tools, wanted, form),

@@ -11,9 +11,10 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 
 from eaglecpp.chat.message import Message
@@ -25,10 +26,14 @@ from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.options.checked import checked
 from eaglecpp.server.answer import Ask
 from eaglecpp.server.config import keep_alive
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError, cut
 from eaglecpp.server.http import in_thread, read_json
 
 B = TypeVar("B", bound=msgspec.Struct)
+Limit = Annotated[int, Meta(ge=-1)]
+"""Tokens of an answer; -1 = no limit."""
+NTop = Annotated[int, Meta(ge=0, le=20)]
+"""Likeliest tokens to tell of each."""
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
 _FITTED = {
@@ -50,13 +55,14 @@ def _converted(given: Mapping[str, Any], kind: type[B]) -> B:
     try:
         return msgspec.convert({k: v for k, v in given.items() if v is not None}, kind, strict=False)
     except msgspec.ValidationError as error:
-        text = str(error).replace("`", "")
         found = _WHERE.fullmatch(str(error))
         if found is None:
-            raise ApiError(400, text) from None
+            raise ApiError(400, str(error).replace("`", "")) from None
         where, what = found["where"], found["what"].replace("`", "").replace(" | null", "")
-        param = re.split(r"[.\[]", where)[0]
-        raise ApiError(400, f"{where}: {what[:1].lower()}{what[1:]}", param=param) from None
+        value = given.get(where)
+        if ", got " not in what and isinstance(value, str | int | float):
+            what += f", found {cut(repr(value))}"
+        raise FieldError(where, what[:1].lower() + what[1:]) from None
 
 
 class Body(msgspec.Struct, kw_only=True):
@@ -173,43 +179,35 @@ def _biases(given: Any) -> list[Any]:
     pairs = list(given.items()) if isinstance(given, dict) else given
     if not isinstance(pairs, list) or len(pairs) > LOGIT_BIASES:
         found = f", found {len(pairs)}" if isinstance(pairs, list) else ""
-        text = f"logit_bias: expected at most {LOGIT_BIASES} entries of a token id and a number{found}"
-        raise ApiError(400, text, param="logit_bias")
+        text = f"expected at most {LOGIT_BIASES} entries of a token id and a number{found}"
+        raise FieldError("logit_bias", text)
     try:
         return [(int(token), -math.inf if bias is False else float(bias)) for token, bias in pairs]
     except (TypeError, ValueError, OverflowError):
-        text = "logit_bias: expected entries of a token id and a number"
-        raise ApiError(400, text, param="logit_bias") from None
+        raise FieldError("logit_bias", "expected entries of a token id and a number") from None
 
 
 class CloudBody(SampledBody, kw_only=True):
     """What the APIs of OpenAI and Anthropic share, whose servers refuse what is out of range."""
 
+    max_tokens: Limit | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     tools: list[Any] = []
     tool_choice: Any = None
-
-    def sampling(self, limit: int | None, **rest: Any) -> dict[str, Any]:
-        """limit: tokens of the answer; None = no more than the model's own."""
-        if limit is not None and limit < -1:
-            raise ApiError(400, f"max_tokens must be 0 or more, found {limit}", param="max_tokens")
-        for name, value, high in (("temperature", self.temperature, 2.0), ("top_p", self.top_p, 1.0)):
-            if value is not None and not 0.0 <= value <= high:
-                raise ApiError(400, f"{name} must be between 0 and {high:g}, found {value}", param=name)
-        return sampling_of(self, max_tokens=limit, **rest)
 
 
 def read_message(entry: Any, where: str) -> Message:
     """One message. Raises ApiError, also for what is neither text nor an image."""
-    param = where.partition("[")[0]
     if not isinstance(entry, dict):
-        raise ApiError(400, f"{where}: expected an object", param=param)
+        raise FieldError(where, "expected an object")
     fixed = {**entry, "role": "system" if entry.get("role") == "developer" else entry.get("role")}
     if isinstance(entry.get("content"), list):
         fixed["content"] = [_part(part) for part in entry["content"]]
     try:
         return Message.from_dict(fixed)
     except InvalidArgumentError as error:
-        raise ApiError(400, f"{where}: {error}", param=param) from None
+        raise FieldError(where, str(error)) from None
 
 
 def _part(part: Any) -> Any:
@@ -234,11 +232,9 @@ def read_prompts(given: Any) -> list[str | list[int]]:
     for one in prompts:
         is_tokens = isinstance(one, list) and bool(one) and all(type(token) is int for token in one)
         if not (isinstance(one, str) or is_tokens):
-            raise ApiError(
-                400, "prompt must be a text, a list of token ids, or a list of such prompts", param="prompt"
-            )
+            raise FieldError("prompt", "expected a text, a list of token ids, or a list of such prompts")
     if not prompts:
-        raise ApiError(400, "prompt: expected at least one", param="prompt")
+        raise FieldError("prompt", "expected at least one")
     return prompts
 
 
@@ -249,7 +245,7 @@ def read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
         function = tool.get("function", tool) if isinstance(tool, dict) else None
         name = function.get("name") if isinstance(function, dict) else None
         if not isinstance(function, dict) or not isinstance(name, str) or not name:
-            raise ApiError(400, f"tools[{index}]: expected a function with a name", param="tools")
+            raise FieldError(f"tools[{index}]", "expected a function with a name")
         kept = {key: function[key] for key in ("name", "description", "parameters") if function.get(key)}
         found.append({"type": "function", "function": kept})
     return found
@@ -261,11 +257,11 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     if value is None or kind == "text":
         return {}
     if kind not in ("json_object", "json_schema"):
-        raise ApiError(400, f"{name}.type must be text, json_object or json_schema", param=name)
+        raise FieldError(f"{name}.type", "expected text, json_object or json_schema")
     nested = value.get("json_schema")
     schema = nested.get("schema") if isinstance(nested, dict) else value.get("schema")
     if kind == "json_schema" and not isinstance(schema, dict):
-        raise ApiError(400, f"{name}: the schema must be an object", param=name)
+        raise FieldError(name, "the schema must be an object")
     return {"json_schema": schema} if schema else {"response_format": {"type": "json_object"}}
 
 
@@ -280,21 +276,19 @@ def offered(tools: list[dict[str, Any]], choice: Any, form: Mapping[str, Any]) -
         tools = [tool for tool in tools if _name_of(tool) in names]
         choice = allowed.get("mode") if isinstance(allowed, dict) else None
         if choice not in ("auto", "required"):
-            text = "tool_choice: allowed_tools need a mode, auto or required"
-            raise ApiError(400, text, param="tool_choice")
+            raise FieldError("tool_choice", "allowed_tools need a mode, auto or required")
     if choice == "none":
         return dict(form)
     if choice in (None, "auto"):
         return {"tools": tools, **form}
     if choice in ("required", "any"):
         if not tools:
-            raise ApiError(400, f"tool_choice {choice!r} needs tools", param="tool_choice")
+            raise FieldError("tool_choice", f"{choice!r} needs tools")
         names = [_name_of(tool) for tool in tools]
     elif isinstance(choice, dict):
         names = _chosen(tools, [choice])
     else:
-        text = "tool_choice must be none, auto, required, allowed_tools or a function"
-        raise ApiError(400, text, param="tool_choice")
+        raise FieldError("tool_choice", "expected none, auto, required, allowed_tools or a function")
     return {"tools": tools, "json_schema": _call_schema(tools, names)}
 
 
@@ -303,8 +297,7 @@ def _chosen(tools: list[dict[str, Any]], choices: list[Any]) -> list[str]:
     names = [_name_of(one) for one in choices]
     for name in names:
         if name not in map(_name_of, tools):
-            text = f"tool_choice names {name!r}, which is not among the tools"
-            raise ApiError(400, text, param="tool_choice")
+            raise FieldError("tool_choice", f"{name!r} is not among the tools")
     return names
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import FieldError
 
 OLLAMA_VERSION = "0.33.0"
 """The version of Ollama whose API this is. Clients compare it; it must be digits and dots."""
@@ -100,8 +100,7 @@ def keep_alive(value: float | str | None) -> float | None:
         return value
     found = _DURATION.fullmatch(value.strip()) if len(value) <= _DURATION_CHARS else None
     if found is None:
-        text = f"keep_alive: expected seconds, or a duration such as 10m, found {value[:80]!r}"
-        raise ApiError(400, text, param="keep_alive")
+        raise FieldError("keep_alive", f"expected seconds, or a duration such as 10m, found {value[:80]!r}")
     sign, seconds, parts = found.groups()
     length = float(seconds) if seconds else sum(float(n) * _UNITS[u] for n, u in _PART.findall(parts))
     return -length if sign == "-" else length

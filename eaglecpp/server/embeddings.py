@@ -13,8 +13,9 @@ import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -23,7 +24,7 @@ from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
 from eaglecpp.server.bodies import Body, read
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
 from eaglecpp.server.models import server_of
 
@@ -35,13 +36,13 @@ class _Body(Body, kw_only=True):
     prompt: str = ""
     dimensions: int | None = None
     truncate: bool | None = None
-    encoding_format: str = "float"
+    encoding_format: Annotated[str, Meta(pattern="^(float|base64)$")] = "float"
 
 
 class _RerankBody(Body, kw_only=True):
     query: str = ""
     documents: list[Any] = []
-    top_n: int | None = None
+    top_n: Annotated[int, Meta(ge=0)] | None = None
     return_documents: bool = False
 
 
@@ -50,7 +51,7 @@ async def embed(request: Request) -> Response:
     body = await read(request, _Body)
     texts = [] if body.input in (None, "") else [body.input] if isinstance(body.input, str) else body.input
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ApiError(400, "input must be a text or a list of texts")
+        raise FieldError("input", "expected a text or a list of texts")
     started = time.perf_counter()
     body.dimensions = body.dimensions or None
     done = await _embedded(request, body, texts, truncate=body.truncate is not False)
@@ -75,14 +76,10 @@ async def prompt_embedding(request: Request) -> Response:
 async def openai_embeddings(request: Request) -> Response:
     """`POST /v1/embeddings`. `truncate: true` is ours."""
     body = await read(request, _Body)
-    encoding = body.encoding_format
-    if encoding not in ("float", "base64"):
-        text = f"encoding_format must be float or base64, found {encoding!r}"
-        raise ApiError(400, text, param="encoding_format")
     done = await _embedded(request, body, _inputs(body.input), truncate=bool(body.truncate))
 
     def item(index: int, one: Embedding) -> dict[str, Any]:
-        data = one.vector.astype("<f4").tobytes() if encoding == "base64" else b""
+        data = one.vector.astype("<f4").tobytes() if body.encoding_format == "base64" else b""
         vector = base64.b64encode(data).decode() if data else one.vector.tolist()
         return {"object": "embedding", "index": index, "embedding": vector}
 
@@ -98,14 +95,9 @@ async def rerank(request: Request) -> Response:
     query = body.query
     texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in body.documents]
     if not query or not texts or not all(isinstance(text, str) for text in texts):
-        raise ApiError(
-            400, "query must be a text, and documents a list of at least one text", param="documents"
-        )
-    n_top = len(texts) if body.top_n is None else body.top_n
-    if n_top < 0:
-        raise ApiError(400, f"top_n must be 0 or more, found {n_top}", param="top_n")
+        raise FieldError("documents", "expected a list of at least one text, and a query that is a text")
     (scores, n_tokens), name, _ = await _with_model(request, body, lambda engine: engine.rerank(query, texts))
-    best = sorted(range(len(texts)), key=lambda index: -scores[index])[:n_top]
+    best = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
     results = [
         {"index": index, "relevance_score": scores[index]}
         | ({"document": {"text": texts[index]}} if body.return_documents else {})
@@ -182,9 +174,7 @@ def _inputs(value: Any) -> list[Any]:
             return value
         if all(isinstance(one, list) and all(type(token) is int for token in one) for one in value):
             return value
-    raise ApiError(
-        400, "input must be a text, a list of texts, or token ids of this model, and not empty", param="input"
-    )
+    raise FieldError("input", "expected a text, a list of texts, or token ids of this model, and not empty")
 
 
 async def _list_response(

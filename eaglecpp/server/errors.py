@@ -63,6 +63,13 @@ class ApiError(Exception):
         return _TYPES.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
 
 
+class FieldError(ApiError):
+    """A field of a request that is wrong. where: the field, or a place inside: messages[0].content"""
+
+    def __init__(self, where: str, text: str) -> None:
+        super().__init__(400, f"{where}: {text}", param=re.split(r"[.\[]", where)[0])
+
+
 def cut(text: str) -> str:
     """A text that goes back to whoever sent what it quotes, and into the log: a line, not a page."""
     return text if len(text) <= _MOST else f"{text[:_HEAD]} ... {text[_HEAD - _MOST :]}"

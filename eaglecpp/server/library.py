@@ -17,9 +17,10 @@ from contextlib import AsyncExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -46,7 +47,6 @@ from eaglecpp.store.store import read_again
 
 _UPLOADS = "uploads"
 _UPLOAD_S = 24 * 3600  # an upload that no model was made of goes after that
-_LICENSES = 64  # of one model; each becomes a file
 _REPORT_S = 0.1  # between two lines of the same step
 
 
@@ -85,7 +85,7 @@ class _Create(_Named, kw_only=True):
     adapters: dict[str, str] = {}
     template: str = ""
     system: str = ""
-    license: str | list[str] = []
+    license: str | Annotated[list[str], Meta(max_length=64)] = []  # each becomes a file
     parameters: dict[str, Any] = {}
     messages: list[_Turn] = []
     quantize: str = ""
@@ -308,8 +308,6 @@ def _modelfile(body: _Create) -> Modelfile:
     commands += [Command("adapter", path) for path in _uploaded("adapters", body.adapters)]
     commands += [Command(key, text) for key in ("template", "system") if (text := getattr(body, key))]
     texts = [body.license] if isinstance(body.license, str) else body.license
-    if len(texts) > _LICENSES:
-        raise ApiError(400, f"license: {len(texts)} texts, at most {_LICENSES} are allowed")
     commands += [Command("license", text) for text in texts]
     for key, value in body.parameters.items():
         if key not in PARAMETERS:

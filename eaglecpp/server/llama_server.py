@@ -21,7 +21,7 @@ from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.answer import Answer, Ask, of_model, open_answer
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
 from eaglecpp.server.loaded import LoadedModel
 
@@ -52,7 +52,7 @@ class CompletionBody(SampledBody, kw_only=True):
     def asked(self, **what: Any) -> Ask:
         """Raises ApiError."""
         if self.lora:
-            raise ApiError(400, "lora: adapters are chosen when the model is opened", param="lora")
+            raise FieldError("lora", "adapters are chosen when the model is opened")
         limits = (self.n_predict, self.max_tokens, -1)
         options = sampling_of(self, max_tokens=next(one for one in limits if one is not None))
         if self.samplers is not None:

@@ -6,38 +6,32 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
 from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, open_answer
-from eaglecpp.server.bodies import Body, read, read_message, read_tools
+from eaglecpp.server.bodies import Body, NTop, read, read_message, read_tools
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response, respond
 from eaglecpp.server.models import server_of
-
-_LEVELS = ("low", "medium", "high", "max")
 
 
 class _Body(Body, kw_only=True):
     """The fields that both endpoints have. show_drafts: our page's"""
 
     stream: bool = True
-    think: bool | str | None = None
+    think: bool | Annotated[str, Meta(pattern="^(low|medium|high|max)$")] | None = None
     format: Any = None
     logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: NTop = 0
     truncate: bool = True
     show_drafts: bool = False
 
     def asked(self, **what: Any) -> Ask:
-        if isinstance(self.think, str) and self.think not in _LEVELS:
-            levels = ", ".join(_LEVELS)
-            raise ApiError(400, f"think must be true, false or one of {levels}; found {self.think!r}")
-        if not 0 <= self.top_logprobs <= 20:
-            raise ApiError(400, f"top_logprobs must be between 0 and 20, found {self.top_logprobs}")
         form: dict[str, Any] = {}
         if self.format == "json":
             form["response_format"] = {"type": "json_object"}

@@ -7,8 +7,9 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +19,8 @@ from eaglecpp.results import LogprobLists
 from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, open_answer
 from eaglecpp.server.bodies import (
     CloudBody,
+    Limit,
+    NTop,
     arguments_text,
     offered,
     read,
@@ -26,30 +29,29 @@ from eaglecpp.server.bodies import (
     read_message,
     read_prompts,
     read_tools,
+    sampling_of,
 )
 from eaglecpp.server.catalog import entries, entry
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import FieldError
 from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
 from eaglecpp.server.loaded import LoadedModel
 from eaglecpp.server.models import server_of
 
-_N_TOP = 20
-_MOST_VALUES = 256  # of a template, each of which its probes would take along
+One = Annotated[int, Meta(ge=1, le=1)]
+"""There is one choice for each prompt."""
 _OF_PROMPTS = ("messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template")
 
 
 class _Body(CloudBody, kw_only=True):
-    n: int = 1
-    max_completion_tokens: int | None = None
+    n: One = 1
+    max_completion_tokens: Limit | None = None
     response_format: Any = None
     stream_options: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
         """The options for sampling. Raises ApiError."""
-        if self.n != 1:
-            raise ApiError(400, "n: this server returns one choice per request", param="n")
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return self.sampling(limit)
+        return sampling_of(self, max_tokens=limit)
 
     @property
     def wants_usage(self) -> bool:
@@ -59,23 +61,22 @@ class _Body(CloudBody, kw_only=True):
 class _Chat(_Body, kw_only=True):
     """Of chat completions."""
 
-    messages: list[Any] = []
+    messages: Annotated[list[Any], Meta(min_length=1)]
     logprobs: bool = False
-    top_logprobs: int = 0
+    top_logprobs: NTop = 0
     reasoning_effort: str = ""
     reasoning: dict[str, Any] = {}
-    chat_template_kwargs: dict[str, Any] = {}
+    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=256)] = {}
+    """Each value is one more that the probes of a template take along."""
 
     def ask(self) -> Ask:
         """What it asks for. Raises ApiError."""
-        if not self.messages:
-            raise ApiError(400, "messages must be a list of at least one message", param="messages")
         values = _template_values(self.chat_template_kwargs)
         think = read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         return self.make_ask(
             self.given(),
-            n_top=_n_top(self.top_logprobs) if self.logprobs else None,
+            n_top=self.top_logprobs if self.logprobs else None,
             messages=[read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
             template_values=values,
             think=next((one for one in wanted if isinstance(one, bool)), think),
@@ -87,16 +88,12 @@ def _template_values(given: Mapping[str, Any]) -> dict[str, Any]:
     """`chat_template_kwargs`. Raises ApiError for what is not a value of its own: a template comes with its
     model, never with a request.
     """
-    if len(given) > _MOST_VALUES:
-        message = f"chat_template_kwargs: {len(given)} names, expected at most {_MOST_VALUES}"
-        raise ApiError(400, message, param="chat_template_kwargs")
     for name, value in given.items():
         if name in _OF_PROMPTS or not (value is None or isinstance(value, str | int | float)):
-            raise ApiError(
-                400,
-                f"chat_template_kwargs: {name[:60]!r} must be text, a number, true, false or null, and none "
-                f"of what the server sets ({', '.join(_OF_PROMPTS)})",
-                param="chat_template_kwargs",
+            raise FieldError(
+                "chat_template_kwargs",
+                f"{name[:60]!r} must be text, a number, true, false or null, and none of what the server "
+                f"sets ({', '.join(_OF_PROMPTS)})",
             )
     return dict(given)
 
@@ -104,32 +101,21 @@ def _template_values(given: Mapping[str, Any]) -> dict[str, Any]:
 class _Completions(_Body, kw_only=True):
     prompt: Any = None
     suffix: str = ""
-    best_of: int = 1
-    logprobs: int | None = None
+    best_of: One = 1
+    logprobs: NTop | None = None
     echo: bool = False
 
     def asks(self) -> list[Ask]:
-        if self.best_of != 1:
-            raise ApiError(400, "best_of is not supported by this server", param="best_of")
         if self.echo and self.logprobs is not None:
-            text = "echo: there are no log-probabilities of a prompt; leave out logprobs"
-            raise ApiError(400, text, param="echo")
+            raise FieldError("echo", "there are no log-probabilities of a prompt; leave out logprobs")
         options, form = self.given(), read_format(self.response_format)
-        n_top = None if self.logprobs is None else _n_top(self.logprobs)
         asks = []
         for prompt in read_prompts(self.prompt):
             if self.suffix and not isinstance(prompt, str):
-                raise ApiError(400, "suffix needs a prompt that is a text", param="suffix")
+                raise FieldError("suffix", "it needs a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
-            asks.append(self.make_ask(options, n_top=n_top, **what, **form))
+            asks.append(self.make_ask(options, n_top=self.logprobs, **what, **form))
         return asks
-
-
-def _n_top(number: int) -> int:
-    if not 0 <= number <= _N_TOP:
-        text = f"top_logprobs must be between 0 and {_N_TOP}, found {number}"
-        raise ApiError(400, text, param="top_logprobs")
-    return number
 
 
 async def chat(request: Request) -> Response:

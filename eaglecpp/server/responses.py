@@ -8,8 +8,9 @@ import uuid
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -19,6 +20,7 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.server.answer import Answer, Ask, Part, open_answer
 from eaglecpp.server.bodies import (
     CloudBody,
+    Limit,
     arguments_text,
     offered,
     read,
@@ -26,11 +28,15 @@ from eaglecpp.server.bodies import (
     read_format,
     read_message,
     read_tools,
+    sampling_of,
 )
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, in_thread, respond, sse
 
-_USER_CHARS = 512
+_Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
+]
+"""Several events repeat it; the bounds are OpenAI's."""
 _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
 
@@ -38,13 +44,13 @@ _REPEATED_BYTES = 1 << 20
 class _Body(CloudBody, kw_only=True):
     input: Any = None
     instructions: str | None = None
-    max_output_tokens: int | None = None
-    metadata: dict[str, Any] = {}
+    max_output_tokens: Limit | None = None
+    metadata: _Metadata = {}
     parallel_tool_calls: Any = True
     previous_response_id: Any = None
     reasoning: dict[str, Any] = {}
     text: dict[str, Any] = {}
-    user: str | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
 
     @property
     def functions(self) -> list[Any]:
@@ -58,14 +64,8 @@ class _Body(CloudBody, kw_only=True):
     def ask(self) -> Ask:
         """Raises ApiError."""
         if self.previous_response_id:
-            text = (
-                "previous_response_id: this server does not store responses; send the whole conversation as "
-                "input"
-            )
-            raise ApiError(400, text, param="previous_response_id")
-        _check_metadata(self.metadata)
-        if len(self.user or "") > _USER_CHARS:
-            raise ApiError(400, f"user: expected at most {_USER_CHARS} characters", param="user")
+            text = "this server does not store responses; send the whole conversation as input"
+            raise FieldError("previous_response_id", text)
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
             text = (
@@ -74,7 +74,7 @@ class _Body(CloudBody, kw_only=True):
             raise ApiError(400, text)
         form = read_format(self.text.get("format"), "text.format")
         return self.make_ask(
-            self.sampling(self.max_output_tokens),
+            sampling_of(self, max_tokens=self.max_output_tokens),
             messages=_messages(self.input, self.instructions),
             think=read_effort("", self.reasoning),
             **offered(read_tools(self.functions), self.tool_choice, form),
@@ -94,22 +94,12 @@ async def responses(request: Request) -> Response:
     return await respond(request, opened, body.stream, whole, lambda answer, index: _events(answer, made))
 
 
-def _check_metadata(metadata: Mapping[str, Any]) -> None:
-    """Several events repeat it; the bounds are OpenAI's. Raises ApiError."""
-    is_short = all(
-        len(key) <= 64 and isinstance(value, str) and len(value) <= 512 for key, value in metadata.items()
-    )
-    if len(metadata) > 16 or not is_short:
-        text = "metadata: at most 16 pairs, of keys of up to 64 and texts of up to 512 characters"
-        raise ApiError(400, text, param="metadata")
-
-
 def _messages(given: Any, instructions: str | None) -> list[Message]:
     turns = [Message(Role.SYSTEM, instructions)] if instructions else []
     if isinstance(given, str):
         return [*turns, Message(Role.USER, given)]
     if not isinstance(given, list) or not given:
-        raise ApiError(400, "input must be a text or a list of items", param="input")
+        raise FieldError("input", "expected a text or a list of items")
     turns += [_item(item, f"input[{index}]") for index, item in enumerate(given)]
     return merged(turns, (Role.ASSISTANT,))  # one turn of the model is several items
 
@@ -124,12 +114,12 @@ def _item(item: Any, where: str) -> Message:
         try:
             call = ToolCall.from_dict({"id": item.get("call_id"), "function": item})
         except InvalidValueError as error:
-            raise ApiError(400, f"{where}: {error}", param="input") from None
+            raise FieldError(where, str(error)) from None
         return Message(Role.ASSISTANT, tool_calls=(call,))
     if kind == "function_call_output":
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
         return read_message(output, where)
-    raise ApiError(400, f"{where}: items of type {kind!r} are not supported", param="input")
+    raise FieldError(where, f"items of type {kind!r} are not supported")
 
 
 def _texts(parts: Any) -> str:

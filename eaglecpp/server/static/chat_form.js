@@ -40,10 +40,8 @@ function asTurn(turn) {
   return read;
 }
 
-// pieces: the text once more, as earlier pages kept it
 function asAnswer(answer) {
-  const { draft, content, thinking = "", figures = "", error = "", runs, pieces = [] } = answer ?? {};
-  const told = runs ?? asList(pieces, "pieces").map(([text, isAccepted]) => [asText(text).length, isAccepted]);
+  const { draft, content, thinking = "", figures = "", error = "", runs = [] } = answer ?? {};
   return { draft: Boolean(draft), content: asText(content), thinking: asText(thinking), figures: asText(figures), error: asText(error),
-    runs: asList(told, "runs").map((one) => [Number(asList(one, "numbers")[0]) || 0, Boolean(one[1])]) };
+    runs: asList(runs, "runs").map((one) => [Number(asList(one, "numbers")[0]) || 0, Boolean(one[1])]) };
 }

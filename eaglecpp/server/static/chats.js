@@ -21,7 +21,6 @@ export async function useChats(callbacks) {
   $("export").onclick = () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)));
   $("import").onclick = () => $("import-file").click();
   $("import-file").onchange = importFile;
-  await moveOld();
   try {
     const { chats, nBroken } = await readKept();
     kept.chats.push(...chats);
@@ -58,20 +57,6 @@ async function readKept() {
 
 const byTime = (one, other) => other.at - one.at;
 const sort = () => kept.chats.sort(byTime);
-
-// What earlier pages kept as one text, which holds a few megabytes.
-async function moveOld() {
-  const old = load("chats", []).map((one, i) => ({ id: newId(), at: Date.now() - i, ...goodPart(one ?? {}) })).filter((one) => one.turns?.length);
-  if (!old.length) return;
-  try {
-    await writeRecords(old);
-    localStorage.removeItem("eaglecpp.chats");
-  } catch (error) {
-    kept.chats = old;
-    old.forEach(({ id }) => unsaved.add(id));
-    warn(error);
-  }
-}
 
 // Writes a conversation. Where the browser refuses, a notice says so until it no longer does.
 export async function saveChat(one = chat()) {

@@ -87,12 +87,11 @@ def read(*chats: Any) -> Any:
 def test_what_the_page_cannot_draw_is_refused_and_what_comes_before_it_is_good() -> None:
     question = {"role": "user", "content": "q", "files": [], "images": []}
     answer = {"draft": True, "content": "a b", "thinking": "", "figures": "", "error": ""}
-    pieces = [["a ", True], ["b", False]]
+    answers = [{**answer, "runs": [[2, True], [1, False]]}]
     (old, good), (whole, _) = read(
-        {"title": "t", "turns": [question, {"role": "assistant", "answers": [{**answer, "pieces": pieces}]}]},
+        {"title": "t", "turns": [question, {"role": "assistant", "answers": answers}]},
         {"title": "t", "turns": [{**question, "born": 1, "others": [[{**question, "born": 1}]]}]},
     )
-    answers = [{**answer, "runs": [[2, True], [1, False]]}]
     assert old == good == {"title": "t", "turns": [question, {"role": "assistant", "answers": answers}]}
     assert {whole["turns"][0]["born"], whole["turns"][0]["others"][0][0]["born"]} == {0, 1}
     deep: Any = question
