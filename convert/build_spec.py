@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .block import parse_block
 from .config import flag, id_list, integer, number, shown
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
@@ -34,6 +35,12 @@ from .target_info import TargetInfo
 from .tensor import TensorSource, first_rows
 
 Shapes = Mapping[str, tuple[int, ...]]
+_TABLES = (
+    "embed_tokens.weight", "lm_head.weight", "d2t", "t2d", "markov_head.markov_w1.weight",
+    "markov_head.markov_w2.weight", "candidate_selector.predecessor_codebook",
+    "candidate_selector.successor_codebook",
+)  # fmt: skip
+"""With a row per token."""
 _MAX_RATES = 16
 _MAX_PADDING = 128  # rows; vocabularies of other families differ by more
 """Depths of which measured acceptance is kept."""
@@ -47,7 +54,7 @@ def find_choices(
     if "eaglecpp" in config:  # `eaglecpp train` means what it writes as it is read here
         return ()
     found = dialect.choices(seen, config)
-    if not dialect.fuses_embedding and options.aux_layers is None:
+    if not dialect.fuses_embedding and not dialect.is_block and options.aux_layers is None:
         ids, place, agreed = _stated_ids(seen, config)
         if not agreed:
             convention = dialect.convention(seen, place)
@@ -98,6 +105,11 @@ def build_spec(
         unscaled=readings.get("rope_scaling") == "none",
     )
     window, sliding, window_note = _sliding(config, n_layers, options.window)
+    block, block_note = None, ""
+    if dialect.is_block:
+        _check_block(options)
+        told = _sliding(config, n_layers, None)[1]
+        block, block_note = parse_block(config, shapes, told, vocab, gemma)
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
     # One long call on purpose: every field stands beside the rule it comes from.
@@ -121,6 +133,7 @@ def build_spec(
         fuses_embedding=dialect.fuses_embedding,
         gemma=gemma,
         parallel=parallel,
+        block=block,
         fc_norm=_matched_flag(config, ("fc_norm", "use_aux_norm"), shapes, "fc_norm."),
         norm_output=norm_output,
         head_norm=_head_norm(norm_output, readings),
@@ -128,8 +141,9 @@ def build_spec(
             _norm_before_fc(seen, config), ("norm_before_fc",), shapes, "input_norm.weight"
         ),
         norm_before_residual=flag(config, "norm_before_residual"),
-        qk_norm=any(".self_attn.q_norm." in name or ".self_attn.k_norm." in name for name in shapes),
-        has_bias=any(name.endswith(".bias") for name in shapes),
+        qk_norm=block is not None
+        or any(".self_attn.q_norm." in name or ".self_attn.k_norm." in name for name in shapes),
+        has_bias=any(name.endswith(".bias") and not name.startswith("confidence_head.") for name in shapes),
         has_head="lm_head.weight" in shapes,
         has_embeddings="embed_tokens.weight" in shapes,
         logit_scale=number(config, "logit_scale", 1.0),
@@ -147,6 +161,7 @@ def build_spec(
         *ids.notes,
         latent_note,
         parallel_note,
+        block_note,
         rope_note,
         window_note,
         _head_note(seen, config, spec),
@@ -160,7 +175,7 @@ def without_padding(
 ) -> dict[str, TensorSource]:
     """The tensors without rows above the target's tokens. sources: by canonical name; config: flattened."""
     claimed, (vocab, note) = integer(config, "vocab_size"), _vocabulary(config, target)
-    tables = ("embed_tokens.weight", "lm_head.weight", "d2t", "t2d") if note else ()
+    tables = _TABLES if note else ()
     return {
         name: first_rows(source, vocab) if name in tables and source.shape[:1] == (claimed,) else source
         for name, source in sources.items()
@@ -250,13 +265,19 @@ def _layer_ids(
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
     ids, place, agreed = _stated_ids(seen, config)
-    return resolve_layer_ids(
-        ids,
-        n_blocks,
-        n_aux,
-        convention=dialect.convention(seen, place),
-        forced="boundary" if agreed else forced,
-    )
+    convention = dialect.convention(seen, place)
+    if agreed:
+        forced = "boundary"
+    elif dialect.is_block and ids:  # whose families leave nothing open
+        forced = forced or convention
+    return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
+
+
+def _check_block(options: Options) -> None:
+    """Raises ConfigError for readings that say nothing about a block drafter."""
+    other = sorted(set(options.readings) - {"rope_theta", "rope_scaling", "layer_ids"})
+    if other:
+        raise ConfigError(f"reading {', '.join(other)}: is for EAGLE drafters, and this is a block drafter")
 
 
 def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options) -> LayerIds:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import GgufError
 from .gguf_file import GgufFile, read_gguf, type_name
-from .keys import EAGLE, EAGLE3, EAGLE31, KEYS
+from .keys import ALL, BLOCKS, DFLASH, EAGLE3, KEYS
 
 SWITCHES = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
 
@@ -28,9 +28,7 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
     """
     file = read_gguf(Path(path))
     arch = file.architecture
-    kind = (
-        "drafter" if arch in (EAGLE, EAGLE3, EAGLE31) else "target" if _key(file, "block_count") else "other"
-    )
+    kind = "drafter" if arch in ALL else "target" if _key(file, "block_count") else "other"
     tokenizer = _tokenizer(file)
     facts: dict[str, Any] = {
         "path": str(path),
@@ -89,13 +87,14 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         name
         for key in KEYS
         if key.presence == "required" and file.architecture in key.archs
+        and not (file.architecture == DFLASH and key.stock_default)
         and (name := key.name.replace("{arch}", file.architecture)) not in file.fields
     ]  # fmt: skip
     if missing:
         raise GgufError(f"{file.path}: {file.architecture} file without {', '.join(missing)}")
     vocab = _key(file, "vocab_size") or (tokenizer or {}).get("n_tokens")
     d2t = file.tensors.get("d2t")
-    hidden = _key(file, "target_hidden_size")
+    hidden = _key(file, "target_hidden_size") or _key(file, "embedding_length")
     base = file.text("general.base_model.0.name", "") or None
     return {
         "hidden_size": _key(file, "embedding_length"),
@@ -111,6 +110,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
         "readings": _texts(file, "eaglecpp.readings"),
         "latent_attention": _latent(file),
+        "block": _block(file) if file.architecture in BLOCKS else None,
         "switches": {name: bool(_key(file, name)) for name in SWITCHES}
         | {
             "qk_norm": any(n.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for n in file.tensors),
@@ -120,7 +120,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "rope": _rope(file),
         "own_embeddings": "token_embd.weight" in file.tensors,
         "own_head": "output.weight" in file.tensors,
-        "runs_in_llama_cpp": file.architecture == EAGLE3,
+        "runs_in_llama_cpp": file.architecture in (EAGLE3, DFLASH),
         "family": file.text("eaglecpp.family", "") or None,
         "source": file.text("eaglecpp.source", "") or None,
         "source_sha256": file.text("eaglecpp.source.sha256", "") or None,
@@ -149,6 +149,18 @@ def _latent(file: GgufFile) -> dict[str, Any] | None:
         "q_rank": _key(file, "attention.q_lora_rank"),
         "key_length": _key(file, "attention.key_length_mla"),
         "value_length": _key(file, "attention.value_length_mla"),
+    }
+
+
+def _block(file: GgufFile) -> dict[str, Any]:
+    markov = file.tensors.get("markov_w1.weight")
+    anchor_first = _key(file, "sample_from_anchor")
+    return {
+        "size": _key(file, "block_size") or 16,
+        "anchor_first": markov is not None if anchor_first is None else anchor_first,
+        "markov_rank": markov.shape[-1] if markov else None,
+        "selector_rank": _key(file, "selector_rank"),
+        "confidence": "conf_proj.weight" in file.tensors,
     }
 
 

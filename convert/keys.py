@@ -5,9 +5,11 @@
 two), `mapping.py` and `metadata.py` work from it. Declarative on purpose: to add a switch, add a row here and
 the value in `metadata.py`.
 
-Three architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
+Five architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
 (ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would
 compute wrongly. `eagle` is EAGLE-1 and EAGLE-2, whose fc takes the token's embedding along with the feature.
+Block drafters (DFlash, DSpark, DFlash2) are `dflash` where llama.cpp runs them correctly
+(src/models/dflash.cpp), else `dflash_ex`.
 """
 
 from __future__ import annotations
@@ -18,12 +20,16 @@ from typing import Literal
 EAGLE = "eagle"
 EAGLE3 = "eagle3"
 EAGLE31 = "eagle31"
-ALL = (EAGLE, EAGLE3, EAGLE31)
+DFLASH = "dflash"
+DFLASH_EX = "dflash_ex"
+EAGLES = (EAGLE, EAGLE3, EAGLE31)
+BLOCKS = (DFLASH, DFLASH_EX)
+ALL = (*EAGLES, *BLOCKS)
 
 Presence = Literal["required", "always", "optional"]
 When = Literal[
     "always", "optional", "fc_norm", "norm_before_fc", "qk_norm", "reduced_vocab", "rope_freqs", "q_rank",
-    "no_q_rank", "own_values", "gemma", "parallel",
+    "no_q_rank", "own_values", "gemma", "parallel", "markov", "confidence", "selector", "conv",
 ]  # fmt: skip
 Attention = Literal["", "full", "latent"]
 Role = Literal["fc", "head", "embedding", "matrix", "norm", "bias", "freqs", "map"]
@@ -36,12 +42,14 @@ class KeySpec:
     name: `{arch}` stands for the file's architecture. type: u32, f32, bool, string, i32[], f32[], bool[].
     presence: `required`: a reader refuses a file without it. `always`: we always write it, but files of
     llama.cpp's converter may lack it and readers use a default. `optional`: only where it says something.
+    stock_default: readers of llama.cpp's own `dflash` files have a default for it, required or not.
     """
 
     name: str
     type: str
     presence: Presence
     archs: tuple[str, ...] = ALL
+    stock_default: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,8 @@ class TensorSpec:
 
     source: name in the canonical checkpoint layout (`mapping.py`). shape: slowest axis first; symbols as in
     drafter checkpoints: H, Ht, A, V, Vd, I, hd, Q = heads * hd, KV = kv heads * hd,
-    U = 2H in layer 0 (not in `eagle`), else H, F = A * Ht, in `eagle` 2H.
+    U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Of block drafters: R and r = ranks of
+    Markov head and selector, T = taps of a convolution, G = its groups.
     when: `always`, `optional` (its presence is the switch), or the switch that demands it.
     ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it.
     role: row of the type table in `quantize.py`. attention: the kind that has it, "" = both. part: `keys` or
@@ -71,6 +80,8 @@ class TensorSpec:
 _3 = (EAGLE3, EAGLE31)  # what EAGLE-1 and 2 have nothing of
 _31 = (EAGLE31,)
 _OURS = (EAGLE, EAGLE31)
+_MORE = (EAGLE31, *BLOCKS)
+_EX = (DFLASH_EX,)
 
 KEYS: tuple[KeySpec, ...] = (
     KeySpec("general.architecture", "string", "required"),
@@ -91,21 +102,21 @@ KEYS: tuple[KeySpec, ...] = (
     KeySpec("{arch}.attention.q_lora_rank", "u32", "optional", _31),
     KeySpec("{arch}.attention.key_length_mla", "u32", "optional", _31),
     KeySpec("{arch}.attention.value_length_mla", "u32", "optional", _31),
-    KeySpec("{arch}.attention.scale", "f32", "optional", _31),
+    KeySpec("{arch}.attention.scale", "f32", "optional", _MORE),
     KeySpec("{arch}.attention.layer_norm_rms_epsilon", "f32", "required"),
     KeySpec("{arch}.vocab_size", "u32", "always"),
     KeySpec("{arch}.target_layers", "i32[]", "required"),
-    KeySpec("{arch}.target_hidden_size", "u32", "required"),
+    KeySpec("{arch}.target_hidden_size", "u32", "required", stock_default=True),
     KeySpec("{arch}.norm_before_residual", "bool", "always", _3),
     KeySpec("{arch}.norm_before_fc", "bool", "always", _3),
     KeySpec("{arch}.fc_norm", "bool", "required", _31),
     KeySpec("{arch}.norm_output", "bool", "required", _OURS),
     KeySpec("{arch}.head_norm", "bool", "optional", _31),
-    KeySpec("{arch}.draft_vocab_size", "u32", "required", _OURS),
-    KeySpec("{arch}.logit_scale", "f32", "optional", _OURS),
+    KeySpec("{arch}.draft_vocab_size", "u32", "required", (*_OURS, *BLOCKS), stock_default=True),
+    KeySpec("{arch}.logit_scale", "f32", "optional", (*_OURS, *BLOCKS)),
     KeySpec("{arch}.rope.freq_base", "f32", "always"),
     KeySpec("{arch}.rope.dimension_count", "u32", "always"),
-    KeySpec("{arch}.rope.type", "string", "required", _OURS),
+    KeySpec("{arch}.rope.type", "string", "required", (*_OURS, *_EX)),
     KeySpec("{arch}.rope.scaling.type", "string", "optional"),
     KeySpec("{arch}.rope.scaling.factor", "f32", "optional"),
     KeySpec("{arch}.rope.scaling.original_context_length", "u32", "optional"),
@@ -113,14 +124,23 @@ KEYS: tuple[KeySpec, ...] = (
     KeySpec("{arch}.rope.scaling.yarn_ext_factor", "f32", "optional"),
     KeySpec("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional"),
     KeySpec("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional"),
-    KeySpec("{arch}.attention.value_norm", "bool", "optional", _31),
-    KeySpec("{arch}.hidden_activation", "string", "optional", _31),
-    KeySpec("{arch}.embedding_scale", "f32", "optional", _31),
-    KeySpec("{arch}.final_logit_softcapping", "f32", "optional", _31),
+    KeySpec("{arch}.attention.value_norm", "bool", "optional", _MORE),
+    KeySpec("{arch}.hidden_activation", "string", "optional", _MORE),
+    KeySpec("{arch}.embedding_scale", "f32", "optional", _MORE),
+    KeySpec("{arch}.final_logit_softcapping", "f32", "optional", _MORE),
     KeySpec("{arch}.mask_token_id", "u32", "optional", _31),
     KeySpec("{arch}.parallel_depth", "u32", "optional", _31),
-    KeySpec("{arch}.attention.sliding_window", "u32", "optional", _OURS),
-    KeySpec("{arch}.attention.sliding_window_pattern", "bool[]", "optional", _OURS),
+    KeySpec("{arch}.attention.sliding_window", "u32", "optional", (*_OURS, *BLOCKS)),
+    KeySpec("{arch}.attention.sliding_window_pattern", "bool[]", "optional", (*_OURS, *BLOCKS)),
+    KeySpec("{arch}.block_size", "u32", "required", BLOCKS, stock_default=True),
+    KeySpec("{arch}.sample_from_anchor", "bool", "always", BLOCKS),
+    KeySpec("{arch}.attention.causal", "bool", "optional", BLOCKS),
+    KeySpec("{arch}.attention.causal_pattern", "bool[]", "optional", _EX),
+    KeySpec("{arch}.conv_kernel_size", "u32", "optional", BLOCKS),
+    KeySpec("{arch}.conv_group_size", "u32", "optional", BLOCKS),
+    KeySpec("{arch}.selector_rank", "u32", "optional", BLOCKS),
+    KeySpec("{arch}.selector_top_k", "u32", "optional", BLOCKS),
+    KeySpec("tokenizer.ggml.mask_token_id", "u32", "required", BLOCKS),
     KeySpec("tokenizer.ggml.model", "string", "required"),
     KeySpec("tokenizer.ggml.tokens", "string[]", "required"),
     KeySpec("eaglecpp.converter_version", "string", "always"),
@@ -140,11 +160,23 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("fc.bias", "fc.bias", ("H",), "bias", "optional", _OURS),
     _t("fc_norm.{a}.weight", "fc_norm.{a}.weight", ("Ht",), "norm", "fc_norm", _31),
     _t("enc.output_norm.weight", "input_norm.weight", ("A*Ht",), "norm", "norm_before_fc", _3),
+    _t("enc.output_norm.weight", "hidden_norm.weight", ("H",), "norm", "always", BLOCKS),
     _t("mask_feature.weight", "mask_hidden", ("A*Ht",), "norm", "parallel", _31),
     _t("d2t", "d2t", ("Vd",), "map", "reduced_vocab"),
     _t("token_embd.weight", "embed_tokens.weight", ("V", "H"), "embedding", "optional"),
     _t("output_norm.weight", "norm.weight", ("H",), "norm", "always"),
     _t("output.weight", "lm_head.weight", ("Vd", "H"), "head", "optional"),
+    _t("markov_w1.weight", "markov_head.markov_w1.weight", ("V", "R"), "embedding", "markov", BLOCKS),
+    _t("markov_w2.weight", "markov_head.markov_w2.weight", ("Vd", "R"), "head", "markov", BLOCKS),
+    _t("conf_proj.weight", "confidence_head.proj.weight", ("1", "H+R"), "norm", "confidence", BLOCKS),
+    _t("conf_proj.bias", "confidence_head.proj.bias", ("1",), "bias", "optional", BLOCKS),
+    *(
+        _t(f"selector_{x}.weight", f"candidate_selector.{x}_codebook", ("V", "r"), "embedding", "selector",
+           BLOCKS)
+        for x in ("predecessor", "successor")
+    ),
+    _t("selector_hidden.weight", "candidate_selector.hidden_projection.weight", ("r", "H"), "matrix",
+       "selector", BLOCKS),
     _t("blk.{i}.attn_norm.weight", _L + "input_layernorm.weight", ("H",), "norm", "always"),
     _t("blk.{i}.attn_norm_2.weight", _L + "hidden_norm.weight", ("H",), "norm", "always", _3,
        first_layer_only=True),
@@ -154,13 +186,13 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("blk.{i}.attn_v.weight", _L + "self_attn.v_proj.weight", ("KV", "U"), "matrix", "own_values",
        attention="full"),
     *(
-        _t(f"blk.{{i}}.attn_{x}.bias", f"{_L}self_attn.{x}_proj.bias", (n,), "bias", "optional", _OURS,
-           attention="full")
+        _t(f"blk.{{i}}.attn_{x}.bias", f"{_L}self_attn.{x}_proj.bias", (n,), "bias", "optional",
+           (*_OURS, *_EX), attention="full")
         for x, n in (("q", "Q"), ("k", "KV"), ("v", "KV"))
     ),
     *(
         _t(f"blk.{{i}}.attn_{x}_norm.weight", f"{_L}self_attn.{x}_norm.weight", ("hd",), "norm", "qk_norm",
-           _31, attention="full")
+           _MORE, attention="full")
         for x in "qk"
     ),
     _t("blk.{i}.attn_q_a.weight", _L + "self_attn.q_a_proj.weight", ("ql", "U"), "matrix", "q_rank", _31,
@@ -178,10 +210,22 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("blk.{i}.attn_v_b.weight", _L + "self_attn.kv_b_proj.weight", ("nh", "dv", "kl"), "matrix", "always",
        _31, attention="latent", part="values"),
     _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "O"), "matrix", "always"),
-    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional", _OURS,
-       attention="full"),
-    _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma", _31),
-    _t("blk.{i}.post_ffw_norm.weight", _L + "post_feedforward_norm.weight", ("H",), "norm", "gemma", _31),
+    _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional",
+       (*_OURS, *_EX), attention="full"),
+    _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma",
+       _MORE),
+    _t("blk.{i}.post_ffw_norm.weight", _L + "post_feedforward_norm.weight", ("H",), "norm", "gemma", _MORE),
+    _t("blk.{i}.layer_output_scale.weight", _L + "layer_scalar", ("1",), "norm", "optional", BLOCKS),
+    *(
+        row
+        for x, source in (("attn", "attention_conv"), ("ffn", "mlp_conv"))
+        for row in (
+            _t(f"blk.{{i}}.{x}_conv_base", f"{_L}{source}.base_kernel", ("2", "T", "H"), "norm", "conv",
+               BLOCKS),
+            _t(f"blk.{{i}}.{x}_conv_proj.weight", f"{_L}{source}.kernel_projection.weight", ("2*T*G", "H"),
+               "matrix", "conv", BLOCKS),
+        )
+    ),
     _t("blk.{i}.ffn_norm.weight", _L + "post_attention_layernorm.weight", ("H",), "norm", "always"),
     _t("blk.{i}.ffn_gate.weight", _L + "mlp.gate_proj.weight", ("I", "H"), "matrix", "always"),
     _t("blk.{i}.ffn_up.weight", _L + "mlp.up_proj.weight", ("I", "H"), "matrix", "always"),

@@ -109,6 +109,10 @@ def _switch(row: TensorSpec, spec: DraftSpec) -> bool:
         "own_values": spec.gemma is None or spec.gemma.own_values,
         "gemma": spec.gemma is not None,
         "parallel": spec.parallel is not None,
+        "markov": spec.block is not None and spec.block.markov_rank > 0,
+        "confidence": spec.block is not None and spec.block.confidence,
+        "selector": spec.block is not None and spec.block.selector is not None,
+        "conv": spec.block is not None and spec.block.conv is not None,
     }[row.when]
 
 
@@ -130,7 +134,7 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
         "Ht": spec.target_hidden_size,
         "A*Ht": spec.n_aux * spec.target_hidden_size,
         "F": 2 * spec.hidden_size if spec.fuses_embedding else spec.n_aux * spec.target_hidden_size,
-        "U": spec.hidden_size * (2 if layer == 0 and not spec.fuses_embedding else 1),
+        "U": spec.hidden_size * (1 if layer or spec.fuses_embedding or spec.block else 2),
         "Q": spec.n_heads * spec.head_dim,
         "O": spec.n_heads * (spec.latent.value_dim if spec.latent else spec.head_dim),
         "KV": spec.n_kv_heads * spec.head_dim,
@@ -140,6 +144,17 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
         "hd": spec.head_dim,
         "hd/2": spec.head_dim // 2,
     }
+    if spec.block is not None:
+        taps, group = spec.block.conv or (0, 1)
+        sizes |= {
+            "1": 1,
+            "2": 2,
+            "R": spec.block.markov_rank,
+            "H+R": spec.hidden_size + spec.block.markov_rank,
+            "r": (spec.block.selector or (0, 0))[0],
+            "T": taps,
+            "2*T*G": 2 * taps * (spec.hidden_size // group),
+        }
     if spec.latent is not None:
         latent = spec.latent
         sizes |= {

@@ -48,6 +48,7 @@ def build_metadata(
         "general.size_label": gguf.size_label(n_params, n_params, 0, 0),
         "general.file_type": file_type,
         "general.quantization_version": gguf.GGML_QUANT_VERSION,
+        "tokenizer.ggml.mask_token_id": spec.block.mask_token if spec.block else None,
         **{f"{{arch}}.{name}": value for name, value in _drafter(spec).items()},
         "eaglecpp.converter_version": CONVERTER_VERSION,
         "eaglecpp.source": checkpoint.name,
@@ -59,7 +60,7 @@ def build_metadata(
         "eaglecpp.held_out_rates": list(spec.held_out_rates) or None,
     }
     fields = {field.name: field for field in _typed(values, spec.architecture)}
-    return {**fields, **general, **{field.name: field for field in target.tokenizer}}
+    return {**fields, **general, **{f.name: f for f in target.tokenizer if f.name not in fields}}
 
 
 def _drafter(spec: DraftSpec) -> dict[str, Any]:
@@ -67,6 +68,7 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
     as llama.cpp's deepseek2 has them, whose cache holds the latent too.
     """
     latent, rope, gemma, parallel = spec.latent, spec.rope, spec.gemma, spec.parallel
+    block, none = spec.block, (None, None)
     is_yarn, slides = rope.scaling == "yarn", any(spec.sliding_layers)
     is_scaled = rope.scaling in ("linear", "yarn")
     values = {
@@ -113,6 +115,24 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
             "hidden_activation": "gelu",
             "embedding_scale": spec.hidden_size**0.5,
             "final_logit_softcapping": gemma.softcap or None,
+        }
+    if block is not None:
+        same, (taps, group), (rank, top_k) = (
+            len(set(block.causal)) == 1,
+            block.conv or none,
+            block.selector or none,
+        )
+        values |= {
+            "block_size": block.size,
+            "sample_from_anchor": block.anchor_first,
+            "attention.causal": block.causal[0] if same else None,
+            "attention.causal_pattern": None if same else list(block.causal),
+            "conv_kernel_size": taps,
+            "conv_group_size": group,
+            "selector_rank": rank,
+            "selector_top_k": top_k,
+            "embedding_scale": None if block.embedding_scale == 1.0 else block.embedding_scale,
+            "final_logit_softcapping": block.softcap or None,
         }
     return values | {
         "mask_token_id": parallel.mask_token if parallel else None,

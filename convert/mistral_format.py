@@ -12,14 +12,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from .config import integer, shown
 from .errors import ConfigError, TensorError, UnsupportedError
+from .rope import halves
 from .tensor import TensorSource
 
 ARCHITECTURE = "EagleMistralForCausalLM"
@@ -118,21 +116,5 @@ def _renamed(name: str, source: TensorSource, head_dim: int) -> tuple[str, Tenso
     if kind == "qscale_weight" and math.prod(source.shape) != 1:
         raise TensorError(f"tensor {name} {list(source.shape)}: expected one scale for the whole matrix")
     if kind == "weight" and role in ("attention.wq", "attention.wk"):
-        return renamed, _Halves(
-            renamed, source.shape, source.dtype, source.path, source.offset, source, head_dim
-        )
+        return renamed, halves(replace(source, name=renamed), head_dim)
     return renamed, replace(source, name=renamed)
-
-
-@dataclass(frozen=True)
-class _Halves(TensorSource):
-    """Rows of whole heads, from neighbouring pairs to halves."""
-
-    pairs: TensorSource
-    head_dim: int
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        first, last = start // self.head_dim, -(-stop // self.head_dim)
-        rows = self.pairs.read_rows(first * self.head_dim, min(last * self.head_dim, self.n_rows))
-        heads = rows.reshape(-1, self.head_dim // 2, 2, *rows.shape[1:]).swapaxes(1, 2).reshape(rows.shape)
-        return np.ascontiguousarray(heads[start - first * self.head_dim :][: stop - start])

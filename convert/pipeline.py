@@ -106,7 +106,7 @@ def convert_checkpoint(
     share_head: bool = False,
     **reading: Unpack[Reading],
 ) -> ConvertReport:
-    """Convert an EAGLE drafter checkpoint to a GGUF.
+    """Convert a checkpoint of an EAGLE or block drafter to a GGUF.
 
     src: checkpoint directory, weight file or a drafter's GGUF.
     target: the target's GGUF.
@@ -165,7 +165,8 @@ def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> Dr
     dialect = recognise(seen)
     dialect.check(tensors)
     config = dialect.flatten(seen)
-    sources = without_padding(canonical_tensors(tensors, config, dialect), config, target)
+    sources = dialect.adapted(canonical_tensors(tensors, config, dialect), config)
+    sources = without_padding(sources, config, target)
     shapes = {name: source.shape for name, source in sources.items()}
     spec, readings, notes = build_spec(seen, dialect, shapes, target, options)
     sources = read_as(sources, readings)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 from .config import number, shown
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
+from .tensor import TensorSource
 
 Magnitude = Literal["transformers", "deepseek", "none"]
 """What yarn multiplies by beside the angles: cos and sin alone, DeepSeek's two factors, or nothing."""
@@ -112,6 +114,22 @@ def unpair_rows(values: npt.NDArray[np.float32], head_dim: int) -> npt.NDArray[n
     """The inverse."""
     pairs = values.reshape(-1, head_dim // 2, 2, *values.shape[1:])
     return np.ascontiguousarray(pairs.swapaxes(1, 2)).reshape(values.shape)
+
+
+def halves(source: TensorSource, head_dim: int) -> TensorSource:
+    """A tensor with rows of whole heads in neighbouring pairs, as one in the order of Hugging Face."""
+    return _Halves(source.name, source.shape, source.dtype, source.path, source.offset, source, head_dim)
+
+
+@dataclass(frozen=True)
+class _Halves(TensorSource):
+    pairs: TensorSource
+    head_dim: int
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        size = self.head_dim
+        first, last = start // size * size, min(-(-stop // size) * size, self.n_rows)
+        return unpair_rows(self.pairs.read_rows(first, last), size)[start - first : stop - first]
 
 
 def scaling_block(config: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:

@@ -3,14 +3,14 @@
 writing.
 
 `DraftSpec` says nothing about files. `architecture` decides between `eagle` (EAGLE-1 and 2), `eagle3`
-(llama.cpp runs it correctly) and `eagle31`.
+(llama.cpp runs it correctly) and `eagle31`, of block drafters between `dflash` (the same) and `dflash_ex`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from .keys import EAGLE, EAGLE3, EAGLE31
+from .keys import DFLASH, DFLASH_EX, EAGLE, EAGLE3, EAGLE31
 
 
 @dataclass(frozen=True)
@@ -53,6 +53,39 @@ class ParallelDraft:
 
     mask_token: int
     depth: int
+
+
+@dataclass(frozen=True)
+class BlockSpec:
+    """DFlash, DSpark or DFlash2: one pass over `size` rows, the last token (the anchor) and mask tokens,
+    gives all drafts.
+
+    anchor_first: slot i is the token i + 1 behind the anchor; else i behind it, and slot 0 says nothing.
+    causal: per layer, whether a row sees only the rows before it. markov_rank: of DSpark's bias by the token
+    before a slot, 0 = none. confidence: there is a head that estimates acceptance. conv: taps and group of
+    DFlash2's convolutions; selector: rank and candidates of its choice between neighbours. embedding_scale:
+    factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = none.
+    """
+
+    size: int
+    anchor_first: bool
+    mask_token: int
+    causal: tuple[bool, ...]
+    markov_rank: int = 0
+    confidence: bool = False
+    conv: tuple[int, int] | None = None
+    selector: tuple[int, int] | None = None
+    embedding_scale: float = 1.0
+    softcap: float = 0.0
+
+    @property
+    def kind(self) -> str:
+        return "DFlash2" if self.selector else "DSpark" if self.markov_rank else "DFlash"
+
+    @property
+    def n_drafts(self) -> int:
+        """Tokens of one pass."""
+        return self.size if self.anchor_first else self.size - 1
 
 
 @dataclass(frozen=True)
@@ -110,6 +143,7 @@ class DraftSpec:
     fuses_embedding: bool = False
     gemma: GemmaLayer | None = None
     parallel: ParallelDraft | None = None
+    block: BlockSpec | None = None
     fc_norm: bool = False
     norm_output: bool = False
     head_norm: bool = True
@@ -144,8 +178,8 @@ class DraftSpec:
     def rope_type(self) -> str:
         """`norm` or `neox`.
 
-        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox. The rows of
-        latent attention lie in pairs in checkpoints already.
+        Permuted rows cannot be combined with per-head norm weights, so q/k norms mean neox, and block
+        drafters always have them. The rows of latent attention lie in pairs in checkpoints already.
         """
         return "neox" if self.qk_norm and self.latent is None else "norm"
 
@@ -156,7 +190,11 @@ class DraftSpec:
 
     @property
     def stock_blockers(self) -> tuple[str, ...]:
-        """Why llama.cpp would run this drafter wrong or not at all; empty for plain EAGLE-3."""
+        """Why llama.cpp would run this drafter wrong or not at all; empty for plain EAGLE-3, and for block
+        drafters as it runs them (ggml-org/llama.cpp: src/models/dflash.cpp, common/speculative.cpp).
+        """
+        if self.block is not None:
+            return self._stock_block_blockers(self.block)
         reasons = {
             "EAGLE-1/2": self.fuses_embedding,
             "fc_norm": self.fc_norm,
@@ -175,8 +213,28 @@ class DraftSpec:
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
 
+    def _stock_block_blockers(self, block: BlockSpec) -> tuple[str, ...]:
+        scaled, top_k = self.logit_scale != 1.0 or block.softcap > 0, (block.selector or (0, 0))[1]
+        reasons = {
+            "a first slot that drafts, without a Markov head": block.anchor_first and not block.markov_rank,
+            "a confidence head without a Markov head": block.confidence and not block.markov_rank,
+            "layers whose rows see different parts of the block": len(set(block.causal)) > 1,
+            "logits scaled or capped before the Markov bias": scaled and block.markov_rank > 0,
+            f"{top_k} candidates in a width of {self.hidden_size}": self.hidden_size < top_k * (top_k + 1),
+            "Gemma 4's layer with values of its own": self.gemma is not None and self.gemma.own_values,
+            "Gemma 4's layer with a draft vocabulary": (
+                self.gemma is not None and self.draft_vocab_size < self.vocab_size
+            ),
+            "biases": self.has_bias,
+            "a target of another width": self.target_hidden_size != self.hidden_size,
+            f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds)
+
     @property
     def architecture(self) -> str:
+        if self.block is not None:
+            return DFLASH_EX if self.stock_blockers else DFLASH
         if self.fuses_embedding:
             return EAGLE
         return EAGLE31 if self.stock_blockers else EAGLE3

@@ -13,6 +13,7 @@ from pathlib import Path
 from .errors import EagleError, SourceError, TargetError
 from .gguf_file import GgufFile, read_gguf, read_rows
 from .gguf_head import Field
+from .keys import ALL
 from .vocab_map import HeadRows
 
 # Targets whose feature n in llama.cpp is R_n; others hand out the state after the final norm, or none.
@@ -56,7 +57,7 @@ def open_target(target: str | Path) -> TargetInfo:
         raise SourceError(f"{target}: expected the target as a GGUF file, found nothing there")
     file = read_gguf(path)
     arch = file.architecture
-    if not arch or arch.startswith("eagle") or arch == "clip":
+    if not arch or arch in ALL or arch.startswith("eagle") or arch == "clip":
         raise TargetError(f"{file.path}: expected a target model, found architecture {arch or 'nothing'!r}")
     sizes = {key: file.integer(f"{arch}.{key}") for key in ("embedding_length", "block_count")}
     tokens = file.get("tokenizer.ggml.tokens")

@@ -10,8 +10,10 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from .automodel import Automodel
 from .base import Dialect, Seen, canonical_name
+from .block import Muse, ZLab
 from .deepspec import DeepSpec
 from .deepspec_gemma import DeepSpecGemma
+from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
 from .eagle_1 import Eagle1
 from .eagle_repo import EagleRepo
 from .mistral import MistralEagle
@@ -19,12 +21,14 @@ from .modelopt import ModelOpt
 from .refused import refuse
 from .specforge import SpecForge
 from .speculators import Speculators
+from .speculators_block import SpeculatorsBlock
 from .torchspec import TorchSpec
 from .vllm_native import VllmNative
 
 __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
+    SpeculatorsBlock(), DeepSpecBlock(), DeepSpecGemmaBlock(), SpecForgeBlock(), Liquid(), Muse(), ZLab(),
     MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(), Automodel(),
     ModelOpt(), TorchSpec(), SpecForge(), EagleRepo(),
 )  # fmt: skip
@@ -33,8 +37,9 @@ DIALECTS: tuple[Dialect, ...] = (
 def recognise(seen: Seen) -> Dialect:
     """The dialect of a checkpoint. Raises UnsupportedError for known others and for unknown ones."""
     refuse(seen)
-    # Every EAGLE drafter has one of these two and no ordinary model does; gaps are reported later.
-    if seen.shape("fc.weight") is not None or seen.shape("layers.0.hidden_norm.weight") is not None:
+    # Every drafter has one of these and no ordinary model does; gaps are reported later.
+    marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
+    if any(seen.shape(mark) is not None for mark in marks):
         for dialect in DIALECTS:
             if dialect.matches(seen):
                 return dialect
@@ -48,6 +53,7 @@ def recognise(seen: Seen) -> Dialect:
     tried = ", ".join(dialect.title for dialect in DIALECTS)
     sample = ", ".join(sorted(seen.shapes)[:4]) or "none"
     raise UnsupportedError(
-        f"not an EAGLE drafter: expected tensors such as fc.weight and midlayer.self_attn.q_proj.weight or "
-        f"layers.0.self_attn.q_proj.weight, found {len(seen.shapes)} tensors ({sample}, ...). Tried: {tried}"
+        "not an EAGLE or block drafter: expected tensors such as fc.weight and "
+        f"midlayer.self_attn.q_proj.weight or layers.0.self_attn.q_proj.weight, found {len(seen.shapes)} "
+        f"tensors ({sample}, ...). Tried: {tried}"
     )

@@ -79,6 +79,8 @@ class Dialect:
     title = ""
     fuses_embedding = False
     """EAGLE-1 and 2, see `DraftSpec`."""
+    is_block = False
+    """DFlash, DSpark, DFlash2, see `BlockSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")
     """Values of hidden_act, the one to name last."""
     latent_magnitude: Magnitude = "deepseek"
@@ -109,6 +111,12 @@ class Dialect:
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
         """Raises UnsupportedError for values that change the arithmetic. tensors: by their own names."""
+
+    def adapted(
+        self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
+    ) -> dict[str, TensorSource]:
+        """The tensors as other layouts have them. sources: by canonical name; config: flattened."""
+        return dict(sources)
 
     def gemma_layer(
         self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]

@@ -35,32 +35,11 @@ class DeepSpecGemma(DeepSpec):
         return seen.architecture == "Gemma4Eagle3Model"
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
-        config = super().flatten(seen)
-        if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
-            raise UnsupportedError(
-                "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
-                "or with embeddings of their own are not supported"
-            )
-        ropes = config.get("rope_parameters")
-        if not isinstance(ropes, Mapping) or not isinstance(ropes.get("full_attention"), Mapping):
-            raise ConfigError("config.json: rope_parameters: expected one for full_attention, found none")
-        if flag(config, "attention_k_eq_v"):
-            config["num_key_value_heads"] = integer(config, "num_global_key_value_heads")
-        return config | {
-            "head_dim": integer(config, "global_head_dim"),
-            "hidden_act": config.get("hidden_activation"),
-            "rope_parameters": ropes["full_attention"],
-            "layer_types": ["full_attention"],
-        }
+        return gemma_config(super().flatten(seen)) | {"layer_types": ["full_attention"]}
 
     def canonical(self, name: str) -> str | None:
         found = canonical_name(name)
-        if found is None or found.endswith(".layer_scalar"):
-            return None
-        for theirs, ours in _NAMES.items():
-            if theirs in found:
-                return found.replace(theirs, ours)
-        return found
+        return None if found is None or found.endswith(".layer_scalar") else gemma_name(found)
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
         for name, source in tensors.items():
@@ -70,9 +49,43 @@ class DeepSpecGemma(DeepSpec):
     def gemma_layer(
         self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
     ) -> GemmaLayer | None:
-        softcap = number(config, "final_logit_softcapping", 0.0)
-        if softcap < 0:
-            raise ConfigError(
-                f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
-            )
-        return GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)
+        return gemma_layer(config)
+
+
+def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A text config of Gemma 4's in the words of other drafters'. Raises ConfigError, UnsupportedError."""
+    if flag(config, "enable_moe_block") or number(config, "hidden_size_per_layer_input", 0.0):
+        raise UnsupportedError(
+            "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
+            "or with embeddings of their own are not supported"
+        )
+    ropes = config.get("rope_parameters")
+    if not isinstance(ropes, Mapping) or not isinstance(ropes.get("full_attention"), Mapping):
+        raise ConfigError("config.json: rope_parameters: expected one for full_attention, found none")
+    shared = flag(config, "attention_k_eq_v")
+    return {
+        **config,
+        "num_key_value_heads": integer(
+            config, "num_global_key_value_heads" if shared else "num_key_value_heads"
+        ),
+        "head_dim": integer(config, "global_head_dim"),
+        "hidden_act": config.get("hidden_activation"),
+        "rope_parameters": ropes["full_attention"],
+    }
+
+
+def gemma_name(name: str) -> str:
+    """A canonical name, norms as they are called where other drafters have them."""
+    for theirs, ours in _NAMES.items():
+        if theirs in name:
+            return name.replace(theirs, ours)
+    return name
+
+
+def gemma_layer(config: Mapping[str, Any]) -> GemmaLayer:
+    softcap = number(config, "final_logit_softcapping", 0.0)
+    if softcap < 0:
+        raise ConfigError(
+            f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
+        )
+    return GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)

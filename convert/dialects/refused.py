@@ -15,9 +15,14 @@ from ..errors import UnsupportedError
 from ..mistral_format import ARCHITECTURE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
+from .block import Muse, ZLab, flat
+from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
+from .speculators_block import SpeculatorsBlock
 from .vllm_native import PARALLEL_CLASSES, VLLM_CLASSES
 
+_BLOCK_DIALECTS = (ZLab, Muse, DeepSpecBlock, DeepSpecGemmaBlock, SpecForgeBlock, Liquid, SpeculatorsBlock)
+BLOCK_CLASSES = frozenset(name for dialect in _BLOCK_DIALECTS for name in dialect.classes)
 KNOWN_ARCHITECTURES = VLLM_CLASSES | frozenset(
     {
         "",
@@ -31,6 +36,7 @@ KNOWN_ARCHITECTURES = VLLM_CLASSES | frozenset(
         "Gemma4Eagle3Model",
         "LlamaEagle3DraftModel",
         ARCHITECTURE,
+        *BLOCK_CLASSES,
         "Eagle3DeepseekV2ForCausalLM",
         "Eagle3DeepseekV3ForCausalLM",
         "DeepseekV3ForCausalLMEagle3",
@@ -46,12 +52,6 @@ _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "next_layer_regular": True,
     "parallel_draft_step": 1,
 }
-# In the words of llama.cpp's --spec-type (ggml-org/llama.cpp: docs/speculative.md).
-_OTHER_METHODS = {
-    "dflash": "DFlash drafter",
-    "dspark": "DSpark drafter",
-    "mtp": "multi-token prediction head (MTP)",
-}
 
 _EAGLE_CONFIG_OTHER = {
     "eagle_aux_hidden_state_layer_ids",
@@ -63,7 +63,7 @@ _EAGLE_CONFIG_OTHER = {
 def refuse(seen: Seen) -> None:
     """Raise UnsupportedError when the checkpoint is one we know and cannot convert."""
     checks = (
-        _other_method, _parallel, _half_latent, _megatron, _mixture, _quantised, _nested_eagle_1,
+        _other_method, _block, _parallel, _half_latent, _megatron, _mixture, _quantised, _nested_eagle_1,
         _architecture, _eagle_config,
     )  # fmt: skip
     for check in checks:
@@ -73,24 +73,63 @@ def refuse(seen: Seen) -> None:
 
 
 def _other_method(seen: Seen) -> str:
-    """Drafters that are not EAGLE."""
+    """Heads for further tokens."""
     kinds = {seen.architecture, str(seen.config.get("speculators_model_type") or "")}
-    for name, title in _OTHER_METHODS.items():
-        tensors = name == "mtp" and any(re.search(r"(^|\.)(eh_proj|enorm|hnorm)\.", n) for n in seen.shapes)
-        own = any(name in kind.lower() for kind in kinds) or f"{name}_config" in seen.config
-        if (own or tensors) and not _is_megatron(seen):
-            if name == "mtp":
-                return (
-                    f"{title}: not an EAGLE checkpoint; llama.cpp converts it with its model, and that GGUF "
-                    "drafts by itself (--draft mtp)"
-                )
-            return f"{title}: not an EAGLE drafter; llama.cpp runs it itself (--spec-type draft-{name})"
+    tensors = any(re.search(r"(^|\.)(eh_proj|enorm|hnorm)\.", name) for name in seen.shapes)
+    own = any("mtp" in kind.lower() for kind in kinds) or "mtp_config" in seen.config
+    if not (own or tensors) or _is_megatron(seen):
+        return ""
+    return (
+        "multi-token prediction head (MTP): not an EAGLE checkpoint; llama.cpp converts it with its model, "
+        "and that GGUF drafts by itself (--draft mtp)"
+    )
+
+
+def _is_block(seen: Seen) -> bool:
+    named = re.search(r"(?i)dflash|dspark|domino", seen.architecture) or seen.architecture in BLOCK_CLASSES
+    kind = seen.config.get("speculators_model_type") in SpeculatorsBlock.kinds
+    return bool(named or kind or {"dflash_config", "dspark_block_size"} & seen.config.keys())
+
+
+def _block(seen: Seen) -> str:
+    """Block drafters with arithmetic of their own, and those that are none."""
+    if not _is_block(seen):
+        return ""
+    config, names = flat(seen.config), list(seen.shapes)
+
+    def has(pattern: str) -> bool:
+        return any(re.search(pattern, name) for name in names)
+
+    head = config.get("markov_head_type")
+    reasons = {
+        "DeepSeek-V4's blocks, which have experts and several residual streams": "dspark_block_size" in config
+        or has(r"^(model\.)?mtp\.\d+\.main_proj\."),
+        "Domino's recurrent head": "Domino" in seen.architecture
+        or config.get("projector_type") == "domino"
+        or has(r"prefix_gru\."),
+        "JetSpec's shifted slots and causal head": any(config.get(k) for k in ("causal_head", "draft_shift")),
+        "attention sinks": has(r"\.(sinks|attention_sink_bias)$")
+        or config.get("attention_sink_bias") not in (None, False),
+        "attention_value_scale": config.get("attention_value_scale") not in (None, 1, 1.0),
+        "fused or gated attention (Laguna)": has(r"\.qkv_proj\.|\.g_proj\.|aux_hidden_norms\."),
+        f"a Markov head of type {shown(head)}": head not in (None, "vanilla")
+        and bool(config.get("markov_rank", 1)),
+        "log_snr_conditioning": bool(config.get("log_snr_conditioning")),
+    }
+    found = [what for what, holds in reasons.items() if holds]
+    if found:
+        return f"block drafter with {' and '.join(found)}: not supported"
+    if seen.shape("hidden_norm.weight") is None and not seen.has("encoder.output_norm_enc."):
+        return (
+            f"{seen.architecture}: expected a block drafter's tensors fc.weight and hidden_norm.weight, "
+            "found no hidden_norm.weight"
+        )
     return ""
 
 
 def _parallel(seen: Seen) -> str:
     """P-EAGLE without its mask feature, and drafters that are trained to do without one (PARD)."""
-    if seen.shape(MASK_FEATURE) is not None:
+    if seen.shape(MASK_FEATURE) is not None or _is_block(seen):
         return ""
     names = {seen.architecture, str(seen.config.get("speculators_model_type"))}
     hit = names & {"PEagleDraftModel", "PEagleSpeculator", "peagle", *PARALLEL_CLASSES}

@@ -24,12 +24,7 @@ class Speculators(Dialect):
         return any(key in seen.config for key in ("transformer_layer_config", "speculators_config"))
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
-        nested = seen.config.get("transformer_layer_config")
-        if not isinstance(nested, Mapping):
-            raise ConfigError(
-                "config.json: transformer_layer_config: expected an object, found "
-                f"{type(nested).__name__ if nested is not None else 'nothing'}"
-            )
+        config = nested_config(seen.config)
         if seen.config.get("norm_before_residual") is None:
             raise ConfigError(
                 "config.json: norm_before_residual: expected true or false, found nothing; vLLM would read "
@@ -38,9 +33,20 @@ class Speculators(Dialect):
                 "default "
                 "is true)"
             )
-        # Copied from the target: whether that ties its head says nothing about the draft.
-        base = {key: value for key, value in nested.items() if key != "tie_word_embeddings"}
-        return {**base, **{key: value for key, value in seen.config.items() if value is not None}}
+        return config
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         return "boundary"
+
+
+def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The layer's config with the top level over it. Raises ConfigError."""
+    nested = config.get("transformer_layer_config")
+    if not isinstance(nested, Mapping):
+        raise ConfigError(
+            "config.json: transformer_layer_config: expected an object, found "
+            f"{type(nested).__name__ if nested is not None else 'nothing'}"
+        )
+    # Copied from the target: whether that ties its head says nothing about the draft.
+    base = {key: value for key, value in nested.items() if key != "tie_word_embeddings"}
+    return {**base, **{key: value for key, value in config.items() if value is not None}}

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters: the part of a DraftSpec that is theirs, from a flat config and the tensors.
+
+Layers are Qwen3's (or Gemma 4's), but keys and values of the text come from the target's features alone, and
+the drafts from the rows of one block (z-lab/dflash, deepseek-ai/DeepSpec; vLLM:
+model_executor/models/qwen3_dflash.py, qwen3_dflash2.py, qwen3_dspark.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .config import flag, integer, number, shown
+from .errors import ConfigError, TensorError, UnsupportedError
+from .spec import BlockSpec, GemmaLayer
+from .tensor import TensorSource
+
+CONFIDENCE = "confidence_head.proj.weight"
+MARKOV = "markov_head.markov_w1.weight"
+SELECTOR = "candidate_selector.hidden_projection.weight"
+_SIZE = 16
+"""Rows where nothing is said, as z-lab trains and llama.cpp reads."""
+_MOST = 256
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+def parse_block(
+    config: Mapping[str, Any],
+    shapes: Shapes,
+    sliding: Sequence[bool],
+    vocab: int,
+    gemma: GemmaLayer | None,
+) -> tuple[BlockSpec, str]:
+    """The block of a flat config and a note (may be empty). Raises ConfigError, UnsupportedError.
+
+    sliding: which layers slide by the config. config: `anchor_first` is what the dialect made of it.
+    """
+    size = integer(config, "block_size", _SIZE)
+    anchor_first = flag(config, "anchor_first")
+    if not 2 - anchor_first <= size <= _MOST:
+        raise ConfigError(f"config.json: block_size: expected 2 to {_MOST} rows, found {size}")
+    rank = _rank(config, shapes)
+    hidden = integer(config, "hidden_size")
+    softcap = number(config, "final_logit_softcapping", 0.0)
+    if softcap < 0:
+        raise ConfigError(
+            f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
+        )
+    conv, selector = None, None
+    if SELECTOR in shapes:
+        conv = integer(config, "conv_kernel_size"), integer(config, "conv_group_size")
+        selector = integer(config, "selector_rank"), integer(config, "selector_top_k")
+        if hidden % conv[1] or conv[0] > size:
+            raise ConfigError(
+                f"config.json: conv_kernel_size {conv[0]}, conv_group_size {conv[1]}: expected at most the "
+                f"{size} rows of a block, and a divisor of hidden_size {hidden}"
+            )
+        if rank or anchor_first or "d2t" in shapes or "t2d" in shapes:
+            raise UnsupportedError(
+                "DFlash2 with a Markov head, a draft vocabulary or drafts from the anchor's slot on: not "
+                "supported, nobody trains such drafters"
+            )
+    return BlockSpec(
+        size=size,
+        anchor_first=anchor_first,
+        mask_token=_mask_token(config, vocab),
+        causal=_causal(config, sliding),
+        markov_rank=rank,
+        confidence=_confidence(config, shapes),
+        conv=conv,
+        selector=selector,
+        embedding_scale=hidden**0.5 if gemma else number(config, "input_embedding_scale", 1.0),
+        softcap=softcap,
+    ), "" if "block_size" in config else f"the config does not say how many rows a block has: using {_SIZE}"
+
+
+def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
+    token = config.get("mask_token_id")
+    if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
+        raise ConfigError(
+            f"config.json: mask_token_id: expected a token of the vocabulary of {vocab}, found {shown(token)}"
+        )
+    return token
+
+
+def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, ...]:
+    """What the config says of all layers; else rows of layers that slide see those before them alone (z-lab,
+    SpecForge and vLLM; speculators may say otherwise).
+    """
+    for key in ("is_causal", "causal"):
+        if config.get(key) is not None:
+            return (flag(config, key),) * len(sliding)
+    return tuple(slides and not flag(config, "sliding_window_non_causal") for slides in sliding)
+
+
+def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
+    """Of the Markov head; 0 = none, which configs write too."""
+    found = (shapes.get(MARKOV) or (0, 0))[-1]
+    told = config.get("markov_rank")
+    if told is not None and told != found:
+        raise ConfigError(
+            f"config.json: markov_rank: expected {found or '0, as there is no tensor ' + MARKOV}, found "
+            f"{shown(told)}"
+        )
+    return found
+
+
+def _confidence(config: Mapping[str, Any], shapes: Shapes) -> bool:
+    has = CONFIDENCE in shapes
+    if config.get("enable_confidence_head") is not None and flag(config, "enable_confidence_head") != has:
+        raise ConfigError(
+            f"config.json: enable_confidence_head is {not has}, but the checkpoint has "
+            f"{'a' if has else 'no'} tensor {CONFIDENCE}"
+        )
+    return has
+
+
+def with_markov_part(sources: Mapping[str, TensorSource], hidden: int) -> dict[str, TensorSource]:
+    """A confidence head that reads the state alone reads zeros of the Markov row as well."""
+    head, markov = sources.get(CONFIDENCE), sources.get(MARKOV)
+    if head is None or markov is None or head.shape != (1, hidden):
+        return dict(sources)
+    shape = (1, hidden + markov.shape[-1])
+    return {**sources, CONFIDENCE: _Padded(head.name, shape, head.dtype, head.path, head.offset, head)}
+
+
+@dataclass(frozen=True)
+class _Padded(TensorSource):
+    narrow: TensorSource
+
+    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        rows = self.narrow.read_rows(start, stop)
+        return np.pad(rows, ((0, 0), (0, self.shape[1] - rows.shape[1])))
+
+
+def default_layers(n_target: int, n_layers: int) -> list[int]:
+    """The blocks whose outputs z-lab and SpecForge take where a config names none (post-layer ids)."""
+    if n_target < 5:
+        raise TensorError(f"config.json: num_target_layers: expected at least 5, found {n_target}")
+    if n_layers == 1:
+        return [n_target // 2]
+    return [round(1 + i * (n_target - 4) / (n_layers - 1)) for i in range(n_layers)]

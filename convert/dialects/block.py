@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: MIT
+"""What the layouts of block drafters have in common: `fc`, `hidden_norm`, `layers.{i}.*`, `norm`, whatever
+heads, and a config whose `dflash_config` goes over the top level.
+
+Layer ids name the block whose output is read, except where a key of engines says `eagle_aux_..`
+(vllm-project/vllm: v1/worker/gpu/spec_decode/eagle/eagle3_utils.py). No checkpoint of z-lab's or DeepSpec's
+says which slot drafts first: the class decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..block import MARKOV, default_layers, with_markov_part
+from ..config import flag, id_list, integer
+from ..errors import ConfigError, LayerIdError, UnsupportedError
+from ..readings import Convention
+from ..tensor import TensorSource
+from .base import Dialect, Seen, canonical_name
+
+IDS = "eagle_aux_hidden_state_layer_ids"
+
+
+def flat(config: Mapping[str, Any]) -> dict[str, Any]:
+    """With what is nested in `dflash_config` over the top level. Raises ConfigError."""
+    nested = config.get("dflash_config")
+    if nested is not None and not isinstance(nested, Mapping):
+        raise ConfigError(f"config.json: dflash_config: expected an object, found {type(nested).__name__}")
+    told = {key: value for key, value in (nested or {}).items() if value is not None}
+    return {**config, **told}
+
+
+class BlockDialect(Dialect):
+    is_block = True
+    classes: tuple[str, ...] = ()
+    anchor_first = False
+    """What slot 0 of these classes says, where the config does not."""
+
+    def matches(self, seen: Seen) -> bool:
+        return seen.architecture in self.classes
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = flat(seen.config)
+        if flag(config, "use_swa"):
+            n_layers = integer(config, "num_hidden_layers")
+            config["sliding_window"] = integer(config, "swa_window_size")
+            config["layer_types"] = ["sliding_attention"] * n_layers
+        if seen.shape("embed_tokens.weight") is None:  # the target's tables, which the key is copied from
+            config["tie_word_embeddings"] = False
+        elif seen.shape("lm_head.weight") is None and not flag(config, "tie_word_embeddings"):
+            raise UnsupportedError(
+                "block drafter with embeddings of its own and the target's head: not supported, a GGUF "
+                "without a head ties it to the embeddings that it has"
+            )
+        config[IDS] = self.layer_ids(config)
+        config["logit_scale"] = config.get("output_multiplier") or config.get("logit_scale")
+        config["anchor_first"] = flag(config, "sample_from_anchor", self.anchor_first)
+        return config
+
+    def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
+        """Post-layer ids."""
+        post, boundary = id_list(config, "target_layer_ids"), id_list(config, IDS)
+        if post and boundary and boundary != tuple(k + 1 for k in post):
+            raise LayerIdError(
+                f"config.json: target_layer_ids {list(post)} and {IDS} {list(boundary)}: expected the second "
+                "to be 1 more each, because they count otherwise; say which layers are meant with "
+                "--aux-layers"
+            )
+        if boundary:
+            return [k - 1 for k in boundary]
+        n_layers = integer(config, "num_hidden_layers")
+        return list(post) if post else default_layers(integer(config, "num_target_layers"), n_layers)
+
+    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
+        return "post"
+
+    def canonical(self, name: str) -> str | None:
+        found = canonical_name(name.removeprefix("logit_head."))
+        return None if found is None else found.replace("confidence_proj.", "confidence_head.proj.")
+
+    def check(self, tensors: Mapping[str, TensorSource]) -> None:
+        folder = next(iter(tensors.values())).path.parent
+        if (folder / "mask_embedding.pt").exists():
+            raise UnsupportedError(
+                f"{folder / 'mask_embedding.pt'}: block drafter with a mask vector of its own (MiMo): not "
+                "supported, mask rows are rows of the embedding table here"
+            )
+
+    def adapted(
+        self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
+    ) -> dict[str, TensorSource]:
+        return with_markov_part(sources, integer(config, "hidden_size"))
+
+
+class ZLab(BlockDialect):
+    """z-lab/dflash: `DFlashDraftModel` and, with convolutions and a selector, `DFlash2DraftModel`; SpecForge
+    and Model Optimizer write the first too, NVIDIA's Nemotron drafters as well. Embeddings and head are the
+    target's.
+    """
+
+    name = "z-lab"
+    title = "z-lab DFlash"
+    classes = ("DFlashDraftModel", "DFlash2DraftModel")
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = super().flatten(seen)
+        if seen.shape(MARKOV) is not None and config.get("sample_from_anchor") is None:
+            raise ConfigError(
+                "config.json: sample_from_anchor: expected true or false, found nothing; a "
+                f"{seen.architecture} with a Markov head does not say whether the anchor's slot drafts. Add "
+                "the value the drafter was trained with"
+            )
+        return config
+
+
+class Muse(BlockDialect):
+    """Muse-Glimmer's assistant, a DFlash drafter whose rows see the whole block in layers that slide
+    (ggml-org/llama.cpp: conversion/muse_glimmer.py).
+    """
+
+    name = "muse"
+    title = "Muse-Glimmer assistant"
+    classes = ("MuseGlimmerAssistantModel",)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = super().flatten(seen)
+        return {**config, "is_causal": flag(config, "is_causal", flag(config, "causal"))}
+
+    def canonical(self, name: str) -> str | None:
+        name = name.replace("encoder.output_norm_enc.", "hidden_norm.").replace("encoder.fc.", "fc.")
+        return super().canonical(name)

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters whose first slot drafts: DeepSpec's DSpark and what follows it.
+
+DeepSpec's "DFlash" is the same class with `markov_rank` 0, slots included (deepseek-ai/DeepSpec:
+deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the head's keys in
+`dflash_config`, trains on the same labels, and once kept the heads under `logit_head.`
+(sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's rotate neighbouring pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..config import flag, integer
+from ..rope import halves
+from ..spec import GemmaLayer
+from ..tensor import TensorSource
+from .base import Seen
+from .block import BlockDialect
+from .deepspec_gemma import gemma_config, gemma_layer, gemma_name
+
+
+class DeepSpecBlock(BlockDialect):
+    name = "deepspec-block"
+    title = "DeepSpec DSpark"
+    classes = ("Qwen3DSparkModel",)
+    anchor_first = True
+
+
+class DeepSpecGemmaBlock(DeepSpecBlock):
+    title = "DeepSpec DSpark (Gemma 4)"
+    classes = ("Gemma4DSparkModel",)
+    activations = ("gelu_pytorch_tanh",)
+
+    def flatten(self, seen: Seen) -> dict[str, Any]:
+        config = super().flatten(seen)
+        return gemma_config(config) | {"layer_types": None, "sliding_window": None}
+
+    def canonical(self, name: str) -> str | None:
+        found = super().canonical(name)
+        return None if found is None else gemma_name(found)
+
+    def gemma_layer(
+        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
+    ) -> GemmaLayer | None:
+        return gemma_layer(config)
+
+
+class SpecForgeBlock(BlockDialect):
+    name = "specforge-block"
+    title = "SpecForge DSpark"
+    classes = ("DSparkDraftModel",)
+    anchor_first = True
+
+
+class Liquid(BlockDialect):
+    """LiquidAI's, `Lfm2DSparkDraftModel` (sgl-project/sglang#30776)."""
+
+    name = "liquid"
+    title = "LiquidAI DSpark"
+    classes = ("Lfm2DSparkDraftModel",)
+    anchor_first = True
+
+    def adapted(
+        self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
+    ) -> dict[str, TensorSource]:
+        sources = super().adapted(sources, config)
+        if flag(config, "rope_is_neox_style", True):
+            return sources
+        size, turned = integer(config, "head_dim"), ("q_proj", "k_proj", "q_norm", "k_norm")
+        return {
+            name: halves(source, size) if any(f".{x}." in name for x in turned) else source
+            for name, source in sources.items()
+        }
