@@ -196,7 +196,7 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
         ) -> None:  # fmt: skip
             model.loss_vocab = loss_vocab
             batch = make_batch(samples, draft_ids, args.ttt_steps, torch.device("cpu"), every)
-            sums = model(batch, args.ttt_steps)
+            sums = model(batch)
             sums.loss.backward()
             optimizer.step(torch.tensor(1.0 / float(sums.weight)), 1e-4)
 

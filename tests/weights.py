@@ -31,7 +31,7 @@ BUDGETS = {
     "eaglecpp/engine": 3650,
     "eaglecpp/chat": 2900,
     "eaglecpp/store": 2600,
-    "eaglecpp/train": 4050,
+    "eaglecpp/train": 3900,
     "eaglecpp/learn": 600,
     "eaglecpp/modelfile": 1000,
     "eaglecpp": 4350,

@@ -27,12 +27,12 @@ from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.identity import quantisation
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.evaluate import evaluate
 from eaglecpp.train.fit.export import export_gguf, write_checkpoint
-from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
@@ -214,11 +214,7 @@ def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Li
 
 def _type_of(draft: Path) -> str:
     """The quantisation of a drafter's file, as `train` takes it; Q8_0 where it cannot be made."""
-    import gguf
-
-    number = read_gguf(draft).get("general.file_type")
-    names = {int(one): one.name.removeprefix("MOSTLY_").removeprefix("ALL_") for one in gguf.LlamaFileType}
-    name: str = names.get(number if isinstance(number, int) else -1, "")
+    name = quantisation(draft)
     try:
         parse_type(name)
     except errors.QuantTypeError:
@@ -251,10 +247,10 @@ def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) 
     arXiv 2109.01903).
     """
     plan, before = (_plan(options, one, corpus, listener) for one in (options.out, old))
-    model = DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=torch.float32)
-    model.load_state_dict(
-        {name: (value + before.start.state[name]) / 2 for name, value in plan.start.state.items()}
-    )
+    model = plan.model(torch.float32)
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            value.add_(before.start.state[name]).div_(2)
     folder = options.out.with_name("mean")
     folder.mkdir(exist_ok=True)
     write_checkpoint(folder, model, plan.vocab, {}, own_embedding=plan.own_embedding)
@@ -281,10 +277,7 @@ def _compare(
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
     device, plans = torch.device("cpu"), [_plan(options, one, corpus, listener) for one in drafters]
-    dtype, models = compute_type(device, options.dtype), []
-    for plan in plans:
-        models.append(DraftModel(plan.spec, plan.embedding, share_head=plan.share_head, dtype=dtype))
-        models[-1].load_state_dict(plan.start.state)
+    models = [plan.model(compute_type(device, options.dtype)) for plan in plans]
     model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
     source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
     sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds

@@ -7,10 +7,10 @@ for a target or those of an existing drafter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,14 +25,23 @@ from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.features import default_layers
 from eaglecpp.train.capture.generate import generate
+from eaglecpp.train.capture.job import Progress, Written
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.loop import Reporter
+from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
-from eaglecpp.train.fit.weights import Start, from_checkpoint, from_target, new_layers, target_embedding
+from eaglecpp.train.fit.weights import (
+    Start,
+    from_checkpoint,
+    from_target,
+    new_layers,
+    target_embedding,
+    target_head,
+)
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.samples import TrainText
 
@@ -80,6 +89,12 @@ class Plan:
     share_head: bool
     own_embedding: bool
 
+    def model(self, dtype: torch.dtype, **options: Any) -> DraftModel:
+        """With the first weights; options: of `DraftModel`."""
+        model = DraftModel(self.spec, self.embedding, share_head=self.share_head, dtype=dtype, **options)
+        model.load_state_dict(self.start.state)
+        return model
+
 
 def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus:
     """The conversations of all data, or of the target's answers to them. Raises DataError."""
@@ -91,11 +106,19 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
                 f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
             )
         paths: Sequence[Path] = options.data
+        given = options, n_ctx, listener, ranks
+
+        def answers(target: Engine, out: Path, tell: Progress) -> Written:
+            return generate(options.data, target, out, options.sampling, tell)
+
+        def conversations(target: Engine, out: Path, tell: Progress) -> Written:
+            return converse(target, out, n_own, ConverseSettings(seed=options.seed), tell)
+
         if options.generate:
-            paths = [_answers(options, n_ctx, listener, ranks)]
+            paths = [_written("answers", answers, *given)]
         n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
         if n_own:
-            paths = [*paths, _conversations(options, n_own, n_ctx, listener, ranks)]
+            paths = [*paths, _written("conversations", conversations, *given)]
         read = data.load(paths, engine, n_ctx, options.train_on)
         for line in read.report.lines():
             listener.note(line)
@@ -109,32 +132,31 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
         )
 
 
-def _conversations(
-    options: TrainOptions, n_wanted: int, n_ctx: int, listener: Listener, ranks: Ranks
+def _written(
+    what: str,
+    write: Callable[[Engine, Path, Progress], Written],
+    options: TrainOptions,
+    n_ctx: int,
+    listener: Listener,
+    ranks: Ranks,
 ) -> Path:
-    """The file of what the target says when it is left to itself, written by the first process."""
-    out = options.out / "conversations.jsonl"
+    """A file of what the target says, written by the first process."""
+    out = options.out / f"{what}.jsonl"
+
+    def tell(n_done: int, n_all: int, n_tokens: int) -> None:
+        listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
+
     if ranks.first:
         with open_batch(options, n_ctx) as engine:
-            report = converse(
-                engine,
-                out,
-                n_wanted,
-                ConverseSettings(seed=options.seed),
-                lambda *done: _tell(listener, "conversations", *done),
-            )
+            report = write(engine, out, tell)
         listener.note(
-            f"conversations: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
+            f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
             f"{report.n_tokens} tokens written now"
         )
         for reason, n in report.dropped.items():
-            listener.note(f"conversations: skipped {n}: {reason}")
+            listener.note(f"{what}: skipped {n}: {reason}")
     ranks.wait()
     return out
-
-
-def _tell(listener: Listener, what: str, n_done: int, n_all: int, n_tokens: int) -> None:
-    listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
 
 def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
@@ -150,26 +172,6 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
             if options.sequences or n == 1:
                 raise
             n //= 2
-
-
-def _answers(options: TrainOptions, n_ctx: int, listener: Listener, ranks: Ranks) -> Path:
-    """The file of the target's own answers, written by the first process."""
-    out = options.out / "answers.jsonl"
-    if ranks.first:
-        with open_batch(options, n_ctx) as engine:
-            report = generate(
-                options.data,
-                engine,
-                out,
-                options.sampling,
-                lambda *done: _tell(listener, "answers", *done),
-            )
-        listener.note(
-            f"answers: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
-            f"{report.n_tokens} tokens written now"
-        )
-    ranks.wait()
-    return out
 
 
 def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:
@@ -223,7 +225,7 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
         embedding = target_embedding(file)
     share_head = "head" not in state
     if share_head:
-        state["head"] = from_target(file, draft.spec, ids, options.seed).state["head"]
+        state["head"] = target_head(file)[torch.from_numpy(ids)]
     notes = [f"started from {options.finetune} ({draft.family})"]
     spec = draft.spec
     if options.draft_vocab:
@@ -245,7 +247,7 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
     if options.draft_layers:
         n_before = spec.n_layers
         spec = with_layers(spec, options.draft_layers)
-        state |= new_layers(file, spec, range(n_before - 1, spec.n_layers - 1), options.seed)
+        state |= new_layers(file, spec, range(n_before, spec.n_layers), options.seed)
         if spec.n_layers > n_before:
             notes.append(f"{spec.n_layers - n_before} new layers")
     return Plan(spec, DraftVocabulary(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)

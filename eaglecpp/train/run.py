@@ -11,7 +11,7 @@ import contextlib
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
         corpus = corpus or read_data(options, quiet, ranks)
         quiet.on_work("preparing the drafter", 0, 1)
         file = read_gguf(options.target)
-        plan = make_plan(options, file, corpus, quiet)
-        with _source(options, plan, corpus, quiet) as source:
-            trainer = _trainer(options, plan, corpus, source, device, quiet, ranks)
+        run = _Run(options, make_plan(options, file, corpus, quiet), corpus, quiet, ranks, device)
+        with run.source() as source:
+            trainer = run.trainer(source)
             if resume:
                 trainer.resume()
                 quiet.note(f"resumed at step {trainer.progress.step}")
@@ -93,7 +93,7 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
                 return Result(options.out, None, outcome)
             quiet.on_work("writing the drafter", 0, 1)
             trainer.load_best()
-            result = _finish(options, plan, corpus, source, trainer, outcome, quiet)
+            result = run.finished(source, trainer, outcome)
             ranks.wait()
             return result
 
@@ -120,139 +120,122 @@ def _check_folder(options: TrainOptions, ranks: Ranks, listener: Listener) -> bo
     return resume
 
 
-@contextlib.contextmanager
-def _source(
-    options: TrainOptions, plan: Plan, corpus: Corpus, listener: Listener
-) -> Iterator[TargetSource | CachedSource]:
-    model = ModelOptions(
-        n_threads=options.threads or torch.get_num_threads(), n_gpu_layers=options.n_gpu_layers
-    )
-    source = open_source(
-        options.target,
-        corpus.conversations,
-        CacheOptions(options.cache, options.cache_type or "bf16") if options.cache else None,
-        layers=plan.spec.aux_layers,
-        model=model,
-        on_plan=lambda cache: listener.note(str(cache)),
-        on_progress=lambda n_done, n_all: listener.on_work("features", n_done, n_all),
-    )
-    try:
-        yield source
-    finally:
-        source.close()
+@dataclass(frozen=True)
+class _Run:
+    """What all parts of a run need."""
 
+    options: TrainOptions
+    plan: Plan
+    corpus: Corpus
+    listener: Listener
+    ranks: Ranks
+    device: torch.device
 
-def _trainer(
-    options: TrainOptions,
-    plan: Plan,
-    corpus: Corpus,
-    source: TargetSource | CachedSource,
-    device: torch.device,
-    listener: Listener,
-    ranks: Ranks,
-) -> Trainer:
-    dtype = compute_type(device, options.dtype)
-    torch.manual_seed(options.seed)
-    loss_vocab = options.loss_vocab
-    if loss_vocab is None:
-        loss_vocab = _LOSS_VOCAB if device.type == "cpu" else 0
-    model = DraftModel(
-        plan.spec,
-        plan.embedding,
-        share_head=plan.share_head,
-        dtype=dtype,
-        loss_vocab=loss_vocab,
-        loss=options.loss,
-    )
-    model.load_state_dict(plan.start.state)
-    model.to(device)
-    lr = options.lr or default_lr(plan.spec.hidden_size) * (_FINETUNE_LR if options.finetune else 1.0)
-    hyper = Hyper(
-        n_steps=options.ttt_steps or (3 if device.type == "cpu" else 4),
-        lr=lr,
-        batch_tokens=options.batch_tokens or (1024 if device.type == "cpu" else 8192),
-        weight_decay=options.weight_decay,
-        clip=options.clip,
-        later_every=options.later_every or (2 if device.type == "cpu" else 1),
-        seed=options.seed,
-    )
-    limits = Limits(options.micro_tokens, eval_steps=options.eval_steps or 0, patience=options.patience or 0)
-    limits = replace(limits, depth=max(limits.depth, hyper.n_steps))
-    budget = Budget(options.steps, options.epochs, options.minutes)
-    listener.note(
-        f"training on {device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} steps of "
-        f"training-time test, lr {lr:.2g}, {corpus.n_train} conversations, "
-        f"{len(corpus.conversations) - corpus.n_train} held out"
-    )
-    stored = StoredWeights(model, parse_type(options.type), torch.get_num_threads()) if options.qat else None
-    everything = range(len(corpus.conversations))
-    return Trainer(
-        model,
-        source,
-        (everything[: corpus.n_train], everything[corpus.n_train :]),
-        plan.vocab.draft_ids,
-        options.out / "state",
-        Budget(epochs=_EPOCHS) if budget == Budget() else budget,
-        hyper,
-        limits,
-        listener,
-        facts=_facts(options, plan, corpus, model),
-        ranks=ranks,
-        stored=stored,
-    )
+    @contextlib.contextmanager
+    def source(self) -> Iterator[TargetSource | CachedSource]:
+        options, listener = self.options, self.listener
+        model = ModelOptions(
+            n_threads=options.threads or torch.get_num_threads(), n_gpu_layers=options.n_gpu_layers
+        )
+        source = open_source(
+            options.target,
+            self.corpus.conversations,
+            CacheOptions(options.cache, options.cache_type or "bf16") if options.cache else None,
+            layers=self.plan.spec.aux_layers,
+            model=model,
+            on_plan=lambda cache: listener.note(str(cache)),
+            on_progress=lambda n_done, n_all: listener.on_work("features", n_done, n_all),
+        )
+        try:
+            yield source
+        finally:
+            source.close()
 
+    def trainer(self, source: TargetSource | CachedSource) -> Trainer:
+        options, plan, n_train = self.options, self.plan, self.corpus.n_train
+        on_cpu = self.device.type == "cpu"
+        dtype = compute_type(self.device, options.dtype)
+        torch.manual_seed(options.seed)
+        loss_vocab = options.loss_vocab
+        if loss_vocab is None:
+            loss_vocab = _LOSS_VOCAB if on_cpu else 0
+        model = plan.model(dtype, loss_vocab=loss_vocab, loss=options.loss).to(self.device)
+        lr = options.lr or default_lr(plan.spec.hidden_size) * (_FINETUNE_LR if options.finetune else 1.0)
+        hyper = Hyper(
+            n_steps=options.ttt_steps or (3 if on_cpu else 4),
+            lr=lr,
+            batch_tokens=options.batch_tokens or (1024 if on_cpu else 8192),
+            weight_decay=options.weight_decay,
+            clip=options.clip,
+            later_every=options.later_every or (2 if on_cpu else 1),
+            seed=options.seed,
+        )
+        limits = Limits(
+            options.micro_tokens,
+            depth=max(Limits.depth, hyper.n_steps),
+            eval_steps=options.eval_steps or 0,
+            patience=options.patience or 0,
+        )
+        budget = Budget(options.steps, options.epochs, options.minutes)
+        everything = range(len(self.corpus.conversations))
+        self.listener.note(
+            f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} steps of "
+            f"training-time test, lr {lr:.2g}, {n_train} conversations, {len(everything) - n_train} held out"
+        )
+        return Trainer(
+            model,
+            source,
+            (everything[:n_train], everything[n_train:]),
+            plan.vocab.draft_ids,
+            options.out / "state",
+            Budget(epochs=_EPOCHS) if budget == Budget() else budget,
+            hyper,
+            limits,
+            self.listener,
+            facts=self._facts(model),
+            ranks=self.ranks,
+            stored=StoredWeights(model, parse_type(options.type)) if options.qat else None,
+        )
 
-def _facts(options: TrainOptions, plan: Plan, corpus: Corpus, model: DraftModel) -> dict[str, Any]:
-    """What must be the same when a run is resumed, as plain values."""
-    digest = hashlib.sha256()
-    for one in corpus.conversations:
-        digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
-    shape = asdict(plan.spec)
-    shape["aux_layers"] = list(shape["aux_layers"])
-    shape["sliding_layers"] = list(shape["sliding_layers"])
-    return {
-        "data": digest.hexdigest(),
-        "vocabulary": hashlib.sha256(plan.vocab.ids.tobytes()).hexdigest(),
-        "share_head": plan.share_head,
-        "loss_vocab": model.loss_vocab,
-        # runs of before there was a choice go on
-        **({} if model.loss == "cross-entropy" else {"loss": model.loss}),
-        # evaluations with and without, or of two types, do not tell which weights are best
-        **({"qat": options.type} if options.qat else {}),
-        "dtype": str(model.dtype),
-        "drafter": json.dumps(shape, sort_keys=True),
-    }
+    def _facts(self, model: DraftModel) -> dict[str, Any]:
+        """What must be the same when a run is resumed, as plain values."""
+        digest = hashlib.sha256()
+        for one in self.corpus.conversations:
+            digest.update(token_hash(one.tokens) + one.turns.astype("<i2").tobytes())
+        return {
+            "data": digest.hexdigest(),
+            "vocabulary": hashlib.sha256(self.plan.vocab.ids.tobytes()).hexdigest(),
+            "share_head": self.plan.share_head,
+            "loss_vocab": model.loss_vocab,
+            "loss": model.loss,
+            # evaluations with and without, or of two types, do not tell which weights are best
+            "qat": self.options.type if self.options.qat else None,
+            "dtype": str(model.dtype),
+            "drafter": json.dumps(asdict(self.plan.spec), sort_keys=True),
+        }
 
-
-def _finish(
-    options: TrainOptions,
-    plan: Plan,
-    corpus: Corpus,
-    source: TargetSource | CachedSource,
-    trainer: Trainer,
-    outcome: Outcome,
-    listener: Listener,
-) -> Result:
-    """Checkpoint, GGUF, proof, record; the comparison last, which takes a while."""
-    record = _record(options, trainer, outcome)
-    write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
-    report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
-    sample = source.sample(len(corpus.conversations) - 1)
-    rounded = parse_type(options.type) if options.qat else None
-    error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample, rounded)
-    listener.note(
-        f"{report.out}: {human_bytes(report.size)}; its logits differ from the trained ones by "
-        f"{100 * error:.2g} % of their spread"
-    )
-    record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
-    _write(options.out / "training.json", record)
-    listener.on_work("trying the drafter", 0, 1)
-    compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
-    if compared is not None:
-        listener.note(_verdict(compared))
-        record["compared"] = {name: _rates(one) for name, one in vars(compared).items()}
+    def finished(self, source: TargetSource | CachedSource, trainer: Trainer, outcome: Outcome) -> Result:
+        """Checkpoint, GGUF, proof, record; the comparison last, which takes a while."""
+        options, plan, listener = self.options, self.plan, self.listener
+        record = _record(options, trainer, outcome)
+        write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
+        report = export_gguf(options.out, options.target, options.type, share_head=plan.share_head)
+        sample = source.sample(len(self.corpus.conversations) - 1)
+        rounded = parse_type(options.type) if options.qat else None
+        error = check_engine(report, options.out, options.target, trainer.model, plan.vocab, sample, rounded)
+        listener.note(
+            f"{report.out}: {human_bytes(report.size)}; its logits differ from the trained ones by "
+            f"{100 * error:.2g} % of their spread"
+        )
+        record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
         _write(options.out / "training.json", record)
-    return Result(options.out, report.out, outcome, error)
+        listener.on_work("trying the drafter", 0, 1)
+        compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
+        if compared is not None:
+            listener.note(_verdict(compared))
+            record["compared"] = {name: _rates(one) for name, one in vars(compared).items()}
+            _write(options.out / "training.json", record)
+        return Result(options.out, report.out, outcome, error)
 
 
 def _write(path: Path, record: dict[str, Any]) -> None:

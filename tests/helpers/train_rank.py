@@ -63,7 +63,7 @@ def run(out: Path, qat: str = "") -> None:
             Limits(micro_tokens=32, eval_steps=2),
             listener,
             ranks=ranks,
-            stored=StoredWeights(model, parse_type(qat), 1) if qat else None,
+            stored=StoredWeights(model, parse_type(qat)) if qat else None,
         )
         trainer.run()
         if ranks.first:

@@ -30,7 +30,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.files import replace_bytes, sync
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
-from eaglecpp.train.capture.features import N_TOP, Capture, TargetSource
+from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.capture.identity import differences, identify
 from eaglecpp.train.capture.parallel import samples_of
 from eaglecpp.train.data.texts import token_hash
@@ -51,11 +51,10 @@ target, layer or row gives about 1.
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where and how to keep captures. max_bytes: most that they may take, 0 = what the disk has."""
+    """Where and how to keep captures."""
 
     folder: Path
     feature_type: FeatureType = "bf16"
-    max_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,7 +97,6 @@ def open_source(
     cache: CacheOptions | None = None,
     *,
     layers: Sequence[int] | None = None,
-    n_top: int = N_TOP,
     model: ModelOptions | None = None,
     on_plan: Callable[[CachePlan], None] = lambda plan: None,
     on_progress: Callable[[int, int], None] = lambda n_done, n_tokens: None,
@@ -112,122 +110,103 @@ def open_source(
     Raises DataError for a cache of another target or with other settings, for too little disk, and when the
     cached sample that is captured again for comparison differs; and what opening the target raises.
     """
-    source = TargetSource(target, conversations, layers, n_top, model)
+    source = TargetSource(target, conversations, layers, model)
     if cache is None:
         return source
     try:
-        return _Filling(source, cache).filled(on_plan, on_progress)
+        return _filled(source, cache, on_plan, on_progress)
     finally:
         source.close()
 
 
-class _Filling:
-    """One cache folder being checked and filled from a running target."""
-
-    def __init__(self, source: TargetSource, options: CacheOptions) -> None:
-        self._source, self._options = source, options
-
-    def filled(
-        self, on_plan: Callable[[CachePlan], None], on_progress: Callable[[int, int], None]
-    ) -> CachedSource:
-        folder, conversations = self._options.folder, self._source.conversations
-        folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / "lock"):
-            self._check_header()
-            unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
-            cached = [path for path in unique if path.exists()]
-            missing = sorted(index for path, index in unique.items() if path not in set(cached))
-            plan = CachePlan(
-                folder,
-                len(cached),
-                len(missing),
-                sum(self._n_bytes(index) for index in missing),
-                shutil.disk_usage(folder).free,
-            )
-            on_plan(plan)
-            self._check_space(plan, sum(map(self._n_bytes, unique.values())))
-            if cached:
-                self._verify(conversations[unique[cached[-1]]])
-            self._capture(missing, on_progress)
-        return CachedSource(folder, conversations)
-
-    def _n_bytes(self, index: int) -> int:
-        """Of a conversation's file."""
-        source, is_int8 = self._source, self._options.feature_type == "int8"
-        labels = source.n_top * (np.dtype(_id_type(source)).itemsize + 2)
-        features = len(source.layers) * (source.n_embd + 2 if is_int8 else 2 * source.n_embd)
-        return _FILE_BYTES + source.lengths[index] * (labels + features)
-
-    def _check_header(self) -> None:
-        """Writes the header of a new folder; refuses a folder of something else."""
-        folder = self._options.folder
-        path, facts = folder / "header.json", _facts(self._source, self._options)
-        if not path.exists():
-            others = [name.name for name in folder.iterdir() if name.name[0] != "." and name.name != "lock"]
-            if others:
-                raise DataError(
-                    f"{folder}: expected a feature cache or an empty folder, found {sorted(others)[0]!r}"
-                )
-            replace_bytes(path, json.dumps(facts, indent=1).encode())
-            return
-        try:
-            found = json.loads(path.read_bytes())
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise DataError(f"{path}: expected the header of a feature cache, found no JSON object")
-        differing = differences(facts, found)
-        if differing:
+def _filled(
+    source: TargetSource,
+    options: CacheOptions,
+    on_plan: Callable[[CachePlan], None],
+    on_progress: Callable[[int, int], None],
+) -> CachedSource:
+    folder, conversations = options.folder, source.conversations
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        _check_header(folder, _facts(source, options))
+        unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
+        cached = [path for path in unique if path.exists()]
+        missing = sorted(index for path, index in unique.items() if path not in set(cached))
+        n_bytes = sum(_n_bytes(source, options, index) for index in missing)
+        plan = CachePlan(folder, len(cached), len(missing), n_bytes, shutil.disk_usage(folder).free)
+        on_plan(plan)
+        if missing and plan.n_bytes + _SPARE_BYTES > plan.n_free:
             raise DataError(
-                f"{folder}: this cache was made with another target or other settings "
-                f"({differing}); name another folder, or delete this one"
-            )
-
-    def _check_space(self, plan: CachePlan, n_all: int) -> None:
-        limit = self._options.max_bytes
-        if limit and n_all > limit:
-            raise DataError(
-                f"{plan.folder}: these conversations need {human_bytes(n_all)}, more than the limit of "
-                f"{human_bytes(limit)}; use fewer, int8 features, or no cache"
-            )
-        if plan.n_bytes + _SPARE_BYTES > plan.n_free and plan.n_missing:
-            raise DataError(
-                f"{plan.folder}: expected room for {human_bytes(plan.n_bytes)} of features, found "
+                f"{folder}: expected room for {human_bytes(plan.n_bytes)} of features, found "
                 f"{human_bytes(plan.n_free)} free; free some space, use int8 features, or no cache"
             )
-
-    def _verify(self, one: TrainText) -> None:
-        """Captures one cached conversation again. Raises DataError when it is not the same."""
-        cached, fresh = _read(_path(self._options.folder, one)), self._source.capture(one.tokens)
-        problem = _difference(cached, fresh)
-        if problem:
-            raise DataError(
-                f"{self._options.folder}: a cached conversation of {len(one.tokens)} tokens differs from "
-                f"what the target computes now: {problem}; delete the folder and capture again"
-            )
-
-    def _capture(self, missing: Sequence[int], on_progress: Callable[[int, int], None]) -> None:
-        if not missing:
-            return
-        folder, is_int8 = self._options.folder, self._options.feature_type == "int8"
-        n_done, n_tokens = 0, sum(self._source.lengths[index] for index in missing)
-        temporary = folder / "part.tmp"  # a killed run's is written over: the folder is locked
-        with closing(samples_of(self._source, missing)) as samples:
+        if cached:
+            _verify(source, cached[-1], conversations[unique[cached[-1]]])
+        n_done, n_tokens = 0, sum(source.lengths[index] for index in missing)
+        with closing(samples_of(source, missing)) as samples:
             for index, one in zip(missing, samples, strict=True):
-                arrays: dict[str, NDArray[Any]] = {
-                    "ids": one.label_ids.astype(_id_type(self._source)),
-                    "logp": one.label_logp.astype(np.float16),
-                }
-                if is_int8:
-                    arrays["scales"], arrays["features"] = _to_int8(one.features)
-                else:
-                    arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
-                with temporary.open("wb") as file:
-                    np.savez(file, allow_pickle=False, **arrays)
-                sync(temporary)
-                temporary.replace(_path(folder, self._source.conversations[index]))
+                _write(_path(folder, conversations[index]), one, _id_type(source), options.feature_type)
                 n_done += len(one.tokens)
                 on_progress(n_done, n_tokens)
+    return CachedSource(folder, conversations)
+
+
+def _n_bytes(source: TargetSource, options: CacheOptions, index: int) -> int:
+    """Of a conversation's file."""
+    labels = source.n_top * (np.dtype(_id_type(source)).itemsize + 2)
+    is_int8 = options.feature_type == "int8"
+    features = len(source.layers) * (source.n_embd + 2 if is_int8 else 2 * source.n_embd)
+    return _FILE_BYTES + source.lengths[index] * (labels + features)
+
+
+def _check_header(folder: Path, facts: dict[str, Any]) -> None:
+    """Writes the header of a new folder; refuses a folder of something else."""
+    path = folder / "header.json"
+    if not path.exists():
+        others = [name.name for name in folder.iterdir() if name.name[0] != "." and name.name != "lock"]
+        if others:
+            raise DataError(
+                f"{folder}: expected a feature cache or an empty folder, found {sorted(others)[0]!r}"
+            )
+        replace_bytes(path, json.dumps(facts, indent=1).encode())
+        return
+    try:
+        found = json.loads(path.read_bytes())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DataError(f"{path}: expected the header of a feature cache, found no JSON object")
+    if differing := differences(facts, found):
+        raise DataError(
+            f"{folder}: this cache was made with another target or other settings "
+            f"({differing}); name another folder, or delete this one"
+        )
+
+
+def _verify(source: TargetSource, path: Path, one: TrainText) -> None:
+    """Captures one cached conversation again. Raises DataError when it is not the same."""
+    if problem := _difference(_read(path), source.capture(one.tokens)):
+        raise DataError(
+            f"{path.parent}: a cached conversation of {len(one.tokens)} tokens differs from what the target "
+            f"computes now: {problem}; delete the folder and capture again"
+        )
+
+
+def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type: FeatureType) -> None:
+    """Whole or not at all."""
+    arrays: dict[str, NDArray[Any]] = {
+        "ids": one.label_ids.astype(id_type),
+        "logp": one.label_logp.astype(np.float16),
+    }
+    if feature_type == "int8":
+        arrays["scales"], arrays["features"] = _to_int8(one.features)
+    else:
+        arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
+    temporary = path.with_name("part.tmp")  # a killed run's is written over: the folder is locked
+    with temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+    sync(temporary)
+    temporary.replace(path)
 
 
 def _path(folder: Path, one: TrainText) -> Path:

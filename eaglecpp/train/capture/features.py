@@ -26,9 +26,9 @@ from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.samples import Sample, TrainText
 
-__all__ = ["N_TOP", "Capture", "TargetSource", "default_layers", "top_labels"]
+__all__ = ["Capture", "TargetSource", "default_layers", "top_labels"]
 
-N_TOP = 64
+_N_TOP = 64
 _LOGITS_BYTES = 64 << 20
 """Of one decode, in llama.cpp's output buffer."""
 _BLOCK_BYTES = 1 << 20
@@ -118,7 +118,6 @@ class TargetSource:
         target: str | os.PathLike[str],
         conversations: Sequence[TrainText],
         layers: Sequence[int] | None = None,
-        n_top: int = N_TOP,
         model: ModelOptions | None = None,
     ) -> None:
         """Loads the target. model: how; its n_ctx is replaced by what the conversations need.
@@ -131,7 +130,7 @@ class TargetSource:
         self.model = model or ModelOptions()
         n_layer, n_vocab = _shape(self.target_path)
         self.layers = tuple(default_layers(n_layer) if layers is None else layers)
-        self.n_top = min(n_top, n_vocab)
+        self.n_top = min(_N_TOP, n_vocab)
         self._target: Target | None = _open(
             self.target_path, self.layers, max(self.lengths, default=8), n_vocab, self.model
         )
@@ -140,7 +139,7 @@ class TargetSource:
     def with_threads(self, n_threads: int) -> TargetSource:
         """Another one of the same conversations, with a target of its own."""
         model = replace(self.model, n_threads=n_threads, n_threads_batch=0)
-        return TargetSource(self.target_path, self.conversations, self.layers, self.n_top, model)
+        return TargetSource(self.target_path, self.conversations, self.layers, model)
 
     def sample(self, index: int) -> Sample:
         """Runs the target over one conversation. Raises DataError for features or logits that are no

@@ -16,14 +16,13 @@ from eaglecpp.references.reference import all_parts
 from eaglecpp.store.content import file_digest
 from eaglecpp.train.data.chats import open_tokenizer
 
-__all__ = ["TargetIdentity", "differences", "identify"]
+__all__ = ["TargetIdentity", "differences", "identify", "quantisation"]
 
 
 @dataclass(frozen=True)
 class TargetIdentity:
     """sha256: of the file, hex (of the digests of its parts for a split file); n_bytes: of all parts;
-    quantisation: llama.cpp's name of the file type, as "Q8_0", "unknown" where the file does not say;
-    template_sha256: of its chat template, "" without one.
+    quantisation: see below; template_sha256: of its chat template, "" without one.
     """
 
     target_sha256: str
@@ -45,7 +44,7 @@ def identify(target: str | os.PathLike[str]) -> TargetIdentity:
     return TargetIdentity(
         digest,
         sum(part.stat().st_size for part in parts),
-        _quantisation(path),
+        quantisation(path),
         hashlib.sha256(template.encode()).hexdigest() if template else "",
     )
 
@@ -65,7 +64,8 @@ def _sha256(path: Path, changed_ns: int) -> str:
     return file_digest(path).removeprefix("sha256:")
 
 
-def _quantisation(path: Path) -> str:
+def quantisation(path: Path) -> str:
+    """llama.cpp's name of a file's type, as "Q8_0"; "unknown" where the file does not say."""
     import gguf
 
     number = head_keys(path).get("general.file_type")

@@ -63,47 +63,38 @@ def write_entries(
     header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
     header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
     out.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{out}.lock")
     try:
-        with FileLock(f"{out}.lock", timeout=0):
-            return _written(engine, out, header, what, n_wanted, task, on_progress, check)
+        lock.acquire(timeout=0)
     except Timeout:
         raise DataError(f"{out}: another process is writing this file; wait for it") from None
+    try:
+        done, n_whole = _read(out, header, what, check)
+        n_before, n_tokens = sum(not reason for reason in done.values()), 0
+        missing = [index for index in range(n_wanted) if index not in done]
+        n_done = n_wanted - len(missing)
 
+        def report(n: int = 0) -> None:
+            nonlocal n_tokens
+            n_tokens += n
+            on_progress(n_done, n_wanted, n_tokens)
 
-def _written(
-    engine: Engine,
-    out: Path,
-    header: dict[str, Any],
-    what: str,
-    n_wanted: int,
-    task: Callable[[int], Task[dict[str, Any]]],
-    on_progress: Progress,
-    check: Callable[[str, dict[str, Any]], None],
-) -> Written:
-    done, n_whole = _read(out, header, what, check)
-    n_before, n_tokens = sum(not reason for reason in done.values()), 0
-    missing = [index for index in range(n_wanted) if index not in done]
-    n_done = n_wanted - len(missing)
-
-    def report(n: int = 0) -> None:
-        nonlocal n_tokens
-        n_tokens += n
-        on_progress(n_done, n_wanted, n_tokens)
-
-    out.touch()
-    with out.open("r+b") as stream:
-        stream.truncate(n_whole)
-        stream.seek(n_whole)
-        if not n_whole:
-            stream.write(_line(header))
-        report()
-        for entry in run(engine, map(task, missing), report):
-            stream.write(_line(entry))
-            stream.flush()  # a kill loses what is under way and nothing else
-            done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
+        out.touch()
+        with out.open("r+b") as stream:
+            stream.truncate(n_whole)
+            stream.seek(n_whole)
+            if not n_whole:
+                stream.write(_line(header))
             report()
-    dropped = Counter(reason for reason in done.values() if reason)
-    return Written(len(done) - dropped.total(), n_before, n_tokens, dropped)
+            for entry in run(engine, map(task, missing), report):
+                stream.write(_line(entry))
+                stream.flush()  # a kill loses what is under way and nothing else
+                done[entry["index"]], n_done = entry.get("dropped", ""), n_done + 1
+                report()
+        dropped = Counter(reason for reason in done.values() if reason)
+        return Written(len(done) - dropped.total(), n_before, n_tokens, dropped)
+    finally:
+        lock.release()
 
 
 def _read(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,12 +25,11 @@ from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_obje
 __all__ = [
     "TEXT_SUFFIXES",
     "Chat",
+    "DataReport",
     "Question",
-    "ReadLog",
     "Record",
     "Recorded",
     "Text",
-    "Written",
     "read_prompts",
     "read_records",
 ]
@@ -84,22 +84,14 @@ class Text:
 
 @dataclass(frozen=True)
 class Recorded:
-    """An answer as the target gave it: token ids, never tokenised again."""
-
-    prompt: Sequence[int] = field(repr=False)
-    answer: Sequence[int] = field(repr=False)
-    place: str
-
-
-@dataclass(frozen=True)
-class Written:
-    """A conversation as the target wrote it, see `train.capture.converse`. turns: [begin, end) of each
-    answer, in order.
+    """Tokens as the target gave them, never tokenised again: its answer to a prompt, or a conversation of
+    which both sides are its own (`train.capture.converse`). turns: [begin, end) of each answer, in order.
     """
 
     tokens: Sequence[int] = field(repr=False)
     turns: Sequence[tuple[int, int]]
     place: str
+    is_own: bool
 
 
 @dataclass(frozen=True)
@@ -110,31 +102,51 @@ class Question:
     place: str
 
 
-Record = Chat | Text | Recorded | Written | Question
+Record = Chat | Text | Recorded | Question
 
 
 @dataclass
-class ReadLog:
-    """What `read_records` came across. skipped: files of folders left alone, by reason."""
+class DataReport:
+    """What was read. tokens: of the conversations kept; trained: those with loss.
 
-    n_files: int = 0
-    skipped: dict[str, int] = field(default_factory=dict)
+    cut:     conversations that were longer than the context
+    dropped: conversations left out, by reason
+    skipped: files of folders left alone, by reason
+    """
 
-    def skip(self, reason: str) -> None:
-        self.skipped[reason] = self.skipped.get(reason, 0) + 1
+    files: int = 0
+    conversations: int = 0
+    tokens: int = 0
+    trained: int = 0
+    cut: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        share = 100 * self.trained / max(self.tokens, 1)
+        lines = [
+            f"data: {self.conversations} conversations from {self.files} files, {self.tokens} tokens, "
+            f"{self.trained} ({share:.0f} %) with loss"
+        ]
+        if self.cut:
+            lines.append(f"data: {self.cut} conversations are longer than the context and were cut")
+        lines += [f"data: skipped {n} conversations: {reason}" for reason, n in self.dropped.items()]
+        lines += [f"data: skipped {n} files: {reason}" for reason, n in self.skipped.items()]
+        return lines
 
 
-def read_records(paths: Iterable[str | os.PathLike[str]], log: ReadLog) -> Iterator[Record]:
+def read_records(paths: Iterable[str | os.PathLike[str]], report: DataReport) -> Iterator[Record]:
     """The records of files and folders, in a fixed order.
 
-    log: gets the numbers of files. Raises DataError for a path that does not exist, a file that is not text
-    and a line that is not a record.
+    report: gets the numbers of files. Raises DataError for a path that does not exist, a file that is not
+    text and a line that is not a record.
     """
     for path in map(Path, paths):
         if path.is_dir():
-            yield from _folder(path, log)
+            yield from _folder(path, report)
         elif path.is_file():
-            log.n_files += 1
+            report.files += 1
             yield from _file(path)
         else:
             raise DataError(f"{path}: expected a file or folder of training data, found nothing there")
@@ -173,21 +185,21 @@ def _asked(record: Record | None, place: str) -> Chat | Question:
     return replace(record, messages=record.messages[:n])
 
 
-def _folder(folder: Path, log: ReadLog) -> Iterator[Record]:
-    n_before = log.n_files
+def _folder(folder: Path, report: DataReport) -> Iterator[Record]:
+    n_before = report.files
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith(".") or part == "__pycache__" for part in path.relative_to(folder).parts)
         if hidden or not path.is_file():
             continue
         if path.suffix.lower() not in (*TEXT_SUFFIXES, ".jsonl", ".ndjson"):
-            log.skip("other file types")
+            report.skipped["other file types"] += 1
             continue
         try:
             yield from _file(path)
-            log.n_files += 1
+            report.files += 1
         except NoTextError:
-            log.skip("not UTF-8 text")
-    if log.n_files == n_before:
+            report.skipped["not UTF-8 text"] += 1
+    if report.files == n_before:
         raise DataError(
             f"{folder}: expected text files (.txt, .md, .py and the like) or .jsonl files, found none"
         )
@@ -220,9 +232,11 @@ def _record(value: Any, place: str) -> Record | None:
     if value.get("format") in _FORMATS or ("dropped" in value and "index" in value):
         return None
     if "answer_tokens" in value:
-        return Recorded(_ids(value, "prompt_tokens", place), _ids(value, "answer_tokens", place), place)
+        prompt, answer = (_ids(value, f"{part}_tokens", place) for part in ("prompt", "answer"))
+        tokens = [*prompt, *answer]
+        return Recorded(tokens, [(len(prompt), len(tokens))], place, is_own=False)
     if "turns" in value:
-        return _written(value, place)
+        return _conversation(value, place)
     if "messages" in value or "conversations" in value:
         return _chat(value, place)
     if isinstance(value.get("text"), str):
@@ -262,7 +276,7 @@ def _message(turn: Any, where: str) -> Message:
         raise DataError(f'{where}: expected {{"role", "content"}}: {error}') from None
 
 
-def _written(value: Mapping[str, Any], place: str) -> Written:
+def _conversation(value: Mapping[str, Any], place: str) -> Recorded:
     tokens, turns = _ids(value, "tokens", place), value["turns"]
     edges = [edge for turn in turns for edge in turn] if _are_pairs(turns) else [-1]
     if edges != sorted(edges) or not edges or edges[0] < 0 or edges[-1] > len(tokens):
@@ -270,7 +284,7 @@ def _written(value: Mapping[str, Any], place: str) -> Written:
             f'{place}: "turns": expected [begin, end] of each answer, in order and within {len(tokens)} '
             f"tokens, found {short(turns)}"
         )
-    return Written(tokens, [(begin, end) for begin, end in turns], place)
+    return Recorded(tokens, [(begin, end) for begin, end in turns], place, is_own=True)
 
 
 def _are_pairs(turns: Any) -> bool:

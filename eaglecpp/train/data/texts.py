@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, InvalidValueError, TemplateError
 from eaglecpp.train.data.chats import ChatEncoder
-from eaglecpp.train.data.records import Chat, Question, ReadLog, Record, Recorded, Text, Written, read_records
+from eaglecpp.train.data.records import Chat, DataReport, Question, Record, Recorded, Text, read_records
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Data", "DataReport", "TrainOn", "load", "split", "token_hash"]
+__all__ = ["Data", "TrainOn", "load", "split", "token_hash"]
 
 Tokens = NDArray[np.int32]
 Turns = NDArray[np.int16]
@@ -41,37 +41,6 @@ _MIN_PROMPT = 8
 
 
 @dataclass(frozen=True)
-class DataReport:
-    """What was read. tokens: of the conversations kept; trained: those with loss.
-
-    cut:     conversations that were longer than the context
-    dropped: conversations left out, by reason
-    skipped: files of folders left alone, by reason
-    """
-
-    files: int = 0
-    conversations: int = 0
-    tokens: int = 0
-    trained: int = 0
-    cut: int = 0
-    dropped: dict[str, int] = field(default_factory=dict)
-    skipped: dict[str, int] = field(default_factory=dict)
-
-    def lines(self) -> list[str]:
-        """The report for people."""
-        share = 100 * self.trained / max(self.tokens, 1)
-        lines = [
-            f"data: {self.conversations} conversations from {self.files} files, {self.tokens} tokens, "
-            f"{self.trained} ({share:.0f} %) with loss"
-        ]
-        if self.cut:
-            lines.append(f"data: {self.cut} conversations are longer than the context and were cut")
-        lines += [f"data: skipped {n} conversations: {reason}" for reason, n in self.dropped.items()]
-        lines += [f"data: skipped {n} files: {reason}" for reason, n in self.skipped.items()]
-        return lines
-
-
-@dataclass(frozen=True)
 class Data:
     """The conversations, in the order of the files, and how they came about."""
 
@@ -84,22 +53,18 @@ def load(
     engine: Engine,
     n_ctx: int,
     train_on: TrainOn = "assistant",
-    on_progress: Callable[[int], None] = lambda n_read: None,
 ) -> Data:
     """Reads files and folders, see `eaglecpp.train.data.records` for what they may hold.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
     n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations
     train_on: "assistant" = chats are learnt where the assistant speaks; "all" = everywhere
-    on_progress: called after each record with the number read
     Raises DataError for a bad line, and when nothing is left to learn from.
     """
     loader = _Loader(engine, n_ctx, train_on)
-    log = ReadLog()
-    for n_read, record in enumerate(read_records(paths, log), 1):
+    for record in read_records(paths, loader.report):
         loader.take(record)
-        on_progress(n_read)
-    return loader.finished(log)
+    return loader.finished()
 
 
 def split(conversations: Sequence[TrainText], share: float = 0.02) -> tuple[list[TrainText], list[TrainText]]:
@@ -164,9 +129,8 @@ class _Loader:
         self._kept: list[TrainText] = []
         self._seen: set[bytes] = set()
         self._asked: set[bytes] = set()
-        self._dropped: dict[str, int] = {}
+        self.report = DataReport()
         self._refusal = ""
-        self._n_cut = self._n_prompts = 0
         bos = engine.native.bos
         self._bos = [bos] if engine.native.add_bos and bos >= 0 else []
 
@@ -178,27 +142,15 @@ class _Loader:
                 self._take_text(record)
             case Recorded():
                 self._take_recorded(record)
-            case Written():
-                self._take_written(record)
             case Question():
-                self._n_prompts += 1
+                self._drop("a prompt without an answer: --generate lets the target write it")
 
-    def finished(self, log: ReadLog) -> Data:
-        if self._n_prompts:
-            self._drop("a prompt without an answer: --generate lets the target write it", self._n_prompts)
+    def finished(self) -> Data:
         if not self._kept:
-            reasons = "; ".join(f"{n} x {reason}" for reason, n in self._dropped.items()) or "nothing"
+            dropped = self.report.dropped.items()
+            reasons = "; ".join(f"{n} x {reason}" for reason, n in dropped) or "nothing"
             raise DataError(f"training data: expected conversations with something to learn, found {reasons}")
-        report = DataReport(
-            files=log.n_files,
-            conversations=len(self._kept),
-            tokens=sum(len(one.tokens) for one in self._kept),
-            trained=sum(int(np.count_nonzero(one.turns)) for one in self._kept),
-            cut=self._n_cut,
-            dropped=self._dropped,
-            skipped=log.skipped,
-        )
-        return Data(self._kept, report)
+        return Data(self._kept, self.report)
 
     def _take_chat(self, chat: Chat) -> None:
         if self._encoder is None:
@@ -229,31 +181,23 @@ class _Loader:
         tokens = np.array([*self._bos, *piece], np.int32)
         self._keep(tokens, self._everything(tokens))
 
-    def _take_written(self, record: Written) -> None:
-        tokens = self._checked([*record.tokens], record.place)
+    def _take_recorded(self, record: Recorded) -> None:
+        n_vocab, largest = self._engine.n_vocab, max(record.tokens, default=0)
+        if largest >= n_vocab:
+            raise DataError(
+                f"{record.place}: expected token ids below {n_vocab}, found {largest}; these answers are "
+                "from a model with another vocabulary"
+            )
+        tokens = np.array(record.tokens, np.int32)
         turns = np.zeros(len(tokens), np.int16)
         for number, (begin, end) in enumerate(record.turns, 1):
             turns[begin:end] = number
-        asked = token_hash(tokens[: record.turns[0][0]])
-        if asked in self._asked:
-            self._drop("questions that were already asked")
-            return
-        self._asked.add(asked)
-        self._keep_chat(tokens, turns)
-
-    def _checked(self, ids: list[int], place: str) -> Tokens:
-        n_vocab, tokens = self._engine.n_vocab, np.array(ids, np.int32)
-        if tokens.size and int(tokens.max()) >= n_vocab:
-            raise DataError(
-                f"{place}: expected token ids below {n_vocab}, found {int(tokens.max())}; these answers "
-                "are from a model with another vocabulary"
-            )
-        return tokens
-
-    def _take_recorded(self, record: Recorded) -> None:
-        tokens = self._checked([*record.prompt, *record.answer], record.place)
-        turns = np.zeros(len(tokens), np.int16)
-        turns[len(record.prompt) :] = 1
+        if record.is_own:
+            asked = token_hash(tokens[: record.turns[0][0]])
+            if asked in self._asked:
+                self._drop("questions that were already asked")
+                return
+            self._asked.add(asked)
         self._keep_chat(tokens, turns)
 
     def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
@@ -269,7 +213,7 @@ class _Loader:
     def _keep(self, tokens: Tokens, turns: Turns, n_prompt: int = 0) -> None:
         if len(tokens) > self._n_ctx:
             tokens, turns = tokens[: self._n_ctx], turns[: self._n_ctx]
-            self._n_cut += 1
+            self.report.cut += 1
         trained = np.flatnonzero(turns)
         if trained.size < MIN_TRAINED:
             self._drop("fewer than two tokens to learn within the context")
@@ -282,9 +226,12 @@ class _Loader:
             return
         self._seen.add(digest)
         self._kept.append(TrainText(tokens, turns, min(n_prompt, end)))
+        self.report.conversations += 1
+        self.report.tokens += end
+        self.report.trained += trained.size
 
-    def _drop(self, reason: str, n: int = 1) -> None:
-        self._dropped[reason] = self._dropped.get(reason, 0) + n
+    def _drop(self, reason: str) -> None:
+        self.report.dropped[reason] += 1
 
 
 def _blocks(text: str) -> Iterator[str]:

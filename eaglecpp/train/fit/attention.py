@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Attention", "Layout", "attention_for", "dense", "dense_weights", "merged", "mix", "takes_mask"]
+__all__ = ["Attention", "Layout", "attention_for", "dense", "merged", "takes_mask"]
 
 
 @dataclass(frozen=True)
@@ -88,32 +88,20 @@ def dense(
     layout: Layout,
 ) -> Tensor:
     """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
-    out = [q[:, :0]]
+    scale, out = q.shape[2] ** -0.5, [q[:, :0]]
     for part in layout.parts():
         mine = part.queries
-        weights = dense_weights(q[:, mine], k0[:, part.keys], [k[:, mine] for k in later_k], part)
-        out.append(mix(weights, v0[:, part.keys], [v[:, mine] for v in later_v]).to(q.dtype))
+        q32 = q[:, mine].float() * scale
+        scores = q32 @ k0[:, part.keys].float().transpose(-1, -2)
+        scores = scores.masked_fill(part.future(q.device), float("-inf"))
+        own = [(q32 * k[:, mine].float()).sum(-1, keepdim=True) for k in later_k]
+        both = torch.cat([scores, *own], dim=-1).softmax(-1)
+        weights, *of_later = torch.split(both, [scores.shape[-1], *[1] * len(own)], dim=-1)
+        mixed = weights @ v0[:, part.keys].float()
+        for weight, v in zip(of_later, later_v, strict=True):
+            mixed = mixed + weight * v[:, mine].float()
+        out.append(mixed.to(q.dtype))
     return torch.cat(out, dim=1)
-
-
-def dense_weights(q: Tensor, k0: Tensor, later_k: Sequence[Tensor], part: Part) -> Tensor:
-    """Where the rows of one sample look: fp32 [n_heads, n_rows, n_keys + n_later], block 0 before the row's
-    own later entries; each row sums to one.
-    """
-    q32, scale = q.float(), q.shape[2] ** -0.5
-    scores = q32 @ k0.float().transpose(-1, -2) * scale
-    scores = scores.masked_fill(part.future(q.device), float("-inf"))
-    own = [(q32 * k.float()).sum(-1, keepdim=True) * scale for k in later_k]
-    return torch.cat([scores, *own], dim=-1).softmax(-1)
-
-
-def mix(weights: Tensor, v0: Tensor, later_v: Sequence[Tensor]) -> Tensor:
-    """The values at `dense_weights`, fp32."""
-    n_keys = v0.shape[1]
-    out = weights[..., :n_keys] @ v0.float()
-    for i, v in enumerate(later_v):
-        out = out + weights[..., n_keys + i, None] * v.float()
-    return out
 
 
 def merged(

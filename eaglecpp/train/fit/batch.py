@@ -59,6 +59,11 @@ class Batch:
     places: tuple[Tensor, ...]
     weights: tuple[float, ...]
 
+    @property
+    def n_steps(self) -> int:
+        """Of training-time test."""
+        return len(self.counted)
+
     def without_loss(self) -> Batch:
         """The same batch with no counted row: what a process without data computes."""
         none = tuple(rows[:0] for rows in self.counted)

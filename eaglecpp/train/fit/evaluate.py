@@ -58,7 +58,7 @@ def evaluate(
     sums = torch.zeros(2, depth, device=device)  # accepted, reached
     for micro in micro_batches(indices, source.lengths, n_tokens, ranks.rank, ranks.n):
         batch = make_batch([source.sample(i) for i in micro], draft_ids, depth, device, every)
-        sums += torch.from_numpy(_walk(batch, model.drafts(batch, depth))).to(sums)
+        sums += torch.from_numpy(_walk(batch, model.drafts(batch))).to(sums)
     accepted, reached = ranks.sum(sums).cpu()
     n_rounds = int(reached[0])
     rates = (accepted / reached.clamp(min=1)).tolist()

@@ -51,39 +51,9 @@ matrices in a row, and the engine rounds what it multiplies them with as well.
 
 def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     """`config.json`. facts: the training's own record, kept under `eaglecpp`."""
-    if spec.fuses_embedding:
-        return {
-            "architectures": ["LlamaForCausalLM"],
-            "model_type": "llama",
-            **_layer_config(spec),
-            "bias": False,
-            "eaglecpp": dict(facts),
-        }
-    return {
-        "architectures": ["LlamaForCausalLMEagle3"],
+    config: dict[str, Any] = {
+        "architectures": ["LlamaForCausalLM" if spec.fuses_embedding else "LlamaForCausalLMEagle3"],
         "model_type": "llama",
-        **_layer_config(spec),
-        "target_hidden_size": spec.target_hidden_size,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "attention_bias": False,
-        "mlp_bias": False,
-        "fc_norm": spec.fc_norm,
-        "norm_output": spec.norm_output,
-        "norm_before_fc": spec.norm_before_fc,
-        "norm_before_residual": spec.norm_before_residual,
-        "num_aux_hidden_states": spec.n_aux,
-        "eagle_aux_hidden_state_layer_ids": list(spec.aux_layers),
-        "eagle_config": {
-            "use_aux_hidden_state": True,
-            "eagle_aux_hidden_state_layer_ids": [k - 1 for k in spec.aux_layers],
-        },
-        "eaglecpp": dict(facts),
-    }
-
-
-def _layer_config(spec: DraftSpec) -> dict[str, Any]:
-    """What every decoder layer's config has."""
-    return {
         "hidden_size": spec.hidden_size,
         "intermediate_size": spec.intermediate_size,
         "num_hidden_layers": spec.n_layers,
@@ -98,7 +68,25 @@ def _layer_config(spec: DraftSpec) -> dict[str, Any]:
         "rope_scaling": _rope_scaling(spec),
         "tie_word_embeddings": False,
         "torch_dtype": "bfloat16",
+        "eaglecpp": dict(facts),
     }
+    if spec.fuses_embedding:
+        return config | {"bias": False}
+    switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+    return (
+        config
+        | {name: getattr(spec, name) for name in ("target_hidden_size", "draft_vocab_size", *switches)}
+        | {
+            "attention_bias": False,
+            "mlp_bias": False,
+            "num_aux_hidden_states": spec.n_aux,
+            "eagle_aux_hidden_state_layer_ids": list(spec.aux_layers),
+            "eagle_config": {
+                "use_aux_hidden_state": True,
+                "eagle_aux_hidden_state_layer_ids": [k - 1 for k in spec.aux_layers],
+            },
+        }
+    )
 
 
 def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
@@ -218,9 +206,9 @@ def _here(
         exact.head.copy_(model.head.cpu())
     batch = make_batch([sample], vocab.draft_ids, _N_STEPS, torch.device("cpu"))
     row = len(sample.tokens) - 2 - _N_STEPS
-    stored = None if rounded is None else StoredWeights(exact, rounded, torch.get_num_threads())
+    stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
-        return np.stack([step[row].numpy() for step in exact.logits(batch, _N_STEPS)])
+        return np.stack([step[row].numpy() for step in exact.logits(batch)])
 
 
 def _engine(

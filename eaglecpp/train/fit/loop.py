@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -83,8 +83,7 @@ class Hyper:
     """What a resumed run must have in common with the first one.
 
     n_steps: of training-time test; later_every: its later steps run one row in so many; batch_tokens: least
-    tokens of an optimiser step; warmup: share of the run; step_decay: weight of a step over that of the one
-    before; seed: of the order of the data.
+    tokens of an optimiser step; warmup: share of the run; seed: of the order of the data.
     """
 
     n_steps: int
@@ -93,7 +92,6 @@ class Hyper:
     warmup: float = 0.03
     weight_decay: float = 0.01
     clip: float = 1.0
-    step_decay: float = 0.8
     later_every: int = 1
     seed: int = 1
 
@@ -207,8 +205,6 @@ class Trainer:
         self.train, self.held_out = list(parts[0]), list(parts[1])
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
-        # one of several processes cannot leave a step on its own
-        self.source = source if self.ranks.n > 1 else _Stoppable(source, reporter)
         self.device = model.fc.device
         chosen = hyper.later_every > 1 or takes_mask(self.device)
         self._every = hyper.later_every if chosen else None
@@ -221,12 +217,10 @@ class Trainer:
         self._lengths = source.lengths
         self._all_held_out = self.held_out
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
-        self._kept = _Kept(self.source)
+        self.source = _Samples(source, reporter, self.held_out, is_alone=self.ranks.n == 1)
         self._train_lengths = [self._lengths[i] for i in self.train]
-        self._n_tokens = sum(self._train_lengths)
         self._began = self._saved = time.monotonic()
         self._save_seconds = _SAVE_SECONDS[0]
-        self._evaluated_at = -1
 
     def resume(self) -> None:
         """Takes up the saved state. Raises TrainError without one, MismatchError for one of another run."""
@@ -253,38 +247,39 @@ class Trainer:
 
     def _run(self) -> str:
         """Why it ended."""
-        reason = "budget"
+        reason, p = "budget", self.progress
+        steps = self._steps()
         while self.share() < 1.0:
-            steps = epoch_steps(
-                self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, self.progress.epoch
-            )
-            for step in steps[self.progress.position :]:
-                if self.ranks.any(self.reporter.stop(), self.device):
-                    return "stopped"
-                self._step([self.train[i] for i in step])
-                if self._evaluation_due():
-                    self._evaluate()
-                    if self.limits.patience and self.progress.since_best >= self.limits.patience:
-                        reason = "patience"
-                        break
-                if time.monotonic() - self._saved > self._save_seconds:
-                    self._save()
-                    self._save_seconds = min(2 * self._save_seconds, _SAVE_SECONDS[1])
-                if self.share() >= 1.0:
+            if self.ranks.any(self.reporter.stop(), self.device):
+                return "stopped"
+            self._step(next(steps))
+            if self._evaluation_due():
+                self._evaluate()
+                if self.limits.patience and p.since_best >= self.limits.patience:
+                    reason = "patience"
                     break
-            else:
-                self.progress.epoch += 1
-                self.progress.position = self.progress.epoch_tokens = 0
-                continue
-            break
-        if self.held_out and self._evaluated_at != self.progress.step:
+            if time.monotonic() - self._saved > self._save_seconds:
+                self._save()
+                self._save_seconds = min(2 * self._save_seconds, _SAVE_SECONDS[1])
+        if self.held_out and [row[0] for row in p.evaluations[-1:]] != [p.step]:
             self._evaluate()
         return reason
+
+    def _steps(self) -> Iterator[list[int]]:
+        """The samples of each step from here on, one epoch after another."""
+        p = self.progress
+        while True:
+            yield from self._epoch(p.epoch)[p.position :]
+            p.epoch, p.position, p.epoch_tokens = p.epoch + 1, 0, 0
+
+    def _epoch(self, epoch: int) -> list[list[int]]:
+        order = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, epoch)
+        return [[self.train[i] for i in step] for step in order]
 
     def share(self) -> float:
         """Share of the budget that is spent."""
         p = self.progress
-        epochs = p.epoch + p.epoch_tokens / max(self._n_tokens, 1)
+        epochs = p.epoch + p.epoch_tokens / max(sum(self._train_lengths), 1)
         return self.ranks.agree(self.budget.progress(p.step, epochs, p.seconds), self.device)
 
     def load_best(self) -> None:
@@ -300,22 +295,19 @@ class Trainer:
             return None
         held_out = _up_to(self._all_held_out, self._lengths, n_tokens)
         trained = _up_to(self._trained(), self._lengths, sum(self._lengths[i] for i in held_out))
-        kept = self._kept if held_out == self.held_out else self.source
+        return Comparison(self._acceptance(held_out), self._acceptance(trained))
+
+    def _acceptance(self, indices: Sequence[int], ranks: Ranks | None = None) -> Acceptance:
         depth, n_most = self.limits.depth, self.limits.micro_tokens
         with self._computing():
-            return Comparison(
-                evaluate(self.model, kept, held_out, self.draft_ids, depth, n_most),
-                evaluate(self.model, self.source, trained, self.draft_ids, depth, n_most),
-            )
+            return evaluate(self.model, self.source, indices, self.draft_ids, depth, n_most, ranks)
 
     def _trained(self) -> list[int]:
         """The samples that steps have seen, in an order that has nothing to do with that of the data."""
-        seen = list(range(len(self.train)))
+        seen = self.train
         if self.progress.epoch == 0:
-            steps = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, 0)
-            seen = [i for step in steps[: self.progress.position] for i in step]
-        order = np.random.default_rng(self.hyper.seed).permutation(len(seen))
-        return [self.train[seen[i]] for i in order]
+            seen = [i for step in self._epoch(0)[: self.progress.position] for i in step]
+        return [seen[i] for i in np.random.default_rng(self.hyper.seed).permutation(len(seen))]
 
     def _step(self, indices: Sequence[int]) -> None:
         """One optimiser step over some conversations."""
@@ -355,7 +347,7 @@ class Trainer:
                 batch = batch.without_loss()
             last = i == len(micros) - 1 or not micros
             with contextlib.nullcontext() if last or self.ranks.n == 1 else self.wrapped.no_sync():  # type: ignore[operator]
-                sums: Sums = self.wrapped(batch, n)
+                sums: Sums = self.wrapped(batch)
                 sums.loss.backward()  # type: ignore[no-untyped-call]
             sums = Sums(sums.loss.detach(), *sums[1:])
             total = sums if total is None else Sums(*(a + b for a, b in zip(total, sums, strict=True)))
@@ -372,17 +364,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         p = self.progress
-        self._evaluated_at = p.step
-        with self._computing():
-            found = evaluate(
-                self.model,
-                self._kept,
-                self.held_out,
-                self.draft_ids,
-                self.limits.depth,
-                self.limits.micro_tokens,
-                self.ranks,
-            )
+        found = self._acceptance(self.held_out, self.ranks)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
         # the last weights have had the low learning rates, which an evaluation this short need not show
@@ -430,44 +412,29 @@ class _Stopped(KeyboardInterrupt):
     """The reporter wants to end now."""
 
 
-class _Stoppable:
-    """A source that gives no more samples when the reporter wants to end: capturing them is what takes long
-    in a step or an evaluation.
+class _Samples:
+    """A source that gives no more samples when the reporter wants to end (one of several processes cannot
+    leave a step on its own): capturing them is what takes long in a step or an evaluation. Those of the
+    evaluations are captured once.
     """
 
-    def __init__(self, source: FeatureSource, reporter: Reporter) -> None:
-        self._source = source
-        self._reporter = reporter
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Of the source."""
-        return self._source.lengths
+    def __init__(
+        self, source: FeatureSource, reporter: Reporter, kept: Sequence[int], *, is_alone: bool
+    ) -> None:
+        self.lengths = source.lengths
+        self._source, self._reporter, self._is_alone = source, reporter, is_alone
+        self._kept: dict[int, Sample | None] = dict.fromkeys(kept)
 
     def sample(self, index: int) -> Sample:
         """Raises _Stopped."""
-        if self._reporter.stop():
-            raise _Stopped
-        return self._source.sample(index)
-
-
-class _Kept:
-    """The samples of the evaluations, which would otherwise be captured anew for each one."""
-
-    def __init__(self, source: FeatureSource) -> None:
-        self._source = source
-        self._samples: dict[int, Sample] = {}
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        """Of the source."""
-        return self._source.lengths
-
-    def sample(self, index: int) -> Sample:
-        """From memory the second time."""
-        if index not in self._samples:
-            self._samples[index] = self._source.sample(index)
-        return self._samples[index]
+        sample = self._kept.get(index)
+        if sample is None:
+            if self._is_alone and self._reporter.stop():
+                raise _Stopped
+            sample = self._source.sample(index)
+            if index in self._kept:
+                self._kept[index] = sample
+        return sample
 
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:

@@ -44,13 +44,15 @@ _GRADIENT_BYTES = 128 << 20
 """Of the logits' gradient at a time."""
 _LABEL_SHARE = 0.75
 """Of the tokens looked at, those taken for what the labels say of them."""
+_STEP_DECAY = 0.8
+"""Weight of a step over that of the one before."""
 _LK_DECAY = 3.0
 """How fast cross-entropy makes room for acceptance, the paper's best value."""
 
 
-def step_weights(n_steps: int, decay: float) -> list[float]:
-    """Weight of each step's rows: decay^k, over their sum."""
-    raw = [decay**k for k in range(n_steps)]
+def step_weights(n_steps: int) -> list[float]:
+    """Weight of each step's rows, over their sum."""
+    raw = [_STEP_DECAY**k for k in range(n_steps)]
     return [w / sum(raw) for w in raw]
 
 

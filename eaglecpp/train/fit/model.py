@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eaglecpp.convert import DraftSpec
-from eaglecpp.train.fit.attention import Attention, attention_for
+from eaglecpp.train.fit.attention import attention_for
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
 from eaglecpp.train.fit.rope import inv_freq, rotate
@@ -47,23 +47,18 @@ class Sums(NamedTuple):
     counts: Tensor
 
 
-class Step(NamedTuple):
-    """The states of one step, [n_rows, n_embd]: `normed` is what the head reads."""
-
-    normed: Tensor
-    hidden: Tensor
-
-
-class DeepLayer(nn.Module):
-    """Weights of a layer after the first; `DraftModel` computes with them. Without `o` and `down`, which are
-    zero in a new one, it changes nothing.
+class Layer(nn.Module):
+    """Weights of a layer; `DraftModel` computes with them. The first one of EAGLE-3 reads the embedding,
+    normed by `attn_norm`, beside the state, normed by `hidden_norm`; that of EAGLE-1 has no norms there.
     """
 
-    def __init__(self, spec: DraftSpec) -> None:
+    def __init__(self, spec: DraftSpec, index: int) -> None:
         super().__init__()
         n_embd, n_q = spec.hidden_size, spec.n_heads * spec.head_dim
-        self.attn_norm = _ones(n_embd)
-        self.qkv = _matrix(n_q + 2 * spec.n_kv_heads * spec.head_dim, n_embd)
+        is_wide = index == 0 and not spec.fuses_embedding
+        self.attn_norm = _ones(n_embd) if index or is_wide else None
+        self.hidden_norm = _ones(n_embd) if is_wide else None
+        self.qkv = _matrix(n_q + 2 * spec.n_kv_heads * spec.head_dim, n_embd * (2 if is_wide else 1))
         self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
         self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
         self.o = _matrix(n_embd, n_q)
@@ -82,33 +77,21 @@ class DraftModel(nn.Module):
         *,
         share_head: bool,
         dtype: torch.dtype,
-        decay: float = 0.8,
         loss_vocab: int = 0,
         loss: Loss = "cross-entropy",
     ) -> None:
-        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; decay: weight of a step over that of
-        the one before; loss_vocab: tokens that the loss looks at; loss: see `head_loss` for
-        both. Weights start at random or one and are meant to be filled by `load_state_dict`.
+        """embedding: f32 [n_vocab, n_embd]; dtype: of the computation; loss_vocab: tokens that the loss
+        looks at; loss: see `head_loss` for both. Weights start at random or one.
         """
         super().__init__()
-        self.spec, self.dtype, self.decay, self.share_head = spec, dtype, decay, share_head
+        self.spec, self.dtype, self.share_head = spec, dtype, share_head
         self.loss_vocab, self.loss = loss_vocab, loss
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
-        self.n_q, self.n_kv = spec.n_heads * spec.head_dim, spec.n_kv_heads * spec.head_dim
         is_first = spec.fuses_embedding  # EAGLE-1
         self.fc = _matrix(n_embd, 2 * n_embd if is_first else n_feature)
         self.fc_norm = _ones(n_feature) if spec.fc_norm else None
         self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
-        self.embed_norm = None if is_first else _ones(n_embd)
-        self.hidden_norm = None if is_first else _ones(n_embd)
-        self.qkv = _matrix(self.n_q + 2 * self.n_kv, n_embd if is_first else 2 * n_embd)
-        self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        self.o = _matrix(n_embd, self.n_q)
-        self.mlp_norm = _ones(n_embd)
-        self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
-        self.down = _matrix(n_embd, spec.intermediate_size)
-        self.deep = nn.ModuleList(DeepLayer(spec) for _ in range(1, spec.n_layers))
+        self.layers = nn.ModuleList(Layer(spec, index) for index in range(spec.n_layers))
         self.norm = None if is_first else _ones(n_embd)
         self.head = _matrix(spec.draft_vocab_size, n_embd)
         self.head.requires_grad_(not share_head)
@@ -116,15 +99,15 @@ class DraftModel(nn.Module):
         self.register_buffer("embedding", embedding.to(dtype), persistent=False)
         self.inv_freq = inv_freq(spec)
 
-    def forward(self, batch: Batch, n_steps: int) -> Sums:
+    def forward(self, batch: Batch) -> Sums:
         """Loss and hits of all counted rows of a batch."""
-        weights = step_weights(n_steps, self.decay)
+        weights = step_weights(batch.n_steps)
         states, at, weight = [], [], []
-        for k, step in enumerate(self.steps(batch, n_steps)):
-            states.append(step.normed.index_select(0, batch.places[k]))
+        for k, normed in enumerate(self.steps(batch)):
+            states.append(normed.index_select(0, batch.places[k]))
             at.append(batch.counted[k] + 1 + k)
             weight.append(torch.full((len(at[-1]),), batch.weights[k], device=at[-1].device) * weights[k])
-        counts = torch.tensor([len(rows) for rows in batch.counted[:n_steps]], device=batch.tokens.device)
+        counts = torch.tensor([len(rows) for rows in batch.counted], device=batch.tokens.device)
         if not counts.any():
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
             return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
@@ -143,36 +126,36 @@ class DraftModel(nn.Module):
         return Sums(loss, row_weight.sum(), hits, counts)
 
     @torch.no_grad()
-    def drafts(self, batch: Batch, n_steps: int) -> list[Tensor]:
+    def drafts(self, batch: Batch) -> list[Tensor]:
         """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
         head = self.head.to(self.dtype)
         hits = []
-        for k, step in enumerate(self.steps(batch, n_steps)):
-            states = step.normed.index_select(0, batch.places[k])
+        for k, normed in enumerate(self.steps(batch)):
+            states = normed.index_select(0, batch.places[k])
             best = torch.cat([(part @ head.T).argmax(-1) for part in torch.split(states, 1024)])
             hits.append(best == batch.best[batch.counted[k] + 1 + k])
         return hits
 
-    def logits(self, batch: Batch, n_steps: int) -> list[Tensor]:
+    def logits(self, batch: Batch) -> list[Tensor]:
         """For each step the draft logits of its rows, [n_rows, n_draft_vocab]."""
-        return [F.linear(step.normed, self.head.to(self.dtype)) for step in self.steps(batch, n_steps)]
+        return [F.linear(normed, self.head.to(self.dtype)) for normed in self.steps(batch)]
 
-    def steps(self, batch: Batch, n_steps: int, attention: Attention | None = None) -> Iterator[Step]:
-        """The steps one after another, over the rows of `batch.run`. Without it the last 2 + k of each sample
-        at step k have no label and no meaning, and as attention is causal nobody sees them. (Rows are picked
-        by `index_select`: in bf16 the gradient of an index takes ten times as long.)
-        attention: in place of the device's fastest, for those who want to watch.
+    def steps(self, batch: Batch) -> Iterator[Tensor]:
+        """What the head reads at each step, [n_rows, n_embd], over the rows of `batch.run`. Without it the
+        last 2 + k of each sample at step k have no label and no meaning, and as attention is causal nobody
+        sees them. (Rows are picked by `index_select`: in bf16 the gradient of an index takes ten times as
+        long.)
         """
         spec, w, run = self.spec, self._copies(), batch.run
-        n_embd, n_tokens = spec.hidden_size, len(batch.features)
-        attention = attention or attention_for(batch.tokens.device, self.dtype)
+        n_embd, n_tokens, n_steps = spec.hidden_size, len(batch.features), batch.n_steps
+        attention = attention_for(batch.tokens.device, self.dtype)
         # of a sample's last rows these are the next sample's: rows without meaning, as above
         from_tokens = self._from_tokens(F.pad(batch.tokens, (0, n_steps)), w)
         state = self._fuse(batch.features, w)
         # turning by places in the batch is as good as by places in the sample: only differences matter
         cos, sin = self._rotation(n_tokens + n_steps)
         caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(spec.n_layers)]
-        deep = [_of_layer(w, i) for i in range(len(self.deep))]
+        layers = [_of_layer(w, i) for i in range(spec.n_layers)]
         for k in range(n_steps):
             layout = batch.layout
             if k and run is not None:
@@ -184,8 +167,8 @@ class DraftModel(nn.Module):
             else:
                 at = slice(k, k + n_tokens)
                 from_token, angles = from_tokens[1 + k : 1 + k + n_tokens], (cos[at], sin[at])
-            qkv, hidden = self._layer_input(from_token, state, w)
-            for i, (cache, layer) in enumerate(zip(caches, [w, *deep], strict=True)):
+            qkv, hidden = self._layer_input(from_token, state, w, layers[0])
+            for i, (cache, layer) in enumerate(zip(caches, layers, strict=True)):
                 if i:
                     normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], spec.rms_norm_eps)
                     qkv = F.linear(normed, layer["qkv"])
@@ -194,14 +177,14 @@ class DraftModel(nn.Module):
                 first, *later = cache
                 seen = attention(q, *first, [a for a, _ in later], [b for _, b in later], layout)
                 seen = seen.transpose(0, 1).flatten(1)
-                if k == 0 and run is not None and i == len(deep):  # the layers before need all keys
+                if k == 0 and run is not None and layer is layers[-1]:  # those before need all keys
                     seen, hidden = (x.index_select(0, run.first) for x in (seen, hidden))
                 hidden = hidden + F.linear(seen, layer["o"])
                 hidden = hidden + self._mlp(hidden, layer)
             out = hidden
             if self.norm is not None:
                 out = F.rms_norm(hidden, (n_embd,), w["norm"], spec.rms_norm_eps)
-            yield Step(out, hidden)
+            yield out
             state = out if spec.norm_output else hidden
 
     def _copies(self) -> dict[str, Tensor]:
@@ -212,10 +195,10 @@ class DraftModel(nn.Module):
         n_embd = self.spec.hidden_size
         w: dict[str, Tensor] = dict(self.named_parameters())
         del w["head"]
-        whole = w.pop("fc" if self.spec.fuses_embedding else "qkv")
+        whole = w.pop("fc" if self.spec.fuses_embedding else "layers.0.qkv")
         w["from_token"], w["from_state"] = torch.split(whole, n_embd, dim=1)
         if not self.spec.fuses_embedding:
-            w["from_token"] = w["from_token"] * w.pop("embed_norm")
+            w["from_token"] = w["from_token"] * w.pop("layers.0.attn_norm")
             norm = w.pop("input_norm", None) if self.fc_norm is None else w.pop("fc_norm")
             w["fc"] = w["fc"] if norm is None else w["fc"] * norm
         return {name: p.to(self.dtype) for name, p in w.items()}
@@ -227,13 +210,15 @@ class DraftModel(nn.Module):
             embedded = F.rms_norm(embedded, (self.spec.hidden_size,), None, self.spec.rms_norm_eps)
         return F.linear(embedded, w["from_token"])
 
-    def _layer_input(self, from_token: Tensor, state: Tensor, w: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def _layer_input(
+        self, from_token: Tensor, state: Tensor, w: dict[str, Tensor], layer: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """q, k and v side by side, and the residual."""
         spec = self.spec
         if spec.fuses_embedding:
             fused = from_token + F.linear(state, w["from_state"])
-            return F.linear(fused, w["qkv"]), fused
-        normed = F.rms_norm(state, (spec.hidden_size,), w["hidden_norm"], spec.rms_norm_eps)
+            return F.linear(fused, layer["qkv"]), fused
+        normed = F.rms_norm(state, (spec.hidden_size,), layer["hidden_norm"], spec.rms_norm_eps)
         residual = normed if spec.norm_before_residual else state
         return from_token + F.linear(normed, w["from_state"]), residual
 
@@ -257,7 +242,7 @@ class DraftModel(nn.Module):
         spec, n_heads = self.spec, self.spec.n_heads
         heads = qkv.view(len(qkv), n_heads + 2 * spec.n_kv_heads, spec.head_dim)
         qk, v = heads[:, : n_heads + spec.n_kv_heads], heads[:, n_heads + spec.n_kv_heads :]
-        if self.q_norm is not None:
+        if spec.qk_norm:
             q = F.rms_norm(qk[:, :n_heads], (spec.head_dim,), w["q_norm"], spec.rms_norm_eps)
             k = F.rms_norm(qk[:, n_heads:], (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
             qk = torch.cat([q, k], dim=1)
@@ -279,8 +264,8 @@ class DraftModel(nn.Module):
 
 
 def _of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
-    """The weights of `deep[index]` by their own names."""
-    prefix = f"deep.{index}."
+    """The weights of `layers[index]` by their own names."""
+    prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
 

@@ -16,7 +16,7 @@ from eaglecpp.files import replaced
 
 __all__ = ["check_same_run", "load_state", "save_state"]
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 def save_state(path: Path, state: Mapping[str, Any]) -> None:
@@ -34,7 +34,10 @@ def load_state(path: Path) -> dict[str, Any]:
     except (OSError, RuntimeError, EOFError, zipfile.BadZipFile, pickle.UnpicklingError) as error:
         raise TrainError(f"{path}: expected the state of a training, cannot read it: {error}") from error
     if not isinstance(state, dict) or state.get("format") != _FORMAT:
-        raise TrainError(f"{path}: expected the state of a training in format {_FORMAT}, found another")
+        raise TrainError(
+            f"{path}: expected the state of a training in format {_FORMAT}, found another; begin anew in "
+            "another folder, or delete this one"
+        )
     return state
 
 

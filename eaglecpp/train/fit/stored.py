@@ -30,11 +30,10 @@ _N_ROWS = 256
 class StoredWeights:
     """Lends the trained matrices of a model their stored values. Vectors are stored as they are."""
 
-    def __init__(self, model: nn.Module, plan: TypePlan, n_threads: int) -> None:
-        """n_threads: of the quantiser."""
+    def __init__(self, model: nn.Module, plan: TypePlan) -> None:
         self._plan = plan
         self._matrices = {name: p for name, p in model.named_parameters() if p.requires_grad and p.ndim == 2}
-        self._pool = ThreadPoolExecutor(n_threads)
+        self._pool = ThreadPoolExecutor(torch.get_num_threads())
         self._stored = {name: torch.empty_like(p.data) for name, p in self._matrices.items()}
 
     @contextlib.contextmanager

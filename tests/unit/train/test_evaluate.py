@@ -20,10 +20,9 @@ class Scripted(DraftModel):
 
     script: dict[int, int]
 
-    def drafts(self, batch: Batch, n_steps: int) -> list[torch.Tensor]:
+    def drafts(self, batch: Batch) -> list[torch.Tensor]:
         return [
-            torch.tensor([k != self.script[int(row)] for row in rows])
-            for k, rows in enumerate(batch.counted[:n_steps])
+            torch.tensor([k != self.script[int(row)] for row in rows]) for k, rows in enumerate(batch.counted)
         ]
 
 

@@ -210,7 +210,9 @@ def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget)
     assert torch.equal(state["head"], torch.from_numpy(target.weights["lm_head.weight"])[ids])
     assert torch.equal(state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
     again, other = from_target(file, spec, ids, seed=1).state, from_target(file, spec, ids, seed=2).state
-    assert torch.equal(state["qkv"], again["qkv"]) and not torch.equal(state["qkv"], other["qkv"])
+    assert torch.equal(state["layers.0.qkv"], again["layers.0.qkv"]) and not torch.equal(
+        state["layers.0.qkv"], other["layers.0.qkv"]
+    )
 
 
 def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -> None:
@@ -222,13 +224,13 @@ def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -
     last = {name: torch.from_numpy(w) for name, w in target.weights.items() if ".layers.6." in name}
     attention = "model.layers.6.self_attn"
     expected = torch.cat([last[f"{attention}.{x}_proj.weight"] for x in "qkv"])
-    assert torch.equal(start.state["qkv"][:, spec.hidden_size :], expected)
-    assert torch.equal(start.state["down"], last["model.layers.6.mlp.down_proj.weight"])
+    assert torch.equal(start.state["layers.0.qkv"][:, spec.hidden_size :], expected)
+    assert torch.equal(start.state["layers.0.down"], last["model.layers.6.mlp.down_proj.weight"])
     assert torch.equal(start.state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
     assert any("last block" in note for note in start.notes)
     random = from_target(file, spec, np.arange(target.n_vocab), seed=1, random=True).state
     assert torch.equal(random["norm"], start.state["norm"])
-    assert not torch.equal(random["down"], start.state["down"])
+    assert not torch.equal(random["layers.0.down"], start.state["layers.0.down"])
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -238,19 +240,19 @@ def test_new_layers_change_nothing_until_they_are_trained(
     one, vocab = make_model(target)
     spec = with_layers(one.spec, 3)
     three = DraftModel(spec, one.embedding, share_head=False, dtype=torch.float32)
-    added = new_layers(read_gguf(target.gguf), spec, range(2), 1, random=random)
+    added = new_layers(read_gguf(target.gguf), spec, range(1, 3), 1, random=random)
     three.load_state_dict(dict(one.state_dict()) | added)
     draft_ids = np.full(target.n_vocab, -1, np.int64)
     draft_ids[vocab.ids] = np.arange(len(vocab.ids))
     batch = make_batch([sample], draft_ids, 3, torch.device("cpu"))
     with torch.no_grad():
-        for found, expected in zip(three.logits(batch, 3), one.logits(batch, 3), strict=True):
+        for found, expected in zip(three.logits(batch), one.logits(batch), strict=True):
             assert torch.equal(found, expected)
-    three(batch, 3).loss.backward()
-    for layer in three.deep:  # what they add can be learnt at once
+    three(batch).loss.backward()
+    for layer in three.layers[1:]:  # what they add can be learnt at once
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
-    assert torch.equal(added["deep.1.gate_up"][: len(block)], block) is not random
+    assert torch.equal(added["layers.2.gate_up"][: len(block)], block) is not random
 
 
 def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:
@@ -267,7 +269,7 @@ def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(target: TinyT
     file = read_gguf(target.gguf)
     spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), intermediate_size=96)
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
-    assert start.state["down"].shape == (64, 96)
+    assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
 
 

@@ -25,7 +25,7 @@ def test_every_row_of_every_step_is_what_the_chain_at_that_anchor_drafts(kind: s
     samples = [make_sample(n, seed=n, n_aux=spec.n_aux) for n in (11, 14)]
     batch = make_batch(samples, draft_ids(), N_STEPS, CPU)
     with torch.no_grad():
-        logits = model.logits(batch, N_STEPS)
+        logits = model.logits(batch)
     drafter = reference(model)
     for sample, begin in zip(samples, (0, 11), strict=True):
         for anchor in range(len(sample.tokens) - 2):
@@ -38,9 +38,9 @@ def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
     model = random_model(KINDS["eagle31"])
     samples = [make_sample(13, 1, [0] * 4 + [1] * 6 + [0] * 3), make_sample(9, 2)]
     batch = make_batch(samples, draft_ids(), 3, CPU)
-    sums = model(batch, 3)
+    sums = model(batch)
     table, loss, weight, hits = draft_ids(), 0.0, 0.0, [0, 0, 0]
-    logits = [step.detach() for step in model.logits(batch, 3)]
+    logits = [step.detach() for step in model.logits(batch)]
     for sample, begin in zip(samples, (0, 13), strict=True):
         for k, raw in enumerate((1.0, 0.8, 0.64)):
             for p in range(len(sample.tokens) - 2 - k):
@@ -63,7 +63,7 @@ def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
 def test_a_batch_without_counted_rows_gives_zero_and_a_gradient_for_every_weight() -> None:
     model = random_model(KINDS["eagle31"])
     batch = make_batch([make_sample(8, 1, [0] * 8)], draft_ids(), 3, CPU)
-    sums = model(batch, 3)
+    sums = model(batch)
     sums.loss.backward()
     assert sums.loss.item() == 0.0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
@@ -75,7 +75,7 @@ def test_samples_of_a_batch_change_nothing_for_each_other() -> None:
 
     def losses(*batches: list[Sample]) -> list[torch.Tensor]:
         model.zero_grad()
-        total = sum(model(make_batch(b, draft_ids(), 3, CPU), 3).loss for b in batches)
+        total = sum(model(make_batch(b, draft_ids(), 3, CPU)).loss for b in batches)
         assert isinstance(total, torch.Tensor)
         total.backward()
         return [total, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
@@ -88,7 +88,7 @@ def test_bf16_computes_with_fp32_weights_and_gradients() -> None:
     exact, model = random_model(KINDS["eagle31"]), random_model(KINDS["eagle31"], torch.bfloat16)
     batch = make_batch([make_sample(30, 1)], draft_ids(), 3, CPU)
     for one in (exact, model):
-        one(batch, 3).loss.backward()
+        one(batch).loss.backward()
     for (name, a), (_, b) in zip(exact.named_parameters(), model.named_parameters(), strict=True):
         assert b.grad is not None and a.grad is not None and b.grad.dtype is torch.float32
         assert float((a.grad - b.grad).norm() / a.grad.norm()) < 0.1, name
@@ -97,7 +97,7 @@ def test_bf16_computes_with_fp32_weights_and_gradients() -> None:
 def test_a_shared_head_is_not_trained() -> None:
     spec = KINDS["eagle3"]
     model = DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=True, dtype=torch.float32)
-    model(make_batch([make_sample(12, 1)], draft_ids(), 2, CPU), 2).loss.backward()
+    model(make_batch([make_sample(12, 1)], draft_ids(), 2, CPU)).loss.backward()
     assert model.head.grad is None
     assert model.fc.grad is not None
 
@@ -118,14 +118,14 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
         results = []
         for batch in (thin, same):
             model.zero_grad()
-            sums = model(batch, N_STEPS)
+            sums = model(batch)
             sums.loss.backward()
             results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
         for found, expected in zip(*results, strict=True):
             # EAGLE-1 has no norms in its chain: gradients of hundreds
             atol = 1e-3 if kind == "eagle1" else 1e-5
             torch.testing.assert_close(found, expected, rtol=1e-4, atol=atol)
-        assert float(results[0][1]) == pytest.approx(float(model(whole, N_STEPS).weight), rel=1e-5)
+        assert float(results[0][1]) == pytest.approx(float(model(whole).weight), rel=1e-5)
         for k, rows in enumerate(thin.counted):
             assert not (k and seen[k] & set(rows.tolist()))
             seen[k] |= set(rows.tolist())
@@ -145,10 +145,10 @@ def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: 
     for every in (None, 1):
         batch = make_batch(samples, draft_ids(), n_steps, CPU, every)
         model.zero_grad()
-        sums = model(batch, n_steps)
+        sums = model(batch)
         sums.loss.backward()
         results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
-        results[-1].append(torch.cat(model.drafts(batch, n_steps)))
+        results[-1].append(torch.cat(model.drafts(batch)))
     assert batch.run is not None and len(batch.run.first) == 32 and len(batch.tokens) == 64
     rows = [1, 2, 3, 4, 8, 9, 21, 24, 25, 26] if chains == "some" else [2, 6]
     assert batch.run.first[: len(rows)].tolist() == batch.counted[0].tolist() == rows

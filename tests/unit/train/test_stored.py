@@ -52,7 +52,7 @@ def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, n_lay
     torch.manual_seed(3)
     model = DraftModel(spec, target_embedding(file), share_head=False, dtype=torch.float32)
     exact = copies(model)
-    with StoredWeights(model, parse_type(kind), 2).lent():
+    with StoredWeights(model, parse_type(kind)).lent():
         lent = copies(model)
     write_checkpoint(
         tmp_path / "d", model, DraftVocabulary(ids.astype(np.int64), target.n_vocab), {}, own_embedding=False
@@ -71,7 +71,7 @@ def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, n_lay
 def test_exact_weights_come_back_after_an_error() -> None:
     model = make_model()
     exact = copies(model)
-    with pytest.raises(ZeroDivisionError), StoredWeights(model, parse_type(COARSE), 1).lent():
+    with pytest.raises(ZeroDivisionError), StoredWeights(model, parse_type(COARSE)).lent():
         assert not torch.equal(model.fc, exact["fc"])
         raise ZeroDivisionError
     assert all(torch.equal(p, exact[name]) for name, p in model.named_parameters())
@@ -82,16 +82,16 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     tmp_path: Path, qat: bool
 ) -> None:
     model, source, hyper = make_model(), make_source(4), Hyper(n_steps=2, lr=0.01, batch_tokens=1000)
-    stored = StoredWeights(model, parse_type(COARSE), 1)
+    stored = StoredWeights(model, parse_type(COARSE))
     batch = make_batch([source.sample(i) for i in range(4)], draft_ids(), 2, torch.device("cpu"))
     with stored.lent() if qat else contextlib.nullcontext():
-        sums = model(batch, 2)
+        sums = model(batch)
         sums.loss.backward()
     optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
     optimizer.step(1 / sums.weight, hyper.lr * lr_factor(0.0, hyper.warmup))
 
     trained = make_model()
-    stored = StoredWeights(trained, parse_type(COARSE), 1)
+    stored = StoredWeights(trained, parse_type(COARSE))
     parts, limits = (range(4), range(0)), Limits(micro_tokens=1000)
     Trainer(
         trained,
@@ -115,7 +115,7 @@ def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, source = make_model(), make_source(4)
-    stored = StoredWeights(model, parse_type(COARSE), 1)
+    stored = StoredWeights(model, parse_type(COARSE))
     seen: list[torch.Tensor] = []
     drafts = model.drafts
 
