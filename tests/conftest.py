@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -100,6 +100,25 @@ def _is_local(address: Any) -> bool:
 @pytest.fixture
 def rng(pytestconfig: pytest.Config) -> np.random.Generator:
     return np.random.default_rng(pytestconfig.getoption("--seed"))
+
+
+@pytest.fixture
+def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`create(modelfile, name)`: a model in a store of the test's own; gives what was made. The test runs in
+    `tmp_path`.
+    """
+    for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "EAGLECPP_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+    monkeypatch.chdir(tmp_path)
+
+    def make(text: str, name: str = "tiny") -> Any:
+        from eaglecpp.modelfile import Modelfile, ModelName
+        from eaglecpp.store import Stores
+        from eaglecpp.store.create import create_model
+
+        return create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(text), tmp_path)
+
+    return make
 
 
 @pytest.fixture(scope="session")

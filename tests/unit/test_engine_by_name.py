@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine, Llama, ModelOptions, SamplingOptions
-from eaglecpp.modelfile import Modelfile, ModelName
-from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from helpers.lora import write_lora
 
 if TYPE_CHECKING:
@@ -23,23 +20,19 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.fixture
-def create(models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Create:
-    """`create("SYSTEM s")`: a stored model of the tiny pair with these lines; gives its name."""
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    monkeypatch.chdir(tmp_path)
+def named(models: Models, create: Callable[..., Any]) -> Create:
+    """`named("SYSTEM s")`: a stored model of the tiny pair with these lines; gives its name."""
 
     def make(*lines: str, draft: bool = True) -> str:
         first = [f"FROM {models.target}", *([f"DRAFT {models.draft}"] if draft else [])]
-        first += ["PARAMETER num_ctx 256", "PARAMETER num_thread 1"]
-        text = "\n".join([*first, *lines]) + "\n"
-        create_model(Stores.open(), ModelName.parse("tiny"), Modelfile.from_text(text), tmp_path)
+        create("\n".join([*first, "PARAMETER num_ctx 256", "PARAMETER num_thread 1", *lines, ""]))
         return "tiny"
 
     return make
 
 
-def test_the_drafter_and_the_parameters_come_with_it(create: Create) -> None:
-    name = create("PARAMETER temperature 0", "PARAMETER num_predict 9", "#eaglecpp: strategy chain:2")
+def test_the_drafter_and_the_parameters_come_with_it(named: Create) -> None:
+    name = named("PARAMETER temperature 0", "PARAMETER num_predict 9", "#eaglecpp: strategy chain:2")
     with Engine.open(name) as engine:
         result = engine.generate("ab")
         assert (engine.n_ctx, engine.model.n_threads, len(result.tokens)) == (256, 1, 9)
@@ -50,8 +43,8 @@ def test_the_drafter_and_the_parameters_come_with_it(create: Create) -> None:
         assert (engine.n_ctx, engine.generate("ab").tokens) == (128, result.tokens[:5])
 
 
-def test_what_is_given_overrides_it(create: Create, models: Models) -> None:
-    name = create(
+def test_what_is_given_overrides_it(named: Create, models: Models) -> None:
+    name = named(
         "PARAMETER num_predict 9", "PARAMETER temperature 0", "#eaglecpp: strategy chain:2", draft=False
     )
     with Engine.open(name) as engine:
@@ -65,8 +58,8 @@ def test_what_is_given_overrides_it(create: Create, models: Models) -> None:
         assert engine.model.n_ctx == 256
 
 
-def test_chat_uses_its_template_system_prompt_and_messages(create: Create) -> None:
-    name = create(
+def test_chat_uses_its_template_system_prompt_and_messages(named: Create) -> None:
+    name = named(
         "TEMPLATE [{{ .System }}|{{ .Prompt }}]",
         "SYSTEM Be brief.",
         "MESSAGE user one",
@@ -80,16 +73,16 @@ def test_chat_uses_its_template_system_prompt_and_messages(create: Create) -> No
         assert "Be brief." not in engine.detokenize(engine.chat_prompt(own), special=True)
 
 
-def test_a_pragma_chooses_the_template(create: Create) -> None:
-    with Engine.open(create("#eaglecpp: chat_template raw")) as engine:
+def test_a_pragma_chooses_the_template(named: Create) -> None:
+    with Engine.open(named("#eaglecpp: chat_template raw")) as engine:
         assert engine.detokenize(engine.chat_prompt(MESSAGES)) == "Hi"
 
 
 def test_adapters_come_with_it_even_under_whole_options(
-    create: Create, models: Models, tmp_path: Path
+    named: Create, models: Models, tmp_path: Path
 ) -> None:
     write_lora(tmp_path / "lora.gguf", models.target)
-    name = create("ADAPTER ./lora.gguf")
+    name = named("ADAPTER ./lora.gguf")
 
     def tokens(reference: str | Path, **options: Any) -> list[int]:
         with Engine.open(reference, max_tokens=12, temperature=0.0, **options) as engine:
@@ -104,10 +97,10 @@ def test_adapters_come_with_it_even_under_whole_options(
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_an_adapted_model_says_the_same_with_and_without_drafts(
-    temperature: float, create: Create, models: Models, tmp_path: Path
+    temperature: float, named: Create, models: Models, tmp_path: Path
 ) -> None:
     write_lora(tmp_path / "lora.gguf", models.target, size=0.3)
-    name = create("ADAPTER ./lora.gguf")
+    name = named("ADAPTER ./lora.gguf")
     answers = []
     for strategy in ("off", "chain:3"):
         with Engine.open(name, strategy=strategy) as engine:
@@ -116,12 +109,12 @@ def test_an_adapted_model_says_the_same_with_and_without_drafts(
     assert answers[1].timings.draft_n_accepted > 0
 
 
-def test_the_drop_in_takes_names_too(create: Create) -> None:
-    llm = Llama(create(), n_ctx=256, n_threads=1, strategy="chain:2", verbose=False)
+def test_the_drop_in_takes_names_too(named: Create) -> None:
+    llm = Llama(named(), n_ctx=256, n_threads=1, strategy="chain:2", verbose=False)
     assert llm("ab", max_tokens=8, temperature=0.0)["timings"]["draft_n"] > 0
     llm.close()
 
 
-def test_what_its_user_should_know_is_logged(create: Create, caplog: pytest.LogCaptureFixture) -> None:
-    Engine.open(create("RENDERER qwen3"), strategy="off").close()
+def test_what_its_user_should_know_is_logged(named: Create, caplog: pytest.LogCaptureFixture) -> None:
+    Engine.open(named("RENDERER qwen3"), strategy="off").close()
     assert "RENDERER qwen3 is built into Ollama" in caplog.text

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,10 +13,6 @@ from eaglecpp import Engine, Llama
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, UnsupportedError
-from eaglecpp.modelfile import Modelfile
-from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from helpers.http_server import TARGET
 from helpers.infill import TOKENS, write_infill_pair
 from helpers.vocabularies import write_spm
@@ -119,12 +116,10 @@ def test_a_model_without_tokens_is_refused_with_the_keys(tmp_path: Path) -> None
 
 
 def test_a_template_with_suffix_stands_over_the_files_tokens(
-    pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pair: tuple[Path, Path], create: Callable[..., Any]
 ) -> None:
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     template = "{{ if .Suffix }}[SUFFIX]{{ .Suffix }}[PREFIX]{{ .Prompt }}{{ else }}{{ .Prompt }}{{ end }}"
-    text = f'FROM {pair[0]}\nTEMPLATE """{template}"""\n'
-    create_model(Stores.open(), ModelName.parse("own"), Modelfile.from_text(text), Path())
+    create(f'FROM {pair[0]}\nTEMPLATE """{template}"""\n', "own")
     with Engine.open("own", **FAST) as engine:
         assert shown(engine, engine.infill_prompt("a", "b")) == "[SUFFIX]b[PREFIX]a"
         assert shown(engine, engine.infill_prompt("", "b")) == f"{PRE}{SUF}b{MID}"

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -41,19 +42,12 @@ def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text:
 
 
 def test_a_folder_is_not_in_the_way_of_a_stored_name(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    models: Models, tmp_path: Path, create: Callable[..., Any]
 ) -> None:
-    from eaglecpp.modelfile import Modelfile, ModelName
-    from eaglecpp.store import Stores
-    from eaglecpp.store.create import create_model
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     (tmp_path / "tiny").mkdir()
     with pytest.raises(ModelNotFoundError, match="target 'tiny' is a directory"):
         find_target("tiny")
-    modelfile = Modelfile.from_text(f"FROM {models.target}\n")
-    create_model(Stores.open(), ModelName.parse("tiny"), modelfile, tmp_path)
+    create(f"FROM {models.target}\n")
     assert find_target("tiny").target.read_bytes() == models.target.read_bytes()
     with pytest.raises(ModelNotFoundError, match="is a directory"):
         find_target("./tiny/")

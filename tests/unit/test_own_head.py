@@ -6,6 +6,7 @@ it. That it changes no text is shown in `tests/parity/test_model_drafters.py`.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.facts import read_facts
 from eaglecpp.store.fit import check_fit
@@ -32,14 +32,8 @@ from eaglecpp.store.stored_modelfile import stored_modelfile
 from helpers.tiny import make_target
 from helpers.tiny_arch import make_head_file, make_with_head
 
+Create = Callable[..., Any]
 QUICK = ("--seconds", "0", "-c", "256", "--temp", "0")
-
-
-@pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    for name in ("EAGLECPP_HOME", "OLLAMA_MODELS", "EAGLECPP_CACHE"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    return Stores.open()
 
 
 @pytest.fixture(scope="module")
@@ -52,20 +46,6 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_target(tmp_path_factory.mktemp("plain")).gguf
 
 
-def create(stores: Stores, name: str, text: str, *, use_draft: bool = True) -> str:
-    """What the made model's DRAFT column says."""
-    modelfile = Modelfile.from_text(text)
-    made = create_model(
-        stores,
-        ModelName.parse(name),
-        modelfile,
-        Path(),
-        use_draft=use_draft,
-        report=lambda status: None,
-    )
-    return draft_text(made.model)
-
-
 def test_a_file_says_whether_it_has_one(target: Path, plain: Path, tmp_path: Path) -> None:
     assert read_facts([target]).has_head
     assert not read_facts([plain]).has_head
@@ -74,31 +54,31 @@ def test_a_file_says_whether_it_has_one(target: Path, plain: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("line", ["DRAFT mtp", "#eaglecpp: draft mtp"])
-def test_a_modelfile_names_it(stores: Stores, target: Path, line: str) -> None:
+def test_a_modelfile_names_it(create: Create, target: Path, line: str) -> None:
     text = f"FROM {target}\n{line}\n"
     plan = resolve(Modelfile.from_text(text), ".")
     assert plan.draft is None and plan.drafts_head
-    assert create(stores, "own", text) == "mtp"
-    found = find_target("own", stores)
+    assert draft_text(create(text, "own").model) == "mtp"
+    found = find_target("own")
     assert found.draft == found.target
     with Engine.open("own", n_ctx=128, n_threads=1) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "head"
-    printed = stored_modelfile(stores.get(ModelName.parse("own"))).to_text()
+    printed = stored_modelfile(Stores.open().get(ModelName.parse("own"))).to_text()
     assert "#eaglecpp: draft mtp" in printed
 
 
-def test_a_model_without_one_is_refused(stores: Stores, plain: Path) -> None:
+def test_a_model_without_one_is_refused(create: Create, plain: Path) -> None:
     with pytest.raises(MismatchError, match=r"DRAFT mtp: .*has no head .*architecture 'llama'"):
-        create(stores, "none", f"FROM {plain}\nDRAFT mtp\n")
+        create(f"FROM {plain}\nDRAFT mtp\n")
 
 
-def test_auto_takes_it_where_no_eagle_drafter_is_known(stores: Stores, target: Path) -> None:
+def test_auto_takes_it_where_no_eagle_drafter_is_known(create: Create, target: Path) -> None:
     found = fetch(target, "auto")
     assert found.draft == target
     assert found.draft_origin == "auto: no EAGLE drafter is known, its own head for further tokens"
 
 
-def test_drafters_says_what_is_best_known(stores: Stores, target: Path, plain: Path) -> None:
+def test_drafters_says_what_is_best_known(create: Create, target: Path, plain: Path) -> None:
     def ways(model: Path) -> list[str]:
         done = CliRunner().invoke(group, ["drafters", str(model), "--json"])
         return [way["option"] for way in json.loads(done.stdout)["ways"]]
@@ -109,7 +89,7 @@ def test_drafters_says_what_is_best_known(stores: Stores, target: Path, plain: P
     assert "its own head" in done.stdout and "--draft mtp" in done.stdout
 
 
-def test_bench_compares_drafters_in_one_run(stores: Stores, target: Path) -> None:
+def test_bench_compares_drafters_in_one_run(create: Create, target: Path) -> None:
     with (
         Engine.open(target, draft="mtp", n_ctx=256, n_threads=1, planner_cache=False) as head,
         Engine.open(target, draft="text", n_ctx=256, n_threads=1, planner_cache=False) as text,
@@ -126,7 +106,7 @@ def test_bench_compares_drafters_in_one_run(stores: Stores, target: Path) -> Non
     assert done.exit_code == 2 and "named twice" in done.output
 
 
-def test_what_an_engine_says_of_it(stores: Stores, target: Path) -> None:
+def test_what_an_engine_says_of_it(create: Create, target: Path) -> None:
     done = CliRunner().invoke(group, ["doctor", str(target), "--draft", "mtp", "-c", "128"])
     assert "drafter           its own head for further tokens, on CPU" in done.output
     (memory,) = [line for line in done.output.splitlines() if line.startswith("memory on CPU")]

@@ -6,8 +6,9 @@ and what is refused. That they change no token is shown in `tests/parity/test_te
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,24 +16,15 @@ from eaglecpp import Engine
 from eaglecpp.cli import main
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.find import find_target
-from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.describe import draft_text
 from helpers.opening import options_of
 
 if TYPE_CHECKING:
     from conftest import Models
 
+Create = Callable[..., Any]
 SIZES = {"n_ctx": 512, "n_threads": 1}
 COPY = "ab cd ef gh ab cd ef gh ab cd ef gh ab cd"
-
-
-@pytest.fixture
-def stores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stores:
-    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "none"))
-    return Stores.open()
 
 
 def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
@@ -120,15 +112,13 @@ def test_generate_drafts_from_the_text(models: Models, capsys: pytest.CaptureFix
 # Modelfiles
 
 
-def test_a_modelfile_may_name_the_text(models: Models, stores: Stores) -> None:
+def test_a_modelfile_may_name_the_text(models: Models, create: Create) -> None:
     for line in ("DRAFT text", "#eaglecpp: draft text"):
         text = f"FROM {models.target}\n{line}\n"
         plan = resolve(Modelfile.from_text(text), ".")
         assert plan.draft is None and plan.drafts_text
-        made = create_model(
-            stores, ModelName.parse("copier"), Modelfile.from_text(text), Path(), report=lambda status: None
-        )
+        made = create(text)
         assert not made.model.manifest.of_kind("draft")
         assert draft_text(made.model) == "text"
-    resolved = find_target("copier", stores)
+    resolved = find_target("tiny")
     assert resolved.draft is None and options_of(resolved)["text_drafts"] == "on"
