@@ -41,7 +41,7 @@ from eaglecpp.engine.embedding import Embedder, Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import NativeSequence, checks_arguments
-from eaglecpp.engine.request import Answering, GenerationRequest, Request
+from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.engine.slots import FairLock, HostCache, Slots
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import (
@@ -216,7 +216,7 @@ class AsyncEngine:
 
     # Generating
 
-    def prepared(self, asked: GenerationRequest) -> Answering:
+    def prepared(self, asked: GenerationRequest) -> Request:
         """A generation for `stream`, checked and with all done that takes time before it begins; errors as
         there, and GrammarError. For a thread next to the loop.
         """
@@ -231,7 +231,7 @@ class AsyncEngine:
     def stream(
         self, prompt: Prompt | Request, *, watch: bool = False, **options: Unpack[GenerateKeywords]
     ) -> AsyncStream:
-        """Queues a generation; arguments as `Session.stream`, or the `request` that `prepared` made.
+        """Queues a generation; arguments as `Session.stream`, or what `prepared` made.
         Wrong ones raise here. `watch`: keep counters up to date after every chunk, see `AsyncStream.live`.
 
         Raises QueueFullError, ContextFullError, EngineBrokenError, TypeError, ValueError. A grammar is parsed
@@ -239,7 +239,7 @@ class AsyncEngine:
         """
         engine = self.engine
         request = prompt if isinstance(prompt, Request) else engine.shared.make(prompt, **options)
-        engine.vocabulary.check_fit(len(request.prompt))
+        engine.vocabulary.check_fit(len(request.prompt.tokens))
         task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
         with self._condition:
             if self._broken is not None:
@@ -262,7 +262,7 @@ class AsyncEngine:
         if isinstance(prompt, str | bytes) and len(prompt) > _LONG:
             asked = GenerationRequest.of(GenerateKeywords, options, prompt=prompt)
             made = await self.prepare(self.prepared, asked, lane="long")
-            return await self.stream(made.request).finish()
+            return await self.stream(made).finish()
         return await self.stream(prompt, **options).finish()
 
     @overload
@@ -281,7 +281,7 @@ class AsyncEngine:
         """
         shared = self.engine.shared
         made = await self.prepare(lambda: self._ready(shared.make_chat(messages, options)))
-        running = self.stream(made.request)
+        running = self.stream(made)
         return running if stream else await running.finish()
 
     async def score(self, text: Prompt) -> Score:
@@ -398,11 +398,11 @@ class AsyncEngine:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    def _ready(self, made: Answering) -> Answering:
+    def _ready(self, made: Request) -> Request:
         """With the sampler, which takes time to make."""
         with checks_arguments():
-            sampler = self.engine.native.make_sampler(made.request.params())
-        return replace(made, request=replace(made.request, sampler=sampler))
+            sampler = self.engine.native.make_sampler(made.params())
+        return replace(made, sampler=sampler)
 
     def _stop(self) -> None:
         """Ends everything after the round under way; the thread frees the engine."""
@@ -486,13 +486,13 @@ class AsyncEngine:
                     return
                 task = self._waiting.popleft()
             try:
-                slot = self._slots.find(task.request.prompt)
+                slot = self._slots.find(task.request.prompt.tokens)
                 task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
                 tell([(task, "error", error)])
                 continue
-            slot.take(task.request.prompt)
+            slot.take(task.request.prompt.tokens)
             task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
             self._running.append(task)
             tell([(task, "begun", None)])

@@ -59,7 +59,7 @@ class AsyncStream(AsyncIterator["Chunk"]):
 
     @property
     def prompt_tokens(self) -> list[int]:
-        return list(self._task.request.prompt)
+        return list(self._task.request.prompt.tokens)
 
     @property
     def request(self) -> Request:

@@ -29,7 +29,7 @@ from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.request import Answering, Request, Shared
+from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.session import MessageList, Session, run_side_by_side
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
@@ -79,8 +79,7 @@ class Engine:
         self._main: Session | None = None
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
         loaded = load(plan, waits=wait, count=self._count, cancel=cancel)
-        self.drafting = loaded.drafting
-        self._native, self._shared, self._cache = loaded.native, loaded.shared, loaded.cache
+        self._native, self._shared, self._cache, self.drafting = loaded
         self.gains = Gains(None) if self._cache is None else self._cache.gains
         self._embedder = Embedder(self._native, self._shared.vocabulary)
 
@@ -499,7 +498,7 @@ class Engine:
         """
         return self._shared.drafting.resolve(strategy)
 
-    def _checked(self, index: int, prompt: Any, options: Mapping[str, Any]) -> Request | Answering:
+    def _checked(self, index: int, prompt: Any, options: Mapping[str, Any]) -> Request:
         """One of many, ready to begin. Raises what beginning it would."""
         try:
             if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from eaglecpp._extension import core
@@ -24,21 +23,9 @@ from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
 from eaglecpp.results import Timings
 
-__all__ = ["CancelFlag", "Loaded", "load"]
+__all__ = ["CancelFlag", "load"]
 
 _log = logging.getLogger("eaglecpp.engine")
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """drafting: as it was opened, which RPC servers may have changed; cache: where the planner's measurements
-    go.
-    """
-
-    native: NativeEngine
-    drafting: DraftOptions
-    shared: Shared
-    cache: PlannerCache | None
 
 
 class CancelFlag:
@@ -67,8 +54,11 @@ def load(
     waits: bool,
     count: Callable[[Timings, float], None],
     cancel: CancelFlag | None = None,
-) -> Loaded:
-    """Opens what was planned. count: takes the counters of each generation and its temperature."""
+) -> tuple[NativeEngine, Shared, PlannerCache | None, DraftOptions]:
+    """Opens what was planned: the engine, what its conversations share, where the planner's measurements go,
+    and the options for drafting, which RPC servers may have changed. count: takes the counters of each
+    generation and its temperature.
+    """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"
     strategy = plan.strategy.value
@@ -109,7 +99,7 @@ def load(
     except BaseException:
         native.close(lambda native: None)
         raise
-    return Loaded(native, drafting, shared, cache)
+    return native, shared, cache, drafting
 
 
 def _on_answer(

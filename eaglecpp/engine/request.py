@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from eaglecpp.results import Completion
 
 __all__ = [
-    "Answering",
     "Drafting",
     "GenerationRequest",
     "Request",
@@ -239,11 +238,11 @@ class Shared:
 
     def make(self, prompt: Prompt, **options: Any) -> Request:
         """A generation without a template, checked; options as `Session.stream`."""
-        return self.prepare(GenerationRequest.of(GenerateKeywords, options, prompt=prompt)).request
+        return self.prepare(GenerationRequest.of(GenerateKeywords, options, prompt=prompt))
 
     def make_chat(
         self, messages: Any, options: Mapping[str, Any], memory: PromptMemory | None = None, **rest: Any
-    ) -> Answering:
+    ) -> Request:
         """A conversation to be answered, checked; options as `Session.chat`. memory: of the caches that the
         prompt will meet. rest: fields of `GenerationRequest`.
         """
@@ -251,14 +250,13 @@ class Shared:
         asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
         made = self.prepare(asked, memory)
         chat, prompt = self.chat.with_template(asked.template), made.prompt
-        request = replace(
-            made.request,
+        return replace(
+            made,
             read=lambda completion: chat.message(prompt, completion),
             reader=lambda: chat.reader(prompt),
         )
-        return replace(made, request=request)
 
-    def prepare(self, asked: GenerationRequest, memory: PromptMemory | None = None) -> Answering:
+    def prepare(self, asked: GenerationRequest, memory: PromptMemory | None = None) -> Request:
         """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
         ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError for
         misuse.
@@ -274,8 +272,8 @@ class Shared:
         resolved, why = drafting.resolve(strategy)
         if asked.exact is not None and asked.exact not in EXACT:
             raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {asked.exact!r}")
-        request = Request(
-            prompt=prompt.tokens,
+        return Request(
+            prompt=prompt,
             sampling=sampling,
             seed=random.getrandbits(31) if sampling.wants_random_seed else int(sampling.seed or 0),
             strategy=resolved,
@@ -287,7 +285,6 @@ class Shared:
                 if not vocabulary.is_end(token)
             },
         )
-        return Answering(prompt, request)
 
     def prompt(
         self,
@@ -323,22 +320,15 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Answering:
-    """An answer that was checked and has not begun."""
-
-    prompt: ChatPrompt
-    request: Request
-
-
-@dataclass(frozen=True)
 class Request:
-    """One generation. strategy: resolved; plan: that strategy in words, and why it is the one; asked: what
-    it was made of; sampler: made before the generation begins, which then begins at once; read: turns
-    the result of a chat into a message; reader: makes what reads its chunks; stop_tokens: control tokens
-    among the stop strings, which have no text in an answer, beside those that end every generation.
+    """One generation, checked. strategy: resolved; plan: that strategy in words, and why it is the one;
+    asked: what it was made of; sampler: made before the generation begins, which then begins at once;
+    read: turns the result of a chat into a message; reader: makes what reads its chunks; stop_tokens:
+    control tokens among the stop strings, which have no text in an answer, beside those that end every
+    generation.
     """
 
-    prompt: list[int]
+    prompt: ChatPrompt
     sampling: SamplingOptions
     seed: int
     strategy: Strategy

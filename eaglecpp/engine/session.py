@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.request import Answering, Request, Shared
+from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.engine.vocabulary import Prompt
 from eaglecpp.results import Completion
@@ -68,18 +68,18 @@ class Session:
         """
         return self.begin(self._shared.make(prompt, **options))
 
-    def begin(self, checked: Request | Answering) -> Stream:
+    def begin(self, request: Request) -> Stream:
         """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
         and its answer begins with exactly their tokens, where they fit.
         """
-        if isinstance(checked, Request):
-            return Stream(self.slot, self._shared, checked)
-        rendered, request = checked.prompt.rendered, checked.request
+        if request.asked.messages is None:
+            return Stream(self.slot, self._shared, request)
+        prompt, rendered = request.prompt, request.prompt.rendered
         tokens = self.memory.continued(rendered)
         if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
-            request = replace(request, prompt=tokens)
+            request = replace(request, prompt=replace(prompt, tokens=tokens))
         running = Stream(self.slot, self._shared, request)
-        running.notices = checked.prompt.notices
+        running.notices = prompt.notices
         running.on_end = lambda result: self.memory.remember(rendered, result)
         return running
 
@@ -137,7 +137,7 @@ class Session:
         self.close()
 
 
-def run_side_by_side(sessions: Sequence[Session], checked: Sequence[Request | Answering]) -> list[Completion]:
+def run_side_by_side(sessions: Sequence[Session], checked: Sequence[Request]) -> list[Completion]:
     """Runs generations to their ends, as many at a time as there are sessions of one engine; what generates
     shares each round, beside slices of the first prompts. Results in their order.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
@@ -150,9 +150,6 @@ class Slots:
 
     def __len__(self) -> int:
         return len(self._slots)
-
-    def __iter__(self) -> Iterator[Slot]:
-        return iter(self._slots)
 
     @property
     def has_free(self) -> bool:

@@ -49,7 +49,9 @@ class Stream(Answer):
         self._plan_log: list[str] = []
         self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
-        self._generation, self.reused_n = sequence.begin(request.prompt, request.params(), request.sampler)
+        self.prompt_tokens = request.prompt.tokens
+        begun = sequence.begin(self.prompt_tokens, request.params(), request.sampler)
+        self._generation, self.reused_n = begun
         self.is_open = True
 
     def __repr__(self) -> str:
@@ -80,10 +82,6 @@ class Stream(Answer):
         """Tokens generated so far."""
         return len(self._tokens)
 
-    @property
-    def prompt_tokens(self) -> list[int]:
-        return list(self._request.prompt)
-
     def __next__(self, for_ms: float = 0.0) -> Chunk:
         """Runs slices of the prompt until a round gives tokens, or the end; with `for_ms` as many rounds as
         begin in that time.
@@ -107,7 +105,7 @@ class Stream(Answer):
             accepted=list(self._accepted),
             finish_reason=self._finish or "cancelled",
             seed=self.seed,
-            prompt_tokens=self.prompt_tokens,
+            prompt_tokens=list(self.prompt_tokens),
             timings=self._timings,
             logprobs=list(self._logprobs),
             plan_log=list(self._plan_log),
@@ -216,8 +214,8 @@ class Stream(Answer):
         )
         self._shared.count(self._timings, self._request.sampling.temperature)
         # what stands behind an image cannot be read again without it
-        if self._shared.on_answer is not None and min(self._request.prompt) >= 0:
-            self._shared.on_answer(self._request.prompt, self._tokens)
+        if self._shared.on_answer is not None and min(self.prompt_tokens) >= 0:
+            self._shared.on_answer(self.prompt_tokens, self._tokens)
         if self.on_end is not None and not self._failed:
             self.on_end(self.completion())
 

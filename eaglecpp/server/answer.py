@@ -24,7 +24,7 @@ from eaglecpp.chat.model import ChatPrompt
 from eaglecpp.chat.reader import AnswerReader, Piece
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
-from eaglecpp.engine.request import Answering, GenerationRequest
+from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
@@ -247,7 +247,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
             await pool.enlarge(lease, _context(lease.model, ask.n_ctx))
             made = await prepare(request, lease.model, partial(prepared, ask=replace(ask, n_ctx=0)), of=ask)
             assert made is not None
-        stream = lease.model.engine.stream(made.request, watch=ask.show_drafts)
+        stream = lease.model.engine.stream(made, watch=ask.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
             answer = Answer(
@@ -302,7 +302,7 @@ async def whole_prompt(request: HttpRequest, ask: Ask) -> ChatPrompt:
         )
 
 
-def prepared(model: LoadedModel, ask: Ask) -> Answering | None:
+def prepared(model: LoadedModel, ask: Ask) -> Request | None:
     """The generation, ready to begin; None where the model has to be opened with a longer context first."""
     if ask.must_think and model.chat.with_template(ask.generation.template).tags is None:
         raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
