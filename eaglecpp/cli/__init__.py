@@ -20,8 +20,6 @@ import click
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["main"]
-
 # name: ("module:command", one line for the list of commands), in the order of a day's work
 COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one thing."),

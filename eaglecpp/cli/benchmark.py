@@ -14,35 +14,22 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.figures import not_drafted
 from eaglecpp.cli.open_engine import open_engine
-from eaglecpp.cli.options import (
-    engine_options,
-    given,
-    hub_option,
-    hub_reference,
-    model_option,
-    only_model,
-    read_input,
-)
+from eaglecpp.cli.options import engine_options, given, model_argument, read_input
 from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import not_drafted, note, show_progress, write, write_json
+from eaglecpp.cli.terminal import note, show_progress, write, write_json
 from eaglecpp.files import replace_bytes
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
-__all__ = ["bench"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
-        ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
-        ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
-    ],
+@command(
+    ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
+    ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
+    ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
 )
-@click.argument("model", required=False, shell_complete=complete_model)
-@model_option
+@model_argument(on_hub=True)
 @option(
     "--draft",
     "drafts",
@@ -50,7 +37,6 @@ __all__ = ["bench"]
     metavar="D",
     help="The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
 )
-@hub_option
 @option(
     "--strategy",
     "strategies",
@@ -69,13 +55,11 @@ __all__ = ["bench"]
     "--share", is_flag=True, help="Measure beside llama.cpp, print a table row and write a file to publish."
 )
 @option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
-@option("--json", "as_json", is_flag=True, help="Print one JSON object, with what the planner has learned.")
+@json_option("one JSON object, with what the planner has learned")
 @engine_options(ModelOptions, DraftOptions)
 def bench(
-    model: str | None,
-    model_named: str | None,
+    model: str,
     drafts: tuple[str, ...],
-    on_hub: bool,
     strategies: tuple[str, ...],
     files: tuple[str, ...],
     n_tokens: int | None,
@@ -94,21 +78,20 @@ def bench(
     """
     from eaglecpp import bench as measuring
 
-    reference = hub_reference(only_model(model, model_named), on_hub=on_hub)
     if share:
         if len(drafts) > 1 or strategies or files:
             raise click.UsageError(
                 "--share measures one pair its own way: leave out further --draft, --strategy, -f"
             )
         fresh = given(options) | {"planner_cache": False}  # what other runs measured is not this one's
-        with open_engine(reference, next(iter(drafts), None), None, False, fresh) as engine:
+        with open_engine(model, next(iter(drafts), None), None, False, fresh) as engine:
             _share(engine, n_tokens)
         return
     if len(set(drafts)) < len(drafts):
         raise click.UsageError("--draft: the same drafter is named twice")
     with ExitStack() as opened:
         engines = [
-            opened.enter_context(open_engine(reference, d, None, False, given(options), verbose=verbose))
+            opened.enter_context(open_engine(model, d, None, False, given(options), verbose=verbose))
             for d in drafts or [None]
         ]
         engine = engines[0]

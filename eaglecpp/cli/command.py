@@ -4,24 +4,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
-
-__all__ = [
-    "HEADINGS",
-    "Command",
-    "complete_draft",
-    "complete_model",
-    "heading_of",
-    "option",
-    "stored_names",
-]
 
 _DEVICES = (
     "n_threads n_threads_batch n_gpu_layers main_gpu split_mode tensor_split n_cpu_moe override_tensor rpc "
@@ -90,7 +80,13 @@ class _Option(click.Option):
         return "N" if is_number else super().make_metavar(ctx)
 
 
+F = TypeVar("F", bound=Callable[..., Any])
 option = partial(click.option, cls=_Option)
+
+
+def json_option(what: str) -> Callable[[F], F]:
+    """--json. what: is printed"""
+    return option("--json", "as_json", is_flag=True, help=f"Print {what}.")
 
 
 class Command(click.Command):
@@ -113,6 +109,13 @@ class Command(click.Command):
             if heading in found:
                 with formatter.section(heading):
                     formatter.write_dl(found[heading])
+
+
+def command(
+    *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """The decorator of a command; examples: as for `Command`."""
+    return click.command(name, cls=cls, examples=examples)
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

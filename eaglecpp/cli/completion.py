@@ -14,18 +14,13 @@ from click.shell_completion import (
     split_arg_string,
 )
 
-from eaglecpp.cli.command import Command
+from eaglecpp.cli.command import command
 from eaglecpp.cli.terminal import write
 
-__all__ = ["completion"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ('eval "$(eaglecpp completion bash)"', "in ~/.bashrc; zsh likewise, after compinit, in ~/.zshrc"),
-        ("eaglecpp completion fish | source", "in ~/.config/fish/config.fish"),
-    ],
+@command(
+    ('eval "$(eaglecpp completion bash)"', "in ~/.bashrc; zsh likewise, after compinit, in ~/.zshrc"),
+    ("eaglecpp completion fish | source", "in ~/.config/fish/config.fish"),
 )
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context

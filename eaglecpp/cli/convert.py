@@ -17,8 +17,6 @@ from eaglecpp.cli.terminal import note
 from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.opening.find import find_target
 
-__all__ = ["convert"]
-
 _plain: Any = importlib.import_module("eaglecpp.convert.cli")
 
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model
+from eaglecpp.cli.command import command, complete_model
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import write
@@ -15,15 +15,8 @@ from eaglecpp.store import Stores
 from eaglecpp.store.store import read_again
 from eaglecpp.store.transaction import copy_model
 
-__all__ = ["cp"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp cp smollm2 mine", "a second name; nothing is copied"),
-    ],
-)
+@command(("eaglecpp cp smollm2 mine", "a second name; nothing is copied"))
 @click.argument("source", shell_complete=complete_model)
 @click.argument("destination")
 def cp(source: str, destination: str) -> None:

@@ -7,28 +7,21 @@ from pathlib import Path
 
 import click
 
-from eaglecpp.cli.command import Command, option
+from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import read_input, stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
 
-__all__ = ["create"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp create my-model -f Modelfile", "from a Modelfile"),
-    ],
-)
+@command(("eaglecpp create my-model -f Modelfile", "from a Modelfile"))
 @click.argument("name")
 @option("-f", "--file", "file", default="Modelfile", show_default=True, help="The Modelfile; - is stdin.")
 @option("-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type.")
 @option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
 @option("--no-draft", is_flag=True, help="Leave the drafter out.")
 @option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
-@option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft} at the end.")
+@json_option("{name, digest, size, draft} at the end")
 def create(
     name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
 ) -> None:

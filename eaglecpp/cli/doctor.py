@@ -15,43 +15,32 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.open_engine import open_engine
-from eaglecpp.cli.options import engine_options, given, model_option, only_model
-from eaglecpp.cli.terminal import laid_out, show_progress, stdout_is_terminal, write, write_json
+from eaglecpp.cli.options import engine_options, given, model_argument
+from eaglecpp.cli.table import labelled
+from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 
 if TYPE_CHECKING:
-    from eaglecpp.engine.engine import Engine
-
-__all__ = ["doctor", "gather", "machine_lines"]
+    pass
 
 _UNKNOWN = "What drafting gives is not predicted on this machine: --measure measures it."
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp doctor", "is everything in order?"),
-        ("eaglecpp doctor smollm2", "does drafting pay for this model here?"),
-    ],
+@command(
+    ("eaglecpp doctor", "is everything in order?"),
+    ("eaglecpp doctor smollm2", "does drafting pay for this model here?"),
 )
-@click.argument("model", required=False, shell_complete=complete_model)
-@model_option
+@model_argument(is_needed=False)
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
-@option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print the facts, with the versions of all parts, as one JSON object.",
-)
+@json_option("the facts, with the versions of all parts, as one JSON object")
 @engine_options(ModelOptions, DraftOptions)
 def doctor(
     model: str | None,
-    model_named: str | None,
     draft: str | None,
     measure: bool,
     as_json: bool,
@@ -64,8 +53,6 @@ def doctor(
     predicted from processor and file. --measure decodes for some seconds instead, and finds in which batches
     the model gives the same bits as plain decoding. Use the options that you would run it with.
     """
-    if model_named is not None:
-        model = only_model(model, model_named)
     if measure and model is None:
         raise click.UsageError("--measure needs a MODEL")
     facts = gather()
@@ -74,16 +61,9 @@ def doctor(
     if as_json:
         write_json(facts)
     else:
-        write("".join(f"{_fitted(line)}\n" for line in report(facts)))
+        write(report(facts))
     if facts["problems"]:
         raise click.exceptions.Exit(1)
-
-
-def _fitted(line: str) -> str:
-    """A line broken between words, if it goes to a terminal and quotes no command to be copied."""
-    if not stdout_is_terminal() or line.startswith("BROKEN"):
-        return line
-    return laid_out(line, 18 if line[16:18] == "  " else 0)  # below the facts, or the verdict
 
 
 def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measure: bool) -> dict[str, Any]:
@@ -104,7 +84,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
         facts = {
             "verdict": verdict.as_dict() | {"text": " ".join(filter(None, (unknown, str(verdict))))},
             "target": str(engine.target_path),
-            "draft": _draft(engine),
+            "draft": str(engine.draft_path or TEXT) if engine.has_draft else None,
             "draft_kind": (engine.draft_info or {}).get("kind"),
             "n_threads": engine.device_info["n_threads"],
             "draft_device": engine.device_info["draft"],
@@ -112,21 +92,10 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
             "memory_plan": engine.memory_plan,
             "chains_only": engine.chains_only,
         }
-        if found is None:
-            return facts
-        return facts | {
-            "exact_rows": found.rows,
-            "exact_trees": found.trees,
-            "exact_reason": found.reason,
-            "measured_ms": found.ms,
-            "measured_steps": found.decodes,
-        }
-
-
-def _draft(engine: Engine) -> str | None:
-    if engine.draft_path is not None:
-        return str(engine.draft_path)
-    return TEXT if engine.has_draft else None
+        if found is not None:
+            facts |= {f"exact_{name}": getattr(found, name) for name in ("rows", "trees", "reason")}
+            facts |= {"measured_ms": found.ms, "measured_steps": found.decodes}
+        return facts
 
 
 def gather() -> dict[str, Any]:
@@ -229,90 +198,77 @@ def build_features() -> list[str]:
     return [part.strip() for part in text.split("|") if part.strip()]
 
 
-def report(facts: dict[str, Any]) -> list[str]:
-    """The facts as lines of text, the verdict first."""
+def report(facts: dict[str, Any]) -> str:
+    """The facts for a reader, the verdict first."""
     model = facts.get("model")
-    verdict = model["verdict"]["text"] if model else ""
-    lines = [f"BROKEN: {text}" for text in facts["problems"]]
-    lines = [*(lines or [verdict or f"all good: eaglecpp {facts['eaglecpp']} works here"]), ""]
-    lines += machine_lines(facts)
-    if model:
-        lines += _model_lines(model)
-    return lines + [f"note: {text}" for text in facts["notes"]]
+    said = model["verdict"]["text"] if model else ""
+    head = fitted(said or f"all good: eaglecpp {facts['eaglecpp']} works here") + "\n"
+    if facts["problems"]:  # they quote commands, to be copied
+        head = "".join(f"BROKEN: {text}\n" for text in facts["problems"])
+    rows = machine_rows(facts) + (_model_rows(model) if model else [])
+    notes = "".join(f"{fitted(f'note: {text}')}\n" for text in facts["notes"])
+    return f"{head}\n{labelled(rows)}{notes}"
 
 
-def machine_lines(facts: dict[str, Any]) -> list[str]:
+def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Processor, memory, GPUs; nothing where the extension does not load."""
     if "llama" not in facts:
         return []
-    devices, kernels = facts["devices"], facts["kernels"]
+    devices, kernels, memory = facts["devices"], facts["kernels"], facts["memory"]
     names = [device["description"] for device in devices if device["kind"] == "cpu"]
-    total, available = facts["memory"]["total"], facts["memory"]["available"]
+    n_cores = facts["cpu"]["n_cores"]
     own = f"eaglecpp's own, {kernels['table']}" if kernels["active"] else f"ggml's ({kernels['why_not']})"
-    lines = [
-        f"cpu               {', '.join([*names, _counted(facts['cpu']['n_cores'], 'core')])}",
-        f"kernels           {own}",
-        f"memory            {human_memory(available)} of {human_memory(total)} available",
+    others = []
+    for device in devices:
+        free, total = device["memory_free"], device["memory_total"]
+        room = f", {human_memory(free)} of {human_memory(total)} free" if total else ""
+        if device["kind"] != "cpu":
+            text = f"{device['name']} ({device['kind']}): {device['description']}{room}"
+            others.append(("device", text))
+    return [
+        ("cpu", ", ".join([*names, f"{n_cores} core{'' if n_cores == 1 else 's'}"])),
+        ("kernels", own),
+        ("memory", f"{human_memory(memory['available'])} of {human_memory(memory['total'])} available"),
+        *(others or [("gpu", "none that this llama.cpp can use")]),
     ]
-    others = [device for device in devices if device["kind"] != "cpu"]
-    for device in others:
-        room = ""
-        if device["memory_total"]:
-            room = f", {human_memory(device['memory_free'])} of {human_memory(device['memory_total'])} free"
-        lines.append(f"device            {device['name']} ({device['kind']}): {device['description']}{room}")
-    return lines if others else [*lines, "gpu               none that this llama.cpp can use"]
 
 
-def _counted(n: int, what: str) -> str:
-    return f"{n} {what}{'' if n == 1 else 's'}"
+_KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
 
 
-_KINDS = {"head": "a head for further tokens", "model": "a small model"}
-
-
-def _model_lines(model: dict[str, Any]) -> list[str]:
-    lines = [f"target            {model['target']}, {model['n_threads']} threads"]
-    if model["draft"] is None:
-        lines += _memory_lines(model["memory_plan"])
-        return [*lines, "exact             always, because without a drafter there is only plain decoding"]
-    drafter = "none: drafts from the text itself" if model["draft"] == TEXT else model["draft"]
-    if model["draft"] == model["target"]:
-        drafter = "its own head for further tokens"
-    elif model.get("draft_kind") in _KINDS:
-        drafter += f" ({_KINDS[model['draft_kind']]})"
+def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
+    target, draft, memory = model["target"], model["draft"], _memory_rows(model["memory_plan"])
+    rows = [("target", f"{target}, {model['n_threads']} threads")]
+    if draft is None:
+        exact = "always, because without a drafter there is only plain decoding"
+        return [*rows, *memory, ("exact", exact)]
+    own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
-    lines.append(f"drafter           {drafter}{where}")
-    if model["draft_why"]:
-        lines.append(f"                  {model['draft_why']}")
-    lines += _memory_lines(model["memory_plan"])
+    rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))
+    rows += [("", model["draft_why"])] if model["draft_why"] else []
+    rows += memory
     if model["chains_only"]:
-        lines.append(f"strategies        chains only: {model['chains_only']}")
+        rows.append(("strategies", f"chains only: {model['chains_only']}"))
     if "exact_rows" not in model:
-        return [*lines, "exact             not measured; --measure does"]
-    if model["exact_reason"]:
-        lines.append(f"exact             plain decoding only: {model['exact_reason']}")
+        exact = "not measured; --measure does"
+    elif model["exact_reason"]:
+        exact = f"plain decoding only: {model['exact_reason']}"
     else:
         kinds = "chains and trees" if model["exact_trees"] and not model["chains_only"] else "chains"
-        lines.append(
-            f"exact             {kinds} in batches of {model['exact_rows']} rows: the same bits as one by one"
-        )
-    return lines
+        exact = f"{kinds} in batches of {model['exact_rows']} rows: the same bits as one by one"
+    return [*rows, ("exact", exact)]
 
 
-def _memory_lines(plan: list[dict[str, Any]]) -> list[str]:
-    """One line for each device in use: what is on it, for target or drafter, and how much is free."""
-    lines = []
+def _memory_rows(plan: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """One for each device in use: what is on it, for target or drafter, and how much is free."""
+    rows = []
     for place in plan:
         parts = []
         for who, name in (("target", "target"), ("draft", "drafter")):
-            sizes = [
-                f"{what} {human_memory(place[f'{who}_{what}'])}"
-                for what in ("weights", "cache", "compute")
-                if place[f"{who}_{what}"]
-            ]
-            if sizes:
-                parts.append(f"{name} {', '.join(sizes)}")
+            sizes = {what: place[f"{who}_{what}"] for what in ("weights", "cache", "compute")}
+            if found := [f"{what} {human_memory(size)}" for what, size in sizes.items() if size]:
+                parts.append(f"{name} {', '.join(found)}")
         if parts:
-            room = f"; {human_memory(place['free'])} free" if place["total"] else ""
-            lines.append(f"memory on {place['device']:<8}{'; '.join(parts)}{room}")
-    return lines
+            parts += [f"{human_memory(place['free'])} free"] if place["total"] else []
+            rows.append((f"memory on {place['device']}", "; ".join(parts)))
+    return rows

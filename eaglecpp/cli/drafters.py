@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.store.drafters import (
@@ -29,23 +29,13 @@ from eaglecpp.store.drafters import (
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
-__all__ = ["drafters"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp drafters llama3.1:8b", "those for one model"),
-        ("eaglecpp drafters qwen", "those with a word in their names"),
-    ],
+@command(
+    ("eaglecpp drafters llama3.1:8b", "those for one model"),
+    ("eaglecpp drafters qwen", "those with a word in their names"),
 )
 @click.argument("target", required=False, shell_complete=complete_model)
-@option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print {own, drafters: [...], ways: [...]}, with the source of each row.",
-)
+@json_option("{own, drafters: [...], ways: [...]}, with the source of each row")
 def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.

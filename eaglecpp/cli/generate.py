@@ -11,53 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.figures import stats_line
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import (
     argument_bytes,
     engine_options,
     given,
-    hub_option,
-    hub_reference,
-    model_option,
-    only_model,
+    model_argument,
     read_input,
     strategy_options,
 )
-from eaglecpp.cli.terminal import Watch, note, stats_line, stderr_is_terminal, write, write_json
+from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 
 if TYPE_CHECKING:
     from eaglecpp.results import Completion
 
-__all__ = ["generate"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
-        ("eaglecpp generate smollm2 -f prompt.txt --temp 0", "greedy, the prompt from a file"),
-    ],
+@command(
+    ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
+    ("eaglecpp generate smollm2 -f prompt.txt --temp 0", "greedy, the prompt from a file"),
 )
-@click.argument("target", required=False, shell_complete=complete_model)
-@model_option
+@model_argument(on_hub=True)
 @option("-p", "--prompt", help="The prompt; - reads standard input.")
 @option("-f", "--file", "file", type=click.Path(), help="File with the prompt, used byte for byte.")
-@hub_option
 @strategy_options
-@option("--json", "as_json", is_flag=True, help="Print {text, tokens, finish_reason, timings} at the end.")
+@json_option("{text, tokens, finish_reason, timings} at the end")
 @option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
 @option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
 @option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
 @option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
 @engine_options()
 def generate(
-    target: str | None,
-    model_named: str | None,
+    model: str,
     prompt: str | None,
     file: str | None,
-    on_hub: bool,
     draft: str | None,
     strategy: Strategy | None,
     no_draft: bool,
@@ -68,20 +57,21 @@ def generate(
     log_plan: str | None,
     **options: Any,
 ) -> None:
-    """Complete a prompt with TARGET: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
+    """Complete a prompt with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
     is applied; see `run` for that.
     """
-    reference = hub_reference(only_model(target, model_named), on_hub=on_hub)
     text = _prompt(prompt, file)
     forms = {"grammar": grammar_file, "json_schema": json_schema_file}
     form: dict[str, Any] = {name: read_input(path).decode() for name, path in forms.items() if path}
-    model, drafting, sampling = split(given(options), ModelOptions, DraftOptions, SamplingOptions)
+    opening, drafting, sampling = split(given(options), ModelOptions, DraftOptions, SamplingOptions)
     watch = Watch()
-    opened = open_engine(reference, draft, strategy, no_draft, model | drafting, verbose=verbose)
+    opened = open_engine(model, draft, strategy, no_draft, opening | drafting, verbose=verbose)
     with opened as engine, watch.listening():
         log = log_plan is not None
         stream = engine.stream(text, on_prefill=watch.on_prefill, log_plan=log, **form, **sampling)
-        follow(stream, watch, echo=not as_json)
+        shown = (lambda text: None) if as_json else write
+        watch.follow(stream, lambda chunk: shown(chunk.text))
+        shown("\n")
         result = stream.completion()
         if log_plan is not None:
             write_plan(log_plan, result)
@@ -94,25 +84,6 @@ def generate(
             note(f"{stats_line(result.timings, has_draft=engine.has_draft)} seed {result.seed}")
     if watch.requested:
         raise click.exceptions.Exit(130)
-
-
-def follow(stream: Any, watch: Watch, *, echo: bool) -> None:
-    """Runs a stream to its end or to Ctrl+C; with `echo`, prints the text and a final newline."""
-    printed = 0
-    try:
-        for chunk in stream:
-            watch.clear()
-            if echo and chunk.text:
-                write(chunk.text)
-                printed += len(chunk.text)
-            if watch.requested:
-                break
-    except KeyboardInterrupt:
-        watch.requested = True
-    stream.close()
-    watch.clear()
-    if echo:
-        write(stream.completion().text[printed:] + "\n")
 
 
 def write_plan(path: str, result: Completion) -> None:

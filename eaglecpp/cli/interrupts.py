@@ -7,19 +7,17 @@ delays it. The signal's number, however, is written to a socket at once, and a t
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
-from types import FrameType, TracebackType
-from typing import Any, Self
-
-__all__ = ["Interrupts"]
+from collections.abc import Callable, Iterator
+from types import FrameType
 
 
 class Interrupts:
-    """A context manager. The first Ctrl+C asks to stop: `requested`; the second ends the process.
+    """The first Ctrl+C asks to stop: `requested`; the second ends the process.
 
     say: prints a line; called in a thread
     waits: whether the work ends by itself soon after `requested`, and saves what it has; otherwise the first
@@ -30,27 +28,24 @@ class Interrupts:
         self.requested = False
         self.waits = False
         self._say = say
-        self._previous: Any = None
-        self._previous_fd = -1
-        self._sockets: tuple[socket.socket, socket.socket] | None = None
 
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._sockets = ours, signalled = socket.socketpair()
-            signalled.setblocking(False)
-            threading.Thread(target=self._listen, args=(ours,), daemon=True).start()
-            self._previous = signal.signal(signal.SIGINT, self._handle)
-            self._previous_fd = signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._sockets is None:
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        """Listens inside the block, on the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
             return
-        signal.set_wakeup_fd(self._previous_fd)
-        signal.signal(signal.SIGINT, self._previous)
-        self._sockets[1].close()  # which ends the thread
+        ours, signalled = socket.socketpair()
+        signalled.setblocking(False)
+        threading.Thread(target=self._listen, args=(ours,), daemon=True).start()
+        previous = signal.signal(signal.SIGINT, self._handle)
+        previous_fd = signal.set_wakeup_fd(signalled.fileno(), warn_on_full_buffer=False)
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(previous_fd)
+            signal.signal(signal.SIGINT, previous)
+            signalled.close()  # which ends the thread
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self.requested = True

@@ -8,23 +8,18 @@ from pathlib import Path
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.cli.train import Display, check_torch
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import find_here
 
-__all__ = ["learn", "stock_pair"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` has kept"),
-        ("eaglecpp learn smollm2 --undo", "go back to the drafter before"),
-        ("eaglecpp learn smollm2 --forget", "delete what was kept"),
-    ],
+@command(
+    ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` has kept"),
+    ("eaglecpp learn smollm2 --undo", "go back to the drafter before"),
+    ("eaglecpp learn smollm2 --forget", "delete what was kept"),
 )
 @click.argument("model", shell_complete=complete_model)
 @option("--draft", metavar="D", help="The drafter that learns, if the model does not bring one.")
@@ -33,7 +28,7 @@ __all__ = ["learn", "stock_pair"]
 @option("--undo", "action", flag_value="undo", help="Use the drafter of before the last training again.")
 @option("--forget", "action", flag_value="forget", help="Delete the conversations that were kept.")
 @option("--status", "action", flag_value="status", help="Say what is kept and what came of it.")
-@option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option("the result as one JSON object")
 def learn(
     model: str, draft: str | None, minutes: float, threads: int | None, action: str | None, as_json: bool
 ) -> None:

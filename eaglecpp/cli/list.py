@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import click
 
-from eaglecpp.cli.command import Command, option
+from eaglecpp.cli.command import command, json_option
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
@@ -16,19 +16,14 @@ from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text, list_entry
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["list_models"]
 
-
-@click.command(
-    "list",
-    cls=Command,
-    examples=[
-        ("eaglecpp list", "what is here, Ollama's models included"),
-        ("eaglecpp list llama", "those whose names begin so"),
-    ],
+@command(
+    ("eaglecpp list", "what is here, Ollama's models included"),
+    ("eaglecpp list llama", "those whose names begin so"),
+    name="list",
 )
 @click.argument("prefix", default="")
-@option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/tags.")
+@json_option("{models: [...]}, as Ollama's /api/tags")
 def list_models(prefix: str, as_json: bool) -> None:
     """List the models on this machine whose name begins with PREFIX."""
     stores = Stores.open()

@@ -18,8 +18,6 @@ from eaglecpp.options import Strategy
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-__all__ = ["look_up", "needs_draft", "note_plan", "open_engine", "run_defaults", "strategy_of"]
-
 # Tokens per slice of a prompt in `run`: Ctrl+C and the display of progress wait for a slice to end; longer
 # ones are no faster, because a compute graph takes 512 tokens anyway.
 _N_BATCH = 512

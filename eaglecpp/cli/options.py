@@ -11,33 +11,17 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from eaglecpp.cli import command
+from eaglecpp.cli.command import F, complete_draft, complete_model, option
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
-
-__all__ = [
-    "AUTOMATIC_CONTEXT",
-    "Seconds",
-    "added",
-    "engine_options",
-    "given",
-    "hub_option",
-    "hub_reference",
-    "model_option",
-    "only_model",
-    "read_input",
-    "stored_name",
-    "strategy_options",
-]
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow, up to 32768; -1 = the "
@@ -46,16 +30,35 @@ AUTOMATIC_CONTEXT = {
 """What -c means where `eaglecpp.opening.context` chooses the length."""
 
 
-class StrategyType(click.ParamType[Strategy]):
-    """`--strategy` values; a wrong one is a usage error."""
+class Parsed(click.ParamType[Any]):
+    """A value that a function makes of a text; a ValueError of it is wrong usage."""
 
-    name = "strategy"
+    def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
+        self.name = name
+        self._parse = parse
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Strategy:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return Strategy.parse(value)
+            return self._parse(value) if isinstance(value, str) else value
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+def _seconds(text: str) -> float:
+    from eaglecpp.server.config import keep_alive
+    from eaglecpp.server.errors import ApiError
+
+    try:
+        seconds = keep_alive(text)
+    except ApiError:
+        raise ValueError(f"{text!r}: expected seconds, or a duration such as 5m") from None
+    assert seconds is not None
+    return seconds
+
+
+STRATEGY = Parsed("strategy", Strategy.parse)
+SECONDS = Parsed("duration", _seconds)
+"""30, 5m, 1h30m; negative = forever."""
 
 
 def added(*options: Callable[[F], F]) -> Callable[[F], F]:
@@ -83,12 +86,12 @@ def engine_options(
     groups = {SamplingOptions: "sampling", ModelOptions: "model", DraftOptions: "draft"}
     found = []
     for cls in classes or groups:
-        for option in describe(cls):
-            flags = tuple(flag for flag in option.flags if flag not in taken)
+        for one in describe(cls):
+            flags = tuple(flag for flag in one.flags if flag not in taken)
             if flags:
-                default = defaults.get(f"{groups[cls]}.{option.name}", option.default)
-                text = helps.get(option.name, option.help)
-                found.append(_click_option(replace(option, flags=flags, default=default, help=text)))
+                default = defaults.get(f"{groups[cls]}.{one.name}", one.default)
+                text = helps.get(one.name, one.help)
+                found.append(_click_option(replace(one, flags=flags, default=default, help=text)))
     return added(*found)
 
 
@@ -101,29 +104,29 @@ def _drafter(context: click.Context, parameter: click.Parameter, value: str | No
 
 
 strategy_options = added(
-    command.option(
+    option(
         "--draft",
         "-md",
         "--model-draft",
         metavar="D",
-        shell_complete=command.complete_draft,
+        shell_complete=complete_draft,
         callback=_drafter,
         help="The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored "
         "name, hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
     ),
-    command.option("--strategy", type=StrategyType(), metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
-    command.option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
+    option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
+    option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
 )
-model_option = command.option(
+model_option = option(
     "-m",
     "--model",
     "model_named",
     metavar="MODEL",
-    shell_complete=command.complete_model,
+    shell_complete=complete_model,
     help="The model, in place of MODEL.",
 )
 """-m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
-hub_option = command.option(
+hub_option = option(
     "-hf",
     "--hf-repo",
     "on_hub",
@@ -133,21 +136,20 @@ hub_option = command.option(
 """-hf, as in llama.cpp."""
 
 
-class Seconds(click.ParamType[float]):
-    """30, 5m, 1h30m; negative = forever."""
+def model_argument(*, is_needed: bool = True, on_hub: bool = False) -> Callable[[F], F]:
+    """MODEL, or -m MODEL in its place, as `model`. on_hub: -hf makes it a repository on the Hub"""
 
-    name = "duration"
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(model: str | None, model_named: str | None, on_hub: bool = False, **rest: Any) -> Any:
+            if is_needed or model_named is not None:
+                model = only_model(model, model_named)
+            return function(model=hub_text(model) if model and on_hub else model, **rest)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        from eaglecpp.server.config import keep_alive
-        from eaglecpp.server.errors import ApiError
+        argument = click.argument("model", required=False, shell_complete=complete_model)
+        return added(argument, model_option, *([hub_option] if on_hub else []))(call)  # type: ignore[return-value]
 
-        try:
-            seconds = keep_alive(value)
-        except ApiError:
-            self.fail(f"{value!r}: expected seconds, or a duration such as 5m", param, ctx)
-        assert seconds is not None
-        return seconds
+    return decorate
 
 
 def given(options: dict[str, Any]) -> dict[str, Any]:
@@ -163,11 +165,6 @@ def only_model(model: str | None, named: str | None) -> str:
     if found is None:
         raise click.UsageError("which model? `eaglecpp list` shows those on this machine")
     return found
-
-
-def hub_reference(text: str, *, on_hub: bool) -> str:
-    """The reference after -hf; any other is returned as it is."""
-    return hub_text(text) if on_hub else text
 
 
 def stored_name(text: str) -> ModelName:
@@ -197,31 +194,29 @@ def argument_bytes(text: str) -> bytes:
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
-def _click_option(option: Option) -> Callable[[F], F]:
-    flags = [*option.flags, option.name]
-    about = f"{option.help[0].upper()}{option.help[1:]}."
-    text = f"{about}  [default: {_default_text(option)}]"
-    if option.kind is bool:
-        name = option.flags[0]
-        flags = [f"{name}/--no-{name.removeprefix('--')}", option.name]
-        return command.option(*flags, default=None, help=text)
-    if option.kind == "strings":
-        return command.option(*flags, multiple=True, metavar="TEXT", help=about)
-    if option.kind == "numbers":
-        return command.option(*flags, default=None, metavar="N,N,...", help=about)
-    return command.option(*flags, type=_type(option), default=None, help=text)
+def _click_option(declared: Option) -> Callable[[F], F]:
+    flags = [*declared.flags, declared.name]
+    about = f"{declared.help[0].upper()}{declared.help[1:]}."
+    text = f"{about}  [default: {_default_text(declared)}]"
+    if declared.kind is bool:
+        name = declared.flags[0]
+        flags = [f"{name}/--no-{name.removeprefix('--')}", declared.name]
+        return option(*flags, default=None, help=text)
+    if declared.kind == "strings":
+        return option(*flags, multiple=True, metavar="TEXT", help=about)
+    if declared.kind == "numbers":
+        return option(*flags, default=None, metavar="N,N,...", help=about)
+    return option(*flags, type=value_type(declared), default=None, help=text)
 
 
-def _type(option: Option) -> click.ParamType[Any]:
+def value_type(option: Option) -> click.ParamType[Any]:
+    """The type of a declared option's values."""
     if option.choices:
         return click.Choice(option.choices)
     if option.kind is int:
-        return click.IntRange(_int_bound(option.minimum), _int_bound(option.maximum))
+        low, high = (None if bound is None else int(bound) for bound in (option.minimum, option.maximum))
+        return click.IntRange(low, high)
     return click.FloatRange(option.minimum, option.maximum) if option.kind is float else click.STRING
-
-
-def _int_bound(bound: float | None) -> int | None:
-    return None if bound is None else int(bound)
 
 
 def _default_text(option: Option) -> str:

@@ -7,13 +7,10 @@ Bars and steps are drawn on a terminal only, and not when HF_HUB_DISABLE_PROGRES
 from __future__ import annotations
 
 import os
-from types import TracebackType
 from typing import Any, Self
 
 from eaglecpp.cli.terminal import note, stderr_is_terminal, visible
 from eaglecpp.store.errors import Status
-
-__all__ = ["Bars", "bars_are_shown", "new_bar"]
 
 _SMALL = 4 << 20
 """Bytes that are done before anyone could read a bar."""
@@ -40,44 +37,33 @@ class Bars:
     def __init__(self) -> None:
         self._shown = bars_are_shown()
         self._bar: Any = None
-        self._subject = ("", "")
-        self._status = ""
+        self._subject = ""
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self._close()
 
     def __call__(self, status: Status) -> None:
         """Draws one step."""
         if not self._shown or 0 < status.total < _SMALL:
             return
-        if not status.total:
-            self._close()
-            if status.status != self._status:
-                note(status.status)
-            self._status = status.status
-            return
-        self._draw(status)
-
-    def _draw(self, status: Status) -> None:
-        subject = (status.status, status.file)
+        subject = f"{status.status} {status.file}".strip()
         if subject != self._subject:
             self._close()
             self._subject = subject
-            label = f"{status.status} {status.file}".strip()
-            self._bar = new_bar(label, status.total, initial=status.completed, unit="B", unit_scale=True)
+            if status.total:
+                done = {"initial": status.completed, "unit": "B", "unit_scale": True}
+                self._bar = new_bar(subject, status.total, **done)
+            else:
+                note(subject)
         if self._bar is not None:
             self._bar.update(status.completed - self._bar.n)
             if status.completed >= status.total:
-                self._close(keep_subject=True)
+                self._close()
 
-    def _close(self, *, keep_subject: bool = False) -> None:
+    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-        if not keep_subject:
-            self._subject = ("", "")

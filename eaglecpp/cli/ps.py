@@ -15,15 +15,13 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.options import added
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.conversations.served import ServerRefusedError, request
 from eaglecpp.human import human_bytes
 from eaglecpp.server.announced import Address, find_server, reached_as
-
-__all__ = ["ps", "stop"]
 
 _ALWAYS_YEARS = 10
 _PATIENCE_S = 10.0
@@ -38,9 +36,9 @@ _server_options = added(
 )  # fmt: skip
 
 
-@click.command(cls=Command)
+@command()
 @_server_options
-@option("--json", "as_json", is_flag=True, help="Print {models: [...]}, as Ollama's /api/ps.")
+@json_option("{models: [...]}, as Ollama's /api/ps")
 def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -> None:
     """List the models that a server has loaded."""
     host, port = _where(host, port)
@@ -66,7 +64,7 @@ def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -
         note("no server is running")
 
 
-@click.command(cls=Command, examples=[("eaglecpp stop smollm2", "the next request loads it again")])
+@command(("eaglecpp stop smollm2", "the next request loads it again"))
 @click.argument("model", shell_complete=complete_model)
 @_server_options
 def stop(model: str, host: str | None, port: int | None, api_key: str | None) -> None:

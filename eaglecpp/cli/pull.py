@@ -5,21 +5,17 @@ from __future__ import annotations
 
 import click
 
-from eaglecpp.cli.command import Command, option
-from eaglecpp.cli.options import hub_option, hub_reference, stored_name
+from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.options import hub_option, stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
+from eaglecpp.references.reference import hub_text
 from eaglecpp.store.packaged import find_packaged
 
-__all__ = ["pull"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp pull llama3.1:8b --draft auto", "model and drafter, under one name"),
-        ("eaglecpp pull hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "from the Hub"),
-    ],
+@command(
+    ("eaglecpp pull llama3.1:8b --draft auto", "model and drafter, under one name"),
+    ("eaglecpp pull hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M", "from the Hub"),
 )
 @click.argument("model")
 @hub_option
@@ -32,7 +28,7 @@ __all__ = ["pull"]
 @option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
 @option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
 @option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
-@option("--json", "as_json", is_flag=True, help="Print {name, digest, size, draft, offered} at the end.")
+@json_option("{name, digest, size, draft, offered} at the end")
 def pull(
     model: str,
     on_hub: bool,
@@ -48,7 +44,7 @@ def pull(
 
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
-    reference = hub_reference(model, on_hub=on_hub)
+    reference = hub_text(model) if on_hub else model
     name = stored_name(reference)
     packaged = find_packaged(name)
     if packaged is not None and packaged.installed() and draft is None and not as_json:

@@ -5,21 +5,14 @@ from __future__ import annotations
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model
+from eaglecpp.cli.command import command, complete_model
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.terminal import write
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.transaction import remove_model
 
-__all__ = ["rm"]
 
-
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp rm mine", "also frees what no other model needs"),
-    ],
-)
+@command(("eaglecpp rm mine", "also frees what no other model needs"))
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...", shell_complete=complete_model)
 def rm(names: tuple[str, ...]) -> None:
     """Remove models."""

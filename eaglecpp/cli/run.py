@@ -9,26 +9,23 @@ the chat, which also gives a single answer.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.open_engine import note_plan, run_defaults, strategy_of
+from eaglecpp.cli.command import Command, command, complete_model, json_option, option
+from eaglecpp.cli.open_engine import look_up, needs_draft, note_plan, run_defaults, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
-    Seconds,
+    SECONDS,
     argument_bytes,
     engine_options,
     given,
     hub_option,
-    hub_reference,
     model_option,
     only_model,
     read_input,
@@ -36,15 +33,12 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.terminal import note, patience, write_json
 from eaglecpp.files import exists
-from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import Strategy
+from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
-    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
-
-__all__ = ["run"]
 
 _STDIN_PATIENCE_S = 3.0
 
@@ -57,16 +51,14 @@ class _RunCommand(Command):
         return super().parse_args(ctx, [*bare, *args[end:]])
 
 
-@click.command(
+@command(
+    ("eaglecpp run smollm2", "chat; /? lists what can be typed there"),
+    ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
+    ('eaglecpp run smollm2 "Summarise this" < notes.txt', "about a file"),
+    ("eaglecpp run model.gguf --draft drafter.gguf", "files of your own"),
+    ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
+    ("eaglecpp run --continue", "go on with the last chat"),
     cls=_RunCommand,
-    examples=[
-        ("eaglecpp run smollm2", "chat; /? lists what can be typed there"),
-        ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
-        ('eaglecpp run smollm2 "Summarise this" < notes.txt', "about a file"),
-        ("eaglecpp run model.gguf --draft drafter.gguf", "files of your own"),
-        ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
-        ("eaglecpp run --continue", "go on with the last chat"),
-    ],
 )
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", nargs=-1)
@@ -79,12 +71,7 @@ class _RunCommand(Command):
 @option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
 @option("--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high.")
 @option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
-@option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="Print {text, thinking, tokens, finish_reason, timings} at the end.",
-)
+@json_option("{text, thinking, tokens, finish_reason, timings} at the end")
 @option(
     "-v",
     "--verbose",
@@ -103,7 +90,7 @@ class _RunCommand(Command):
 )
 @option(
     "--keepalive",
-    type=Seconds(),
+    type=SECONDS,
     help="How long a running server keeps the model in memory after the answer; negative = forever.",
 )
 @option("--no-server", is_flag=True, help="Open the model in this process although a server is running.")
@@ -136,15 +123,18 @@ def run(
     """
     from eaglecpp.cli.chat.chat import Chat, Settings
     from eaglecpp.cli.chat.commands import run_chat
+    from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
-    from eaglecpp.cli.open_engine import look_up
+    from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.conversations.served import ServerAnswers
+    from eaglecpp.data_dir import data_dir
     from eaglecpp.server.announced import find_server
 
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
     if model is not None or not resume:
-        model = hub_reference(only_model(model, None), on_hub=on_hub)
+        model = only_model(model, None)
+        model = hub_text(model) if on_hub else model
     if prompt_named is not None:
         prompt = (*prompt, prompt_named)
     wanted = strategy_of(strategy, no_draft)
@@ -156,18 +146,25 @@ def run(
     )
     pictures, prompt = _pictures(prompt)
     question = _question(prompt)
-    text = None if question is None else _decoded(question)
+    text = None if question is None else question.decode("utf-8", "replace")
+    if text is not None and text.encode("utf-8") != question:
+        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
     if as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     set_here = given(options)
     find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
-    screen = Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json)
-    model_here, folder, saved = _resumed(source, find, wanted, resume, set_here, model, draft)
-    may_ask = not (no_server or as_json or model_here.says_how_to_open) and draft is None
-    address = find_server() if may_ask else None
+    folder = ChatFolder(data_dir() / "chats")
+    saved = _last_chat(folder, source) if resume else None
+    if saved is not None and (source is None or source.draft is None):
+        source = find(model or saved.model, draft or saved.draft)
+    assert source is not None
+    model_here = RunModel(source, set_here, wanted)
+    if saved is not None:
+        model_here.go_on(saved.parameters, saved.strategy)
+    needs_draft(model_here.asked, model_here.plan.can_draft)
     server = None
-    if address is not None:
+    if not (no_server or as_json or draft or model_here.says_how_to_open) and (address := find_server()):
         api_key = os.environ.get("EAGLECPP_API_KEY", "")
         server = ServerAnswers(str(address), "", keepalive, api_key=api_key)
     if keepalive is not None and server is None:
@@ -178,7 +175,7 @@ def run(
         chat = Chat(
             model_here,
             _no_one_to_ask if text is not None else stack.enter_context(_keyboard(settings)),
-            screen,
+            Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
             settings,
             folder=folder if text is None or resume else None,
             saved=saved,
@@ -212,43 +209,6 @@ def run(
         raise click.exceptions.Exit(130)
 
 
-def _decoded(question: bytes) -> str:
-    text = question.decode("utf-8", "replace")
-    if text.encode("utf-8") != question:
-        note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
-    return text
-
-
-def _resumed(
-    source: Found | None,
-    find: Callable[[str, str | None], Found],
-    strategy: Strategy | None,
-    resume: bool,
-    options: dict[str, Any],
-    model: str | None,
-    draft: str | None,
-) -> tuple[RunModel, ChatFolder, SavedChat | None]:
-    """The model, not open yet, and the conversation to continue."""
-    from eaglecpp.cli.chat.model import RunModel
-    from eaglecpp.conversations.saved import ChatFolder
-    from eaglecpp.data_dir import data_dir
-
-    folder = ChatFolder(data_dir() / "chats")
-    saved = _last_chat(folder, source) if resume else None
-    if saved is not None and (source is None or source.draft is None):
-        source = find(model or saved.model, draft or saved.draft)
-    assert source is not None
-    parameters = {}
-    if saved is not None:  # the command line is newer than what was set in that chat
-        fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in saved.parameters}
-        parameters = {n: value for n, value in saved.parameters.items() if fields[n] not in options}
-        if strategy is None and saved.strategy:
-            strategy = Strategy.parse(saved.strategy)
-    found = RunModel(source, options, strategy, parameters, must_draft=True)
-    found.strategy_set = saved.strategy if saved is not None else ""
-    return found, folder, saved
-
-
 def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     saved = folder.latest(None if source is None else source.reference)
     if saved is None:
@@ -270,19 +230,16 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 
 def _format(form: str | None) -> str:
     """ "", "json", or the text of a JSON schema."""
+    from eaglecpp.cli.chat.chat import check_format
+
     if not form or form == "json":
         return form or ""
-    text = form
     if not form.lstrip().startswith("{"):
         if not exists(Path(form)):
             raise click.UsageError(f"--format {form!r}: expected json, a JSON schema, or a file with one")
-        text = read_input(form).decode("utf-8", "replace")
-    try:
-        if not isinstance(json.loads(text), dict):
-            raise ValueError("expected an object")
-    except ValueError as error:
-        raise click.UsageError(f"--format: not a JSON schema: {error}") from None
-    return text
+        form = read_input(form).decode("utf-8", "replace")
+    check_format(form)
+    return form
 
 
 def _pictures(words: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:

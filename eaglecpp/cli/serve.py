@@ -13,44 +13,44 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
-from eaglecpp.cli.options import AUTOMATIC_CONTEXT, Seconds, engine_options, given, model_option, only_model
+from eaglecpp.cli.command import command, option
+from eaglecpp.cli.open_engine import strategy_of
+from eaglecpp.cli.options import (
+    AUTOMATIC_CONTEXT,
+    SECONDS,
+    STRATEGY,
+    Parsed,
+    engine_options,
+    given,
+    model_argument,
+)
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
-
-__all__ = ["serve"]
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-class Size(click.ParamType[int]):
-    """512M, 8G, or bytes."""
-
-    name = "size"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", value.strip(), re.IGNORECASE)
-        if match is None:
-            self.fail(f"{value!r}: expected a size such as 512M or 8G", param, ctx)
-        return int(float(match[1]) * _UNITS[match[2].upper()])
+def _size(text: str) -> int:
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise ValueError(f"{text!r}: expected a size such as 512M or 8G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp serve", "every model on this machine, loaded when asked for"),
-        ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
-    ],
+_SIZE = Parsed("size", _size)
+"""512M, 8G, or bytes."""
+
+
+@command(
+    ("eaglecpp serve", "every model on this machine, loaded when asked for"),
+    ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
 )
-@click.argument("model", required=False, shell_complete=complete_model)
-@model_option
+@model_argument(is_needed=False)
 @option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
 @option("--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
-@option("--strategy", default="", metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
 @option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
 @option("-np", "--parallel", "n_parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
@@ -59,7 +59,7 @@ class Size(click.ParamType[int]):
 @option(
     "--max-body",
     "n_body",
-    type=Size(),
+    type=_SIZE,
     default="32M",
     show_default=True,
     help="Maximum size of a request's body.",
@@ -67,19 +67,19 @@ class Size(click.ParamType[int]):
 @option(
     "--max-time",
     "request_s",
-    type=Seconds(),
+    type=SECONDS,
     default="0",
     help="Maximum time for one answer.  [default: no limit]",
 )
-@option("--max-place", "place_s", type=Seconds(), default="5m", show_default=True,
+@option("--max-place", "place_s", type=SECONDS, default="5m", show_default=True,
               help="How long an answer may take while others wait for a place; 0 = to its end.")  # fmt: skip
-@option("--max-unread", "unread_s", type=Seconds(), default="30s", show_default=True,
+@option("--max-unread", "unread_s", type=SECONDS, default="30s", show_default=True,
               help="How long a client may read nothing before its answer ends; 0 = forever.")  # fmt: skip
-@option("--keep-alive", "keep_alive_s", type=Seconds(), default="5m", show_default=True,
+@option("--keep-alive", "keep_alive_s", type=SECONDS, default="5m", show_default=True,
               help="How long an unused model stays in memory; negative = forever.")  # fmt: skip
-@option("--memory", "n_bytes", type=Size(), default="0",
+@option("--memory", "n_bytes", type=_SIZE, default="0",
               help="Memory that models may use.  [default: most of what is free at the start]")  # fmt: skip
-@option("--cache-ram", "n_park_bytes", type=Size(), default="1G", show_default=True,
+@option("--cache-ram", "n_park_bytes", type=_SIZE, default="1G", show_default=True,
               help="Additional memory per model for parked conversations, at most an eighth of what is "
               "free; 0 = their text is read again.")  # fmt: skip
 @option("--max-models", "n_models", type=click.IntRange(1), default=3, show_default=True,
@@ -100,9 +100,8 @@ class Size(click.ParamType[int]):
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
 def serve(
     model: str | None,
-    model_named: str | None,
     draft: str | None,
-    strategy: str,
+    strategy: Strategy | None,
     no_draft: bool,
     no_key: bool,
     log_json: bool,
@@ -118,11 +117,7 @@ def serve(
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 
-    if model_named is not None:
-        model = only_model(model, model_named)
-    if no_draft and strategy not in ("", "off"):
-        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
-    strategy = "off" if no_draft else str(Strategy.parse(strategy)) if strategy else ""
+    wanted = strategy_of(strategy, no_draft)
     files, preload = _served(model)
     if draft is not None and not files:
         raise click.UsageError(
@@ -136,7 +131,7 @@ def serve(
         )
     if model is not None:
         own["keep_alive_s"] = -1.0
-    config = ServerConfig(engine=engine, model=preload, draft=draft, strategy=strategy, **own)
+    config = ServerConfig(engine=engine, model=preload, draft=draft, strategy=str(wanted or ""), **own)
     host, api_key = config.host, config.keys
     if not all(key.strip() for key in api_key):
         raise click.UsageError("--api-key: expected a key, found an empty text")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
@@ -34,18 +34,13 @@ if TYPE_CHECKING:
     from eaglecpp.modelfile.model import Modelfile
     from eaglecpp.store.facts import Facts
 
-__all__ = ["show"]
-
 _HEAD_LINES = 2
 _WORDS = {"license": "license", "system": "system prompt", "parameters": "parameter"}
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp show smollm2", "what it is and how it is opened"),
-        ("eaglecpp show smollm2 --modelfile", "the Modelfile that makes it"),
-    ],
+@command(
+    ("eaglecpp show smollm2", "what it is and how it is opened"),
+    ("eaglecpp show smollm2 --modelfile", "the Modelfile that makes it"),
 )
 @click.argument("name", metavar="MODEL", shell_complete=complete_model)
 @option("--license", "part", flag_value="license", help="Show the license.")
@@ -54,7 +49,7 @@ _WORDS = {"license": "license", "system": "system prompt", "parameters": "parame
 @option("--system", "part", flag_value="system", help="Show the system prompt.")
 @option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
 @option("-v", "--verbose", is_flag=True, help="Show all metadata.")
-@option("--json", "as_json", is_flag=True, help="Print everything as JSON, as Ollama's /api/show.")
+@json_option("everything as JSON, as Ollama's /api/show")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     """Show what MODEL is."""
     read_again(

@@ -10,9 +10,7 @@ import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from eaglecpp.cli.terminal import laid_out, stdout_is_terminal
-
-__all__ = ["help_table", "human_time", "section", "table"]
+from eaglecpp.cli.terminal import fitted
 
 _GAP = "    "
 _NARROWEST = 24  # a last column with less room than this goes on at the left instead
@@ -26,6 +24,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def section(title: str, rows: Sequence[Sequence[str]]) -> str:
     """A titled block of `show`, with an empty line after it."""
     return f"  {title}\n{_columns([['', *row] for row in rows])}\n"
+
+
+def labelled(rows: Sequence[tuple[str, str]]) -> str:
+    """Facts, each behind its label; ends with a newline."""
+    return "".join(f"{_broken(f'{label:<18}{text}', 18)}\n" for label, text in rows)
 
 
 def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
@@ -69,7 +72,5 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
 
 def _broken(line: str, last: int) -> str:
     """A line as a terminal shows it. last: where its last column begins"""
-    if not stdout_is_terminal():
-        return line
     has_room = shutil.get_terminal_size().columns - last >= _NARROWEST
-    return laid_out(line, last if has_room else len(_GAP))
+    return fitted(line, last if has_room else len(_GAP))

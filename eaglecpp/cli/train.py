@@ -13,13 +13,13 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, complete_model, option
+from eaglecpp.cli.command import F, command, complete_model, json_option, option
 from eaglecpp.cli.interrupts import Interrupts
-from eaglecpp.cli.options import added, given
+from eaglecpp.cli.options import Parsed, added, given, value_type
 from eaglecpp.cli.progress import bars_are_shown, new_bar
 from eaglecpp.cli.terminal import laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
@@ -32,62 +32,44 @@ if TYPE_CHECKING:
     from eaglecpp.train.fit.loop import StepReport
     from eaglecpp.train.run import Result
 
-__all__ = ["Display", "check_torch", "train"]
-
 _PATH = click.Path(path_type=Path)
-_EXISTING = click.Path(exists=True, path_type=Path)
 _METAVARS = {"finetune": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-class LayerList(click.ParamType[tuple[int, ...]]):
-    """Layer ids, such as 2,16,29."""
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers such as 2,16,29") from None
 
-    name = "layers"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[int, ...]:
-        try:
-            return tuple(int(part) for part in str(value).split(","))
-        except ValueError:
-            self.fail(f"{value!r} is not a list of numbers such as 2,16,29", param, ctx)
+_TYPES: dict[Any, click.ParamType[Any]] = {
+    "paths": click.Path(exists=True, path_type=Path),
+    "path": _PATH,
+    "ids": Parsed("layers", _layers),
+}
 
 
 def _declared(declared: Option) -> Callable[[F], F]:
     """The option of the command line for one of `TrainOptions`. One that was not given is not passed on."""
     flags = declared.flags or ("--" + declared.name.replace("_", "-"),)
-    text, settings = declared.help, dict[str, Any]()
-    if declared.kind is bool:
-        settings["is_flag"] = True
-    elif "[default" not in text and declared.default not in (None, ()):
-        default = declared.default
-        text += f"  [default: {default if isinstance(default, str) else f'{default:g}'}]"
-    if declared.name in _METAVARS:
-        settings["metavar"] = _METAVARS[declared.name]
-    types: dict[Any, Any] = {"paths": _EXISTING, "path": _PATH, "ids": LayerList(), str: click.STRING}
-    if declared.choices:
-        settings["type"] = click.Choice(declared.choices)
-    elif declared.kind is int:
-        minimum, maximum = (None if n is None else int(n) for n in (declared.minimum, declared.maximum))
-        settings["type"] = click.IntRange(minimum, maximum)
-    elif declared.kind is float:
-        settings["type"] = click.FloatRange(declared.minimum, declared.maximum)
-    elif declared.kind is not bool:
-        settings |= {"type": types[declared.kind], "multiple": declared.kind == "paths"}
+    text, default = declared.help, declared.default
+    settings: dict[str, Any] = {"is_flag": True}
+    if declared.kind is not bool:
+        settings = {"type": _TYPES.get(declared.kind) or value_type(declared)}
+        settings |= {"multiple": declared.kind == "paths", "metavar": _METAVARS.get(declared.name)}
+        if "[default" not in text and default not in (None, ()):
+            text += f"  [default: {default if isinstance(default, str) else f'{default:g}'}]"
     heading = "Training" if declared.name in ("resume", "seed") else ""
     return option(*flags, declared.name, help=text, heading=heading, **settings)
 
 
-@click.command(
-    cls=Command,
-    examples=[
-        ("eaglecpp train --target model.gguf -o drafter", "the target writes its own data"),
-        (
-            "eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60",
-            "an hour, from your chats",
-        ),
-    ],
+@command(
+    ("eaglecpp train --target model.gguf -o drafter", "the target writes its own data"),
+    (
+        "eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60",
+        "an hour, from your chats",
+    ),
 )
 @option(
     "--target",
@@ -99,7 +81,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
 )
 @option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
 @added(*map(_declared, describe()))
-@option("--json", "as_json", is_flag=True, help="Print the result as one JSON object.")
+@json_option("the result as one JSON object")
 def train(as_json: bool, **options: Any) -> None:
     """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
     check_torch()
@@ -137,6 +119,7 @@ class Display:
 
     def __init__(self) -> None:
         self._interrupts = Interrupts(self.note)
+        self._heard = self._interrupts.heard()
         self._lock = threading.RLock()  # of the bar: its clock has a thread of its own
         self._ended = threading.Event()
         self._bar: Any = None
@@ -145,13 +128,13 @@ class Display:
         self._held_out = ""
 
     def __enter__(self) -> Display:
-        self._interrupts.__enter__()
+        self._heard.__enter__()
         threading.Thread(target=self._tick, daemon=True).start()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._ended.set()
-        self._interrupts.__exit__(*error)
+        self._heard.__exit__(*error)
         self.close()
 
     def _tick(self) -> None:

@@ -22,7 +22,7 @@ from eaglecpp.chat.images import checked_image
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import EagleError
 from eaglecpp.files import open_regular, replace_bytes
-from eaglecpp.modelfile.parameters import ParameterValue, from_json
+from eaglecpp.modelfile.parameters import from_json
 
 __all__ = ["ChatFolder", "SavedChat", "SavedChatError", "new_chat", "read_chat", "write_chat"]
 
@@ -46,10 +46,11 @@ class SavedChat:
     system: str = ""
     examples: tuple[Message, ...] | None = None
     messages: tuple[Message, ...] = ()
-    parameters: Mapping[str, ParameterValue] = field(default_factory=dict)
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     strategy: str = ""
     created: float = 0.0
     updated: float = 0.0
+    eaglecpp_chat: Literal[1] = 1
     stamp: tuple[int, int] | None = field(default=None, compare=False)
 
     def of(self, conversation: Conversation) -> SavedChat:
@@ -71,30 +72,6 @@ class SavedChat:
             conversation.examples = self.examples
 
 
-class _Turn(msgspec.Struct, omit_defaults=True):
-    role: str
-    content: str
-    thinking: str = ""
-    images: list[bytes] = []
-    attached: int = 0
-
-
-class _File(msgspec.Struct):
-    """What a file holds."""
-
-    id: str
-    model: str
-    draft: str | None
-    system: str
-    parameters: dict[str, Any]
-    strategy: str
-    created: float
-    updated: float
-    messages: list[_Turn]
-    examples: list[_Turn] | None = None
-    eaglecpp_chat: Literal[1] = 1
-
-
 def new_chat(model: str, draft: str | None = None) -> SavedChat:
     """An empty conversation with an id of its own; nothing is written yet."""
     now = time.time()
@@ -105,10 +82,7 @@ def new_chat(model: str, draft: str | None = None) -> SavedChat:
 def write_chat(path: Path, chat: SavedChat) -> SavedChat:
     """Writes a conversation in one step; returns it as saved. Raises SavedChatError, which names the file."""
     chat = replace(chat, updated=time.time())
-    content = {name: getattr(chat, name) for name in _File.__struct_fields__ if hasattr(chat, name)}
-    content["messages"] = [*map(_turn, chat.messages)]
-    content["examples"] = None if chat.examples is None else [*map(_turn, chat.examples)]
-    text = msgspec.json.format(msgspec.json.encode(_File(**content)), indent=1)
+    text = msgspec.json.format(msgspec.json.encode(replace(chat, stamp=None)), indent=1)
     try:
         replace_bytes(path, text + b"\n", mode=0o600)
     except OSError as error:
@@ -122,12 +96,11 @@ def read_chat(path: Path) -> SavedChat:
     stamp = _stamp(path)
     try:
         with open_regular(path) as file:
-            found = msgspec.json.decode(file.read(), type=_File)
-        values = {name: getattr(found, name) for name in _File.__struct_fields__ if name != "eaglecpp_chat"}
-        values["messages"] = tuple(map(_message, found.messages))
-        values["examples"] = None if found.examples is None else tuple(map(_message, found.examples))
-        values["parameters"] = {name: from_json(name, value) for name, value in found.parameters.items()}
-        return SavedChat(**values, stamp=stamp)
+            found = msgspec.json.decode(file.read(), type=SavedChat)
+        for message in (*found.messages, *(found.examples or ())):
+            _check(message)
+        parameters = {name: from_json(name, value) for name, value in found.parameters.items()}
+        return replace(found, parameters=parameters, stamp=stamp)
     except OSError as error:
         raise SavedChatError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -198,12 +171,12 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return status.st_mtime_ns, status.st_size
 
 
-def _turn(message: Message) -> _Turn:
-    return _Turn(str(message.role), message.content, message.thinking, list(message.images), message.attached)
-
-
-def _message(turn: _Turn) -> Message:
-    if not 0 <= turn.attached <= len(turn.content):
-        raise ValueError(f"attached: expected a number of characters of the content, found {turn.attached}")
-    message = Message.from_dict({"role": turn.role, "content": turn.content, "thinking": turn.thinking})
-    return replace(message, images=tuple(map(checked_image, turn.images)), attached=turn.attached)
+def _check(message: Message) -> None:
+    if not message.role:
+        raise ValueError("message: expected a role, found ''")
+    if not 0 <= message.attached <= len(message.content):
+        raise ValueError(
+            f"attached: expected a number of characters of the content, found {message.attached}"
+        )
+    for image in message.images:
+        checked_image(image)

@@ -56,20 +56,14 @@ def questions(home: Path) -> list[str]:
 def chat_once(chat: Open) -> None:
     """A chat of one question, saved when it ends."""
     with chat() as terminal:
-        terminal.type("hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.say("hello", "[ 12 tokens")
+        terminal.leave()
 
 
 def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None:
     with chat() as terminal:
-        terminal.type("hello there" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        assert terminal.wait_for_end() == 0
+        terminal.say("hello there", "[ 12 tokens")
+        assert terminal.leave() == 0
     assert "drafter draft-f32.gguf · context 2048 tokens" in terminal.text
     answer = saved_chats(home)[0]["messages"][1]["content"]
     assert f">>> hello there\n{answer}\n[ 12 tokens · " in terminal.text
@@ -84,8 +78,7 @@ def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> N
         terminal.type(ENTER)
         terminal.wait("[ 4 tokens")
         terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.leave()
     assert questions(home) == [block]
     for number in (0, 99, 150, 199):
         assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
@@ -106,8 +99,7 @@ def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat
         terminal.wait_until(lambda: len(terminal.text.rpartition("98 the man")[2]) > 100)
         terminal.type(CTRL_C)
         terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        assert terminal.wait_for_end() == 0
+        assert terminal.leave() == 0
     assert questions(home) == ["tell me everything", block]
     assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
 
@@ -120,8 +112,7 @@ def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
         terminal.type(ENTER)
         terminal.wait("[ 12 tokens")
         terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.leave()
     assert questions(home) == [program.strip("\n")]
 
 
@@ -133,16 +124,11 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
         terminal.type(CTRL_C)
         terminal.wait(" tokens/s · ")
         terminal.wait_for_prompt()
-        terminal.type("/set parameter num_predict 5" + ENTER)
-        terminal.wait("'num_predict' to '5'")
-        terminal.wait_for_prompt()
-        terminal.type("still there?" + ENTER)
-        terminal.wait("[ 5 tokens")
-        terminal.wait_for_prompt()
+        terminal.say("/set parameter num_predict 5", "'num_predict' to '5'")
+        terminal.say("still there?", "[ 5 tokens")
         terminal.type(CTRL_C)
         terminal.wait("Use Ctrl + d or /bye to exit.")
-        terminal.type(CTRL_D)
-        assert terminal.wait_for_end() == 0
+        assert terminal.leave() == 0
     messages = saved_chats(home)[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
     partial = messages[1]["content"]
@@ -157,8 +143,7 @@ def test_c_is_the_context_length_and_touches_no_saved_chat(
     before = [path.read_bytes() for path in (home / "chats").iterdir()]
     with chat("-c", 1024) as terminal:
         assert "context 1024 tokens" in terminal.text and "hello" not in terminal.text
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.leave()
     for words in (("-c", "one more question"), ("one more question", "-c")):
         done = cli("run", models.target, *words)
         assert (done.returncode, done.stdout) == (2, "") and "'-c'" in done.stderr
@@ -178,22 +163,15 @@ def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home
 
 def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
     with chat("--ignore-eos", n=1900) as terminal:
-        terminal.type("/set parameter num_predict 12" + ENTER + "hello" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type("/set parameter num_predict 1900" + ENTER)
-        terminal.wait("'num_predict' to '1900'")
-        terminal.wait_for_prompt()
+        terminal.say("/set parameter num_predict 12" + ENTER + "hello", "[ 12 tokens")
+        terminal.say("/set parameter num_predict 1900", "'num_predict' to '1900'")
         terminal.type("tell me everything" + ENTER)
         terminal.wait_until(lambda: questions(home)[-1] == "tell me everything", "the question on the disk")
         os.kill(terminal.process.pid, signal.SIGKILL)
     with chat("--continue") as terminal:
         assert "this question has no answer yet; /regen answers it" in terminal.text
-        terminal.type("/regen" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.say("/regen", "[ 12 tokens")
+        terminal.leave()
     messages = saved_chats(home)[0]["messages"]
     assert [message["role"] for message in messages] == ["user", "assistant"] * 2
     assert questions(home) == ["hello", "tell me everything"]
@@ -202,14 +180,12 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
 def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("some words", encoding="utf-8")
     with chat() as terminal:
-        terminal.type("/save mine" + ENTER)
-        terminal.wait("Created new model 'mine'")
-        terminal.wait_for_prompt()
+        terminal.say("/save mine", "Created new model 'mine'")
         for typed, offered, whole in (
             ("/str", "Show or set how to draft", "/strategy"),
             ("/set parameter num_thr", "one per physical core", "/set parameter num_thread"),
             ("/read no", "notes.txt", "/read notes.txt"),
-            ("/load mi", "mine:latest", "/load mine:latest"),
+            ("/load mi", "/load mi", "/load mine"),
         ):
             terminal.type(typed)
             terminal.wait(offered)
@@ -222,17 +198,10 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
 
 def test_typed_lines_come_back_with_the_up_arrow_in_the_next_chat(chat: Open, home: Path) -> None:
     with chat() as terminal:
-        terminal.type("remember this" + ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.type("/set nohistory" + ENTER)
-        terminal.wait("Set 'nohistory' mode.")
-        terminal.wait_for_prompt()
-        terminal.type("but not this" + ENTER)
-        terminal.wait("[ 12 tokens", count=2)
-        terminal.wait_for_prompt()
-        terminal.type(CTRL_D)
-        terminal.wait_for_end()
+        terminal.say("remember this", "[ 12 tokens")
+        terminal.say("/set nohistory", "Set 'nohistory' mode.")
+        terminal.say("but not this", "[ 12 tokens", count=2)
+        terminal.leave()
     assert (home / "history").stat().st_mode & 0o777 == 0o600
     assert "but not this" not in (home / "history").read_text(encoding="utf-8")
     with chat() as terminal:

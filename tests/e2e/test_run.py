@@ -149,7 +149,7 @@ def test_doctor_predicts_what_drafting_gives_and_decodes_nothing(cli: Cli, model
     assert done.returncode == 0
     assert not model["verdict"]["is_measured"] and "(predicted)" in model["verdict"]["text"]
     assert "exact_rows" not in model and "measured_steps" not in model
-    assert "--measure does" in "\n".join(report(json.loads(done.stdout)))
+    assert "--measure does" in report(json.loads(done.stdout))
     assert cli("doctor", "--measure").returncode == 2
 
 
@@ -165,7 +165,7 @@ def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
     assert ("Not measured" if verdict["is_busy"] else "Drafting") in verdict["text"], (
         "this machine may be busy"
     )
-    text = "\n".join(report(json.loads(done.stdout)))
+    text = report(json.loads(done.stdout))
     assert re.search(r"^exact +(plain decoding only: |chains and trees in batches of 1)", text, re.M)
     assert text.startswith(model["verdict"]["text"])
     text = cli("doctor", models.target, *sizes).stdout

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.terminal import Terminal
+from helpers.terminal import ENTER, Terminal
 
 if TYPE_CHECKING:
     from conftest import Models
 
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
+Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
 # many seconds, to the end of the context
 ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft")
 
 
 @pytest.fixture
-def server(
-    cli: Cli, start: Callable[..., subprocess.Popen[bytes]], models: Models, home: Path, tmp_path: Path
-) -> Iterator[subprocess.Popen[bytes]]:
+def server(cli: Cli, start: Start, models: Models, home: Path, tmp_path: Path) -> Iterator[Server]:
     """A server of the user's models, one of which is stored as `tiny`, with a drafter."""
     (tmp_path / "Modelfile").write_text(
         f"FROM {models.target}\nDRAFT {models.draft}\nPARAMETER num_ctx 65536\nSYSTEM be brief\n"
@@ -50,7 +50,7 @@ def address(home: Path) -> str:
 
 @pytest.mark.parametrize("options", [("--temp", "0"), ("--seed", "7"), ("--seed", "7", "--system", "ab cd")])
 def test_the_text_is_the_one_that_a_process_of_its_own_gives(
-    cli: Cli, server: subprocess.Popen[bytes], home: Path, options: tuple[str, ...]
+    cli: Cli, server: Server, home: Path, options: tuple[str, ...]
 ) -> None:
     served = cli(*ASK, "--verbose", *options)
     alone = cli(*ASK, "--verbose", "--no-server", *options)
@@ -63,9 +63,7 @@ def test_the_text_is_the_one_that_a_process_of_its_own_gives(
         assert all(name in line for line in figures), figures
 
 
-def test_the_model_stays_as_long_as_keepalive_says(
-    cli: Cli, server: subprocess.Popen[bytes], home: Path
-) -> None:
+def test_the_model_stays_as_long_as_keepalive_says(cli: Cli, server: Server, home: Path) -> None:
     def loaded() -> list[str]:
         return [one["name"] for one in json.loads(cli("ps", "--json").stdout)["models"]]
 
@@ -79,7 +77,7 @@ def test_the_model_stays_as_long_as_keepalive_says(
     assert loaded() == []
 
 
-def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: subprocess.Popen[bytes]) -> None:
+def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: Server) -> None:
     """The server refuses to think, as Ollama's does; the answer is the one that `run` gives alone."""
     served = cli(*ASK, "--temp", "0", "--think")
     assert served.stdout == cli(*ASK, "--temp", "0", "--think", "--no-server").stdout
@@ -89,7 +87,7 @@ def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: subproce
 
 @pytest.mark.parametrize("option", [("-t", "1"), ("--ctx-size", "256"), ("--json",), ("--draft", "text")])
 def test_what_says_how_to_open_the_model_opens_it_here(
-    cli: Cli, server: subprocess.Popen[bytes], home: Path, option: tuple[str, ...]
+    cli: Cli, server: Server, home: Path, option: tuple[str, ...]
 ) -> None:
     done = cli("run", "tiny", "hello", "-n", "4", "--keepalive", "5m", *option)
     assert done.returncode == 0
@@ -99,8 +97,8 @@ def test_what_says_how_to_open_the_model_opens_it_here(
 
 def test_a_prompt_that_the_server_refuses_is_answered_here(
     cli: Cli,
-    start: Callable[..., subprocess.Popen[bytes]],
-    server: subprocess.Popen[bytes],
+    start: Start,
+    server: Server,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     server.kill()
@@ -118,9 +116,7 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
         keyed.kill()
 
 
-def test_what_listens_where_a_killed_server_did_is_told_nothing(
-    cli: Cli, server: subprocess.Popen[bytes], home: Path
-) -> None:
+def test_what_listens_where_a_killed_server_did_is_told_nothing(cli: Cli, server: Server, home: Path) -> None:
     port = int(address(home).rpartition(":")[2])
     server.kill()
     server.wait()
@@ -138,9 +134,7 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(
     assert (done.returncode, asked) == (0, [])
 
 
-def test_a_server_that_ends_in_the_middle_is_an_error(
-    start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
-) -> None:
+def test_a_server_that_ends_in_the_middle_is_an_error(start: Start, server: Server) -> None:
     with start(*ENDLESS) as process:
         assert process.stdout is not None and process.stdout.read(8)
         server.kill()
@@ -149,9 +143,7 @@ def test_a_server_that_ends_in_the_middle_is_an_error(
     assert "the server ended in the middle of the answer" in err.decode()
 
 
-def test_ctrl_c_ends_the_answer_and_frees_the_place(
-    cli: Cli, start: Callable[..., subprocess.Popen[bytes]], server: subprocess.Popen[bytes]
-) -> None:
+def test_ctrl_c_ends_the_answer_and_frees_the_place(cli: Cli, start: Start, server: Server) -> None:
     with start(*ENDLESS) as process:
         assert process.stdout is not None and process.stdout.read(8)
         process.send_signal(signal.SIGINT)
@@ -163,11 +155,9 @@ def test_ctrl_c_ends_the_answer_and_frees_the_place(
 def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
     """What a terminal showed of a chat in which these lines were typed."""
     with Terminal([COMMAND, "run", "tiny", "-n", "24", *options], tmp_path) as terminal:
-        for line in lines:
+        for line in [*lines, "/bye"]:
             terminal.wait_for_prompt()
-            terminal.type(f"{line}\r")
-        terminal.wait_for_prompt()
-        terminal.type("/bye\r")
+            terminal.type(line + ENTER)
         assert terminal.wait_for_end() == 0
         return " ".join(terminal.text.split())
 
@@ -178,9 +168,7 @@ def saved_messages(home: Path) -> list[dict[str, str]]:
     return messages
 
 
-def test_a_chat_is_answered_by_the_server(
-    cli: Cli, server: subprocess.Popen[bytes], home: Path, tmp_path: Path
-) -> None:
+def test_a_chat_is_answered_by_the_server(cli: Cli, server: Server, home: Path, tmp_path: Path) -> None:
     lines = ["hello there", "and what more", "/system ab cd", "/regen", "/stats"]
     shown = chat(tmp_path, lines, "--temp", "0", "--keepalive", "-1")
     assert f"answered by {address(home)}" in shown and "answers in this process" not in shown
@@ -193,27 +181,16 @@ def test_a_chat_is_answered_by_the_server(
     assert saved_messages(home) == served
 
 
-def test_what_needs_the_model_here_opens_it_here(
-    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
-) -> None:
-    lines = [
-        "hello there",
-        "/set parameter temperature 0",
-        "/strategy off",
-        "and more",
-        "/show info",
-        "so what",
-    ]
-    shown = chat(tmp_path, lines)
+def test_what_needs_the_model_here_opens_it_here(server: Server, home: Path, tmp_path: Path) -> None:
+    lines = ["/set parameter temperature 0", "/strategy off", "and more", "/show info", "so what"]
+    shown = chat(tmp_path, ["hello there", *lines])
     assert "drafting off" in shown
     before, _, after = shown.partition("from now on tiny:latest answers in this process")
     assert "and more" in before and "tokens/s" in after
     assert len(saved_messages(home)) == 6
 
 
-def test_ctrl_c_keeps_what_the_server_said_and_the_chat(
-    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
-) -> None:
+def test_ctrl_c_keeps_what_the_server_said_and_the_chat(server: Server, home: Path, tmp_path: Path) -> None:
     with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
         terminal.wait_for_prompt()
         terminal.type("hello there\r")
@@ -221,36 +198,28 @@ def test_ctrl_c_keeps_what_the_server_said_and_the_chat(
         terminal.type("\x03")
         terminal.wait_for_prompt()
         assert "in this process" not in terminal.text
-        terminal.type("/bye\r")
-        assert terminal.wait_for_end() == 0
+        assert terminal.leave() == 0
     question, answer = saved_messages(home)
     assert question["content"] == "hello there" and len(answer["content"]) > 100
 
 
 def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginning(
-    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
+    server: Server, home: Path, tmp_path: Path
 ) -> None:
     with Terminal([COMMAND, "run", "tiny", "-n", "8", "--temp", "0"], tmp_path) as terminal:
         terminal.wait_for_prompt()
-        terminal.type("hello there\r")
-        terminal.wait("tokens/s")
-        terminal.wait_for_prompt()
-        terminal.type("/save tiny\r")
+        terminal.say("hello there", "tokens/s")
+        terminal.type(f"/save tiny{ENTER}")
         terminal.wait("Go on? (y/N)")
-        terminal.type("y\r")
-        terminal.wait("Created new model 'tiny'")
-        terminal.wait_for_prompt()
-        terminal.type("/bye\r")
-        assert terminal.wait_for_end() == 0
+        terminal.say("y", "Created new model 'tiny'")
+        assert terminal.leave() == 0
     shown = chat(tmp_path, ["and more", "/show modelfile"], "--temp", "0", "--continue")
     assert "from now on tiny:latest answers in this process" in shown
     assert shown.rpartition("FROM ")[2].count("hello there") == 1
     assert len(saved_messages(home)) == 4
 
 
-def test_a_chat_goes_on_where_the_server_ends(
-    server: subprocess.Popen[bytes], home: Path, tmp_path: Path
-) -> None:
+def test_a_chat_goes_on_where_the_server_ends(server: Server, home: Path, tmp_path: Path) -> None:
     with Terminal([COMMAND, "run", "tiny", "-n", "8"], tmp_path) as terminal:
         terminal.wait_for_prompt()
         terminal.type("hello there\r")
@@ -258,10 +227,7 @@ def test_a_chat_goes_on_where_the_server_ends(
         server.kill()
         server.wait()
         terminal.wait_for_prompt()
-        terminal.type("and more\r")
-        terminal.wait("tokens/s", count=2)
+        terminal.say("and more", "tokens/s", count=2)
         assert "is opened in this process" in " ".join(terminal.text.split())
-        terminal.wait_for_prompt()
-        terminal.type("/bye\r")
-        assert terminal.wait_for_end() == 0
+        assert terminal.leave() == 0
     assert len(saved_messages(home)) == 4

@@ -77,6 +77,17 @@ class Terminal:
         """Reads until an empty prompt waits for input."""
         self.wait_until(lambda: self.line.startswith(">>> Send a message"), "a prompt")
 
+    def say(self, line: str, answer: str, *, count: int = 1) -> None:
+        """Types a line; waits until `answer` is there, `count` times, and for the next prompt."""
+        self.type(line + ENTER)
+        self.wait(answer, count=count)
+        self.wait_for_prompt()
+
+    def leave(self) -> int:
+        """Ends a chat by Ctrl+D; returns the exit status."""
+        self.type(CTRL_D)
+        return self.wait_for_end()
+
     def wait_until(self, holds: Callable[[], bool], what: str = "it", seconds: float = PATIENCE_S) -> None:
         """Reads until something holds; fails, naming it, at the end of the time or of the command."""
         end = time.monotonic() + seconds

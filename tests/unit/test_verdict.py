@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +13,7 @@ from eaglecpp import Engine
 from eaglecpp.bench import Verdict, measure_verdict, planned_verdict, verdict_of
 from eaglecpp.bench.llama_plain import LlamaPlain
 from eaglecpp.cli import main
-from eaglecpp.cli.chat.figures import verdict_line
+from eaglecpp.cli.figures import verdict_line
 from eaglecpp.engine.gains import Answered, Gain, Gains
 from eaglecpp.results import Timings
 
@@ -146,9 +145,8 @@ def test_doctor_run_and_bench_say_the_same(
         assert said[kind] == measured["verdict"][kind]
         assert said[kind]["speed"] == pytest.approx(min(auto["ratio"], said[kind]["tokens"]))
     with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
-        model: Any = SimpleNamespace(engine=engine)
         done = engine.generate("ab cd", max_tokens=64, ignore_eos=True, temperature=0.0)
-        line = verdict_line(done.timings, model)
+        line = verdict_line(done.timings, engine)
         assert line == str(verdict_of(engine))
         gain = verdict_of(engine).greedy
         assert gain is not None and gain.n_answers == said["greedy"]["n_answers"] + 1

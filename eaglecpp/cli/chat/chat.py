@@ -19,8 +19,8 @@ from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.cli.chat.figures import answer_lines, verdict_line
 from eaglecpp.cli.chat.input import PROMPT, Ask
+from eaglecpp.cli.figures import figures, stats_line, verbose_lines, verdict_line
 from eaglecpp.cli.terminal import Watch, patience, silent_keys
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError, new_chat
 from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from eaglecpp.cli.chat.model import RunModel
     from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.references.names import ModelName
-
-__all__ = ["Chat", "Settings", "response_format"]
 
 _QUOTED_CHARS = 40
 _SHOWN_LINES = 12
@@ -133,19 +131,29 @@ class Chat:
         try:
             with silent_keys():
                 answer = self._begun(begin, watch)
-                made = None if answer is None else self._shown(answer, watch)
+                if answer is not None:
+                    # a round that is computed here is finished first; a server is not waited for
+                    with watch.listening() if self.server is None else contextlib.nullcontext():
+                        try:
+                            watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
+                        finally:
+                            self.screen.end()
         except BaseException as error:
             self._n_tries = n_before
             self.save()
             if isinstance(error, EngineBrokenError):
-                self.model.reopen()
+                self.model.renew()
             raise
         self.save()
-        if answer is None or made is None or not has_begun(made):
+        if answer is None or not has_begun(made := answer.completion()):
             self._n_tries = n_before
             self.images = images or self.images
             self.screen.note("stopped before the answer began; the question was removed")
             return None
+        is_whole = made.finish_reason != "cancelled"
+        if self.server is not None and self.settings.think and is_whole and not made.thinking:
+            name = self.model.source.name
+            self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
         if not again:
             self.attached.clear()
         self.model.notices += [one for one in answer.notices if one not in self._noted]
@@ -181,28 +189,6 @@ class Chat:
             self._note_left_out(left_out)
         self.save()
         return answer
-
-    def _shown(self, answer: Answer, watch: Watch) -> Completion:
-        # a round that is computed here is finished first; a server is not waited for
-        with watch.listening() if self.server is None else contextlib.nullcontext():
-            try:
-                for chunk in answer:
-                    watch.clear()
-                    self.screen.show(chunk.pieces)
-                    if watch.requested:
-                        break
-            except KeyboardInterrupt:
-                pass
-            finally:
-                watch.clear()
-                self.screen.show(answer.close().pieces)
-                self.screen.end()
-        made = answer.completion()
-        is_whole = made.finish_reason != "cancelled"
-        if self.server is not None and self.settings.think and is_whole and not made.thinking:
-            name = self.model.source.name
-            self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
-        return made
 
     def _leave_server_for_own(self) -> None:
         """Answers here from now on, where something has opened the model or says how to."""
@@ -248,8 +234,14 @@ class Chat:
             self.screen.note(f"note: the answer ends here because the context{size} is full")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        lines = answer_lines(stats, model, total_ms, server_ms, verbose=self.settings.verbose)
-        if model.is_open and not self.has_said_verdict and (verdict := verdict_line(stats, model)):
+        lines, speedup = [], stats.plan.get("speedup") if stats.draft_n else None
+        if self.settings.verbose:
+            template = model.chat.template.describe() if model.is_open else ""
+            lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
+            lines += figures([("template", template)])
+        has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
+        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
+        if model.is_open and not self.has_said_verdict and (verdict := verdict_line(stats, model.engine)):
             self.has_said_verdict = True
             lines.append(verdict)
         self.screen.note("\n".join(lines))
@@ -333,6 +325,13 @@ def response_format(text: str) -> dict[str, Any]:
     if not text:
         return {}
     return {"response_format": {"type": "json_object"}} if text == "json" else {"json_schema": text}
+
+
+def check_format(text: str) -> None:
+    """Raises what is wrong with a JSON schema."""
+    from eaglecpp.engine.grammar import resolve_grammar
+
+    resolve_grammar(**response_format(text))
 
 
 def _shortened(text: str) -> str:

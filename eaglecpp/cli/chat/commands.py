@@ -8,8 +8,6 @@ modules of their own. A function takes the chat and the text after the name; Fal
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,8 +15,10 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
-from eaglecpp.cli.chat.set import SETTINGS, set_help, set_system, setting, unknown
-from eaglecpp.cli.chat.show import FACTS, modelfile_to_save, show, show_help
+from eaglecpp.cli.chat.set import SETTINGS, set_system
+from eaglecpp.cli.chat.show import FACTS, chat_modelfile
+from eaglecpp.cli.chat.words import NO_SYSTEM, Word, explained, run_word
+from eaglecpp.cli.figures import figures
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.cli.table import help_table
 from eaglecpp.data_dir import expanded
@@ -29,20 +29,6 @@ from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
     from eaglecpp.store import Stores
-
-__all__ = ["COMMANDS", "SlashCommand", "run_chat"]
-
-
-@dataclass(frozen=True)
-class SlashCommand:
-    """usage: what follows the name; words: what Tab offers there, ("path",) for files, ("model",) for
-    stored models and files
-    """
-
-    run: Callable[[Chat, str], bool | None]
-    help: str
-    usage: str = ""
-    words: tuple[str, ...] = ()
 
 
 def run_chat(chat: Chat) -> None:
@@ -72,11 +58,7 @@ def _take(chat: Chat, text: str) -> bool:
         if message.strip():
             chat.reply(partial(chat.session.stream, message))
         return True
-    name, rest = typed
-    if name not in COMMANDS:
-        chat.screen.say(unknown("", name, COMMANDS))
-        return True
-    return COMMANDS[name].run(chat, rest) is not False
+    return run_word("", COMMANDS, chat, " ".join(typed))
 
 
 def _bye(chat: Chat, rest: str) -> bool:
@@ -89,40 +71,32 @@ def _clear(chat: Chat, rest: str) -> None:
 
 
 def _help(chat: Chat, rest: str) -> None:
-    topics = {"set": set_help, "show": show_help, "shortcuts": _shortcuts, "shortcut": _shortcuts}
-    topic = topics.get(rest.removeprefix("/"))
-    if rest and topic is None:
-        chat.screen.say(f"There is no help for '{rest}'. Topics: set, show, shortcuts")
-    chat.screen.say((topic or _overview)())
+    topic = rest.removeprefix("/")
+    if topic in ("set", "show"):
+        chat.screen.say(explained(SETTINGS if topic == "set" else FACTS, f"/{topic} "))
+    elif topic in ("shortcuts", "shortcut"):
+        chat.screen.say(help_table("Available keyboard shortcuts:", _SHORTCUTS) + "\n")
+    else:
+        if topic:
+            chat.screen.say(f"There is no help for '{rest}'. Topics: set, show, shortcuts")
+        chat.screen.say(f"{explained(COMMANDS)}\n{_BLOCKS}")
 
 
-def _overview() -> str:
-    names: dict[SlashCommand, list[str]] = {}
-    for name, command in COMMANDS.items():
-        names.setdefault(command, []).append(name)
-    rows = [(f"{', '.join(same)} {c.usage}".strip(), c.help) for c, same in names.items()]
-    return (
-        help_table("Available Commands:", rows)
-        + '\n\nUse """ to begin and end a message of several lines. A pasted block is always one message.\n'
-    )
-
-
-def _shortcuts() -> str:
-    rows = [
-        ("Up, Down", "Earlier and later messages"),
-        ("Ctrl + r", "Search earlier messages"),
-        ("Tab", "Complete a command or a file name"),
-        ("Ctrl + a, Ctrl + e", "Move to the beginning, to the end of the line"),
-        ("Alt + b, Alt + f", "Move back, forward by a word"),
-        ("Ctrl + k, Ctrl + u", "Delete everything after, before the cursor"),
-        ("Ctrl + w", "Delete the word before the cursor"),
-        ("Alt + Enter", "New line in the message"),
-        ("Ctrl + g", "Write the message in your editor (VISUAL, EDITOR)"),
-        ("Ctrl + l", "Clear the screen"),
-        ("Ctrl + c", "Stop the answer, or discard what is typed"),
-        ("Ctrl + d", "Leave the chat (/bye)"),
-    ]
-    return help_table("Available keyboard shortcuts:", rows) + "\n"
+_BLOCKS = 'Use """ to begin and end a message of several lines. A pasted block is always one message.\n'
+_SHORTCUTS = (
+    ("Up, Down", "Earlier and later messages"),
+    ("Ctrl + r", "Search earlier messages"),
+    ("Tab", "Complete a command or a file name"),
+    ("Ctrl + a, Ctrl + e", "Move to the beginning, to the end of the line"),
+    ("Alt + b, Alt + f", "Move back, forward by a word"),
+    ("Ctrl + k, Ctrl + u", "Delete everything after, before the cursor"),
+    ("Ctrl + w", "Delete the word before the cursor"),
+    ("Alt + Enter", "New line in the message"),
+    ("Ctrl + g", "Write the message in your editor (VISUAL, EDITOR)"),
+    ("Ctrl + l", "Clear the screen"),
+    ("Ctrl + c", "Stop the answer, or discard what is typed"),
+    ("Ctrl + d", "Leave the chat (/bye)"),
+)
 
 
 def _load(chat: Chat, rest: str) -> None:
@@ -145,7 +119,7 @@ def _load(chat: Chat, rest: str) -> None:
         chat.model = before.other(source)
     except BaseException:
         if was_open:
-            before.reopen()
+            before.renew()
         raise
     chat.start_over()
     chat.say_notices()
@@ -168,7 +142,7 @@ def _save(chat: Chat, rest: str) -> None:
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")
         return
-    create_model(stores, name, modelfile_to_save(chat), Path.cwd())
+    create_model(stores, name, chat_modelfile(chat, to_save=True), Path.cwd())
     chat.made.add(name)
     chat.screen.say(f"Created new model '{names[0]}'")
     if n_pictures := sum(len(message.images) for message in chat.conversation.messages):
@@ -213,7 +187,7 @@ def _system(chat: Chat, rest: str) -> None:
     if rest:
         set_system(chat, rest)
     else:
-        chat.screen.say(chat.conversation.system or "No system message was specified for this model.")
+        chat.screen.say(chat.conversation.system or NO_SYSTEM)
 
 
 def _read(chat: Chat, rest: str) -> None:
@@ -282,31 +256,36 @@ def _stats(chat: Chat, rest: str) -> None:
             ("acceptance length", f"{totals.acceptance_length:.2f} tokens per round"),
             ("accepted per depth", rates),
         ]
-    chat.screen.say("\n".join(f"{name + ':':<20}{value}" for name, value in rows if value))
+    chat.screen.say("\n".join(figures(rows)))
 
 
-_BYE = SlashCommand(_bye, "Leave")
-_HELP = SlashCommand(
+_BYE = Word(_bye, "Leave")
+_HELP = Word(
     _help, "Show this help, or help on: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
 )
 COMMANDS = {
-    "/set": SlashCommand(setting, "Change how the model answers and what is shown", "...", tuple(SETTINGS)),
-    "/show": SlashCommand(show, "Show facts about the model", "...", tuple(FACTS)),
-    "/load": SlashCommand(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
-    "/save": SlashCommand(_save, "Save this chat as a stored model", "<model>"),
-    "/list": SlashCommand(_list, "List the models on this machine"),
-    "/clear": SlashCommand(_clear, "Start a new chat; the system prompt stays"),
-    "/regen": SlashCommand(_regen, "Answer the last question again"),
-    "/edit": SlashCommand(_edit, "Change the last question and ask it again", "[text]"),
-    "/system": SlashCommand(_system, "Show or set the system prompt", "[text]"),
-    "/read": SlashCommand(_read, "Put a text file before your next message", "<file>", ("path",)),
-    "/strategy": SlashCommand(
+    "/set": Word(
+        partial(run_word, "/set ", SETTINGS),
+        "Change how the model answers and what is shown",
+        "...",
+        tuple(SETTINGS),
+    ),
+    "/show": Word(partial(run_word, "/show ", FACTS), "Show facts about the model", "...", tuple(FACTS)),
+    "/load": Word(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
+    "/save": Word(_save, "Save this chat as a stored model", "<model>"),
+    "/list": Word(_list, "List the models on this machine"),
+    "/clear": Word(_clear, "Start a new chat; the system prompt stays"),
+    "/regen": Word(_regen, "Answer the last question again"),
+    "/edit": Word(_edit, "Change the last question and ask it again", "[text]"),
+    "/system": Word(_system, "Show or set the system prompt", "[text]"),
+    "/read": Word(_read, "Put a text file before your next message", "<file>", ("path",)),
+    "/strategy": Word(
         _strategy,
         "Show or set how to draft",
         "[auto|off|chain:4|...]",
         ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
     ),
-    "/stats": SlashCommand(_stats, "Show statistics of this chat"),
+    "/stats": Word(_stats, "Show statistics of this chat"),
     "/bye": _BYE,
     "/exit": _BYE,
     "/?": _HELP,

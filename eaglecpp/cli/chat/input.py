@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-__all__ = ["CONTINUATION", "PROMPT", "Ask", "as_command", "is_open", "read_block", "unquoted"]
-
 Ask = Callable[[str, str], str]
 """Asks the user: (prompt, text to begin with) -> what was typed.
 

@@ -25,12 +25,9 @@ from prompt_toolkit.output import ColorDepth
 
 from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, Ask, is_open
-from eaglecpp.cli.chat.screen import visible
-from eaglecpp.cli.terminal import silent_keys, wants_colour, write
-from eaglecpp.errors import EagleError
+from eaglecpp.cli.command import stored_names
+from eaglecpp.cli.terminal import silent_keys, visible, wants_colour, write
 from eaglecpp.modelfile.parameters import PARAMETERS
-
-__all__ = ["Keyboard", "SlashCompleter", "open_keyboard"]
 
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
@@ -65,7 +62,7 @@ class SlashCompleter(Completer):
             yield from _matching({word: command.help for word, command in COMMANDS.items()}, name)
         elif name in COMMANDS and COMMANDS[name].words in (("path",), ("model",)):
             if COMMANDS[name].words == ("model",):
-                yield from _matching(_stored_models(), rest)
+                yield from _matching(dict.fromkeys(stored_names(), ""), rest)
             yield from self._files.get_completions(Document(rest), complete_event)
         elif name == "/set" and rest.startswith("parameter "):
             helps = {name: parameter.help for name, parameter in PARAMETERS.items()}
@@ -167,14 +164,6 @@ class _PrivateHistory(FileHistory):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_APPEND, 0o600))
             super().store_string(string)
-
-
-def _stored_models() -> dict[str, str]:
-    from eaglecpp.store import Stores
-
-    with contextlib.suppress(EagleError, OSError):
-        return {str(model.name): "" for model in Stores.open().models() if not model.is_drafter}
-    return {}
 
 
 def _matching(words: Mapping[str, str], start: str) -> Iterable[Completion]:

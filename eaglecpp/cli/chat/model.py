@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.cli.open_engine import needs_draft, run_defaults
+from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.terminal import patience
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
@@ -21,15 +22,12 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
-__all__ = ["RunModel"]
-
 _LOAD_PATIENCE_S = 1.0
 _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
 class RunModel:
-    """given: options on the command line by field name; asked: the strategy there, None = the model's;
-    must_draft: raise click.UsageError where a fixed strategy has nothing to draft from.
+    """given: options on the command line by field name; asked: the strategy there, None = the model's
 
     `plan` is made once, and again when something is set: how the model is opened with the current options.
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name. `load_ms` is how long
@@ -41,18 +39,13 @@ class RunModel:
         source: Found,
         given: Mapping[str, Any],
         asked: Strategy | None = None,
-        parameters: Mapping[str, ParameterValue] | None = None,
-        *,
-        must_draft: bool = False,
     ) -> None:
         self.source = source
-        self.parameters: dict[str, ParameterValue] = dict(parameters or {})
+        self.parameters: dict[str, ParameterValue] = {}
         self.strategy_set = ""
         self.asked = asked
         self._given = dict(given)
         self.plan = self._make_plan()
-        if must_draft:
-            needs_draft(asked, self.plan.can_draft)
         self.notices: list[str] = []
         self.load_ms = 0.0
         self._engine: Engine | None = None
@@ -79,10 +72,10 @@ class RunModel:
         """Prompts and answers."""
         return self.engine.shared.chat
 
-    def conversation(self, system: str | None = None) -> Conversation:
-        """An empty one with the model's examples, and its system prompt unless another is given."""
+    def conversation(self) -> Conversation:
+        """An empty one with the model's system prompt and examples."""
         said = self.plan.model.modelfile
-        return Conversation((said.system if system is None else system) or "", said.messages)
+        return Conversation(said.system or "", said.messages)
 
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:
         """Begins the answer in this process."""
@@ -91,14 +84,27 @@ class RunModel:
 
     # Options
 
-    def _make_plan(self) -> OpeningPlan:
+    def go_on(self, parameters: Mapping[str, ParameterValue], strategy: str) -> None:
+        """With what was set in a chat, before this is opened; the command line is newer."""
+        fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in parameters}
+        self.parameters = {name: v for name, v in parameters.items() if fields[name] not in self._given}
+        self.strategy_set = strategy
+        if self.asked is None and strategy:
+            self.asked = Strategy.parse(strategy)
+        self.plan = self._make_plan()
+
+    def _set_here(self) -> dict[str, ParameterValue]:
+        """What was set in the chat, by "group.field"."""
         fitted = {PARAMETERS[name].option: PARAMETERS[name].fitted(v) for name, v in self.parameters.items()}
+        return {option: value for option, value in fitted.items() if "." in option}
+
+    def _make_plan(self) -> OpeningPlan:
         return make_plan(
             self.source,
             strategy=self.asked,
             options=self._given,
             defaults=run_defaults(),
-            later={option: value for option, value in fitted.items() if "." in option},
+            later=self._set_here(),
             choose_context=True,
         )
 
@@ -110,11 +116,7 @@ class RunModel:
 
     def options_set(self) -> dict[str, Any]:
         """The options that were set on the command line and in the chat, by field name."""
-        in_chat = {PARAMETERS[name]: value for name, value in self.parameters.items()}
-        fields = {
-            one.option.rpartition(".")[2]: one.fitted(v) for one, v in in_chat.items() if "." in one.option
-        }
-        return self._given | fields
+        return self._given | {name.rpartition(".")[2]: value for name, value in self._set_here().items()}
 
     @property
     def says_how_to_open(self) -> bool:
@@ -137,18 +139,14 @@ class RunModel:
         """Sets a parameter by its Modelfile name; returns whether the model had to be reloaded for it.
         If that fails, the old value is restored and the error is raised.
         """
-        before, self.parameters = self.parameters, {**self.parameters, name: value}
-        option = PARAMETERS[name].option
+        option, changed = PARAMETERS[name].option, {**self.parameters, name: value}
         if option == "strategy":
-            return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
-        reloads = self.is_open and option.startswith("model.") and before != self.parameters
-        try:
-            self._renew(reloads)
-        except BaseException:
-            self.parameters = before
-            self._renew(reloads)
-            raise
-        return reloads
+            reloads = self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
+            self.parameters = changed
+            return reloads
+        reloads = self.is_open and option.startswith("model.") and changed != self.parameters
+        with self._changed("parameters", changed, reloads):
+            return reloads
 
     def set_strategy(self, strategy: Strategy) -> bool:
         """Changes the strategy; returns whether the model had to be reloaded for it.
@@ -157,18 +155,25 @@ class RunModel:
         """
         if strategy.kind != "off" and not self.plan.can_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
-        before, self.asked = self.asked, strategy
         reloads = self.is_open and not self._has_room(strategy)
-        try:
-            self._renew(reloads)
+        with self._changed("asked", strategy, reloads):
             if reloads and not self.engine.has_draft:
                 raise ValueError(f"strategy {strategy}: {self.notices[-1]}")
-        except BaseException:
-            self.asked = before
-            self._renew(reloads)
-            raise
         self.strategy_set = str(strategy)
         return reloads
+
+    @contextlib.contextmanager
+    def _changed(self, name: str, value: Any, reloads: bool) -> Iterator[None]:
+        """Sets an attribute; an error, also one of the block, puts everything back."""
+        before = getattr(self, name)
+        setattr(self, name, value)
+        try:
+            self.renew(reloads)
+            yield
+        except BaseException:
+            setattr(self, name, before)
+            self.renew(reloads)
+            raise
 
     def _has_room(self, strategy: Strategy) -> bool:
         """Whether the engine drafts that much as it was opened."""
@@ -178,21 +183,19 @@ class RunModel:
         resolved, _ = drafting.resolve(strategy)
         return resolved.nodes <= native.n_draft_max and resolved.n_leaves <= drafting.n_leaves
 
-    def _renew(self, reloads: bool) -> None:
+    def renew(self, reloads: bool = True) -> None:
+        """Plans with the current options, and reloads the model with them. The caches start empty."""
         if reloads:
-            self.reopen()
-        else:
-            self.plan = self._make_plan()
-
-    def reopen(self) -> None:
-        """Reloads the model with the current options. The caches start empty."""
-        self.close()
+            self.close()
         self.plan = self._make_plan()  # the memory of the closed one is free now
-        self._engine = self._open()
+        if reloads:
+            self._engine = self._open()
 
     def other(self, source: Found) -> RunModel:
         """Another model with the same options, opened if this one is."""
-        found = RunModel(source, self._given, self.asked, self.parameters)
+        found = RunModel(source, self._given, self.asked)
+        found.parameters = dict(self.parameters)
+        found.renew(reloads=False)
         if self.is_open:
             found.engine  # noqa: B018 - opens it
         return found

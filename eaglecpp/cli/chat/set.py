@@ -3,57 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
-from eaglecpp.cli.chat.chat import Chat, response_format
+from eaglecpp.cli.chat.chat import Chat, check_format
 from eaglecpp.cli.chat.input import unquoted
+from eaglecpp.cli.chat.words import Word, explained
 from eaglecpp.cli.table import help_table
-from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.human import nearest
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
-
-__all__ = ["SETTINGS", "set_help", "set_system", "setting", "unknown"]
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One word behind `/set`. usage: that word and what follows."""
-
-    usage: str
-    help: str
-    change: Callable[[Chat, str], None]
-
-
-def setting(chat: Chat, rest: str) -> None:
-    """Runs `/set ...`."""
-    word, _, value = rest.partition(" ")
-    if word == "":
-        chat.screen.say(set_help())
-    elif word in SETTINGS:
-        SETTINGS[word].change(chat, value.strip())
-    else:
-        chat.screen.say(unknown("/set ", word, SETTINGS))
-
-
-def unknown(before: str, word: str, known: Iterable[str]) -> str:
-    """What to say about a command that does not exist. before: what its last word follows"""
-    near = nearest(word, known)
-    meant = f"Did you mean {before}{near}?" if near else "Type /? for help"
-    return f"Unknown command '{before}{word}'. {meant}"
-
-
-def set_help() -> str:
-    """What `/set` alone says."""
-    rows = [(f"/set {one.usage}", one.help) for one in SETTINGS.values()]
-    return help_table("Available Commands:", rows) + "\n"
 
 
 def set_system(chat: Chat, value: str) -> None:
     """Sets the system prompt for the whole chat, including what was said before."""
     if not value:
-        chat.screen.say(set_help())
+        chat.screen.say(explained(SETTINGS, "/set "))
         return
     chat.session.system = unquoted(value)
     chat.save()
@@ -90,14 +53,14 @@ def _parameter(chat: Chat, value: str) -> None:
     chat.screen.say(f"Set parameter '{name}' to '{', '.join(words)}'")
 
 
-def _switch(said: str, owner: str, name: str, value: Any) -> Callable[[Chat, str], None]:
+def _switch(what: str, said: str, owner: str, name: str, value: Any) -> Word:
     """Sets a field of the chat's `screen` or `settings`."""
 
     def change(chat: Chat, rest: str) -> None:
         setattr(getattr(chat, owner), name, value)
         chat.screen.say(said)
 
-    return change
+    return Word(change, what)
 
 
 def _history(chat: Chat, value: str) -> None:
@@ -118,7 +81,7 @@ def _format(chat: Chat, value: str) -> None:
     if value != "json" and not value.startswith("{"):
         chat.screen.say("Invalid or missing format. For 'json' mode use '/set format json'")
         return
-    resolve_grammar(**response_format(value))  # raises what is wrong with a schema
+    check_format(value)
     chat.settings.format = value
     chat.screen.say(f"Set format to '{'json' if value == 'json' else 'JSON schema'}' mode.")
 
@@ -136,28 +99,18 @@ def _nothink(chat: Chat, value: str) -> None:
 
 
 SETTINGS = {
-    "parameter": Setting("parameter ...", "Set a parameter; without a value, list them", _parameter),
-    "system": Setting("system <text>", "Set the system prompt", set_system),
-    "history": Setting("history", "Save typed lines and this chat to disk", _history),
-    "nohistory": Setting("nohistory", "Save nothing to disk from now on", _nohistory),
-    "wordwrap": Setting(
-        "wordwrap", "Break lines between words", _switch("Set 'wordwrap' mode.", "screen", "wrap", True)
+    "parameter": Word(_parameter, "Set a parameter; without a value, list them", "..."),
+    "system": Word(set_system, "Set the system prompt", "<text>"),
+    "history": Word(_history, "Save typed lines and this chat to disk"),
+    "nohistory": Word(_nohistory, "Save nothing to disk from now on"),
+    "wordwrap": _switch("Break lines between words", "Set 'wordwrap' mode.", "screen", "wrap", True),
+    "nowordwrap": _switch("Do not break lines", "Set 'nowordwrap' mode.", "screen", "wrap", False),
+    "format": Word(_format, "Answer in JSON; a JSON schema works, too", "json"),
+    "noformat": _switch("Answer in any form", "Disabled format.", "settings", "format", ""),
+    "verbose": _switch(
+        "Show all statistics after an answer", "Set 'verbose' mode.", "settings", "verbose", True
     ),
-    "nowordwrap": Setting(
-        "nowordwrap", "Do not break lines", _switch("Set 'nowordwrap' mode.", "screen", "wrap", False)
-    ),
-    "format": Setting("format json", "Answer in JSON; a JSON schema works, too", _format),
-    "noformat": Setting(
-        "noformat", "Answer in any form", _switch("Disabled format.", "settings", "format", "")
-    ),
-    "verbose": Setting(
-        "verbose",
-        "Show all statistics after an answer",
-        _switch("Set 'verbose' mode.", "settings", "verbose", True),
-    ),
-    "quiet": Setting(
-        "quiet", "Show one line of statistics", _switch("Set 'quiet' mode.", "settings", "verbose", False)
-    ),
-    "think": Setting("think [level]", "Let the model think before it answers", _think),
-    "nothink": Setting("nothink", "Do not let the model think", _nothink),
+    "quiet": _switch("Show one line of statistics", "Set 'quiet' mode.", "settings", "verbose", False),
+    "think": Word(_think, "Let the model think before it answers", "[level]"),
+    "nothink": Word(_nothink, "Do not let the model think"),
 }

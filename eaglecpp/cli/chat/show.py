@@ -3,70 +3,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from eaglecpp.chat.message import Message
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.set import unknown
-from eaglecpp.cli.table import help_table, section
+from eaglecpp.cli.chat.words import NO_SYSTEM, Word
+from eaglecpp.cli.table import section
 from eaglecpp.human import human_bytes
 from eaglecpp.modelfile import Command, Modelfile
-from eaglecpp.modelfile.parameters import ParameterValue, value_text
 from eaglecpp.modelfile.pragmas import settings
-
-__all__ = ["FACTS", "chat_modelfile", "modelfile_to_save", "show", "show_help"]
-
-_TO_BE_COPIED = ("license", "modelfile", "system", "template")
+from eaglecpp.store.describe import parameter_text
 
 
-def show(chat: Chat, rest: str) -> None:
-    """Runs `/show ...`."""
-    if not rest:
-        chat.screen.say(show_help())
-    elif rest in FACTS:
-        chat.screen.say(FACTS[rest][0](chat), verbatim=rest in _TO_BE_COPIED)
-    else:
-        chat.screen.say(unknown("/show ", rest, FACTS))
-
-
-def show_help() -> str:
-    """What `/show` alone says."""
-    rows = [(f"/show {name}", text) for name, (_, text) in FACTS.items()]
-    return help_table("Available Commands:", rows) + "\n"
-
-
-def chat_modelfile(chat: Chat) -> Modelfile:
-    """A Modelfile of the model as changed by this chat: system prompt, parameters, messages."""
-    source, conversation = chat.model.source, chat.conversation
-    modelfile = source.model.modelfile
-    draft = modelfile.draft
-    if source.draft is not None and not draft:
+def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
+    """A Modelfile of the model as changed by this chat: system prompt, parameters, strategy, messages.
+    to_save: of a stored model, only what this chat adds to it
+    """
+    source, model = chat.model.source, chat.model
+    adds = to_save and not source.is_file
+    base = Modelfile(from_=(Command("model", source.reference),)) if adds else source.model.modelfile
+    draft = base.draft
+    if source.draft is not None and not draft and (source.draft_asked or not adds):
         draft = (Command("draft", str(source.draft)),)
+    pragmas = base.pragmas
+    if model.strategy_set:
+        pragmas = (*pragmas, Command("strategy", model.strategy_set))
     return replace(
-        modelfile,
+        base,
         draft=draft,
-        system=conversation.system or None,
+        system=chat.conversation.system or None,
         messages=_messages(chat),
-        parameters={**modelfile.parameters, **chat.model.parameters},
-    )
-
-
-def modelfile_to_save(chat: Chat) -> Modelfile:
-    """The same for `/save`: for a stored model, only what this chat adds to it."""
-    source, conversation = chat.model.source, chat.conversation
-    pragmas = (Command("strategy", chat.model.strategy_set),) if chat.model.strategy_set else ()
-    if source.is_file:
-        whole = chat_modelfile(chat)
-        pragmas = (*whole.pragmas, *pragmas)
-        return replace(whole, pragmas=pragmas, settings=settings(pragmas))
-    draft = (Command("draft", str(source.draft)),) if source.draft_asked and source.draft else ()
-    return Modelfile(
-        from_=(Command("model", source.reference),),
-        draft=draft,
-        system=conversation.system or None,
-        messages=_messages(chat),
-        parameters=dict(chat.model.parameters),
+        parameters={**base.parameters, **model.parameters},
         pragmas=pragmas,
         settings=settings(pragmas),
     )
@@ -79,31 +47,24 @@ def _messages(chat: Chat) -> tuple[Message, ...]:
 
 
 def _info(chat: Chat) -> str:
+    from eaglecpp.store.facts import human_number
+
     engine, source = chat.model.engine, chat.model.source
     native, metadata, tags = engine.native, engine.metadata, chat.model.chat.tags
-    sections = [
-        (
-            "Model",
-            [
-                ("architecture", metadata.get("general.architecture", "unknown")),
-                ("parameters", _billions(native.n_params)),
-                ("context length", str(native.n_ctx_train)),
-                ("embedding length", str(native.n_embd)),
-                ("size", human_bytes(native.size_bytes)),
-                ("file", str(source.target)),
-            ],
-        ),
-        ("Drafter", _drafter(chat)),
-        (
-            "Chat",
-            [
-                ("context", f"{engine.n_ctx} tokens ({engine.plan.context.why})"),
-                ("template", chat.model.chat.template.describe()),
-                ("thinking", "no" if tags is None else f"between {tags.open} tags"),
-            ],
-        ),
+    of_model = [
+        ("architecture", metadata.get("general.architecture", "unknown")),
+        ("parameters", human_number(native.n_params)),
+        ("context length", str(native.n_ctx_train)),
+        ("embedding length", str(native.n_embd)),
+        ("size", human_bytes(native.size_bytes)),
+        ("file", str(source.target)),
     ]
-    return "".join(section(title, rows) for title, rows in sections).rstrip("\n") + "\n"
+    of_chat = [
+        ("context", f"{engine.n_ctx} tokens ({engine.plan.context.why})"),
+        ("template", chat.model.chat.template.describe()),
+        ("thinking", "no" if tags is None else f"between {tags.open} tags"),
+    ]
+    return section("Model", of_model) + section("Drafter", _drafter(chat)) + section("Chat", of_chat)[:-1]
 
 
 def _drafter(chat: Chat) -> list[tuple[str, str]]:
@@ -129,18 +90,10 @@ def _drafter(chat: Chat) -> list[tuple[str, str]]:
     ]
 
 
-def _billions(n_params: int) -> str:
-    for size, letter in ((1e9, "B"), (1e6, "M"), (1e3, "K")):
-        if n_params >= size:
-            return f"{n_params / size:.1f}{letter}"
-    return str(n_params)
-
-
 def _license(chat: Chat) -> str:
-    texts = [*chat.model.source.model.modelfile.license]
-    if not texts:
-        texts = [text for text in [chat.model.engine.metadata.get("general.license", "")] if text]
-    return "\n\n".join(texts) or "No license was specified for this model."
+    texts = chat.model.source.model.modelfile.license
+    text = "\n\n".join(texts) if texts else chat.model.engine.metadata.get("general.license", "")
+    return text or "No license was specified for this model."
 
 
 def _modelfile(chat: Chat) -> str:
@@ -148,25 +101,21 @@ def _modelfile(chat: Chat) -> str:
 
 
 def _parameters(chat: Chat) -> str:
-    lines = ["Model defined parameters:"]
-    lines += _rows(chat.model.source.model.modelfile.parameters) or [
-        "  No additional parameters were specified for this model."
-    ]
+    none = "  No additional parameters were specified for this model."
+    own = chat.model.source.model.modelfile
+    lines = ["Model defined parameters:", *(_rows(own) or [none])]
     if chat.model.parameters:
-        lines += ["", "User defined parameters:", *_rows(chat.model.parameters)]
+        set_here = replace(own, parameters=chat.model.parameters)
+        lines += ["", "User defined parameters:", *_rows(set_here)]
     return "\n".join([*lines, ""])
 
 
-def _rows(parameters: Mapping[str, ParameterValue]) -> list[str]:
-    rows = []
-    for name, value in parameters.items():
-        texts = [f'"{text}"' for text in value] if isinstance(value, tuple) else [value_text(value)]
-        rows += [f"  {name:<30} {text}" for text in texts]
-    return rows
+def _rows(modelfile: Modelfile) -> list[str]:
+    return [f"  {line}" for line in parameter_text(modelfile).splitlines()]
 
 
 def _system(chat: Chat) -> str:
-    return chat.conversation.system or "No system message was specified for this model."
+    return chat.conversation.system or NO_SYSTEM
 
 
 def _template(chat: Chat) -> str:
@@ -174,11 +123,16 @@ def _template(chat: Chat) -> str:
     return f"{template.text}\n\n({template.describe()})"
 
 
-FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
-    "info": (_info, "Model, drafter, context and template"),
-    "license": (_license, "License of the model"),
-    "modelfile": (_modelfile, "A Modelfile that makes this model, including this chat"),
-    "parameters": (_parameters, "Parameters of the model, and those set here"),
-    "system": (_system, "The system prompt"),
-    "template": (_template, "The chat template, and why this one"),
+def _fact(tell: Callable[[Chat], str], what: str, *, verbatim: bool = False) -> Word:
+    """verbatim: it is made to be copied"""
+    return Word(lambda chat, rest: chat.screen.say(tell(chat), verbatim=verbatim), what)
+
+
+FACTS = {
+    "info": _fact(_info, "Model, drafter, context and template"),
+    "license": _fact(_license, "License of the model", verbatim=True),
+    "modelfile": _fact(_modelfile, "A Modelfile that makes this model, including this chat", verbatim=True),
+    "parameters": _fact(_parameters, "Parameters of the model, and those set here"),
+    "system": _fact(_system, "The system prompt", verbatim=True),
+    "template": _fact(_template, "The chat template, and why this one", verbatim=True),
 }

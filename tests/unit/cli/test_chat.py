@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,11 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.model import ChatPrompt
-from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.model import RunModel
-from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.conversations.saved import ChatFolder, new_chat
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
@@ -41,10 +36,6 @@ def with_modelfile(models: Models, text: str) -> Found:
     return found_file(models.target, text, models.draft)
 
 
-def prompt_of(model: RunModel, messages: Sequence[Message]) -> ChatPrompt:
-    return model.chat.prompt(messages, model.engine.default_session.memory)
-
-
 # Turns
 
 
@@ -59,25 +50,6 @@ def test_questions_are_answered_and_remembered(talk: Talk, capsys: pytest.Captur
     assert "drafter draft-f32.gguf · context 512 tokens (asked for)" in err
 
 
-def test_ctrl_c_keeps_the_chat_and_what_was_said(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
-    show, n_shown = Screen.show, 0
-
-    def press(screen: Screen, pieces: Sequence[Piece]) -> None:
-        nonlocal n_shown
-        show(screen, pieces)
-        n_shown += 1
-        if n_shown == 5:  # when something has been said, however long that takes
-            os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(Screen, "show", press)
-    endless = {"max_tokens": 1500, "ignore_eos": True, "n_ctx": 2048}
-    chat = talk("tell me everything", "/set parameter num_predict 5", "still there?", options=endless)
-    (_, question), (_, partial), (_, second), (_, answer) = said(chat)
-    assert (question, second) == ("tell me everything", "still there?")
-    assert partial and answer
-    assert chat.totals.predicted_n < 1505
-
-
 def test_old_messages_are_left_out_loudly_and_stay_saved(
     talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +59,7 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     assert "no longer sees" in err.err and '"0 the man and the dog' in err.err
     assert "up to 2048" in err.err
     assert chat.conversation.n_left_out > 0
-    assert f"left out:           {chat.conversation.n_left_out} older messages" in err.out
+    assert f"left out:             {chat.conversation.n_left_out} older messages" in err.out
     assert chat.n_prompt() < 512
     saved = folder.latest()
     assert saved is not None

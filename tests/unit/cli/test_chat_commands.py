@@ -140,7 +140,7 @@ def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Captur
     assert "context     512 tokens (asked for)" in out
     assert "template    Jinja template from the GGUF" in out
     assert "Free.\n" in out
-    assert f'Model defined parameters:\n  {"top_k":<30} 7\n  {"stop":<30} "end"\n' in out
+    assert f'Model defined parameters:\n  {"stop":<30} "end"\n  {"top_k":<30} 7\n' in out
     assert "User defined parameters:\n  top_p                          0.5" in out
     assert "{% for message in messages %}" in out
     made = Modelfile.from_text(out[out.index("FROM ") :].rstrip() + "\n")
@@ -323,7 +323,9 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
     out, err = capsys.readouterr()
     assert [text for text in wrong.values() if text not in err] == []
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
-    assert "answers:            1" in out and f"context:            {chat.n_prompt()} of 512 tokens" in out
+    assert (
+        "answers:              1" in out and f"context:              {chat.n_prompt()} of 512 tokens" in out
+    )
 
 
 def test_a_file_and_another_text_for_the_last_question(talk: Talk, tmp_path: Path, capsys: Capture) -> None:

@@ -12,9 +12,9 @@ import pytest
 import eaglecpp.cli
 from eaglecpp.cli import terminal
 from eaglecpp.cli.chat.screen import Screen
-from eaglecpp.cli.generate import follow
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import LogFormatter, Watch, note, visible, write, write_json
+from eaglecpp.results import Chunk
 from eaglecpp.store.errors import Status
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202eb\n"
@@ -63,13 +63,11 @@ def test_generated_text_is_clean_on_a_terminal(is_terminal: bool, capsys: pytest
         def __iter__(self):  # type: ignore[no-untyped-def]
             return iter([self])
 
-        def close(self) -> None: ...
+        def close(self) -> Chunk:
+            return Chunk("", [], [])
 
-        def completion(self) -> Stream:
-            return self
-
-    follow(Stream(), Watch(), echo=True)
-    assert capsys.readouterr().out == (SHOWN if is_terminal else EVIL) + "\n"
+    Watch().follow(Stream(), lambda chunk: write(chunk.text))  # type: ignore[arg-type]
+    assert capsys.readouterr().out == (SHOWN if is_terminal else EVIL)
 
 
 def test_only_one_module_writes_to_the_terminal() -> None:

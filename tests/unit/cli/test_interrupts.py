@@ -17,7 +17,8 @@ if sys.platform == "win32":
 PROGRAM = """
 import hashlib, sys, threading
 from eaglecpp.cli.interrupts import Interrupts
-with Interrupts(lambda text: print(text, file=sys.stderr, flush=True)) as interrupts:
+interrupts = Interrupts(lambda text: print(text, file=sys.stderr, flush=True))
+with interrupts.heard():
     interrupts.waits = sys.argv[1] == "waits"
     # once the computation runs, which lets this thread go on beside it
     threading.Timer(0.3, print, ["ready"], {"file": sys.stderr, "flush": True}).start()

@@ -48,6 +48,7 @@ def test_lines_break_between_words() -> None:
     text = "the quick brown fox jumps over the lazy dog and sleeps"
     assert wrapped([text]) == "the quick brown fox jumps over\nthe lazy dog and sleeps"
     assert wrapped(list(text)) == wrapped([text])
+    assert wrapped([text], width=0) == text
 
 
 @pytest.mark.parametrize(
@@ -92,12 +93,7 @@ def test_all_that_a_chat_says_breaks_between_words(
     assert capsys.readouterr().out == text + "\n"
 
 
-def test_width_zero_wraps_nothing() -> None:
-    text = "word " * 40
-    assert wrapped([text], width=0) == text
-
-
-def test_accepted_tokens_are_green(capsys: pytest.CaptureFixture[str]) -> None:
+def test_accepted_tokens_are_green_and_thoughts_grey(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(is_terminal=True)
     screen.show([answer("one "), drafted("two "), drafted("three")])
     screen.end()
@@ -106,6 +102,9 @@ def test_accepted_tokens_are_green(capsys: pytest.CaptureFixture[str]) -> None:
     screen.show([answer("one "), drafted("two")])
     screen.end()
     assert capsys.readouterr().out == "one two\n"
+    screen.show([thought("hm"), answer("yes")])
+    screen.end()
+    assert capsys.readouterr().out.startswith(GREY)
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("CLICOLOR", "0"), ("TERM", "dumb")])
@@ -125,56 +124,37 @@ def test_colour_is_off_where_it_is_not_wanted_and_on_when_asked(
     assert asked == f"{GREEN} sir{RESET}\n"
 
 
-def test_thinking_is_grey_between_ollamas_marks(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(is_terminal=True)
-    screen.show([thought("hm"), answer("yes")])
-    screen.end()
-    out = capsys.readouterr().out
-    plain = out.replace(GREY, "").replace(RESET, "")
-    assert plain == "Thinking...\nhm\n...done thinking.\n\nyes\n"
-    assert out.startswith(GREY) and out.endswith("yes\n")
+LONG = "word " * 40 + "\x1b[1m"
+MARKED = "Thinking...\nhm\n...done thinking.\n\n"
 
 
-def test_hidden_thinking_leaves_no_trace(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(hide_thinking=True, is_terminal=True)
-    screen.show([thought("hm"), answer("yes")])
-    screen.end()
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("yes\n", "")
+@pytest.mark.parametrize(
+    ("options", "answers", "out", "err"),
+    [
+        ({}, [[thought("hm"), answer("yes")]], f"{MARKED}yes\n", ""),
+        ({}, [[thought("hm")], [answer("next")]], f"{MARKED}\nnext\n", ""),
+        ({"hide_thinking": True}, [[thought("hm"), answer("yes")]], "yes\n", ""),
+        ({"echo": False}, [[thought("hm"), answer("yes")]], "", ""),
+        ({}, [[answer("a\x1b]0;t\x07b\rc\x9bd\te")]], "a\u241b]0;t\u2407b\u240dc\ufffdd\te\n", ""),
+        ({"is_terminal": False}, [[thought("hm"), drafted(LONG)]], f"{LONG}\n", MARKED),
+    ],
+)
+def test_what_is_shown_of_thinking_and_control_characters_and_in_a_pipe(
+    options: dict[str, bool],
+    answers: list[list[Piece]],
+    out: str,
+    err: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen = Screen(**{"is_terminal": True} | options)
+    for pieces in answers:
+        screen.show(pieces)
+        screen.end()
+    shown = capsys.readouterr()
+    plain = shown.out.replace(GREY, "").replace(RESET, "") if screen.is_terminal else shown.out
+    assert (plain, shown.err) == (out, err)
 
 
-def test_an_answer_that_ends_in_thought_is_closed(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(is_terminal=True)
-    screen.show([thought("hm")])
-    screen.end()
-    screen.show([answer("next")])
-    screen.end()
-    out = capsys.readouterr().out.replace(GREY, "").replace(RESET, "")
-    assert out == "Thinking...\nhm\n...done thinking.\n\n\nnext\n"
-
-
-def test_control_characters_cannot_rewrite_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(is_terminal=True)
-    screen.show([answer("a\x1b]0;title\x07b\rc\x9bd\te")])
-    screen.end()
-    assert capsys.readouterr().out == "a\u241b]0;title\u2407b\u240dc\ufffdd\te\n"
-    screen.say("a template\nwith \x1b[2J")
+def test_what_a_model_brings_cannot_rewrite_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
+    Screen(is_terminal=True).say("a template\nwith \x1b[2J")
     assert capsys.readouterr().out == "a template\nwith \u241b[2J\n"
-
-
-def test_a_pipe_gets_the_answer_alone_and_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(is_terminal=False)
-    text = "word " * 40 + "\x1b[1m"
-    screen.show([thought("hm"), drafted(text)])
-    screen.end()
-    captured = capsys.readouterr()
-    assert captured.out == text + "\n"
-    assert captured.err == "Thinking...\nhm\n...done thinking.\n\n"
-
-
-def test_without_echo_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    screen = Screen(echo=False)
-    screen.show([thought("hm"), answer("yes")])
-    screen.end()
-    captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "")

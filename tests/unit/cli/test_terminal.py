@@ -7,12 +7,18 @@ import os
 import signal
 import sys
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
+from eaglecpp import Engine
+from eaglecpp.cli.figures import _duration, stats_line, verbose_lines
 from eaglecpp.cli.table import help_table, table
-from eaglecpp.cli.terminal import Watch, _duration, laid_out, stats_line, verbose_lines
+from eaglecpp.cli.terminal import Watch, laid_out
 from eaglecpp.results import Timings
+
+if TYPE_CHECKING:
+    from conftest import Models
 
 STATS = Timings(
     prompt_n=26,
@@ -30,39 +36,46 @@ STATS = Timings(
 )
 
 
-def test_the_line_after_an_answer() -> None:
-    line = stats_line(STATS, has_draft=True)
-    assert line == (
-        "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted"
-        " · chain:2 ]"
-    )
-    assert stats_line(STATS, has_draft=True, speedup=1.9).endswith(" accepted · chain:2 · ~1.90x plain ]")
-    off = Timings(plan={"strategy": "off", "why": "asked for"})
-    assert stats_line(off, has_draft=True) == "[ 0 tokens · drafting off ]"
-    auto = replace(
-        STATS,
-        plan={
-            "strategy": "auto",
-            "why": "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
-        },
-    )
-    assert stats_line(auto, has_draft=True).endswith(" accepted · auto: tree 8 nodes, depth 3 ]")
-    idle = Timings(
-        plan={
-            "strategy": "auto",
-            "why": "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 rounds",
-        }
-    )
-    assert stats_line(idle, has_draft=True).endswith(" · not drafted: plain decoding is faster here ]")
-    saving = Timings(plan={"strategy": "auto", "why": "off: waiting before the next try"})
-    assert "it did not pay a moment ago, and is tried again soon" in stats_line(saving, has_draft=True)
+def planned(strategy: str, why: str, of: Timings = Timings()) -> Timings:  # noqa: B008 - frozen
+    return replace(of, plan={"strategy": strategy, "why": why})
+
+
+@pytest.mark.parametrize(
+    ("stats", "speedup", "end"),
+    [
+        (STATS, None, " accepted · chain:2 ]"),
+        (STATS, 1.9, " accepted · chain:2 · ~1.90x plain ]"),
+        (planned("off", "asked for"), None, "[ 0 tokens · drafting off ]"),
+        (
+            planned("auto", "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31", STATS),
+            None,
+            " accepted · auto: tree 8 nodes, depth 3 ]",
+        ),
+        (
+            planned("auto", "off: the best draft would reach 0.93 of plain speed; drafted in 2 rounds"),
+            None,
+            " · not drafted: plain decoding is faster here ]",
+        ),
+        (
+            planned("auto", "off: waiting before the next try"),
+            None,
+            "it did not pay a moment ago, and is tried again soon ]",
+        ),
+        (
+            planned("auto", "off: measuring a plain step", Timings(predicted_n=1, predicted_ms=0.033)),
+            0.93,
+            "[ 1 token · not drafted yet: measuring the model's own speed first ]",
+        ),
+    ],
+)
+def test_the_line_after_an_answer(stats: Timings, speedup: float | None, end: str) -> None:
+    assert stats_line(stats, has_draft=True, speedup=speedup).endswith(end)
+
+
+def test_the_line_has_speed_and_acceptance_and_says_that_there_is_no_drafter() -> None:
+    begin = "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted · "
+    assert stats_line(STATS, has_draft=True).startswith(begin)
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
-    one = Timings(
-        predicted_n=1, predicted_ms=0.033, plan={"strategy": "auto", "why": "off: measuring a plain step"}
-    )
-    assert stats_line(one, has_draft=True, speedup=0.93) == (
-        "[ 1 token · not drafted yet: measuring the model's own speed first ]"
-    )
 
 
 def test_verbose_has_ollamas_lines_first() -> None:
@@ -108,6 +121,22 @@ def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_text_that_was_held_back_is_shown_after_ctrl_c(models: Models) -> None:
+    with Engine.open(models.target, n_ctx=128, n_threads=1, temperature=0.0) as engine:
+        whole = engine.generate("ab cd", max_tokens=8)
+        watch, shown = Watch(), list[str]()
+        stream = engine.stream(
+            "ab cd",
+            max_tokens=8,
+            stop=whole.text[1:] + "\0 and more",  # from its second character on the text may become that
+            stop_when=lambda tokens: setattr(watch, "requested", len(tokens) == 3),
+        )
+        watch.follow(stream, lambda chunk: shown.append(chunk.text))
+        result = stream.completion()
+    assert (result.finish_reason, result.tokens) == ("cancelled", whole.tokens[:3])
+    assert len(result.text) > 1 and "".join(shown) == result.text
 
 
 def test_progress_is_drawn_on_a_terminal_and_wiped(

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: MIT
+"""The figures of an answer: the line after it, the lines of `--verbose`, and what drafting gives here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from eaglecpp.results import Timings
+
+if TYPE_CHECKING:
+    from eaglecpp.engine.engine import Engine
+
+_ENOUGH = 4  # tokens; the first comes with the prompt, and the speed of one or two is noise
+_SAYS_SOMETHING = 16  # tokens; a speed-up measured on fewer is noise
+_ENOUGH_TO_JUDGE = 32  # tokens; shorter answers say little about the drafter
+
+
+def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
+    """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and the
+    speed-up over plain decoding if known.
+    """
+    parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
+    if stats.predicted_n >= _ENOUGH:
+        parts.append(f"{stats.predicted_per_second:.1f} tokens/s")
+    strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
+    if stats.draft_n:
+        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
+        parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
+        if stats.text_draft_n_accepted:
+            parts.append(f"{stats.text_draft_n_accepted} of them from the text")
+    elif not has_draft:
+        parts.append("no drafter")
+    else:
+        parts.append("drafting off" if strategy == "off" else not_drafted(why))
+    if strategy == "auto" and stats.draft_n and not why.startswith("off"):
+        parts.append(f"auto: {why.partition(';')[0].partition(':')[0]}")
+    elif strategy == "auto" and stats.draft_n:
+        parts.append("auto: mostly without drafts")
+    elif stats.draft_n and strategy:
+        parts.append(strategy)
+    if speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
+        parts.append(f"~{speedup:.2f}x plain")
+    return "[ " + " · ".join(parts) + " ]"
+
+
+def not_drafted(why: str) -> str:
+    """Why the planner did not draft, in plain words. why: `Timings.plan["why"]`"""
+    if "no room" in why:
+        return "not drafted: no room left"
+    if "measuring" in why or why in ("", "off"):
+        return "not drafted yet: measuring the model's own speed first"
+    if "nothing in the text" in why:
+        return "not drafted: nothing in the text so far to draft from"
+    if "waiting" in why:
+        return "not drafted: it did not pay a moment ago, and is tried again soon"
+    return "not drafted: plain decoding is faster here"
+
+
+def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: float | None = None) -> list[str]:
+    """Ollama's `--verbose` lines (ollama/ollama: api/types.go), then ours; lines without a value are left
+    out.
+    """
+    rows = [
+        ("total duration", _duration(total_ms)),
+        ("load duration", _duration(load_ms)),
+        ("prompt eval count", f"{stats.prompt_n} token(s)" if stats.prompt_n else ""),
+        ("prompt eval duration", _duration(stats.prompt_ms)),
+        ("prompt eval rate", f"{stats.prompt_per_second:.2f} tokens/s" if stats.prompt_n else ""),
+        ("eval count", f"{stats.predicted_n} token(s)" if stats.predicted_n else ""),
+        ("eval duration", _duration(stats.predicted_ms)),
+        ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n >= _ENOUGH else ""),
+    ]
+    if stats.draft_n:
+        rates = ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)
+        rows += [
+            ("strategy", _plan(stats)),
+            ("rounds", str(stats.rounds)),
+            ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
+            ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
+            ("accepted per depth", rates),
+            ("draft duration", _duration(stats.draft_ms)),
+            ("verify duration", _duration(stats.verify_ms)),
+            ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
+        ]
+    return figures(rows)
+
+
+def figures(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Names and values, a line each, without those that are empty."""
+    return [f"{name + ':':<22}{value}" for name, value in rows if value]
+
+
+def _plan(stats: Timings) -> str:
+    """The strategy that ran and why."""
+    why = stats.plan.get("why", "")
+    return f"{stats.plan.get('strategy', '')} ({why})" if why else str(stats.plan.get("strategy", ""))
+
+
+def _duration(ms: float) -> str:
+    """Milliseconds as Go prints a duration: 52.1ms, 4.1s, 1m2.5s; empty for none."""
+    if ms <= 0:
+        return ""
+    if ms < 1000:
+        return f"{ms:.6f}".rstrip("0").rstrip(".") + "ms"
+    minutes, seconds = divmod(ms / 1000, 60)
+    text = f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
+    hours, minutes = divmod(int(minutes), 60)
+    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + text
+
+
+def verdict_line(stats: Timings, engine: Engine) -> str:
+    """What drafting and the kernels give here, in plain words; empty while no answer of `auto` has told."""
+    from eaglecpp.bench import verdict_of
+
+    if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:
+        return ""
+    found = verdict_of(engine)
+    return str(found) if found.is_measured and (found.greedy or found.sampled) else ""
