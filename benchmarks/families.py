@@ -77,8 +77,6 @@ FAMILIES = [
     Family("PARD", "vllm", edit={"pard_token": 5}),
     Family("Megatron export of several layers", "vllm", add={"midlayer.1.mlp.up_proj.weight": ONES}),
     Family("mixture-of-experts layers", "vllm", add={"layers.0.mlp.experts.0.up_proj.weight": ONES}),
-    Family("DFlash", "vllm", edit={"architectures": ["DFlashDraftModel"]}),
-    Family("DSpark", "vllm", edit={"architectures": ["Qwen3DSparkModel"]}),
     Family("MTP", "vllm", edit={"architectures": ["MiMoMTPModel"]}),
 ]
 

@@ -110,6 +110,10 @@ def build_spec(
         _check_block(options)
         told = _sliding(config, n_layers, None)[1]
         block, block_note = parse_block(config, shapes, told, vocab, gemma)
+        if target.block_count in ids.ids:
+            block_note += (
+                " aux layer n is read as R_n, before the final norm; Hugging Face's states have it after"
+            )
     _check_activation(config, dialect)
     norm_output = readings["feed"] == "post" if "feed" in readings else flag(config, "norm_output")
     # One long call on purpose: every field stands beside the rule it comes from.

@@ -185,9 +185,10 @@ def _report_facts(report: ConvertReport) -> dict[str, Any]:
 def _report_text(report: ConvertReport) -> str:
     spec = report.spec
     switches = [name for name in SWITCHES if getattr(spec, name)]
-    plain = "EAGLE-1/2" if spec.fuses_embedding else "EAGLE-3"
+    plain = "EAGLE-1/2" if spec.fuses_embedding else spec.block.kind if spec.block else "EAGLE-3"
     switches += ["latent attention"] if spec.latent else []
-    switches += [f"{spec.parallel.depth} drafts in one pass"] if spec.parallel else []
+    n_drafts = spec.block.n_drafts if spec.block else spec.parallel.depth if spec.parallel else 0
+    switches += [f"{n_drafts} drafts in one pass"] if n_drafts else []
     layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),

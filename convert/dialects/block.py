@@ -43,9 +43,11 @@ class BlockDialect(Dialect):
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = flat(seen.config)
         if flag(config, "use_swa"):
-            n_layers = integer(config, "num_hidden_layers")
-            config["sliding_window"] = integer(config, "swa_window_size")
-            config["layer_types"] = ["sliding_attention"] * n_layers
+            config |= {
+                "sliding_window": integer(config, "swa_window_size"),
+                "layer_types": ["sliding_attention"] * integer(config, "num_hidden_layers"),
+                "use_sliding_window": True,
+            }
         if seen.shape("embed_tokens.weight") is None:  # the target's tables, which the key is copied from
             config["tie_word_embeddings"] = False
         elif seen.shape("lm_head.weight") is None and not flag(config, "tie_word_embeddings"):

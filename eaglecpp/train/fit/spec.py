@@ -107,7 +107,7 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "a head without a norm": not spec.head_norm,
         "logit_scale": spec.logit_scale != 1.0,
         "Gemma 4's layer": spec.gemma is not None,
-        "parallel drafting": spec.parallel is not None,
+        "parallel drafting": spec.parallel is not None or spec.block is not None,
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]

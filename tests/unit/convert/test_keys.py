@@ -12,9 +12,10 @@ import gguf
 import pytest
 
 from eaglecpp.convert import ConvertReport
-from eaglecpp.convert.keys import EAGLE, EAGLE3, EAGLE31, KEYS, TENSORS
+from eaglecpp.convert.keys import DFLASH, DFLASH_EX, EAGLE, EAGLE3, EAGLE31, KEYS, TENSORS
 from eaglecpp.convert.metadata import GGUF_TYPES
 from helpers.checkpoints import write_checkpoint
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape, LatentShape
 
 Convert = Callable[..., ConvertReport]
@@ -85,6 +86,41 @@ def test_a_file_holds_every_key_it_must_and_none_that_is_not_listed(
     assert own <= listed.keys()
 
 
+BLOCKS = {
+    "dflash": BlockShape("dflash2", window=64),
+    "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),
+    "patterns": BlockShape(window=64, full_layers=(1,)),
+}
+BLOCK_KEYS = {
+    "dflash": {"attention.causal", "attention.sliding_window", "attention.sliding_window_pattern",
+               "conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k"},
+    "dflash_ex": {"attention.causal", "attention.scale", "attention.value_norm", "hidden_activation",
+                  "embedding_scale", "final_logit_softcapping", "logit_scale"},
+    "patterns": {"attention.causal_pattern", "attention.sliding_window", "attention.sliding_window_pattern"},
+}  # fmt: skip
+"""Optional keys of each."""
+
+
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_drafters_file_holds_its_keys_and_no_others(
+    name: str, convert: Convert, tmp_path: Path
+) -> None:
+    report = convert(BLOCKS[name].write(tmp_path / "in"))
+    arch = report.spec.architecture
+    assert arch == (DFLASH if name == "dflash" else DFLASH_EX)
+    found = {
+        key.replace(f"{arch}.", "{arch}.", 1): field
+        for key, field in gguf.GGUFReader(report.out).fields.items()
+    }
+    listed = {key.name: key for key in KEYS if arch in key.archs}
+    must = {key.name for key in listed.values() if key.presence != "optional"}
+    must |= {f"{{arch}}.{key}" for key in BLOCK_KEYS[name]}
+    assert {key for key in found if key in listed or key.startswith("{arch}.")} - must <= {"general.type"}
+    for key in must:
+        kind, sub = GGUF_TYPES[listed[key].type]
+        assert found[key].types == [kind, *([sub] if sub else [])], key
+
+
 @pytest.mark.parametrize(
     ("shape", "names"),
     [(GEMMA, GEMMAS_KEYS), (PARALLEL, PARALLEL_KEYS), (HEADLESS, {"{arch}.head_norm"})],
@@ -116,10 +152,13 @@ def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) ->
             write_checkpoint(tmp_path / "in", "automodel", shape), layer_ids="boundary"
         ).tensors
     }
+    for block in BLOCKS.values():
+        report = convert(block.write(tmp_path / block.kind / block.gemma))
+        written |= {re.sub(r"blk\.\d", "blk.{i}", tensor.name) for tensor in report.tensors}
     assert {tensor.name for tensor in TENSORS} - written == {"blk.{i}.attn_output.bias"}
     assert written <= {tensor.name for tensor in TENSORS}
 
 
 def test_names_are_listed_once() -> None:
-    names = [key.name for key in KEYS] + [tensor.name for tensor in TENSORS]
+    names = [(row.name, arch) for rows in (KEYS, TENSORS) for row in rows for arch in row.archs]
     assert len(names) == len(set(names))

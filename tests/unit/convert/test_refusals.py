@@ -182,10 +182,9 @@ FAMILIES = [
     Bad("Gemma 4 part", errors.ConfigError, "partial_rotary_factor up to 1", shape=GEMMA,
         edit={"rope_parameters": {"full_attention": {"rope_type": "proportional",
         "partial_rotary_factor": 1.5}}}),
-    Bad("DFlash", errors.UnsupportedError, "DFlash drafter: not an EAGLE drafter; llama.cpp runs it",
+    Bad("DFlash", errors.UnsupportedError, r"DFlashDraftModel: expected .*found no hidden_norm\.weight",
         edit={"architectures": ["DFlashDraftModel"]}),
-    Bad("DSpark", errors.UnsupportedError, "DSpark drafter", edit={"architectures": ["Qwen3DSparkModel"]}),
-    Bad("DFlash of speculators", errors.UnsupportedError, "DFlash drafter", "speculators",
+    Bad("DFlash of speculators", errors.UnsupportedError, "expected a block drafter's tensors", "speculators",
         edit={"speculators_model_type": "dflash"}),
     Bad("MTP", errors.UnsupportedError, "multi-token prediction", edit={"architectures": ["MiMoMTPModel"]}),
     Bad("MTP tensors", errors.UnsupportedError, "multi-token prediction",
@@ -312,7 +311,9 @@ def test_all_differences_come_in_one_message(convert: Convert, tmp_path: Path) -
 
 def test_a_directory_of_something_else_is_refused_by_what_it_lacks(convert: Convert, tmp_path: Path) -> None:
     target = make_target(tmp_path, TargetSpec(n_layers=2))
-    with pytest.raises(errors.UnsupportedError, match="not an EAGLE drafter: expected tensors such as"):
+    with pytest.raises(
+        errors.UnsupportedError, match="not an EAGLE or block drafter: expected tensors such as"
+    ):
         convert(target.directory)
 
 

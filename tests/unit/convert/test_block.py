@@ -1,0 +1,378 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters: every layout of a drafter becomes the same file; slots, layers and masks are what its
+family means by them; llama.cpp gets only what it runs right, and the rest is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from eaglecpp.convert import ConvertReport, errors, inspect_file
+from helpers.checkpoints import write_files
+from helpers.random_block import BlockShape
+from helpers.reference.block import BlockDrafter
+
+Convert = Callable[..., ConvertReport]
+Config = dict[str, Any]
+F32 = np.float32
+
+DFLASH, DSPARK, DFLASH2 = BlockShape(), BlockShape("dspark"), BlockShape("dflash2")
+BARE = BlockShape("dspark", own_tables=False)
+PLAIN = BlockShape("dspark", rank=0, confidence=False)  # DeepSpec's "DFlash"
+REDUCED = BlockShape("dspark", n_draft_vocab=160)
+GEMMA = BlockShape("dspark", gemma="keys")
+UNCAPPED = {"final_logit_softcapping": None}
+_HEADS = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
+_TOLD = ("mask_token_id", "target_layer_ids")
+
+
+def tensors(path: Path) -> dict[str, NDArray[Any]]:
+    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
+
+
+def keys(path: Path) -> Config:
+    """Of the drafter's architecture, named without it."""
+    fields = gguf.GGUFReader(path).fields
+    return {
+        name.partition(".")[2]: field.contents()
+        for name, field in fields.items()
+        if name.startswith("dflash")
+    }
+
+
+def without(config: Config, *names: str) -> Config:
+    return {key: value for key, value in config.items() if key not in names}
+
+
+def dflash_config(**values: Any) -> Config:
+    return {"dflash_config": {**DFLASH.config()["dflash_config"], **values}}
+
+
+def specforge(config: Config, weights: Config) -> tuple[Config, Config]:
+    nested = {key: config[key] for key in (*_HEADS, *_TOLD)} | {"projector_type": "dspark"}
+    config = without(config, *nested) | {"architectures": ["DSparkDraftModel"], "dflash_config": nested}
+    return config, weights
+
+
+def early_specforge(config: Config, weights: Config) -> tuple[Config, Config]:
+    heads = ("markov_head.", "confidence_head.")
+    weights = {f"logit_head.{n}" if n.startswith(heads) else n: w for n, w in weights.items()}
+    return specforge(config, weights)
+
+
+def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
+    """Of any kind: the layer's config nested, boundary ids."""
+    kind = "dflash2" if "candidate_selector.hidden_projection.weight" in weights else "dflash"
+    kind = "dspark" if "markov_rank" in config else kind
+    top = {"speculators_model_type": kind, "architectures": ["DSparkSpeculator"]}
+    flat = {**config, **config.pop("dflash_config", {})}
+    top["aux_hidden_state_layer_ids"] = [k + 1 for k in flat["target_layer_ids"]]
+    own = (*_HEADS, "mask_token_id", "block_size", "draft_vocab_size", "conv_kernel_size", "conv_group_size",
+           "selector_rank", "selector_top_k")  # fmt: skip
+    top |= {key: flat[key] for key in own if key in flat}
+    layer = without(flat, *top, "target_layer_ids", "num_target_layers")
+    return top | {"transformer_layer_config": layer}, {**weights, "verifier_norm.weight": np.ones(64, F32)}
+
+
+def liquid(config: Config, weights: Config) -> tuple[Config, Config]:
+    """What rotates lies in neighbouring pairs."""
+
+    def paired(value: NDArray[F32]) -> NDArray[F32]:
+        return value.reshape(-1, 2, 8, *value.shape[1:]).swapaxes(1, 2).reshape(value.shape)
+
+    turned = (".q_proj.", ".k_proj.", ".q_norm.", ".k_norm.")
+    weights = {n: paired(w) if any(x in n for x in turned) else w for n, w in weights.items()}
+    config, weights = specforge(config, weights)
+    return config | {"architectures": ["Lfm2DSparkDraftModel"], "rope_is_neox_style": False}, weights
+
+
+def muse(config: Config, weights: Config) -> tuple[Config, Config]:
+    names = {"fc.weight": "encoder.fc.weight", "hidden_norm.weight": "encoder.output_norm_enc.weight"}
+    config = {**without(config, "dflash_config"), **config["dflash_config"]}
+    weights = {names.get(name, f"model.{name}"): value for name, value in weights.items()}
+    return config | {"architectures": ["MuseGlimmerAssistantModel"]}, weights
+
+
+def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
+    ids = [k + 1 for k in config["target_layer_ids"]]
+    return config | {"eagle_aux_hidden_state_layer_ids": ids}, weights
+
+
+Layout = Callable[[Config, Config], tuple[Config, Config]]
+LAYOUTS: tuple[tuple[Layout, BlockShape, str], ...] = (
+    (specforge, BARE, "specforge-block"),
+    (early_specforge, BARE, "specforge-block"),
+    (speculators, DFLASH, "speculators-block"),
+    (speculators, DSPARK, "speculators-block"),
+    (speculators, REDUCED, "speculators-block"),
+    (speculators, DFLASH2, "speculators-block"),
+    (liquid, BARE, "liquid"),
+    (muse, DFLASH, "muse"),
+    (nemotron, BARE, "deepspec-block"),
+)
+
+
+@pytest.mark.parametrize(("layout", "shape", "family"), LAYOUTS)
+def test_every_layout_becomes_the_same_file(
+    layout: Layout, shape: BlockShape, family: str, convert: Convert, tmp_path: Path
+) -> None:
+    reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
+    checkpoint = write_files(tmp_path / "in", *layout(shape.config(), shape.weights()))
+    report = convert(checkpoint)
+    assert gguf.GGUFReader(report.out).fields["eaglecpp.family"].contents() == family
+    assert keys(report.out) == keys(reference.out)
+    assert keys(report.out)["target_layers"] == [2, 4, 5]
+    found, expected = tensors(report.out), tensors(reference.out)
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("shape", "arch", "kind", "anchor_first", "n_drafts"),
+    [
+        (DFLASH, "dflash", "DFlash", False, 4),
+        (DFLASH2, "dflash", "DFlash2", False, 4),
+        (DSPARK, "dflash", "DSpark", True, 5),
+        (REDUCED, "dflash", "DSpark", True, 5),
+        (PLAIN, "dflash_ex", "DFlash", True, 5),
+        (replace(DSPARK, extra={"sample_from_anchor": False}), "dflash", "DSpark", False, 4),
+        (replace(DFLASH, extra={"sample_from_anchor": True}), "dflash_ex", "DFlash", True, 5),
+        (replace(DFLASH, window=6), "dflash", "DFlash", False, 4),
+        (replace(DFLASH, window=6, full_layers=(1,)), "dflash_ex", "DFlash", False, 4),
+        (replace(DFLASH, window=6, full_layers=(1,), causal=False), "dflash", "DFlash", False, 4),
+        (replace(DFLASH, extra={"output_multiplier": 0.5}), "dflash", "DFlash", False, 4),
+        (replace(DSPARK, extra={"output_multiplier": 0.5}), "dflash_ex", "DSpark", True, 5),
+        (replace(DFLASH2, top_k=8), "dflash_ex", "DFlash2", False, 4),
+        (replace(DSPARK, rank=0), "dflash_ex", "DFlash", True, 5),
+        (GEMMA, "dflash_ex", "DSpark", True, 5),
+        (replace(GEMMA, extra=UNCAPPED), "dflash", "DSpark", True, 5),
+        (replace(GEMMA, gemma="values", extra=UNCAPPED), "dflash_ex", "DSpark", True, 5),
+    ],
+)  # fmt: skip
+def test_slots_and_architecture(
+    shape: BlockShape,
+    arch: str,
+    kind: str,
+    anchor_first: bool,
+    n_drafts: int,
+    convert: Convert,
+    tmp_path: Path,
+) -> None:
+    """By class, unless the config says; and what llama.cpp would get wrong is not called by its name."""
+    report = convert(shape.write(tmp_path / "in"))
+    block = report.spec.block
+    assert block is not None
+    assert (report.spec.architecture, block.kind, block.anchor_first, block.n_drafts) == (
+        arch, kind, anchor_first, n_drafts
+    )  # fmt: skip
+    assert keys(report.out)["sample_from_anchor"] is anchor_first
+    assert ("rope.type" in keys(report.out)) == (arch == "dflash_ex")
+    facts = inspect_file(report.out)
+    assert facts["kind"] == "drafter"
+    assert (facts["runs_in_llama_cpp"], facts["block"]["anchor_first"]) == (arch == "dflash", anchor_first)
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal"),
+    [
+        (DFLASH, (False, False)),
+        (replace(DFLASH, window=6), (True, True)),
+        (replace(DFLASH, window=6, full_layers=(0,)), (False, True)),
+        (replace(DFLASH, window=6, extra=dflash_config(causal=False)), (False, False)),
+        (replace(DFLASH, window=6, causal=True, full_layers=(0,)), (True, True)),
+        (replace(DFLASH, extra={"use_swa": True, "swa_window_size": 6}), (True, True)),
+        (replace(DFLASH, window=6, extra={"sliding_window_non_causal": True}), (False, False)),
+    ],
+)  # fmt: skip
+def test_what_a_row_sees_of_its_block(
+    shape: BlockShape, causal: tuple[bool, ...], convert: Convert, tmp_path: Path
+) -> None:
+    checkpoint = shape.write(tmp_path / "in")
+    report = convert(checkpoint)
+    assert report.spec.block is not None
+    assert report.spec.block.causal == causal
+    found = keys(report.out)
+    per_layer = found.get("attention.causal_pattern") or [found["attention.causal"]] * 2
+    assert tuple(per_layer) == causal
+    if "use_swa" not in shape.extra:
+        table = np.ones((shape.n_vocab, shape.n_embd), F32)
+        assert tuple(BlockDrafter.load(checkpoint, head=table).causal(i) for i in range(2)) == causal
+
+
+def test_speculators_say_otherwise_of_slots_and_of_layers_that_slide(
+    convert: Convert, tmp_path: Path
+) -> None:
+    """DSpark drafts from the anchor on, DFlash2's rows see their whole block, DFlash does neither."""
+    for i, (shape, anchor_first, causal) in enumerate(
+        ((DFLASH, False, True), (DSPARK, True, True), (DFLASH2, False, False))
+    ):
+        shape = replace(shape, window=6)
+        block = convert(
+            write_files(tmp_path / str(i), *speculators(shape.config(), shape.weights()))
+        ).spec.block
+        assert block is not None
+        assert (block.anchor_first, set(block.causal)) == (anchor_first, {causal})
+
+
+def test_a_window_that_is_asked_for_changes_nothing_in_the_block(convert: Convert, tmp_path: Path) -> None:
+    report = convert(DFLASH.write(tmp_path / "in"), window=32)
+    assert keys(report.out)["attention.sliding_window_pattern"] == [True, True]
+    assert keys(report.out)["attention.causal"] is False
+
+
+@pytest.mark.parametrize(
+    ("edit", "layers", "rule"),
+    [
+        ({}, (2, 4, 5), "post+1"),
+        ({"target_layer_ids": [-1, 3, 4]}, (0, 4, 5), "post+1"),
+        ({"target_layer_ids": [2, 4, 5]}, (3, 5, 6), "post+1"),  # which EAGLE's default looks like
+        ({"target_layer_ids": [1, 3, 7]}, (2, 4, 8), "post+1"),
+        ({"target_layer_ids": None, "num_hidden_layers": 3}, (2, 4, 6), "post+1"),
+        ({"target_layer_ids": None, "eagle_aux_hidden_state_layer_ids": [0, 4, 5]}, (0, 4, 5), "post+1"),
+    ],
+)
+def test_layer_ids_count_the_block_before(
+    edit: Config, layers: tuple[int, ...], rule: str, convert: Convert, tmp_path: Path
+) -> None:
+    shape = replace(BARE, n_layers=edit.get("num_hidden_layers", 2), extra=edit)
+    report = convert(shape.write(tmp_path / "in"))
+    assert (report.spec.aux_layers, report.spec.layer_ids_rule) == (layers, rule)
+    assert report.spec.architecture == ("dflash_ex" if 8 in layers else "dflash")
+    assert any("before the final norm" in note for note in report.notes) == (8 in layers)
+
+
+def test_layer_ids_can_be_given(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = DFLASH.write(tmp_path / "in")
+    assert convert(checkpoint, layer_ids="boundary").spec.aux_layers == (1, 3, 4)
+    assert convert(checkpoint, aux_layers=(1, 2, 3)).spec.aux_layers == (1, 2, 3)
+    with pytest.raises(errors.ConfigError, match="reading feed: is for EAGLE drafters"):
+        convert(checkpoint, feed="post")
+
+
+def test_heads_are_stored_for_target_ids(convert: Convert, tmp_path: Path) -> None:
+    """Ids are absolute, rows by predecessor are the target's, rows by draft id the draft vocabulary's."""
+    checkpoint = REDUCED.write(tmp_path / "in")
+    found, weights = tensors(convert(checkpoint).out), REDUCED.weights()
+    np.testing.assert_array_equal(found["d2t"], BlockDrafter.load(checkpoint).target_ids)
+    assert found["d2t"].tolist() != weights["d2t"].tolist()
+    assert (len(found["markov_w1.weight"]), len(found["markov_w2.weight"])) == (367, 160)
+    weights["d2t"], weights["t2d"] = found["d2t"], weights["t2d"]
+    again = tensors(convert(write_files(tmp_path / "absolute", REDUCED.config(), weights)).out)
+    np.testing.assert_array_equal(again["d2t"], found["d2t"])
+
+
+def test_a_confidence_head_without_the_markov_part_reads_zeros_of_it(
+    convert: Convert, tmp_path: Path
+) -> None:
+    weights = DSPARK.weights()
+    narrow = weights["confidence_head.proj.weight"][:, :64].copy()
+    weights["confidence_head.proj.weight"] = narrow
+    found = tensors(convert(write_files(tmp_path / "in", DSPARK.config(), weights)).out)["conf_proj.weight"]
+    np.testing.assert_array_equal(found, np.pad(narrow, ((0, 0), (0, 8))))
+
+
+def test_the_mask_token_is_the_drafters(convert: Convert, tmp_path: Path) -> None:
+    report = convert(replace(BARE, extra={"mask_token_id": 9}).write(tmp_path / "in"))
+    assert gguf.GGUFReader(report.out).fields["tokenizer.ggml.mask_token_id"].contents() == 9
+
+
+def test_small_tables_stay_exact_enough_in_few_bits(convert: Convert, tmp_path: Path) -> None:
+    """Every tensor has a type that its row allows; what is read as F32 is F32."""
+    report = convert(replace(DFLASH2, rank=32).write(tmp_path / "in"), type="Q4_0")
+    types = {tensor.name: tensor.type for tensor in report.tensors}
+    assert types["selector_predecessor.weight"] == "Q4_0"
+    assert types["blk.0.attn_conv_base"] == types["enc.output_norm.weight"] == "F32"
+    assert max(tensor.rel_rms_error for tensor in report.tensors) < 0.15
+
+
+ONES = np.ones((4, 4), F32)
+UNSUPPORTED = errors.UnsupportedError
+REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
+    ("Domino's recurrent head", DFLASH, {"architectures": ["DominoDraftModel"]}, {}, UNSUPPORTED),
+    ("Domino's recurrent head", DFLASH, dflash_config(projector_type="domino"), {}, UNSUPPORTED),
+    ("JetSpec's shifted slots", DFLASH, dflash_config(causal_head=True), {}, UNSUPPORTED),
+    ("JetSpec's shifted slots", DFLASH, {"draft_shift": True}, {}, UNSUPPORTED),
+    ("DeepSeek-V4's blocks", DFLASH, {"dspark_block_size": 5}, {}, UNSUPPORTED),
+    ("DeepSeek-V4's blocks", DSPARK, {}, {"mtp.0.main_proj.weight": ONES}, UNSUPPORTED),
+    ("attention sinks", DFLASH, {}, {"layers.0.self_attn.sinks": ONES[0]}, UNSUPPORTED),
+    ("attention sinks", DFLASH, dflash_config(attention_sink_bias=True), {}, UNSUPPORTED),
+    ("attention_value_scale", DFLASH, {"attention_value_scale": 0.7}, {}, UNSUPPORTED),
+    ("fused or gated attention", DFLASH, {}, {"layers.0.self_attn.qkv_proj.weight": ONES}, UNSUPPORTED),
+    ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
+    ("Markov head of type 'rnn'", DSPARK, {"markov_head_type": "rnn"}, {}, UNSUPPORTED),
+    ("log_snr_conditioning", DSPARK, {"log_snr_conditioning": True}, {}, UNSUPPORTED),
+    ("mixture-of-experts", DFLASH, {}, {"layers.0.mlp.experts.0.up_proj.weight": ONES}, UNSUPPORTED),
+    ("quantised checkpoint", DFLASH, {}, {"layers.0.mlp.up_proj.weight_scale": ONES}, UNSUPPORTED),
+    ("the target's head: not supported", DSPARK, {}, {"lm_head.weight": None}, UNSUPPORTED),
+    ("DFlash2 with a Markov head, a draft", DFLASH2, {"sample_from_anchor": True}, {}, UNSUPPORTED),
+    ("hidden_act: expected silu", DFLASH, {"hidden_act": "gelu"}, {}, UNSUPPORTED),
+    ("partial_rotary_factor", DFLASH, {"partial_rotary_factor": 0.5}, {}, UNSUPPORTED),
+    (r"markov_rank: expected 8, found 16", DSPARK, {"markov_rank": 16}, {}, errors.ConfigError),
+    (r"markov_rank: expected 0, as there is no tensor", PLAIN, {"markov_rank": 8}, {}, errors.ConfigError),
+    ("enable_confidence_head is False", DSPARK, {"enable_confidence_head": False}, {}, errors.ConfigError),
+    ("enable_confidence_head is True", PLAIN, {"enable_confidence_head": True}, {}, errors.ConfigError),
+    ("sample_from_anchor: expected true or false", DSPARK, {"architectures": ["DFlashDraftModel"]}, {},
+     errors.ConfigError),
+    ("mask_token_id: expected .* found 367", DSPARK, {"mask_token_id": 367}, {}, errors.ConfigError),
+    ("mask_token_id: expected .* found None", DSPARK, {"mask_token_id": None}, {}, errors.ConfigError),
+    ("block_size: expected 2 to 256", DFLASH, {"block_size": 1}, {}, errors.ConfigError),
+    ("block_size: expected a positive", DFLASH, {"block_size": 0}, {}, errors.ConfigError),
+    ("conv_group_size 24: expected", replace(DFLASH2, group=16),
+     {"dflash_config": {**DFLASH2.config()["dflash_config"], "conv_group_size": 24}}, {}, errors.ConfigError),
+    ("dflash_config: expected an object", DFLASH, {"dflash_config": 3}, {}, errors.ConfigError),
+    ("num_target_layers: expected a positive integer", DSPARK, {"target_layer_ids": None,
+     "num_target_layers": None}, {}, errors.ConfigError),
+    ("expected the second to be 1 more", DSPARK, {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, {},
+     errors.LayerIdError),
+    ("from 0 to 8", DSPARK, {"target_layer_ids": [1, 3, 8]}, {}, errors.LayerIdError),
+    ("expected 3, one per feature", DSPARK, {"target_layer_ids": [1, 3]}, {}, errors.LayerIdError),
+    (r"missing: layers\.0\.self_attn\.q_norm", DFLASH, {}, {"layers.0.self_attn.q_norm.weight": None},
+     errors.TensorError),
+    (r"unknown: layers\.0\.hidden_norm", DFLASH, {}, {"layers.0.hidden_norm.weight": np.ones(64, F32)},
+     errors.TensorError),
+    (r"predecessor_codebook: expected \[367, 8\]", DFLASH2, {},
+     {"candidate_selector.predecessor_codebook": np.ones((367, 9), F32)}, errors.TensorError),
+    ("missing: lm_head", replace(REDUCED, own_tables=False), {}, {}, errors.TensorError),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("message", "shape", "edit", "change", "error"), REFUSED)
+def test_refused_by_name(
+    message: str,
+    shape: BlockShape,
+    edit: Config,
+    change: Config,
+    error: type[Exception],
+    convert: Convert,
+    tmp_path: Path,
+) -> None:
+    """change: tensors that are added, or taken out where they are None."""
+    weights = {name: value for name, value in {**shape.weights(), **change}.items() if value is not None}
+    checkpoint = write_files(tmp_path / "in", {**shape.config(), **edit}, weights)
+    with pytest.raises(error, match=message):
+        convert(checkpoint)
+    assert [path.name for path in tmp_path.iterdir()] == ["in"], "something was left behind"
+
+
+def test_a_mask_vector_of_its_own_is_refused(convert: Convert, tmp_path: Path) -> None:
+    checkpoint = DFLASH.write(tmp_path / "in")
+    (checkpoint / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(errors.UnsupportedError, match=r"mask_embedding\.pt.*MiMo"):
+        convert(checkpoint)
+
+
+def test_a_block_drafters_file_is_not_read_back_and_is_no_target(convert: Convert, tmp_path: Path) -> None:
+    path = convert(DFLASH.write(tmp_path / "in")).out
+    with pytest.raises(errors.UnsupportedError, match="found 'dflash'; give the checkpoint"):
+        convert(path, out=tmp_path / "again.gguf")
+    with pytest.raises(errors.TargetError, match="expected a target model, found architecture 'dflash'"):
+        convert(tmp_path / "in", target=path, out=tmp_path / "again.gguf")
