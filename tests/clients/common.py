@@ -17,6 +17,8 @@ DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
 )
 WITH_DRAFT = {"draft_model": DRAFT} if DRAFT else {}
 """For clients that hand arguments on which they do not know."""
+IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
+"""Whether answers are known."""
 
 
 def take_its_place() -> None:

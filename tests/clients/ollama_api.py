@@ -17,6 +17,11 @@ def of(required: str = "", **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required.split()}
 
 
+def each(schema: Any, names: str) -> dict[str, Any]:
+    """The same for several properties."""
+    return dict.fromkeys(names.split(), schema)
+
+
 def any_of(*schemas: Any) -> dict[str, Any]:
     return {"anyOf": list(schemas)}
 
@@ -29,13 +34,9 @@ def document(model: str) -> dict[str, Any]:
     """model: the one that requests name, most of the time."""
     name = {"type": "string", "enum": [model, "nobody", ""]}
     options = of(
-        seed=WHOLE,
-        temperature=NUMBER,
-        top_k=WHOLE,
-        top_p=NUMBER,
-        min_p=NUMBER,
+        **each(NUMBER, "temperature top_p min_p repeat_penalty"),
+        **each(WHOLE, "seed top_k"),
         stop=any_of(TEXT, many(TEXT)),
-        repeat_penalty=NUMBER,
         num_ctx={"type": "integer", "maximum": 256},
         num_predict={"type": "integer", "minimum": -2, "maximum": 4},
     )
@@ -43,9 +44,7 @@ def document(model: str) -> dict[str, Any]:
     message = of(
         "role content",
         role={"enum": ["system", "user", "assistant", "tool"]},
-        content=TEXT,
-        thinking=TEXT,
-        tool_name=TEXT,
+        **each(TEXT, "content thinking tool_name"),
         tool_calls=many(call),
         images=many(TEXT),
     )
@@ -53,62 +52,30 @@ def document(model: str) -> dict[str, Any]:
     function = of("name parameters", name=TEXT, description=TEXT, parameters=parameters)
     tool = of("type function", type={"const": "function"}, function=function)
     format = any_of({"const": "json"}, {"const": ""}, of(type={"enum": ["object", "string", "array"]}))
-    common = {
+    common = each(YES, "stream logprobs truncate draft") | {
         "model": name,
-        "stream": YES,
         "options": options,
         "format": format,
-        "logprobs": YES,
         "think": any_of(YES, {"enum": ["low", "medium", "high"]}),
         "keep_alive": any_of({"enum": ["5m", "", "soon"]}, NUMBER),
         "top_logprobs": {"type": "integer", "minimum": 0, "maximum": 20},
-        "truncate": YES,
-        "draft": YES,
         "strategy": {"enum": ["auto", "off", "chain:3"]},
         "exact": {"enum": ["on", "auto", "off"]},
     }
     probability = {"token": TEXT, "logprob": NUMBER, "bytes": {"type": "array", "items": WHOLE}}
     tops = {"type": "array", "items": of("token logprob", **probability)}
-    ended = {
-        "logprobs": {"type": "array", "items": of("token logprob", top_logprobs=tops, **probability)},
-        "done": YES,
-        "done_reason": TEXT,
-        "model": TEXT,
-        "created_at": TIME,
-        "total_duration": WHOLE,
-        "load_duration": WHOLE,
-        "prompt_eval_count": WHOLE,
-        "prompt_eval_duration": WHOLE,
-        "eval_count": WHOLE,
-        "eval_duration": WHOLE,
-    }
-    details = of(
-        "format family parameter_size quantization_level",
-        format=TEXT,
-        family=TEXT,
-        parameter_size=TEXT,
-        quantization_level=TEXT,
-        families=any_of({"type": "null"}, many(TEXT)),
-    )
-    entry = of(
-        "name model modified_at size digest details",
-        name=TEXT,
-        model=TEXT,
-        modified_at=TIME,
-        size=WHOLE,
-        digest=TEXT,
-        details=details,
-    )
+    counts = "total_duration load_duration prompt_eval_count prompt_eval_duration eval_count eval_duration"
+    ended = each(WHOLE, counts) | each(TEXT, "model done_reason") | {"created_at": TIME, "done": YES}
+    ended["logprobs"] = {"type": "array", "items": of("token logprob", top_logprobs=tops, **probability)}
+    facts = "format family parameter_size quantization_level"
+    details = of(facts, **each(TEXT, facts), families=any_of({"type": "null"}, many(TEXT)))
+    listed = each(TEXT, "name model digest") | {"size": WHOLE, "details": details}
+    entry = of("name model modified_at size digest details", modified_at=TIME, **listed)
     loaded = of(
         "name model size digest details expires_at",
-        name=TEXT,
-        model=TEXT,
-        size=WHOLE,
-        digest=TEXT,
-        details=details,
         expires_at=TIME,
-        size_vram=WHOLE,
-        context_length=WHOLE,
+        **listed,
+        **each(WHOLE, "size_vram context_length"),
     )
     said = of("role content", role={"const": "assistant"}, content=TEXT, thinking=TEXT, tool_calls=many(call))
     shown = of(
@@ -116,10 +83,8 @@ def document(model: str) -> dict[str, Any]:
         capabilities=many(TEXT),
         model_info={"type": "object"},
         details=details,
-        template=TEXT,
-        parameters=TEXT,
-        license=TEXT,
         modified_at=TIME,
+        **each(TEXT, "template parameters license"),
     )
     status = of("status", status=TEXT)
     return {
@@ -139,19 +104,15 @@ def document(model: str) -> dict[str, Any]:
                 "post",
                 of(
                     "model",
-                    prompt=TEXT,
-                    system=TEXT,
-                    template=TEXT,
+                    **each(TEXT, "prompt system template suffix"),
                     raw=YES,
-                    suffix=TEXT,
                     images=many(TEXT),
                     context=many(WHOLE),
                     **common,
                 ),
                 of(
                     "model created_at response done",
-                    response=TEXT,
-                    thinking=TEXT,
+                    **each(TEXT, "response thinking"),
                     context={"type": "array"},
                     **ended,
                 ),
@@ -160,14 +121,11 @@ def document(model: str) -> dict[str, Any]:
                 "post",
                 of(
                     "model",
-                    model=TEXT,
+                    **each(TEXT, "model system template quantize"),
                     **{"from": name},
-                    system=TEXT,
-                    template=TEXT,
                     stream=YES,
                     parameters=options,
                     license=any_of(TEXT, many(TEXT)),
-                    quantize=TEXT,
                     messages=many(message),
                     files={"type": "object", "additionalProperties": TEXT},
                 ),
@@ -194,8 +152,7 @@ def asks(method: str, body: Any = None, answer: Any = None) -> dict[str, Any]:
     failed = {"description": "refused", "content": {"application/json": {"schema": of("error", error=TEXT)}}}
     good: dict[str, Any] = {"description": "done"}
     if answer is not None:
-        stream: dict[str, Any] = {"application/x-ndjson": {}}
-        good["content"] = {"application/json": {"schema": answer}} | stream
+        good["content"] = {"application/json": {"schema": answer}, "application/x-ndjson": {}}
     operation: dict[str, Any] = {"responses": {"200": good, "4XX": failed}}
     if body is not None:
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": body}}}

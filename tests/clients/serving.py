@@ -12,23 +12,20 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
-TARGET = os.environ.get("EAGLECPP_CLIENT_MODEL") or str(DEMO / "demo-target.gguf")
-DRAFT = os.environ.get("EAGLECPP_CLIENT_DRAFT") or (
-    None if "EAGLECPP_CLIENT_MODEL" in os.environ else str(DEMO / "demo-draft.gguf")
-)
+from common import DRAFT
+from common import MODEL as TARGET
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from helpers.serve_process import free_port, start_server
+
 MODEL = f"{Path(TARGET).stem}:latest"
-IS_DEMO = "EAGLECPP_CLIENT_MODEL" not in os.environ
-"""Whether answers are known."""
 QUESTION = "What is len?"
 CALL = {
     "type": "object",
@@ -44,23 +41,7 @@ CALL = {
 @contextlib.contextmanager
 def serving(*options: str, model: str = MODEL) -> Iterator[str]:
     """The address of a server. It has a store of its own, with `MODEL` in it, and ends with the block."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [
-        sys.executable,
-        "-m",
-        "eaglecpp",
-        "serve",
-        model,
-        "--port",
-        str(port),
-        "-c",
-        "1024",
-        "-t",
-        "1",  # two wait for each other where other programs compute
-        *options,
-    ]
+    port = free_port()
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "EAGLECPP_MODELS": str(Path(home, "models"))}
         modelfile = Path(home, "Modelfile")
@@ -69,16 +50,9 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
         )
         create = [sys.executable, "-P", "-m", "eaglecpp", "create", MODEL, "-f", modelfile]
         subprocess.run(create, env=environment, check=True, stdout=sys.stderr)
-        process = subprocess.Popen(command, env=environment)
+        process = start_server(model, port, "-c", "1024", *options, output=None, environment=environment)
         try:
-            url = f"http://127.0.0.1:{port}"
-            for _ in range(3000):
-                with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/health", timeout=60):
-                    break
-                if process.poll() is not None:
-                    raise RuntimeError(f"the server ended with {process.returncode}")
-                time.sleep(0.1)
-            yield url
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.send_signal(signal.SIGINT)
             code = process.wait(60)

@@ -37,47 +37,25 @@ def source_package(folder: Path) -> Path:
     if given:
         return Path(given)
     wanted = f"llama-cpp-python=={importlib.metadata.version('llama-cpp-python')}"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "-q",
-        "--no-deps",
-        "--no-binary",
-        ":all:",
-        "-d",
-        folder,
-    ]
-    subprocess.run([*command, "--no-build-isolation", wanted], check=True)
+    options = ["-q", "--no-deps", "--no-binary=:all:", "--no-build-isolation", f"--dest={folder}"]
+    subprocess.run([sys.executable, "-m", "pip", "download", *options, wanted], check=True)
     return next(folder.glob("*.tar.gz"))
 
 
 with tempfile.TemporaryDirectory() as name:
     folder = Path(name)
     with tarfile.open(source_package(folder)) as archive:
-        wanted = ("/tests/", "/vendor/llama.cpp/models/ggml-vocab-llama-spm.gguf")
-        members = [m for m in archive.getmembers() if any(part in f"/{m.name}" for part in wanted)]
+        parts = ("/tests/", "/vendor/llama.cpp/models/ggml-vocab-llama-spm.gguf")
+        members = [m for m in archive.getmembers() if any(part in f"/{m.name}" for part in parts)]
         members = [m for m in members if m.name.count("/") < 3 or m.name.endswith(".gguf")]
         archive.extractall(folder, members, filter="data")
     root = next(path for path in folder.iterdir() if path.is_dir())
     (root / "plugin.py").write_text(
         PLUGIN.format(here=str(Path(__file__).parent), bert=str(make_bert(folder / "bert.gguf")))
     )
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "plugin",
-        "-p",
-        "no:cacheprovider",
-        "-k",
-        f"not ({LEFT_OUT.replace(' ', ' or ')}) or llama_embeddings",
-    ]
+    wanted = f"not ({LEFT_OUT.replace(' ', ' or ')}) or llama_embeddings"
     result = subprocess.run(
-        [*command, "tests"],
+        [sys.executable, "-m", "pytest", "-q", "-pplugin", "-pno:cacheprovider", "-k", wanted, "tests"],
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root)},
         stdout=subprocess.PIPE,

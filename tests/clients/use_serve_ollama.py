@@ -3,21 +3,16 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+from asked_for import weather
 from common import done
 from ollama import Client, ResponseError
 from serving import MODEL, TARGET, serving
 
 TURNS = [{"role": "user", "content": "What is len?"}]
 OPTIONS = {"temperature": 0, "num_predict": 24}
-
-
-def weather(city: str) -> str:
-    """The weather somewhere.
-
-    Args:
-        city: where
-    """
-    return city
 
 
 with serving() as url:
@@ -30,10 +25,8 @@ with serving() as url:
     assert parts[-1].done_reason in ("stop", "length")
     assert client.chat(MODEL, TURNS, options=OPTIONS, tools=[weather]).message.role == "assistant"
     schema = {"type": "object", "properties": {"n": {"enum": [7]}}, "required": ["n"]}
-    assert (
-        client.chat(MODEL, TURNS, options=OPTIONS, format=schema).message.content.replace(" ", "")
-        == '{"n":7}'
-    )
+    told = client.chat(MODEL, TURNS, options=OPTIONS, format=schema)
+    assert json.loads(told.message.content) == {"n": 7}
     told = client.generate(MODEL, "What is len?", options=OPTIONS)
     assert told.response == whole.message.content and told.context
     shown = client.show(MODEL)
@@ -48,10 +41,6 @@ with serving() as url:
     client.delete("made")
     client.delete("twin")
     for name, status in (("made", 404), ("a b", 404)):
-        try:
+        with pytest.raises(ResponseError, match=str(status)):
             client.chat(name, TURNS)
-        except ResponseError as error:
-            assert error.status_code == status, error
-        else:
-            raise AssertionError(f"{name!r} was taken")
 done("list, chat, stream, tools, schema, generate, show, ps, create, copy, delete, 2 errors")

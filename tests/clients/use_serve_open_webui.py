@@ -10,7 +10,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,9 +18,9 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from common import done
+from common import IS_DEMO, done
 from playwright.sync_api import Page, expect, sync_playwright
-from serving import IS_DEMO, MODEL, serving
+from serving import MODEL, free_port, serving
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 START_S = 900  # it imports much
@@ -32,9 +31,7 @@ QUESTION, SAID = "What does os.path.join do?", "Join two or more pathname compon
 @contextlib.contextmanager
 def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
     """The address of an Open WebUI of its own, for one user, which asks nobody else."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
         environment = {
             **os.environ,

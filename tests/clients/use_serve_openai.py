@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import openai
+import pytest
 from common import done
 from pydantic import BaseModel
 from serving import MODEL, TARGET, serving
@@ -65,15 +66,12 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     assert sum(len(c.choices[0].logprobs.tokens) for c in chunks if c.choices[0].logprobs) == 5
     several = client.completions.create(model=MODEL, prompt=["The", "A"], max_tokens=5)
     assert [one.index for one in several.choices] == [0, 1]
-    told = client.responses.create(model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0)
+    asked = {"model": MODEL, "input": "What is len?", "max_output_tokens": 24, "temperature": 0.0}
+    told = client.responses.create(**asked)
     assert told.output_text == first, (told.output_text, first)
-    with client.responses.stream(
-        model=MODEL, input="What is len?", max_output_tokens=24, temperature=0.0
-    ) as events:
-        for _ in events:
-            pass
-        streamed = events.get_final_response() if told.status == "completed" else None
-    assert streamed is None or streamed.output_text == first
+    with client.responses.stream(**asked) as events:
+        *_, last = events
+    assert last.response.output_text == first
     turns = [
         {"role": "user", "content": "Weather?"},
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
@@ -84,21 +82,15 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     with ThreadPoolExecutor(8) as pool:
         texts = pool.map(lambda _: client.chat.completions.create(**ASK).choices[0].message.content, range(8))
         assert set(texts) == {first}
+    long = [{"role": "user", "content": "word " * 3000}]
     for wrong, kind, code in (
         ({"model": "nobody"}, openai.NotFoundError, "model_not_found"),
-        (
-            {"messages": [{"role": "user", "content": "word " * 3000}]},
-            openai.BadRequestError,
-            "context_length_exceeded",
-        ),
+        ({"messages": long}, openai.BadRequestError, "context_length_exceeded"),
         ({"temperature": -1}, openai.BadRequestError, None),
     ):
-        try:
+        with pytest.raises(kind) as told:
             client.chat.completions.create(**{**ASK, **wrong})
-        except kind as error:
-            assert error.code == code, error
-        else:
-            raise AssertionError(f"{wrong} was taken")
+        assert told.value.code == code, told.value
 with serving(model=TARGET) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", max_retries=0) as client:
     usual = client.chat.completions.create(**{**ASK, "model": "gpt-3.5-turbo"})
     assert usual.model == MODEL.removesuffix(":latest") and usual.choices[0].message.content == first

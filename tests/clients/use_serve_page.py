@@ -3,15 +3,17 @@
 colour, stop, side by side, edits and what they replace, hostile Markdown, repetitions without end, names,
 search, export and import, two windows, a full and a damaged storage, files and pictures, settings, models,
 the keyboard alone, a phone, what axe finds in all of them, light and dark, and that nothing is asked of
-another host. EAGLECPP_CHROMIUM names the browser, EAGLECPP_SCREENSHOTS a folder.
+another host. EAGLECPP_CHROMIUM names the browser.
 
-With EAGLECPP_CLIENT_MODEL and EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are of SmolLM2.
+With EAGLECPP_CLIENT_MODEL and a folder as EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are
+of SmolLM2.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+import mimetypes
 import os
 import shutil
 import sys
@@ -20,9 +22,9 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from common import done
+from common import IS_DEMO, done
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from serving import IS_DEMO, serving
+from serving import serving
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -33,11 +35,6 @@ BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shu
 SHOTS = os.environ.get("EAGLECPP_SCREENSHOTS")
 QUESTION = "What does os.path.join do?"
 AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
-
-
-def shot(page: Page, name: str) -> None:
-    if SHOTS:
-        page.screenshot(path=str(Path(SHOTS, f"{name}.png")))
 
 
 def check(page: Page, where: str) -> None:
@@ -92,7 +89,6 @@ def edit_and_go_back(page: Page) -> None:
     page.get_by_role("button", name="Edit").first.click()
     expect(question).to_have_value(QUESTION)
     expect(page.get_by_text("the answers it had are kept")).to_be_visible()
-    shot(page, "page-editing")
     check(page, "editing")
     assert turns.all_inner_texts() == before, "nothing was sent yet"
     page.reload()
@@ -104,7 +100,6 @@ def edit_and_go_back(page: Page) -> None:
     ask(page, "What is len?")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     expect(turns.first).to_contain_text("What is len?")
-    shot(page, "page-edited")
     check(page, "an edited question")
     page.reload()
     page.get_by_role("button", name="Earlier version").click()
@@ -116,7 +111,6 @@ def edit_and_go_back(page: Page) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
     page.get_by_role("button", name="Delete this conversation").click()
     expect(turns).to_have_count(0)
-    shot(page, "page-deleted")
     page.get_by_role("button", name="Undo").click()
     expect(turns).to_have_count(len(before))
     status = page.get_by_role("status")
@@ -128,11 +122,8 @@ def edit_and_go_back(page: Page) -> None:
 def open_on_the_loaded_model(page: Page, url: str) -> None:
     """Whatever model was picked last in this browser."""
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
-    more = [
-        {"name": "another:latest"},
-        {"name": "vectors:latest"},
-        *requests_json(url, "/api/tags")["models"],
-    ]
+    others = [{"name": "another:latest"}, {"name": "vectors:latest"}]
+    more = others + requests_json(url, "/api/tags")["models"]
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": more}))
     page.route("**/api/show", lambda route: route.fulfill(json={"capabilities": [
         "embedding" if "vectors" in (route.request.post_data or "") else "completion"]}))  # fmt: skip
@@ -232,16 +223,12 @@ def keep_conversations(page: Page) -> None:
     exported = got.value.path().read_bytes()
     page.get_by_role("button", name="Delete this conversation").click()
     expect(page.locator(".turn")).to_have_count(0)
-    page.locator("#import-file").set_input_files(
-        {"name": "all.json", "mimeType": "application/json", "buffer": exported}
-    )
+    choose(page, "#import-file", "all.json", exported)
     expect(page.get_by_role("status")).to_contain_text("1 imported.")
     assert page.locator(".turn").all_inner_texts() == turns, "with its branches"
     broken = json.loads(exported)
     broken["conversations"][0]["turns"][0]["content"] = {"a": 1}
-    page.locator("#import-file").set_input_files(
-        {"name": "bad.json", "mimeType": "application/json", "buffer": json.dumps(broken).encode()}
-    )
+    choose(page, "#import-file", "bad.json", json.dumps(broken).encode())
     expect(page.get_by_role("alert")).to_contain_text('expected a text, found {"a":1}')
     assert page.locator(".turn").all_inner_texts() == turns
 
@@ -255,9 +242,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     unsaved = page.locator("#unsaved")
     expect(unsaved).to_be_hidden()
     many = {"conversations": [{"title": "large", "turns": [{"role": "user", "content": "x" * 100_000}]}] * 20}
-    page.locator("#import-file").set_input_files(
-        {"name": "large.json", "mimeType": "application/json", "buffer": json.dumps(many).encode()}
-    )
+    choose(page, "#import-file", "large.json", json.dumps(many).encode())
     expect(page.locator("#status")).to_have_text("Nothing was imported: the browser's storage is full.")
     expect(page.locator("#chats")).not_to_contain_text("large")
     page.keyboard.press("Control+k")
@@ -274,60 +259,18 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     page.context.close()
 
 
-def refuse_imports(page: Page) -> None:
-    """A file with what cannot be drawn changes nothing."""
-    before = page.locator("#chats li").all_inner_texts()
-    user = {"role": "user", "content": "q"}
-    for turns in (
-        [{**user, "others": [[]]}],
-        [{**user, "others": [[{**user, "others": [{}]}]]}],
-        [{**user, "files": [None]}],
-        [user, {"role": "assistant", "answers": []}],
-        [user, {"role": "assistant"}],
-        [user, {"role": "assistant", "answers": [{"content": "a", "runs": [3]}]}],
-        [None],
-        {"0": user},
-    ):
-        data = json.dumps(
-            {"conversations": [{"title": "t", "turns": [user]}, {"title": "t", "turns": turns}]}
-        )
-        page.locator("#import-file").set_input_files(
-            {"name": "bad.json", "mimeType": "application/json", "buffer": data.encode()}
-        )
-        expect(page.get_by_role("alert")).to_contain_text("bad.json is no export of this page")
-        page.evaluate("document.getElementById('status').replaceChildren()")
-    page.reload()
-    expect(page.locator("#chats li")).to_have_count(len(before))
-    assert page.locator("#chats li").all_inner_texts() == before
-
-
 def read_what_was_kept(page: Page) -> None:
-    """Conversations of an earlier page, and of a storage that somebody damaged, as far as they are good."""
-    user = {"role": "user", "content": "kept in the old place"}
-    pieces = [["Join ", False], ["two", True]]
-    answer = {"role": "assistant", "answers": [{"draft": True, "content": "Join two", "pieces": pieces}]}
+    """Settings and conversations of a storage that somebody damaged, as far as they are good."""
     page.evaluate(
-        """([chats, settings]) => { localStorage.setItem("eaglecpp.chats", JSON.stringify(chats));
-            for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
-        [
-            [{"id": "1", "title": "old", "turns": [user, answer]}, None, {"turns": [3]}],
-            ["current", "model", "temperature", "system", "strategy", "drafting", "strip"],
-        ],
+        """(settings) => { for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
+        ["current", "model", "temperature", "system", "strategy", "drafting", "strip"],
     )
-    page.reload()
-    page.get_by_role("button", name="old", exact=True).click()
-    expect(page.locator(".turn.assistant .acc")).to_have_text("two")
-    assert page.evaluate("localStorage.getItem('eaglecpp.chats')") is None
     put = """(records) => new Promise((done, fail) => { const open = indexedDB.open("eaglecpp");
         open.onsuccess = () => { const t = open.result.transaction("chats", "readwrite");
             for (const one of records) t.objectStore("chats").put(one);
             t.oncomplete = () => { open.result.close(); done() }; t.onabort = () => fail(t.error) } })"""
-    half = {
-        "id": "half",
-        "at": 1e15,
-        "title": "half",
-        "turns": [{**user, "content": "good"}, {"answers": [{}]}],
-    }
+    turns = [{"role": "user", "content": "good"}, {"answers": [{}]}]
+    half = {"id": "half", "at": 1e15, "title": "half", "turns": turns}
     page.evaluate(put, [half, {"id": "bad", "turns": "x"}, {"id": "none"}])
     page.reload()
     expect(page.get_by_role("alert")).to_contain_text(
@@ -335,8 +278,6 @@ def read_what_was_kept(page: Page) -> None:
     )
     page.get_by_role("button", name="half", exact=True).click()
     expect(page.locator(".turn")).to_have_count(1)
-    page.get_by_role("button", name="old", exact=True).click()
-    expect(page.locator(".turn")).to_have_count(2)
     page.evaluate("""() => new Promise((done) => { localStorage.clear();
         indexedDB.deleteDatabase("eaglecpp").onsuccess = done; setTimeout(done, 1000) })""")
 
@@ -400,15 +341,13 @@ def attach(page: Page) -> None:
     """Text goes with the question; other things are refused with the reason, pictures where the model reads
     none.
     """
-    picker = page.locator("#attach-file")
-    picker.set_input_files({"name": "tool.bin", "mimeType": "", "buffer": b"\0\1\2\xff"})
+    choose(page, "#attach-file", "tool.bin", b"\0\1\2\xff")
     expect(page.get_by_role("alert")).to_contain_text("tool.bin: it is not text in UTF-8")
-    picker.set_input_files({"name": "long.txt", "mimeType": "text/plain", "buffer": b"x" * 300_000})
+    choose(page, "#attach-file", "long.txt", b"x" * 300_000)
     expect(page.get_by_role("alert")).to_contain_text("long.txt: it has 293 KiB, at most 256 are read")
-    picture = {"name": "dot.png", "mimeType": "image/png", "buffer": base64.b64decode(PIXELS)}
-    picker.set_input_files(picture)
+    choose(page, "#attach-file", "dot.png", base64.b64decode(PIXELS))
     expect(page.get_by_role("alert")).to_contain_text("does not read pictures")
-    picker.set_input_files({"name": "notes.md", "mimeType": "text/markdown", "buffer": b"```\nlen\n```"})
+    choose(page, "#attach-file", "notes.md", b"```\nlen\n```")
     expect(page.get_by_role("button", name="Remove notes.md")).to_be_visible()
     check(page, "a file is attached")
     body = sent(page, "What is len?")
@@ -427,9 +366,7 @@ def see(page: Page) -> None:
             page.get_by_role("button", name="Settings").click()
             page.get_by_label("Temperature").fill("0")
             page.get_by_role("button", name="Done").click()
-            page.locator("#attach-file").set_input_files(
-                {"name": "noise.png", "mimeType": "image/png", "buffer": make_image(3)}
-            )
+            choose(page, "#attach-file", "noise.png", make_image(3))
             expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
             body = sent(page, "What is this?")
             message = body["messages"][-1]
@@ -499,6 +436,12 @@ def change_models(page: Page, url: str) -> None:
     page.get_by_role("button", name="Done").click()
 
 
+def choose(page: Page, picker: str, name: str, data: bytes) -> None:
+    """A file."""
+    kind = mimetypes.guess_type(name)[0] or ""
+    page.locator(picker).set_input_files({"name": name, "mimeType": kind, "buffer": data})
+
+
 def requests_json(url: str, path: str) -> Any:
     with urllib.request.urlopen(url + path, timeout=60) as answer:
         return json.loads(answer.read())
@@ -510,23 +453,26 @@ def ask(page: Page, text: str) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
 
 
-def make_pictures(page: Page, url: str) -> None:
+def make_pictures(page: Page, url: str, folder: str) -> None:
+    def shot(name: str) -> None:
+        page.screenshot(path=str(Path(folder, f"serve-{name}.png")))
+
+    def ask_and_show(question: str, name: str) -> None:
+        ask(page, question)
+        page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
+        page.locator("#status").evaluate("(line) => line.replaceChildren()")
+        shot(name)
+
     page.goto(url)
     expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
     page.evaluate("""for (const [name, value] of [["temperature", "0"], ["num_predict", "170"]])
         localStorage.setItem("eaglecpp." + name, JSON.stringify(value))""")
     page.reload()
-    ask(page, "Write a Python function that says whether a word is a palindrome.")
-    page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
-    page.locator("#status").evaluate("(line) => line.replaceChildren()")
-    shot(page, "serve-light")
+    ask_and_show("Write a Python function that says whether a word is a palindrome.", "light")
     page.get_by_role("switch", name="Side by side").check()
     page.keyboard.press("Control+k")
     page.emulate_media(color_scheme="dark")
-    ask(page, "Name three uses of salt.")
-    page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
-    page.locator("#status").evaluate("(line) => line.replaceChildren()")
-    shot(page, "serve-dark")
+    ask_and_show("Name three uses of salt.", "dark")
     page.emulate_media(color_scheme="light")
     page.get_by_role("switch", name="Side by side").uncheck()
     page.set_viewport_size({"width": 360, "height": 700})
@@ -534,7 +480,7 @@ def make_pictures(page: Page, url: str) -> None:
     page.reload()
     page.get_by_role("button", name="Conversations").click()
     page.get_by_role("button", name="New conversation").first.click()
-    shot(page, "serve-phone")
+    shot("phone")
 
 
 with serving() as url, sync_playwright() as tools:
@@ -546,13 +492,12 @@ with serving() as url, sync_playwright() as tools:
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
     if SHOTS and not IS_DEMO:
-        make_pictures(page, url)
+        make_pictures(page, url, SHOTS)
         sys.exit()
     page.goto(url)
     expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
     expect(page.locator(".empty button")).to_have_count(3)
     check(page, "nothing asked yet")
-    shot(page, "page-empty")
     page.get_by_role("button", name="Settings").click()
     page.get_by_label("Temperature").fill("0")
     page.locator("#strategy").select_option("chain:3")
@@ -567,10 +512,6 @@ with serving() as url, sync_playwright() as tools:
     assert "%" in page.locator("#s-accepted").inner_text()
     assert page.get_by_text("tokens/s").count() == 1, "one figure says how fast it was"
     check(page, "an answer")
-    shot(page, "page-light")
-    page.get_by_role("button", name="Settings").click()
-    check(page, "settings")
-    page.get_by_role("button", name="Done").click()
     use_keyboard_only(page)
     page.get_by_role("switch", name="Side by side").check()
     page.get_by_role("button", name="Regenerate").click()
@@ -588,16 +529,12 @@ with serving() as url, sync_playwright() as tools:
     assert both[0] == both[1] == text, both
     assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
     check(page, "side by side")
-    page.emulate_media(color_scheme="dark")
-    shot(page, "page-dark")
-    page.emulate_media(color_scheme="light")
     page.get_by_role("switch", name="Side by side").uncheck()
     page.reload()
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     edit_and_go_back(page)
     keep_conversations(page)
     use_two_windows(page, url)
-    refuse_imports(page)
     fill_the_storage(browser, url)
     open_on_the_loaded_model(page, url)
     page.keyboard.press("Control+k")
@@ -630,7 +567,6 @@ with serving() as url, sync_playwright() as tools:
     expect(page.locator("#strip summary")).to_be_visible()
     expect(page.locator("#strip dl")).to_be_hidden()
     check(page, "an answer on a phone")
-    shot(page, "page-phone")
     see(page.context.new_page())
     page.set_viewport_size({"width": 1100, "height": 800})
     read_what_was_kept(page)

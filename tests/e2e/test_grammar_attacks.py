@@ -16,7 +16,7 @@ import pytest
 import requests
 
 from helpers.http_server import DRAFT, MODEL, TARGET
-from helpers.serve_process import free_port, start_server
+from helpers.serve_process import QUICK, free_port, start_server
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -101,7 +101,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     url = f"http://127.0.0.1:{port}"
     link = tmp_path_factory.mktemp("models") / f"{MODEL}.gguf"
     link.symlink_to(TARGET)
-    with start_server(link, DRAFT, port) as process:
+    with start_server(link, port, "--draft", str(DRAFT), *QUICK) as process:
         with Bystanders(url) as alone:
             time.sleep(0.5)
         (text,) = alone.texts

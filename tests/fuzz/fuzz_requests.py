@@ -27,9 +27,9 @@ from typing import Any, NoReturn
 import requests
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from helpers.serve_process import free_port, start_server
+from helpers.http_server import DRAFT, TARGET
+from helpers.serve_process import QUICK, free_port, start_server
 
-PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 HEALTH_S = 5.0  # of an answer to /health
 VICTIM_S = 15.0  # between two pieces of the other answer
 ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for places
@@ -376,17 +376,13 @@ class Server:
     def __init__(self, folder: Path) -> None:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        environment = os.environ | {
-            "HOME": str(folder),
-            "EAGLECPP_MODELS": str(folder / "models"),
-            "EAGLECPP_PLANNER_CACHE": "0",
-        }
-        target, draft = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
+        own = {"HOME": str(folder), "EAGLECPP_MODELS": str(folder / "models"), "EAGLECPP_PLANNER_CACHE": "0"}
+        options = ("--draft", str(DRAFT), "--max-time", "30s", *QUICK)
         log = folder / "serve.log"
         with log.open("wb") as output:
             try:
                 self.process = start_server(
-                    target, draft, port, "--max-time", "30s", output=output, environment=environment
+                    TARGET, port, *options, output=output, environment=os.environ | own
                 )
             except RuntimeError as error:
                 sys.exit(f"{error}\n{log.read_text(errors='replace')[-3000:]}")

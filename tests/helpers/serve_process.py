@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, with one small pair and one thread."""
+"""`eaglecpp serve` as a process of its own, with one thread: two wait for each other where others compute."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing import IO
 
 import requests
 
-__all__ = ["free_port", "start_server"]
+__all__ = ["QUICK", "free_port", "start_server"]
 
-_START_S = 120.0
+QUICK = ("-c", "512", "--exact", "off")
+"""Options of a server that is there soon."""
+_START_S = 300.0
 
 
 def free_port() -> int:
@@ -27,18 +29,16 @@ def free_port() -> int:
 
 
 def start_server(
-    target: Path,
-    draft: Path,
+    model: str | Path,
     port: int,
     *options: str,
-    output: int | IO[bytes] = subprocess.DEVNULL,
+    output: int | IO[bytes] | None = subprocess.DEVNULL,
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """A server that answers on that port. Raises RuntimeError when it does not start."""
     command = [
         sys.executable, "-P",  # not the checkout, which has no extension
-        "-m", "eaglecpp", "serve", str(target), "--draft", str(draft), "--port", str(port),
-        "-c", "512", "-t", "1", "--exact", "off", *options,
+        "-m", "eaglecpp", "serve", str(model), "--port", str(port), "-t", "1", *options,
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     end = time.monotonic() + _START_S

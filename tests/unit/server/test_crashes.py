@@ -16,7 +16,7 @@ import requests
 
 from helpers.http_server import DRAFT, TARGET, TestServer
 from helpers.hub_server import HubServer
-from helpers.serve_process import free_port, start_server
+from helpers.serve_process import QUICK, free_port, start_server
 
 REPO = "user/demo-GGUF"
 FILE = TARGET.read_bytes() + bytes(32)  # that no other test has put into the store
@@ -52,7 +52,7 @@ def test_a_server_killed_in_the_middle_of_an_answer_leaves_port_and_store(
     before = sorted(path.name for path in store_root.rglob("*")) if store_root.exists() else []
     body = json.dumps({"model": "demo-target", "prompt": "def", "options": {"ignore_eos": True}})
     for _ in range(2):  # the second one comes up at once, on the same port and store
-        process = start_server(TARGET, DRAFT, port)
+        process = start_server(TARGET, port, "--draft", str(DRAFT), *QUICK)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
             connection.request("POST", "/api/generate", body)
@@ -76,7 +76,9 @@ def test_a_server_killed_in_the_middle_of_an_answer_leaves_port_and_store(
 def test_a_server_that_is_told_to_end_ends_well(tmp_path: Path) -> None:
     """And nobody looks for it any more."""
     home = tmp_path / "home"
-    process = start_server(TARGET, DRAFT, free_port(), environment={**os.environ, "EAGLECPP_HOME": str(home)})
+    process = start_server(
+        TARGET, free_port(), *QUICK, environment={**os.environ, "EAGLECPP_HOME": str(home)}
+    )
     try:
         assert (home / "server.json").exists()
         process.send_signal(signal.SIGTERM)
