@@ -407,6 +407,14 @@ class Drafter:
         the logits of the next n_ahead + 1 tokens, [n_ahead + 1, n_draft_vocab].
         """
 
+    def block(
+        self, features: NDArray[np.float32], tokens: Sequence[int], behind: Sequence[int], k: int
+    ) -> list[list[tuple[int, float]]]:
+        """As commit(), of a block drafter, with the pass over a block behind the rows: for each of the first
+        len(behind) + 1 slots its k likeliest tokens as target ids, with their log-probabilities given the tokens
+        `behind` the anchor, where it depends on them.
+        """
+
     def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:
         """As commit(), of rows whose outputs nobody needs: a prompt. Cheaper; draft rows may follow commit() only."""
 

@@ -24,8 +24,8 @@ BUDGETS = {
     "native/ggml_hook": 1600,
     "native/target": 3450,
     "native/engine": 2600,
-    "native/draft": 1900,
-    "native": 2650,
+    "native/draft": 2150,  # block drafters: 250
+    "native": 2800,  # their files: 130
     "eaglecpp/server": 4850,
     "eaglecpp/cli": 3750,
     "eaglecpp/engine": 3650,
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 1000,
     "eaglecpp": 4250,
     "convert": 5250,  # block drafters: 500 for nine families; AWQ and packed int4, which were asked for, stay
-    "tests": 41050,  # block drafters: 700 for their reference, checkpoints and files
+    "tests": 41450,  # block drafters: 1,400 for their reference, checkpoints, layouts and parity
     "benchmarks": 6150,
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -27,7 +27,6 @@ from .syntax import Command
 __all__ = ["Plan", "require_ollama", "resolve"]
 
 _PROJECTOR = "clip"
-_OTHER_DRAFTERS = ("dflash",)
 
 
 @dataclass(frozen=True)
@@ -184,13 +183,9 @@ class _Resolver:
             is_adapter = read_gguf(file).text("general.type", "") == "adapter"
         except EagleError as error:
             raise self.error(command, str(error)) from None
-        architecture = facts["architecture"]
-        if architecture in _OTHER_DRAFTERS:
-            self._note(command, f"{file.name}: {architecture} drafters are not supported; skipped")
-            return []
         if facts["kind"] == "drafter":
             return self.drafters
-        if architecture == _PROJECTOR:
+        if facts["architecture"] == _PROJECTOR:
             return self.projectors
         return self.lora if is_adapter else self.targets
 

@@ -18,7 +18,7 @@ from eaglecpp.convert import GgufFile, read_gguf, type_name
 
 __all__ = ["FILE_TYPES", "Facts", "human_number", "metadata", "read_facts"]
 
-DRAFTERS = ("eagle", "eagle3", "eagle31")
+DRAFTERS = ("eagle", "eagle3", "eagle31", "dflash", "dflash_ex")
 FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
 """llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
 
@@ -40,7 +40,7 @@ class Facts:
 
     @property
     def is_drafter(self) -> bool:
-        """Whether it is an EAGLE drafter."""
+        """Whether it is a drafter that reads the target's features: EAGLE or a block drafter."""
         return self.architecture in DRAFTERS
 
     @property

@@ -16,14 +16,13 @@ from eaglecpp.store.facts import Facts, read_facts
 __all__ = ["check_adapter", "check_fit"]
 
 _NORMAL, _BYTE = 1, 6
-_OTHER_METHODS = ("dflash",)
 _ASSISTANT = "gemma4-assistant"
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
-    """The drafter's facts: an EAGLE drafter's, or a small model's of the target's family. Raises
-    MismatchError naming both sides and everything that differs, UnsupportedError for what drafts in another
-    way, and GgufError (or convert's) for a file that is no sound drafter.
+    """The drafter's facts: of one that reads the target's features, or of a small model of its family. Raises
+    MismatchError naming both sides and everything that differs, UnsupportedError for what cannot draft, and
+    GgufError (or convert's) for a file that is no sound drafter.
     """
     from eaglecpp._extension import core
 
@@ -76,11 +75,6 @@ def check_adapter(adapter: Path, target: Path) -> None:
 def _check_method(draft: Facts, target: Facts) -> None:
     """Whether what llama.cpp would run is of a kind that drafts here (native/engine/model_drafter.cpp)."""
     arch, path = draft.architecture, draft.file.path
-    if arch in _OTHER_METHODS:
-        raise UnsupportedError(
-            f"{path}: drafters of architecture '{arch}' are not supported; llama.cpp runs it itself "
-            f"(llama-server --spec-type draft-{arch} -md {path})"
-        )
     expected = "gemma4" if arch == _ASSISTANT else arch
     if draft.is_head_alone:
         if target.architecture != expected:

@@ -69,6 +69,23 @@ class StudyDrafter {
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
+    // Of a block drafter, behind these rows: the k likeliest tokens of each slot with their log-probabilities, given
+    // the tokens `behind` the anchor where they depend on them.
+    std::vector<std::vector<std::pair<Token, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
+                                                            const Tokens & behind, int k) {
+        const int n_ahead = (int)behind.size();
+        append(features, tokens, true, n_ahead);
+        std::vector<std::vector<std::pair<Token, float>>> out;
+        for (int i = 0; i <= n_ahead; ++i) {
+            const bool is_parallel = drafter_->traits().is_parallel;
+            if (i > 0 && !is_parallel) sequence_->extend({{i, behind[i - 1], i - 1}});
+            auto & slot = out.emplace_back();
+            for (const Candidate & c : sequence_->candidates(is_parallel ? i : 0, k))
+                slot.emplace_back(c.token, c.logp);
+        }
+        return out;
+    }
+
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
         append(features, tokens, true);
         const DraftSpec & s = drafter_->spec();
@@ -204,6 +221,7 @@ void bind_drafter(nb::module_ & m) {
         .def("truncate", &StudyDrafter::truncate, nb::arg("n_rows"))
         .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
         .def("commit_ahead", &StudyDrafter::commit_ahead, nb::arg("features"), nb::arg("tokens"), nb::arg("n_ahead"))
+        .def("block", &StudyDrafter::block, nb::arg("features"), nb::arg("tokens"), nb::arg("behind"), nb::arg("k"))
         .def(
             "append",
             [](StudyDrafter & d, const ArrayIn<3> & features, const Tokens & tokens) {

@@ -34,7 +34,7 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
     d["target_layers"] = s.target_layers;
     d["n_layer_target"] = s.n_layer_target;
     d["fuses_embedding"] = s.fuses_embedding;
-    d["n_parallel"] = s.n_parallel;
+    d["n_parallel"] = s.is_block() ? s.block.n_slots() : s.n_parallel;
     d["mask_token"] = s.mask_token;
     d["norm_before_residual"] = s.norm_before_residual;
     d["norm_before_fc"] = s.norm_before_fc;

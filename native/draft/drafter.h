@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// What the engine and the planner ask of a drafter, whatever runs it: an EAGLE drafter's own graphs (eagle_drafter.h),
-// or a model of llama.cpp (engine/model_drafter.h).
+// What the engine and the planner ask of a drafter, whatever runs it: our own graphs for one that reads the target's
+// features (eagle_drafter.h), or a model of llama.cpp (engine/model_drafter.h).
 //
 // A conversation's rows are committed in order. Row p embeds the token at p + 1 of the text, beside the target's
 // feature at position p where the drafter reads features, and its output is the draft distribution of token p + 2.
+// Of a block drafter the row is the feature alone, and the last token is the anchor that its block begins with.
 // Draft rows come after the committed ones, follow an earlier draft row or the last committed one, and vanish with the
 // next commit.
 #pragma once
@@ -65,7 +66,8 @@ struct DraftCommit {
     DraftSequence * seq;
     FeatureRows features;
     const Token * tokens;  // as in DraftSequence::commit
-    // of a parallel drafter: output rows 1 to n_ahead are the distributions of the tokens further on
+    // where DraftTraits::n_levels_max > 0: the tokens further on that this pass is to give. Of a parallel drafter
+    // output rows 1 to n_ahead are their distributions; else draft rows ask for them
     int n_ahead = 0;
     // Of a conversation alone, where Drafter::can_step(): draft rows that follow in the same graph. Each embeds the
     // likeliest token of the row before. They are output rows 1, 2, ...; DraftSequence::take_step() gives them nodes.
@@ -81,17 +83,16 @@ struct DraftLevel {
 struct DraftTraits {
     int n_aux = 0;  // features of a row, n_embd_target values each; 0 = it reads tokens alone
     int n_embd_target = 0;
-    int n_draft_rows_max = 0;           // of a round
-    int n_level_rows_max = 0;           // of one conversation in a call
-    int n_parallel = 0;                 // most tokens that a commit gives at once; 0 = draft rows give the next ones
+    int n_draft_rows_max = 0;  // of a round
+    int n_level_rows_max = 0;  // of one conversation in a call
+    int n_levels_max = 0;      // most tokens that one pass gives; 0 = any number, by draft rows
+    bool is_parallel = false;  // it gives them with the commit, whatever was drafted before them: no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
-
-    bool is_parallel() const { return n_parallel > 0; }
 };
 
 // What users are told of a drafter.
 struct DraftDescription {
-    std::string kind;  // "eagle" | "model" | "head"
+    std::string kind;  // "eagle" | "block" | "model" | "head"
     std::string arch, name;
     int n_layer = 0, n_ctx_train = 0, n_embd = 0, n_vocab = 0;
 };

@@ -48,7 +48,8 @@ DraftTraits EagleDrafter::traits() const {
     t.n_aux = spec_.n_aux();
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
-    t.n_parallel = spec_.n_parallel;
+    t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
+    t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;
     return t;
 }
@@ -132,11 +133,23 @@ void EagleDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
+// rows with output: of a block drafter the block behind them
+GraphShape EagleDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations) const {
+    GraphShape shape{true, {}};
+    for (int i = 0; i < n_conversations; ++i) {
+        shape.parts.push_back({kv, n_rows, spec_.is_block() ? 0 : 1, n_kv});
+        if (spec_.is_block()) shape.block.push_back({kv, spec_.block.n_rows, spec_.block.n_slots(), n_kv});
+    }
+    return shape;
+}
+
 bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
-    const DraftKv kv(spec_, 256, 1, options_.type_kv, /*v_transposed=*/!form.flash_attn, device_.buft());
+    const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, /*v_transposed=*/!form.flash_attn,
+                     device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart prompt{&kv, 8, 0, 256}, commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
-    std::vector<GraphShape> shapes{{true, {prompt}}, {true, {commit, commit}}, {false, {extend, extend}}};
+    std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(&kv, 8, 256, 2)};
+    if (!spec_.is_block() || spec_.block.markov_rank > 0) shapes.push_back({false, {extend, extend}});
     if (n_steps > 0) shapes = {{true, {commit}, n_steps}};
     for (const GraphShape & shape : shapes) {
         if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
@@ -150,12 +163,10 @@ void EagleDrafter::reserve() {
     for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
     const DraftKv * kv = all[0].get();
     const GraphPart prompt{kv, n_commit_chunk, 0, kv->n_slots()};
-    const GraphPart commit{kv, n_commit_chunk, 1, kv->n_slots()};
     const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
-    for (const GraphShape & shape :
-         {GraphShape{true, {prompt}}, GraphShape{true, {commit}}, GraphShape{false, {extend}}}) {
-        build_draft_graph(spec_, weights_, shape, form_, memory_);
-    }
+    std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(kv, n_commit_chunk, kv->n_slots())};
+    if (!spec_.is_block() || spec_.block.markov_rank > 0) shapes.push_back({false, {extend}});
+    for (const GraphShape & shape : shapes) build_draft_graph(spec_, weights_, shape, form_, memory_);
     for (auto & kv : all) give_kv(std::move(kv));
 }
 
@@ -172,7 +183,8 @@ std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
     own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
                   buffer_bytes(embedding_buffer_);
-    const size_t n_host = weights_.embedding.n_bytes();
+    const size_t n_host = weights_.embedding.n_bytes() + weights_.markov_w1.n_bytes() +
+                          weights_.selector_before.n_bytes() + weights_.selector_after.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
         return {own};
@@ -194,13 +206,13 @@ void EagleDrafter::finish() {
     if (!options_.is_remote) return;
     // rows come back whole where the device cannot pick
     GraphForm better = form_;
-    better.n_top = n_top;
+    better.n_top = std::max(n_top, spec_.block.selector_top_k);
     if (supports(better, missing)) form_ = better;
     // token embeddings go there as F32 where it cannot read their type
     better = form_;
     better.type_embd = weights_.embedding.type();
     if (supports(better, missing)) form_ = better;
-    if (form_.n_top > 0 && !spec_.is_parallel()) bring_embedding();
+    if (form_.n_top > 0 && !spec_.is_parallel() && !spec_.is_block()) bring_embedding();
 }
 
 // The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
-// An EAGLE drafter: weights on one device, shared by any number of conversations (eagle_sequence.h). It knows nothing
-// of the target beyond the tables it may share with it.
+// A drafter that reads the target's features, EAGLE or a block drafter: weights on one device, shared by any number of
+// conversations (eagle_sequence.h). It knows nothing of the target beyond the tables it may share with it. What the two
+// kinds share is all but the graph: tables, devices, memory, caches, graphs that are kept, picks, the calls for
+// several.
 #pragma once
 
 #include <ggml-backend.h>
@@ -48,7 +50,13 @@ class EagleDrafter : public Drafter {
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
     DraftDescription describe() const override {
-        return {"eagle", spec_.arch, spec_.name, spec_.n_layer, spec_.n_ctx_train, spec_.n_embd, spec_.n_vocab};
+        return {spec_.is_block() ? "block" : "eagle",
+                spec_.arch,
+                spec_.name,
+                spec_.n_layer,
+                spec_.n_ctx_train,
+                spec_.n_embd,
+                spec_.n_vocab};
     }
     const std::vector<Token> & d2t() const override { return d2t_; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
@@ -106,6 +114,7 @@ class EagleDrafter : public Drafter {
     int n_commit_rows() const override { return n_commit_chunk; }
     void run_commits(const std::vector<DraftCommit> & commits) override;
     size_t n_cache_bytes() const;  // of one conversation
+    GraphShape commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations = 1) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
     void bring_embedding();
 

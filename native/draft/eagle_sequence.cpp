@@ -47,7 +47,7 @@ void EagleSequence::commit(const FeatureRows & features, const Token * tokens, b
             FeatureRows part = features.from(at, n_target);
             const bool is_last = part.n_rows <= EagleDrafter::n_commit_chunk;
             part.n_rows = std::min(part.n_rows, EagleDrafter::n_commit_chunk);
-            run({{this, commit_call(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)}});
+            run({commit_turn(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)});
         }
     } catch (...) {
         kv_->n_rows = n_before;  // the caller still holds the features of all rows
@@ -67,7 +67,7 @@ void EagleSequence::run_commits(const std::vector<DraftCommit> & commits) {
         EagleSequence * seq = own(c.seq);
         seq->check_room(c.features.n_rows);
         seq->truncate(seq->n_rows());
-        turns.push_back({seq, seq->commit_call(c.features, c.tokens, true, c.n_ahead)});
+        turns.push_back(seq->commit_turn(c.features, c.tokens, true, c.n_ahead));
     }
     const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
     if (n_steps > 0) {
@@ -77,13 +77,40 @@ void EagleSequence::run_commits(const std::vector<DraftCommit> & commits) {
     run(turns, n_steps);
 }
 
+EagleSequence::Turn EagleSequence::commit_turn(const FeatureRows & features, const Token * tokens, bool want_output,
+                                               int n_ahead) {
+    const DraftSpec & s = drafter_.spec();
+    int n_most = 0;
+    if (want_output && s.is_parallel()) n_most = kv_->n_draft_rows_max();
+    if (want_output && s.is_block()) n_most = s.block.n_slots() - 1;
+    if (n_ahead < 0 || n_ahead > n_most) {
+        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", n_ahead, n_most);
+    }
+    if (!s.is_block()) return {this, commit_call(features, tokens, want_output, n_ahead)};
+    Turn turn{this, commit_call(features, tokens, false, 0)};
+    const int n = features.n_rows;
+    // a device's graphs are to be few
+    if (want_output) turn.block = block_call(n, tokens[n - 1], drafter_.is_remote() ? s.block.n_slots() : 1 + n_ahead);
+    return turn;
+}
+
+// The block behind n_before rows more than there are. A block whose rows see no later ones ends where nobody asks.
+DraftCall EagleSequence::block_call(int n_before, Token anchor, int n_out) const {
+    const BlockSpec & b = drafter_.spec().block;
+    const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
+    const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
+    DraftCall call{};
+    call.block.assign(n, drafter_.spec().mask_token);
+    call.block[0] = anchor;
+    call.first_slot = kv_->n_rows + n_before;
+    for (int i = 0; i < n; ++i) call.pos.push_back(call.first_slot + i);
+    call.n_out = n_out;
+    call.part = {kv_.get(), n, n_out, n_slots_read(call.first_slot + n)};
+    return call;
+}
+
 DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
                                      int n_ahead) const {
-    const bool can_mask = drafter_.spec().is_parallel() && want_output;
-    if (n_ahead < 0 || n_ahead > (can_mask ? kv_->n_draft_rows_max() : 0)) {
-        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", n_ahead,
-             can_mask ? kv_->n_draft_rows_max() : 0);
-    }
     const int n = features.n_rows + n_ahead;
     DraftCall call{};
     call.tokens = tokens;
@@ -94,7 +121,7 @@ DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token *
     call.n_ahead = n_ahead;
     call.is_commit = true;
     // a single layer that only writes K/V reads no cache: one shape serves every context length
-    const bool reads_kv = want_output || drafter_.spec().n_layer > 1;
+    const bool reads_kv = !drafter_.spec().is_block() && (want_output || drafter_.spec().n_layer > 1);
     call.part = {kv_.get(), n_padded(n), call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
     return call;
 }
@@ -111,7 +138,12 @@ void EagleSequence::extend_together(const std::vector<DraftLevel> & levels) {
             EagleSequence * seq = own(levels[i].seq);
             turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
         }
-        if (!turns.empty()) run(turns);
+        if (turns.empty()) return;
+        if (turns[0].seq->drafter_.spec().block.selector_rank > 0) {
+            for (const Turn & turn : turns) turn.seq->outputs_.select(turn.call.feeds, turn.call.tokens);
+        } else {
+            run(turns);
+        }
     } catch (...) {
         for (const Turn & turn : turns) turn.seq->drop_drafts(turn.seq->n_draft_rows() - turn.call.n());
         throw;
@@ -121,7 +153,8 @@ void EagleSequence::extend_together(const std::vector<DraftLevel> & levels) {
 DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
-    if (drafter_.spec().is_parallel()) {
+    const DraftSpec & s = drafter_.spec();
+    if (drafter_.traits().is_parallel) {
         fail(ErrorKind::value, "a parallel drafter gives all its tokens with the commit: no draft rows follow");
     }
     if (first + n > kv_->n_draft_rows_max()) {
@@ -134,7 +167,12 @@ DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
         parents.push_back(parent);
         tokens.push_back(row.token);
         call.pos.push_back(parent < 0 ? kv_->n_rows : drafts_.positions[parent] + 1);
-        call.feeds.push_back(1 + parent);
+        // of a block: the slot behind the row's own
+        const int slot = call.pos.back() - kv_->n_rows + 1;
+        if (s.is_block() && slot >= outputs_.n_slots()) {
+            fail(ErrorKind::value, "this pass gave %d tokens, a row behind them asks for one more", outputs_.n_slots());
+        }
+        call.feeds.push_back(s.is_block() ? slot : 1 + parent);
     }
     for (int i = 0; i < n; ++i) {
         nodes_.push_back(rows[i].node);
@@ -147,7 +185,7 @@ DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
     call.first_state = 1 + first;
     call.n_out = n;
     const int n_all = n_padded(n);
-    call.part = {kv_.get(), n_all, n_all, n_slots_read(call.first_slot + n)};
+    call.part = {kv_.get(), n_all, n_all, s.is_block() ? 0 : n_slots_read(call.first_slot + n)};
     return call;
 }
 
@@ -186,14 +224,19 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     EagleDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
     GraphShape shape{turns[0].call.is_commit, {}, n_steps};
-    for (const Turn & turn : turns) shape.parts.push_back(turn.call.part);
+    for (const Turn & turn : turns) {
+        shape.parts.push_back(turn.call.part);
+        if (turn.block.n() > 0) shape.block.push_back(turn.block.part);
+    }
     DraftDevice & device = drafter.device();
     const DraftGraph & g = drafter.next_graph(turns.size() == 1 ? first.graphs_ : drafter.joint_graphs(), shape);
     device.wait();
-    GraphInputs inputs(drafter.spec(), drafter.weights(), g, device.staging(g));
-    for (const auto & [seq, call] : turns) {
-        inputs.add(call);
-        if (call.is_commit) seq->kv_->n_rows += call.features.n_rows;
+    GraphInputs inputs(drafter.spec(), drafter.weights(), g.context ? *g.context : g, device.staging(g));
+    GraphInputs blocks(drafter.spec(), drafter.weights(), g, device.staging(g));
+    for (const Turn & turn : turns) {
+        inputs.add(turn.call);
+        if (turn.call.is_commit) turn.seq->kv_->n_rows += turn.call.features.n_rows;
+        if (turn.block.n() > 0) blocks.add(turn.block);
     }
     first.add_steps(g);
     device.start(g);
@@ -201,9 +244,13 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0;
-    for (const auto & [seq, call] : turns) {
-        seq->outputs_.take(g, at_out + call.part.n_out - call.n_out, call.n_out, landed);
-        at_out += call.part.n_out;
+    const bool gives_first = !shape.block.empty() && drafter.spec().block.markov_rank > 0;  // of the slots' logits
+    for (const Turn & turn : turns) {
+        const DraftCall & call = turn.last();
+        const int n_there = gives_first ? 1 : call.part.n_out, n = gives_first ? 1 : call.n_out;
+        turn.seq->outputs_.take(g, at_out + n_there - n, n, landed);
+        at_out += n_there;
+        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call);
     }
 }
 

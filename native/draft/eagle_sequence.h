@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
-// An EAGLE drafter's side of one conversation. Row p pairs the target's feature at position p with the embedding of the
-// token at p + 1, and lives at K/V slot and RoPE position p. A draft row is fed with the state of the row it follows,
-// and its attention sees the committed rows, the chain of parents and itself. Several conversations can commit or
-// extend in one graph: the weights are then read once for all, and each gets the bits it has alone where products do
-// not depend on the number of rows.
+// The side of one conversation of a drafter that reads features. Row p pairs the target's feature at position p with
+// the embedding of the token at p + 1, and lives at K/V slot and RoPE position p. A draft row is fed with the state of
+// the row it follows, and its attention sees the committed rows, the chain of parents and itself. Of a block drafter a
+// row is its feature's keys and values alone, the block's rows lie where draft rows do, and extending asks for slots'
+// logits given the token before. Several conversations can commit or extend in one graph: the weights are then read
+// once for all, and each gets the bits it has alone where products do not depend on the number of rows.
 #pragma once
 
 #include <memory>
@@ -29,7 +30,7 @@ class EagleSequence : public DraftSequence {
 
     // The same with more to choose. With `want_output` the last row runs fully:
     // logits(0) is its draft distribution, and draft rows behind node 0 are fed its state.
-    // `n_ahead`, for a parallel drafter with output: that many masked rows follow the last one in the same graph, and
+    // `n_ahead`, with output: so many tokens further on are to come from the same graph. Of a parallel drafter
     // logits(i) is the distribution i tokens further on. The cache keeps nothing of the masked rows.
     void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
 
@@ -65,11 +66,16 @@ class EagleSequence : public DraftSequence {
     struct Turn {
         EagleSequence * seq;
         DraftCall call;
+        DraftCall block{};  // behind a block drafter's rows; without rows: none
+
+        const DraftCall & last() const { return block.n() > 0 ? block : call; }
     };
 
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
+    Turn commit_turn(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead);
     DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
+    DraftCall block_call(int n_before, Token anchor, int n_out) const;
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
     static void run(const std::vector<Turn> & turns, int n_steps = 0);
     void add_steps(const DraftGraph & g);

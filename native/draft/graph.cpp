@@ -10,12 +10,16 @@ namespace eaglecpp {
 
 namespace {
 
+// what the rows of a graph are: of an EAGLE drafter, or of a block drafter
+enum class Rows { commit, extend, step, context, block, rescore };
+
 class Builder {
   public:
-    Builder(const DraftSpec & spec, const DraftWeights & weights, const GraphShape & shape, const GraphForm & form,
-            DraftGraph & out, ggml_context * ctx)
+    Builder(const DraftSpec & spec, const DraftWeights & weights, Rows rows, const GraphShape & shape,
+            const GraphForm & form, DraftGraph & out, ggml_context * ctx)
         : s_(spec),
           w_(weights),
+          rows_(rows),
           shape_(shape),
           n_rows_(shape.n_rows()),
           n_out_(shape.n_out()),
@@ -24,11 +28,22 @@ class Builder {
           ctx_(ctx) {}
 
     void build() {
+        if (rows_ == Rows::rescore) return rescore();
         inputs();
+        if (rows_ == Rows::context) {
+            ggml_tensor * feature = rms(fuse(), w_.find(keys::t_enc_output_norm));
+            for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
+            return;
+        }
         // 8 and 4 bits each are a quarter and an eighth of what has to be brought
         embd_ = g_.embd_row ? ggml_get_rows(ctx_, g_.embd, g_.embd_row) : g_.embd;
         ggml_tensor * x = nullptr;
-        if (!shape_.commit) {
+        if (rows_ == Rows::block) {
+            x = scaled(embd_, s_.embd_scale);
+            for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, n_rows_);
+            return output_block(x);
+        }
+        if (rows_ == Rows::extend) {
             x = joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); });
         } else if (!s_.fuses_embedding) {
             x = fuse();
@@ -46,7 +61,6 @@ class Builder {
 
     // a draft row that follows the only output row of `before`
     void build_after(const Builder & before) {
-        is_step_ = true;
         inputs();
         embd_ = ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before.g_.logits));
         ggml_tensor * x = before.fed_;
@@ -74,26 +88,28 @@ class Builder {
     const DraftKv & kv(size_t part) const { return *shape_.parts[part].kv; }
 
     void inputs() {
-        if (!is_step_) g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
-        if (!is_step_ && form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
+        const bool has_embd = rows_ != Rows::step && rows_ != Rows::context;
+        if (has_embd) g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
+        if (has_embd && form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
-        if (n_out_ > 0 && n_out_ < n_rows_) {
+        if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
             g_.pos_out = input(GGML_TYPE_I32, n_out_, 0, "pos_out");
             if (shape_.parts.size() > 1) g_.row_out = input(GGML_TYPE_I32, n_out_, 0, "row_out");
         }
         for (const GraphPart & p : shape_.parts) {
             DraftGraph::Part in;
-            if (!shape_.commit && !is_step_) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
+            if (rows_ == Rows::extend) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
             if (p.kv->v_transposed()) {
                 in.v_slots = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_slots");
             }
-            in.n_mask_rows = s_.n_layer > 1 ? p.n_rows : p.n_out;
-            if (p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
+            in.n_mask_rows = s_.n_layer > 1 || rows_ == Rows::block ? p.n_rows : p.n_out;
+            const bool has_state = rows_ != Rows::block || s_.block.markov_rank > 0;
+            if (has_state && p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
             g_.parts.push_back(in);
         }
-        if (!shape_.commit) return;
+        if (rows_ != Rows::commit && rows_ != Rows::context) return;
         g_.features = input(GGML_TYPE_F32, (int64_t)s_.n_aux() * s_.n_embd_target, n_rows_, "features");
     }
 
@@ -106,10 +122,12 @@ class Builder {
     // the only one of its kind.
     ggml_tensor * mask(int il, size_t part) {
         DraftGraph::Part & in = g_.parts[part];
-        ggml_tensor *& m = s_.slides[il] ? in.mask_window : in.mask;
-        const int n_kv = shape_.parts[part].n_kv;
-        if (!m) m = input(GGML_TYPE_F16, n_kv, in.n_mask_rows, s_.slides[il] ? "mask_window" : "mask");
-        return m;
+        const bool slides = s_.slides[il], is_causal = s_.is_block() && s_.block.causal[il];
+        auto & m = in.masks[slides + 2 * is_causal];
+        if (!m.tensor) {
+            m = {input(GGML_TYPE_F16, shape_.parts[part].n_kv, in.n_mask_rows, "mask"), slides, is_causal};
+        }
+        return m.tensor;
     }
 
     ggml_tensor * rms(ggml_tensor * x, ggml_tensor * weight) {
@@ -229,13 +247,15 @@ class Builder {
     ggml_tensor * layer(int il, ggml_tensor * x, int n_q) {
         ggml_tensor * u;
         ggml_tensor * residual = x;
-        if (il == 0 && !s_.fuses_embedding) {
+        if (il == 0 && !s_.fuses_embedding && !s_.is_block()) {
             ggml_tensor * feature = rms(x, keys::t_attn_norm_2, il);
             u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), keys::t_attn_norm, il), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
             u = rms(x, keys::t_attn_norm, il);
         }
+        const Mixing mix_attn = mixing(u, keys::t_attn_conv_base, keys::t_attn_conv, il);
+        u = mixed(mix_attn, u, 0);
         name(u, "attn_input", il);
         if (s_.has_latent()) {
             store_latent(il, u);
@@ -245,16 +265,56 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = rms(linear(o, keys::t_attn_output, keys::t_attn_output_bias, il), keys::t_post_attn_norm, il);
+        o = mixed(mix_attn, linear(o, keys::t_attn_output, keys::t_attn_output_bias, il), 1);
+        o = rms(o, keys::t_post_attn_norm, il);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, keys::t_ffn_norm, il);
+        const Mixing mix_ffn = mixing(m, keys::t_ffn_conv_base, keys::t_ffn_conv, il);
+        m = mixed(mix_ffn, m, 0);
         ggml_tensor * gate = linear(m, keys::t_ffn_gate, keys::t_ffn_gate_bias, il);
         ggml_tensor * up = linear(m, keys::t_ffn_up, keys::t_ffn_up_bias, il);
         m = s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up);
-        m = rms(linear(m, keys::t_ffn_down, keys::t_ffn_down_bias, il), keys::t_post_ffn_norm, il);
-        h = ggml_add(ctx_, m, h);
+        m = mixed(mix_ffn, linear(m, keys::t_ffn_down, keys::t_ffn_down_bias, il), 1);
+        h = ggml_add(ctx_, rms(m, keys::t_post_ffn_norm, il), h);
+        if (ggml_tensor * scale = weight(keys::t_layer_scale, il)) h = ggml_mul(ctx_, h, scale);
         name(h, "layer_out", il);
         return h;
+    }
+
+    // DFlash2's convolution over the rows of a block (speculators models/dflash2): taps of fixed weights and of weights
+    // that the sublayer's normed input gives, for what goes into the sublayer (side 0) and what comes out (1).
+    struct Mixing {
+        ggml_tensor *base = nullptr, *made = nullptr;
+    };
+
+    Mixing mixing(ggml_tensor * x, const char * base, const char * kernel, int il) {
+        if (s_.block.n_taps == 0) return {};
+        return {weight(base, il), ggml_mul_mat(ctx_, weight(kernel, il), x)};
+    }
+
+    ggml_tensor * mixed(const Mixing & mix, ggml_tensor * y, int side) {
+        if (!mix.base) return y;
+        const int64_t n_embd = y->ne[0], n = y->ne[1], n_group = s_.block.n_group, n_groups = n_embd / n_group;
+        ggml_tensor * sum = nullptr;
+        for (int tap = 0; tap < s_.block.n_taps; ++tap) {
+            ggml_tensor * rows = tap == 0 ? y : shifted(y, tap);
+            ggml_tensor * base = ggml_view_1d(ctx_, mix.base, n_embd, side * mix.base->nb[2] + tap * mix.base->nb[1]);
+            const size_t at = (size_t)(side * s_.block.n_taps + tap) * n_groups * sizeof(float);
+            ggml_tensor * made = ggml_cont(ctx_, ggml_view_2d(ctx_, mix.made, n_groups, n, mix.made->nb[1], at));
+            ggml_tensor * groups = ggml_reshape_3d(ctx_, ggml_cont(ctx_, rows), n_group, n_groups, n);
+            groups = ggml_mul(ctx_, groups, ggml_reshape_3d(ctx_, made, 1, n_groups, n));
+            ggml_tensor * part = ggml_add(ctx_, ggml_mul(ctx_, rows, base), ggml_reshape_2d(ctx_, groups, n_embd, n));
+            sum = sum ? ggml_add(ctx_, sum, part) : part;
+        }
+        return sum;
+    }
+
+    // each block's rows moved on by n, zeros before them
+    ggml_tensor * shifted(ggml_tensor * y, int n) {
+        return joined([&](size_t, int at, int n_rows) {
+            ggml_tensor * none = ggml_scale(ctx_, columns(y, at, n), 0.0f);
+            return n == n_rows ? none : ggml_concat(ctx_, none, columns(y, at, n_rows - n), 1);
+        });
     }
 
     // the positions of the last n rows
@@ -376,12 +436,56 @@ class Builder {
         fed_ = s_.norm_output ? post : h;
         each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed_, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
-        g_.logits = ggml_mul_mat(ctx_, w_.head, post);
-        g_.logits = scaled(g_.logits, s_.logit_scale);
-        if (s_.logit_softcap > 0.0f) {
-            g_.logits = ggml_scale(ctx_, g_.logits, 1.0f / s_.logit_softcap);
-            g_.logits = ggml_scale(ctx_, ggml_tanh(ctx_, g_.logits), s_.logit_softcap);
+        give(head(post));
+    }
+
+    ggml_tensor * head(ggml_tensor * post) {
+        ggml_tensor * logits = scaled(ggml_mul_mat(ctx_, w_.head, post), s_.logit_scale);
+        if (s_.logit_softcap == 0.0f) return logits;
+        logits = ggml_scale(ctx_, logits, 1.0f / s_.logit_softcap);
+        return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
+    }
+
+    // The slots' logits. With a Markov head they are kept for rescore(), and the first slot's, whose token before is
+    // the anchor, are given.
+    void output_block(ggml_tensor * x) {
+        const int first = s_.block.anchor_first ? 0 : 1;
+        ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
+        ggml_tensor * post = rms(h, keys::t_output_norm, 0);
+        ggml_tensor * logits = head(post);
+        if (s_.block.selector_rank > 0) {
+            g_.hidden = linear(post, keys::t_selector_hidden);
+            ggml_set_output(g_.hidden);
+            ggml_build_forward_expand(g_.gf, g_.hidden);
+            if (form_.n_top > 0) outputs_.push_back(g_.hidden);
         }
+        if (s_.block.markov_rank == 0) return give(logits);
+        ggml_tensor * firsts = joined(
+            [&](size_t i, int at, int n) {
+                write(kv(i).state(), columns(logits, at, n), g_.parts[i].state_slot);
+                return columns(logits, at, 1);
+            },
+            /*of_outputs=*/true);
+        give(biased(firsts));
+    }
+
+    // slots' logits, given the token before each
+    void rescore() {
+        for (const GraphPart & p : shape_.parts) {
+            g_.parts.emplace_back().state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
+        }
+        give(biased(
+            joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); })));
+    }
+
+    ggml_tensor * biased(ggml_tensor * logits) {
+        g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
+        // vLLM scales it as it does the logits (models/qwen3_dspark.py)
+        return ggml_add(ctx_, logits, scaled(linear(g_.previous, keys::t_markov_w2), s_.logit_scale));
+    }
+
+    void give(ggml_tensor * logits) {
+        g_.logits = logits;
         ggml_set_name(g_.logits, "logits");
         ggml_set_output(g_.logits);
         ggml_build_forward_expand(g_.gf, g_.logits);
@@ -407,6 +511,7 @@ class Builder {
 
     const DraftSpec & s_;
     const DraftWeights & w_;
+    const Rows rows_;
     const GraphShape shape_;
     const int n_rows_, n_out_;
     const GraphForm form_;
@@ -415,7 +520,6 @@ class Builder {
     std::vector<ggml_tensor *> inputs_, outputs_;
     ggml_tensor * embd_ = nullptr;  // [H, n_rows] f32
     ggml_tensor * fed_ = nullptr;   // [H, n_out], what draft rows are fed
-    bool is_step_ = false;
 };
 
 }  // namespace
@@ -479,29 +583,40 @@ std::pair<ggml_tensor *, ggml_tensor *> DraftMemory::allocate(ggml_context * ctx
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,
                                               const GraphShape & shape, const GraphForm & form, DraftMemory & memory) {
     auto g = std::make_unique<DraftGraph>();
-    const size_t n_each = 80 + (16 + 96 * (size_t)spec.n_layer) * shape.parts.size();
-    const size_t n_nodes = 8 * spec.n_aux() + n_each * (1 + shape.n_steps);
+    const size_t n_of_layer = 96 + 96 * (size_t)spec.block.n_taps;
+    const size_t n_each = 80 + (16 + n_of_layer * spec.n_layer) * shape.parts.size();
+    const size_t n_nodes = 8 * spec.n_aux() + n_each * (1 + shape.n_steps + !shape.block.empty());
     const size_t n_mem = ggml_tensor_overhead() * 2 * n_nodes + ggml_graph_overhead_custom(n_nodes, false);
     g->ctx.reset(ggml_init({n_mem, nullptr, /*no_alloc=*/true}));
     g->gf = ggml_new_graph_custom(g->ctx.get(), n_nodes, false);
     std::vector<Builder> builders;
-    builders.reserve(1 + shape.n_steps);
-    builders.emplace_back(spec, weights, shape, form, *g, g->ctx.get());
-    builders[0].build();
-    std::vector<ggml_tensor *> inputs = builders[0].made_inputs(), outputs = builders[0].made_outputs();
+    builders.reserve(2 + shape.n_steps);
+    const auto add = [&](Rows rows, const GraphShape & s, DraftGraph & out) -> Builder & {
+        out.gf = g->gf;
+        return builders.emplace_back(spec, weights, rows, s, form, out, g->ctx.get());
+    };
+    if (!shape.block.empty()) {
+        g->context = std::make_unique<DraftGraph>();
+        add(Rows::context, {true, shape.parts}, *g->context).build();
+        add(Rows::block, {false, shape.block}, *g).build();
+    } else if (spec.is_block()) {
+        add(shape.commit ? Rows::context : Rows::rescore, shape, *g).build();
+    } else {
+        add(shape.commit ? Rows::commit : Rows::extend, shape, *g).build();
+    }
     for (int i = 0; i < shape.n_steps; ++i) {
         g->steps.push_back(std::make_unique<DraftGraph>());
-        g->steps.back()->gf = g->gf;
         const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}};
-        builders.emplace_back(spec, weights, row, form, *g->steps.back(), g->ctx.get());
-        builders.back().build_after(builders[i]);
-        const auto & more = builders.back().made_inputs();
-        inputs.insert(inputs.end(), more.begin(), more.end());
-        const auto & made = builders.back().made_outputs();
-        outputs.insert(outputs.end(), made.begin(), made.end());
+        add(Rows::step, row, *g->steps.back()).build_after(builders[i]);
+    }
+    std::vector<ggml_tensor *> inputs, outputs;
+    for (const Builder & b : builders) {
+        inputs.insert(inputs.end(), b.made_inputs().begin(), b.made_inputs().end());
+        outputs.insert(outputs.end(), b.made_outputs().begin(), b.made_outputs().end());
     }
     std::tie(g->packed, g->picked) = memory.allocate(g->ctx.get(), g->gf, inputs, outputs);
     for (auto & step : g->steps) step->packed = g->packed;
+    if (g->context) g->context->packed = g->packed;
     g->epoch = memory.epoch();
     return g;
 }

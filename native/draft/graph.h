@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The drafter's compute graphs (arithmetic: SafeAILab/EAGLE eagle/model/cnets.py for EAGLE-3; per-feature norm before
 // fc and post-norm feedback of EAGLE 3.1 as in vllm-project/vllm and sgl-project/sglang llama_eagle3.py; EAGLE-1 and 2:
-// SafeAILab/EAGLE eagle/model/cnets1.py). A graph is a pure function of switches, weights, memory and sizes. It uses
-// only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
+// SafeAILab/EAGLE eagle/model/cnets1.py; block drafters: gguf/draft_file.h). A graph is a pure function of switches,
+// weights, memory and sizes. It uses only operations that the CPU, CUDA, Metal and Vulkan backends all implement.
 //
 // A graph serves one conversation or several: operations with weights run for the rows of all conversations at once;
 // operations that read or write a cache run for each conversation separately, in the sizes they have when it runs
@@ -11,8 +11,9 @@
 //
 // Two kinds of graph:
 //   commit  rows with true target features: fuse them, write K/V; only a conversation's last `n_out` (0 or 1) rows run
-//           fully
-//   extend  draft rows fed with the state of an earlier row: all rows run fully
+//           fully. Of a block drafter none does: behind them comes the pass over a block
+//   extend  draft rows fed with the state of an earlier row: all rows run fully. Of a block drafter with a Markov head:
+//           the logits of slots, given the token before
 // "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
 // the K/V of the next layer needs their output.
 //
@@ -54,15 +55,22 @@ struct GraphShape {
     std::vector<GraphPart> parts;
     // draft rows after a commit of one conversation: each embeds the likeliest token of the row before and follows it
     int n_steps = 0;
+    // Of a block drafter's commit: the blocks behind the rows, one for each conversation; n_out: their slots that the
+    // head runs for. Empty: rows of a prompt.
+    std::vector<GraphPart> block;
 
     int n_rows() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });
     }
     int n_out() const {
-        return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_out; });
+        int n = 0;
+        for (const auto * all : {&parts, &block}) {
+            for (const GraphPart & p : *all) n += p.n_out;
+        }
+        return n;
     }
     bool operator<(const GraphShape & o) const {
-        return std::tie(commit, n_steps, parts) < std::tie(o.commit, o.n_steps, o.parts);
+        return std::tie(commit, n_steps, parts, block) < std::tie(o.commit, o.n_steps, o.parts, o.block);
     }
 };
 
@@ -105,15 +113,22 @@ struct DraftGraph {
     ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
 
+    ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] W1 of the token before each
+
     // of one conversation
     struct Part {
-        ggml_tensor * state_idx = nullptr;    // extend: [n_rows] i32 state slot to feed from
-        ggml_tensor * slot = nullptr;         // [n_rows] i64 K/V slot to write
-        ggml_tensor * v_slots = nullptr;      // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
-        ggml_tensor * mask = nullptr;         // [n_kv, n_mask_rows] f16, 0 or -inf; null when no full layer attends
-        ggml_tensor * mask_window = nullptr;  // the same for layers with a sliding window
-        ggml_tensor * state_slot = nullptr;   // [n_out] i64 state slot to write
-        int n_mask_rows = 0;                  // its last n_mask_rows rows have a mask row
+        ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot to feed from
+        ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot to write
+        ggml_tensor * v_slots = nullptr;     // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
+        ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot to write
+        // [n_kv, n_mask_rows] f16, 0 or -inf, of layers with a sliding window and, in a block, of causal ones; null
+        // where no such layer attends
+        struct Mask {
+            ggml_tensor * tensor = nullptr;
+            bool slides = false, is_causal = false;
+        };
+        Mask masks[4];
+        int n_mask_rows = 0;  // its last n_mask_rows rows have a mask row
     };
     std::vector<Part> parts;
 
@@ -121,13 +136,15 @@ struct DraftGraph {
     ggml_tensor * picked = nullptr;  // the bytes of all picks; null without n_top
 
     // outputs; null when n_out == 0
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; of a block with a Markov head only the first slot's
+    ggml_tensor * hidden = nullptr;  // with a selector: [selector_rank, n_out]
     // with n_top: the likeliest tokens of each row in no particular order, their logits and their probabilities
     ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]
     ggml_tensor * top_probs = nullptr;   // [1, n_top, n_out]
 
     std::vector<std::unique_ptr<DraftGraph>> steps;  // inputs and outputs of GraphShape::n_steps rows
+    std::unique_ptr<DraftGraph> context;             // inputs of the rows before a block, where this is one
 
     int epoch = 0;  // of the memory it has
 

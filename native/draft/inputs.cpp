@@ -20,10 +20,12 @@ void GraphInputs::add(const DraftCall & call) {
         std::copy(call.feeds.begin(), call.feeds.end(), feeds + call.n_idle());
     }
     if (graph_.embd) add_embeddings(call);
-    add_positions(call);
-    add_slots(call, in);
-    if (in.mask) add_mask(call, in.mask, in.n_mask_rows, 0);
-    if (in.mask_window) add_mask(call, in.mask_window, in.n_mask_rows, spec_.sliding_window);
+    if (graph_.previous) add_previous(call);
+    if (graph_.pos) add_positions(call);
+    if (in.slot) add_slots(call, in);
+    for (const auto & mask : in.masks) {
+        if (mask.tensor) add_mask(call, mask, in.n_mask_rows);
+    }
     ++n_parts_;
     n_rows_ += call.part.n_rows;
     n_out_ += call.part.n_out;
@@ -50,7 +52,7 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
     uint8_t * embd = at<uint8_t>(graph_.embd) + n_rows_ * n_row;
     std::fill_n(embd, n_idle * n_row, (uint8_t)0);  // zeros of every type are finite
     for (int i = 0; i < n; ++i) {
-        const Token token = i < n - call.n_ahead ? stand_in(call.tokens[i]) : spec_.mask_token;
+        const Token token = i < n - call.n_ahead ? call.token(i) : spec_.mask_token;
         uint8_t * row = embd + (n_idle + i) * n_row;
         if (graph_.embd_row) {
             std::copy_n(weights_.embedding.stored_row(token), n_row, row);
@@ -62,6 +64,16 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
         int32_t * numbers = at<int32_t>(graph_.embd_row) + n_rows_;
         std::iota(numbers, numbers + n_all, n_rows_);
     }
+}
+
+// Of a block only the first slot's token before is known.
+void GraphInputs::add_previous(const DraftCall & call) {
+    const size_t n_row = spec_.block.markov_rank;
+    const bool is_block = !call.block.empty();
+    const int n_idle = is_block ? 0 : call.n_idle(), n = is_block ? 1 : call.n();
+    float * rows = at<float>(graph_.previous) + (is_block ? n_parts_ : n_rows_) * n_row;
+    std::fill_n(rows, n_idle * n_row, 0.0f);
+    for (int i = 0; i < n; ++i) weights_.markov_w1.row(call.token(i), rows + (n_idle + i) * n_row);
 }
 
 void GraphInputs::add_positions(const DraftCall & call) {
@@ -97,14 +109,16 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
     }
 }
 
-// A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents.
-// `window` > 0 hides positions that lie `window` or more behind. A row that only fills the graph sees one slot: without
-// any its numbers would be none, and others might read them under their masks.
-void GraphInputs::add_mask(const DraftCall & call, ggml_tensor * mask, int n_mask_rows, int window) {
-    const size_t n_kv = mask->ne[0];
+// A row sees the slots of positions up to its own: committed rows directly, draft rows only along its own parents. A
+// row of a block sees the whole block unless the layer is causal. A window hides positions that lie it or more behind.
+// A row that only fills the graph sees one slot: without any its numbers would be none, and others might read them
+// under their masks.
+void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
+    const size_t n_kv = mask.tensor->ne[0];
+    const int window = mask.slides ? spec_.sliding_window : 0;
     const int n = call.n(), n_committed = call.part.kv->n_rows;
     const int n_idle = std::max(0, n_mask_rows - n);
-    ggml_fp16_t * rows = at<ggml_fp16_t>(mask);
+    ggml_fp16_t * rows = at<ggml_fp16_t>(mask.tensor);
     std::fill_n(rows, n_kv * n_mask_rows, f16_minus_inf);
     for (int r = 0; r < n_mask_rows; ++r) {
         ggml_fp16_t * row = rows + r * n_kv;
@@ -114,9 +128,10 @@ void GraphInputs::add_mask(const DraftCall & call, ggml_tensor * mask, int n_mas
         }
         const int i = n - n_mask_rows + r;
         const int low = window > 0 ? std::max(0, call.pos[i] - window + 1) : 0;
-        const int n_seen = call.is_commit ? call.pos[i] + 1 : n_committed;
+        int n_seen = call.is_commit ? call.pos[i] + 1 : n_committed;
+        if (!call.block.empty()) n_seen = mask.is_causal ? call.pos[i] + 1 : call.pos.back() + 1;
         for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
-        if (call.is_commit) continue;
+        if (!call.drafts) continue;
         const Ancestry & drafts = *call.drafts;
         for (int d = drafts.n() - n + i; d >= 0 && drafts.positions[d] >= low; d = drafts.parents[d]) {
             row[n_committed + d] = f16_zero;

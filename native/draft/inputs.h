@@ -29,14 +29,16 @@ struct DraftCall {
     FeatureRows features;        // of a commit, without the masked rows
     std::vector<int32_t> pos;    // per row
     std::vector<int32_t> feeds;  // of an extend: state slot that each row is fed from
-    const Ancestry * drafts;     // of an extend: all of its round, these rows last
+    const Ancestry * drafts;     // of an extend: all of its round, these rows last; null in a block
     int first_slot, first_state;
     int n_out;
     int n_ahead;  // masked rows, the last ones
     bool is_commit;
     GraphPart part;
+    std::vector<Token> block;  // of a block's rows; `tokens` is null then
 
     int n() const { return (int)pos.size(); }
+    Token token(int i) const { return stand_in(block.empty() ? tokens[i] : block[i]); }
     int n_idle() const { return part.n_rows - n(); }
 };
 
@@ -60,7 +62,8 @@ class GraphInputs {
     void add_embeddings(const DraftCall & call);
     void add_positions(const DraftCall & call);
     void add_slots(const DraftCall & call, const DraftGraph::Part & in);
-    void add_mask(const DraftCall & call, ggml_tensor * mask, int n_mask_rows, int window);
+    void add_previous(const DraftCall & call);
+    void add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows);
 
     const DraftSpec & spec_;
     const DraftWeights & weights_;

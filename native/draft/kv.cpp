@@ -5,6 +5,12 @@
 
 namespace eaglecpp {
 
+// values of a state, and how many there are
+static std::pair<int64_t, int64_t> state_sizes(const DraftSpec & spec, int n_draft_rows_max) {
+    if (!spec.is_block()) return {spec.n_embd, 2 + (int64_t)n_draft_rows_max};
+    return {spec.block.markov_rank > 0 ? spec.n_draft_vocab : 1, spec.block.n_slots() + 1};
+}
+
 DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
                  ggml_backend_buffer_type_t buft)
     : n_ctx_(n_ctx),
@@ -21,7 +27,8 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
             v_.push_back(spec.has_latent() ? nullptr : ggml_new_tensor_2d(ctx_.get(), type, n_v, n_slots_));
         }
     }
-    state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, spec.n_embd, 2 + n_draft_rows_max);
+    const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
+    state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
     if (!buffer_) {
         fail(ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory", n_ctx,
@@ -72,7 +79,8 @@ size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_
     const size_t n_slots = pad(n_ctx + n_draft_rows_max + 1);
     size_t n_row = ggml_row_size(type, (int64_t)spec.key_dim() * spec.n_head_kv);
     if (v_transposed || !spec.has_latent()) n_row += ggml_row_size(type, (int64_t)spec.value_dim() * spec.n_head_kv);
-    return n_slots * n_row * spec.n_layer + sizeof(float) * spec.n_embd * (2 + (size_t)n_draft_rows_max);
+    const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
+    return n_slots * n_row * spec.n_layer + sizeof(float) * n_state * n_states;
 }
 
 void DraftKv::clear() {

@@ -4,7 +4,8 @@
 // Slot p of K/V holds the row of position p for p < n_rows (rows with true features). The `n_draft_rows_max` slots that
 // follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
 // setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have
-// one slot more, to which rows write that only fill a graph up to its size.
+// one slot more, to which rows write that only fill a graph up to its size. Of a block drafter with a Markov head the
+// states are the logits of its slots.
 #pragma once
 
 #include <ggml-backend.h>
@@ -35,9 +36,9 @@ class DraftKv {
     // the first value_dim of the keys
     const std::vector<ggml_tensor *> & v() const { return v_; }
     bool v_transposed() const { return v_transposed_; }
-    ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]
+    ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]; with a Markov head [Vd, n_slots + 1]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
-    int idle_state() const { return 1 + n_draft_rows_max_; }
+    int idle_state() const { return (int)state_->ne[1] - 1; }
 
     // forgets everything, for another conversation
     void clear();

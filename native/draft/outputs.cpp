@@ -32,6 +32,7 @@ void DraftOutputs::take(const DraftGraph & g, int first, int n, const std::vecto
     n_ = n;
     logits_.clear();
     picked_.clear();
+    selected_.clear();
     logits_tensor_ = g.logits;
     step_logits_.clear();
     for (const auto & step : g.steps) step_logits_.push_back(step->logits);
@@ -61,6 +62,49 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int fi
     }
 }
 
+// arithmetic: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens
+void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block) {
+    n_slots_ = block.n_out;
+    if (!g.hidden) return;
+    const size_t n_row = g.hidden->ne[0];
+    hidden_.resize(n_slots_ * n_row);
+    ggml_backend_tensor_get(g.hidden, hidden_.data(), first_ * n_row * sizeof(float), hidden_.size() * sizeof(float));
+    slots_.clear();
+    for (int i = 0; i < n_slots_; ++i) slots_.push_back({likeliest(i, drafter_.spec().block.selector_top_k), 0.0f});
+    select({0}, &block.block[0]);
+}
+
+std::vector<std::pair<int32_t, float>> DraftOutputs::likeliest(int i, int k) {
+    if (!picked_.empty()) return {picked_[i].tokens.begin(), picked_[i].tokens.begin() + k};
+    std::vector<std::pair<int32_t, float>> out;
+    for (int index : largest_.of(logits(i), (int)n_logits_, k)) out.emplace_back(index, logits(i)[index]);
+    return out;
+}
+
+void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * before) {
+    const DraftWeights & w = drafter_.weights();
+    const int n = drafter_.spec().block.selector_rank;
+    std::vector<float> row(n), after(n);
+    selected_.clear();
+    for (size_t i = 0; i < slots.size(); ++i) {
+        Picked p = slots_[slots[i]];
+        w.selector_before.row(stand_in(before[i]), row.data());
+        const float * hidden = &hidden_[(size_t)slots[i] * n];
+        for (int c = 0; c < n; ++c) row[c] *= hidden[c];
+        std::vector<float> scores;
+        for (auto & [index, score] : p.tokens) {
+            w.selector_after.row(target_token(index), after.data());
+            for (int c = 0; c < n; ++c) score += row[c] * after[c];
+            scores.push_back(score);
+        }
+        std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
+            return a.second != b.second ? a.second > b.second : a.first < b.first;
+        });
+        p.log_sum_exp = log_sum_exp(scores.data(), (int)scores.size());
+        selected_.push_back(std::move(p));
+    }
+}
+
 const float * DraftOutputs::logits(int i) {
     if (logits_.empty()) {
         if (!logits_tensor_ || run_ != drafter_.n_runs()) fail(ErrorKind::broken, "these draft logits are gone");
@@ -80,10 +124,12 @@ Token DraftOutputs::target_token(int id) const {
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     const Token * ids = drafter_.d2t().data();
-    if (picked_.empty() || (size_t)k > picked_[i].tokens.size()) return top_k(logits(i), (int)n_logits_, k, ids);
+    if (selected_.empty() && (picked_.empty() || (size_t)k > picked_[i].tokens.size())) {
+        return top_k(logits(i), (int)n_logits_, k, ids);
+    }
     std::vector<Candidate> out;
-    const Picked & p = picked_[i];
-    for (int j = 0; j < k; ++j) {
+    const Picked & p = selected_.empty() ? picked_[i] : selected_[i];
+    for (int j = 0; j < k && j < (int)p.tokens.size(); ++j) {
         const auto & [index, logit] = p.tokens[j];
         out.push_back({target_token(index), logit - p.log_sum_exp});
     }
@@ -97,12 +143,12 @@ bool DraftOutputs::covers(const Picked & picked, const CoupledSampling & samplin
 }
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
-    if (picked_.empty() || !covers(picked_[i], sampling)) {
+    if (selected_.empty() && (picked_.empty() || !covers(picked_[i], sampling))) {
         return coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos);
     }
     picked_logits_.clear();
     picked_tokens_.clear();
-    for (const auto & [index, logit] : picked_[i].tokens) {
+    for (const auto & [index, logit] : (selected_.empty() ? picked_[i] : selected_[i]).tokens) {
         picked_logits_.push_back(logit);
         picked_tokens_.push_back(target_token(index));
     }

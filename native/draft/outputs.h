@@ -11,6 +11,7 @@
 #include "algo/topk.h"
 #include "algo/tree.h"
 #include "draft/eagle_drafter.h"
+#include "draft/inputs.h"
 
 namespace eaglecpp {
 
@@ -30,6 +31,14 @@ class DraftOutputs {
     // output rows [first, first + n) of the graph that ran last, then its steps
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
+    // The rows taken are a block's slots. With a selector, output row 0 is from now on the first slot's choice behind
+    // the anchor.
+    void begin_block(const DraftGraph & g, const DraftCall & block);
+    int n_slots() const { return n_slots_; }  // that the last pass over a block gave
+
+    // DFlash2: output row i is what comes in a slot, one of its likeliest tokens, behind a token in the slot before.
+    void select(const std::vector<int32_t> & slots, const Token * before);
+
     // see the functions of DraftSequence with these names
     const float * logits(int i);
     std::vector<Candidate> candidates(int i, int k);
@@ -45,6 +54,7 @@ class DraftOutputs {
     Token target_token(int id) const;
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
+    std::vector<std::pair<int32_t, float>> likeliest(int i, int k);
 
     const EagleDrafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
@@ -54,7 +64,12 @@ class DraftOutputs {
     int run_ = 0;            // of all runs of the drafter
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
+    int n_slots_ = 0;
+    // DFlash2: of each slot its likeliest tokens and what it multiplies, and what was asked for last
+    std::vector<Picked> slots_, selected_;
+    std::vector<float> hidden_;
     CoupledDraft coupled_;
+    Largest largest_;
     // kept to save allocations
     std::vector<float> picked_logits_;
     std::vector<Token> picked_tokens_;

@@ -70,8 +70,15 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    const auto is_on_host = [](const std::string & name) {
-        return name == keys::t_d2t || name == keys::t_token_embd || name == keys::t_mask_feature;
+    const std::pair<const char *, EmbeddingTable &> tables[] = {{keys::t_token_embd, w.embedding},
+                                                                {keys::t_markov_w1, w.markov_w1},
+                                                                {keys::t_selector_before, w.selector_before},
+                                                                {keys::t_selector_after, w.selector_after}};
+    const auto is_on_host = [&](const std::string & name) {
+        if (name == keys::t_token_embd && s.ties_head) return false;
+        const bool is_table =
+            std::any_of(std::begin(tables), std::end(tables), [&](auto & t) { return t.first == name; });
+        return is_table || name == keys::t_d2t || name == keys::t_mask_feature;
     };
     for (const TensorInfo & info : gguf.tensors()) {
         if (is_on_host(info.name)) continue;
@@ -96,16 +103,18 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
             ggml_backend_tensor_set(t, chunk.data(), at, chunk.size());
         }
     }
-    w.head = w.find(keys::t_output);
+    w.head = w.find(s.ties_head ? keys::t_token_embd : keys::t_output);
     if (s.is_parallel()) {
         const TensorInfo & info = *gguf.find_tensor(keys::t_mask_feature);
         w.mask_feature.resize(info.n_bytes / sizeof(float));
         gguf.read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
     }
-    if (const TensorInfo * info = gguf.find_tensor(keys::t_token_embd)) {
+    for (const auto & [name, table] : tables) {
+        const TensorInfo * info = gguf.find_tensor(name);
+        if (!info) continue;
         std::vector<uint8_t> data(info->n_bytes);
         gguf.read(*info, 0, data.data(), data.size());
-        w.embedding = EmbeddingTable::from_bytes(std::move(data), info->type, s.n_embd, s.n_vocab);
+        table = EmbeddingTable::from_bytes(std::move(data), info->type, (int)info->ne[0], s.n_vocab);
     }
     return w;
 }

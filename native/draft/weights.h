@@ -54,6 +54,8 @@ struct DraftWeights {
     ggml_tensor * head = nullptr;     // own or the target's
     std::vector<float> mask_feature;  // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
     EmbeddingTable embedding;
+    EmbeddingTable markov_w1;                        // [V, R], by target id
+    EmbeddingTable selector_before, selector_after;  // [V, r], by target id
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
 

@@ -48,7 +48,7 @@ void Drafting::decide(Sequence & s) {
         request.limits.n_draft_rows = traits_.n_draft_rows_max;
         request.limits.n_level_rows = traits_.n_level_rows_max;
     }
-    if (traits_.is_parallel()) request.limits.n_levels = traits_.n_parallel;
+    if (traits_.n_levels_max > 0) request.limits.n_levels = traits_.n_levels_max;
     TextDraft text;
     if (s.uses_text) text = propose_text(s, request.limits), request.text = &text;
     planner_.decide(s.plan, request);
@@ -93,11 +93,14 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 }
 
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our
-// noise is best foreseen with the same noise, else the drafter's likeliest tokens are.
+// noise is best foreseen with the same noise, else the drafter's likeliest tokens are. Further on a parallel drafter's
+// distributions are means over what may come before, and tokens that are drawn from them by themselves make no text
+// (z-lab/dflash#169).
 // `row` is the node's output in the drafter's last call.
-static std::vector<Candidate> propose(Sequence & s, int row, Pos pos) {
+std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
     const std::optional<CoupledSampling> & sampling = s.sampler->coupled();
-    return sampling ? s.draft->candidates(row, s.plan.k(), *sampling, pos) : s.draft->candidates(row, s.plan.k());
+    return sampling && (!traits_.is_parallel || row == 0) ? s.draft->candidates(row, s.plan.k(), *sampling, pos)
+                                                          : s.draft->candidates(row, s.plan.k());
 }
 
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,
@@ -137,11 +140,11 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         for (Sequence * s : growing) s->stats.draft_ms += ms;
         return ms;
     };
-    const bool is_parallel = traits_.is_parallel();
+    const bool is_parallel = traits_.is_parallel;
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
-        const int n_ahead = is_parallel ? s->plan.n_levels_max() - 1 : 0;
+        const int n_ahead = traits_.n_levels_max > 0 ? s->plan.n_levels_max() - 1 : 0;
         commits.push_back({s->draft.get(), s->pending(), &s->tokens[s->draft->n_rows() + 1], n_ahead, n_steps});
     }
     const double commit_ms = planner_.costs().commit(commits[0].features.n_rows);
@@ -188,7 +191,7 @@ void Drafting::extend(const std::vector<Sequence *> & growing) {
 std::vector<std::vector<Candidate>> Drafting::propose_level(Sequence & s, bool is_made) {
     const std::vector<int32_t> & frontier = s.plan.frontier();
     const DraftTree & pool = s.plan.pool();
-    const bool is_parallel = traits_.is_parallel();
+    const bool is_parallel = traits_.is_parallel;
     std::vector<Candidate> next;
     std::vector<std::vector<Candidate>> children;
     for (size_t i = 0; i < frontier.size(); ++i) {

@@ -246,9 +246,9 @@ void Engine::check_strategy(const Strategy & st) const {
              "raise n_draft_max",
              st.nodes, st.depth, st.k, n_nodes_max);
     }
-    if (draft_traits().is_parallel() && st.depth > draft_traits().n_parallel) {
-        fail(ErrorKind::value, "strategy with depth %d: this parallel drafter gives %d tokens in its one pass",
-             st.depth, draft_traits().n_parallel);
+    if (draft_traits().n_levels_max > 0 && st.depth > draft_traits().n_levels_max) {
+        fail(ErrorKind::value, "strategy with depth %d: this drafter gives %d tokens in its one pass", st.depth,
+             draft_traits().n_levels_max);
     }
     if (st.kind == Strategy::Kind::tree && !target().model().supports_trees()) {
         fail(ErrorKind::unsupported, "strategy tree: %s (architecture '%s'); use a chain strategy",

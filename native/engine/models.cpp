@@ -81,16 +81,6 @@ static void check_fit(const DraftFile & draft, const Target & target) {
          draft.path().c_str(), target.options().path.c_str(), wrong.c_str());
 }
 
-// DFlash and DSpark are llama.cpp's own; any other architecture but EAGLE's is taken for a small model of the target's
-// family, or for heads. Error(unsupported)
-static void check_method(const std::string & path, const std::string & arch) {
-    if (arch != "dflash") return;
-    fail(ErrorKind::unsupported,
-         "%s: drafters of architecture '%s' are not supported; llama.cpp runs it itself "
-         "(llama-server --spec-type draft-dflash -md %s)",
-         path.c_str(), arch.c_str(), path.c_str());
-}
-
 static bool is_same_file(const std::string & a, const std::string & b) {
     std::error_code ignored;
     return std::filesystem::equivalent(a, b, ignored);
@@ -106,10 +96,10 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     } else if (has_drafter) {
         const GgufReader file(options.draft_path);
         const std::string arch = file.str(keys::architecture);
-        if (is_eagle(arch)) {
+        if (reads_features(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {
-            check_method(options.draft_path, arch);
+            // a small model of the target's family, or heads
             heads = heads_of(file);
             if (heads == Heads::in_model) heads = Heads::none;  // a small model, which brings its own
         }

@@ -21,8 +21,13 @@ constexpr int64_t n_parallel_max = 64;
 
 }  // namespace
 
-bool is_eagle(const std::string & architecture) {
-    return architecture == keys::arch_eagle || architecture == keys::arch_eagle3 || architecture == keys::arch_eagle31;
+static bool is_block_arch(const std::string & architecture) {
+    return architecture == keys::arch_dflash || architecture == keys::arch_dflash_ex;
+}
+
+bool reads_features(const std::string & architecture) {
+    return architecture == keys::arch_eagle || architecture == keys::arch_eagle3 ||
+           architecture == keys::arch_eagle31 || is_block_arch(architecture);
 }
 
 std::string fill(std::string pattern, const std::string & value) {
@@ -59,10 +64,10 @@ bool DraftFile::flag(const char * pattern, bool otherwise) const {
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     spec_.arch = gguf_.str(keys::architecture);
     spec_.fuses_embedding = spec_.arch == keys::arch_eagle;
-    if (!is_eagle(spec_.arch)) {
+    if (!reads_features(spec_.arch)) {
         fail(ErrorKind::gguf,
-             "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3' or 'eagle31'); make one with "
-             "`eaglecpp convert`",
+             "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3', 'eagle31', 'dflash' or "
+             "'dflash_ex'); make one with `eaglecpp convert`",
              path.c_str(), spec_.arch.c_str());
     }
     spec_.name = gguf_.find_str(keys::name).value_or("");
@@ -70,6 +75,7 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     read_sizes();
     read_rope();
     read_switches();
+    if (is_block_arch(spec_.arch)) read_block();
     read_arithmetic();
     check_tensors();
     read_d2t();
@@ -86,7 +92,8 @@ void DraftFile::read_sizes() {
     s.n_layer = size(keys::block_count, n_layer_max);
     s.n_ctx_train = (int)gguf_.find_u32(key(keys::context_length)).value_or(0);
     s.n_embd = size(keys::embedding_length, n_width_max);
-    s.n_embd_target = size(keys::target_hidden_size, n_width_max);
+    const bool says_width = !is_block_arch(s.arch) || gguf_.has(key(keys::target_hidden_size));
+    s.n_embd_target = says_width ? size(keys::target_hidden_size, n_width_max) : s.n_embd;
     s.n_ff = size(keys::feed_forward_length, 4 * n_width_max);
     read_heads();
     s.rms_eps = positive(keys::rms_epsilon);
@@ -147,7 +154,7 @@ void DraftFile::read_rope() {
     if (r.n_rot < 2 || r.n_rot > s.head_dim || r.n_rot % 2 != 0) {
         refuse(keys::rope_dimension_count, strf("expected an even number up to %d, found %d", s.head_dim, r.n_rot));
     }
-    const std::string type = gguf_.find_str(key(keys::rope_type)).value_or("norm");
+    const std::string type = gguf_.find_str(key(keys::rope_type)).value_or(is_block_arch(s.arch) ? "neox" : "norm");
     if (type != "norm" && type != "neox") refuse(keys::rope_type, "expected 'norm' or 'neox', found '" + type + "'");
     r.neox = type == "neox";
     if (r.neox && s.has_latent()) {
@@ -173,7 +180,9 @@ void DraftFile::read_switches() {
     DraftSpec & s = spec_;
     // a missing switch would be a silently wrong one
     std::vector<const char *> required;
-    if (s.arch != keys::arch_eagle3) required = {keys::norm_output, keys::draft_vocab_size, keys::rope_type};
+    if (s.arch == keys::arch_dflash_ex) required = {keys::block_size, keys::sample_from_anchor, keys::draft_vocab_size};
+    if (s.arch == keys::arch_eagle || s.arch == keys::arch_eagle31)
+        required = {keys::norm_output, keys::draft_vocab_size, keys::rope_type};
     if (s.arch == keys::arch_eagle31) required.push_back(keys::fc_norm);
     for (const char * pattern : required) {
         if (!gguf_.has(key(pattern)))
@@ -229,6 +238,69 @@ void DraftFile::read_switches() {
     }
 }
 
+// llama.cpp's own keys and tensors (src/models/dflash.cpp), with its defaults.
+void DraftFile::read_block() {
+    DraftSpec & s = spec_;
+    BlockSpec & b = s.block;
+    refuse_block_parts();
+    const auto rank = [&](const char * tensor) {
+        const TensorInfo * t = gguf_.find_tensor(tensor);
+        return t ? (int)std::min<int64_t>(t->ne[0], n_width_max) : 0;
+    };
+    b.markov_rank = rank(keys::t_markov_w1);
+    b.n_rows = gguf_.has(key(keys::block_size)) || b.markov_rank > 0 ? size(keys::block_size, n_parallel_max) : 16;
+    b.anchor_first = flag(keys::sample_from_anchor, b.markov_rank > 0);
+    if (b.n_slots() < 1) refuse(keys::block_size, strf("expected at least 2 rows, found %d", b.n_rows));
+    b.causal =
+        gguf_.find_bools(key(keys::causal_pattern)).value_or(std::vector<uint8_t>(s.n_layer, flag(keys::causal)));
+    if ((int)b.causal.size() != s.n_layer) {
+        refuse(keys::causal_pattern, strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
+    }
+    const uint32_t token = gguf_.u32(keys::tokenizer_mask);
+    if (token >= (uint32_t)s.n_vocab) {
+        refuse(keys::tokenizer_mask, strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
+    }
+    s.mask_token = (Token)token;
+    if (rank(keys::t_selector_hidden) > 0) {
+        b.selector_rank = size(keys::selector_rank, n_width_max);
+        b.selector_top_k = size(keys::selector_top_k, 1024);
+        if (b.markov_rank > 0 || b.anchor_first || b.selector_top_k > s.n_draft_vocab) {
+            refuse(keys::selector_top_k,
+                   strf("expected a selector over up to %d tokens, with slots in place and no Markov head, found %d",
+                        s.n_draft_vocab, b.selector_top_k));
+        }
+    }
+    if (gguf_.find_tensor(fill(keys::t_attn_conv_base, 0))) {
+        b.n_taps = size(keys::conv_kernel_size, n_parallel_max);
+        b.n_group = size(keys::conv_group_size, s.n_embd);
+        if (s.n_embd % b.n_group != 0 || b.n_taps > b.n_rows) {
+            refuse(keys::conv_group_size, strf("groups of %d and %d taps do not fit width %d and %d rows", b.n_group,
+                                               b.n_taps, s.n_embd, b.n_rows));
+        }
+    }
+    s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab;
+    s.has_head = s.has_head || s.ties_head;
+}
+
+// parts of block drafters that are not implemented; run without them a file would draft badly, with nothing to show why
+void DraftFile::refuse_block_parts() const {
+    const std::pair<std::string, const char *> parts[] = {
+        {"blk.0.attn_sinks.weight", "attention sinks"},     {"mask_embd.weight", "a mask vector of its own"},
+        {"blk.0.attn_kv_a_mqa.weight", "latent attention"}, {"blk.0.ffn_gate_inp.weight", "a mixture of experts"},
+        {"blk.0.hc_attn_fn.weight", "hyper-connections"},
+    };
+    for (const auto & [tensor, what] : parts) {
+        if (!gguf_.find_tensor(tensor)) continue;
+        fail(ErrorKind::unsupported, "%s: a block drafter with %s (tensor '%s') is not supported", path().c_str(), what,
+             tensor.c_str());
+    }
+    const std::string scale = key("{arch}.attention.value_scale");
+    if (gguf_.find_f32(scale).value_or(1.0f) != 1.0f) {
+        fail(ErrorKind::unsupported, "%s: key '%s': factors on attention's values are not supported", path().c_str(),
+             scale.c_str());
+    }
+}
+
 // Forks of llama.cpp wrote `eagle3` files before llama.cpp itself did (ggml-org/llama.cpp#18039, #24925). Their layer
 // ids stand under a key of its own and count in two ways, boundary ids in one fork and ids of the block before in
 // another, and their tables of the vocabulary hold ids here and offsets there: what a file means cannot be told from
@@ -247,16 +319,18 @@ void DraftFile::refuse_forks() const {
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
-    if (s.arch != keys::arch_eagle31) return;
+    if (s.arch != keys::arch_eagle31 && !s.is_block()) return;
     s.attn_scale = positive(keys::attention_scale, s.attn_scale);
     s.embd_scale = positive(keys::embedding_scale, 1.0f);
     if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping);
     s.norms_values = flag(keys::value_norm);
     const std::string activation = gguf_.find_str(key(keys::hidden_activation)).value_or("silu");
-    if (activation != "silu" && activation != "gelu") {
-        refuse(keys::hidden_activation, "expected silu or gelu, found '" + activation + "'", ErrorKind::unsupported);
+    if (activation != "silu" && activation != "gelu" && activation != "gelu_pytorch_tanh") {
+        refuse(keys::hidden_activation, "expected silu, gelu or gelu_pytorch_tanh, found '" + activation + "'",
+               ErrorKind::unsupported);
     }
-    s.uses_gelu = activation == "gelu";
+    s.uses_gelu = activation != "silu";
+    if (s.is_block()) return;
     if (gguf_.has(key(keys::mask_token)) || gguf_.has(key(keys::parallel_depth))) {
         s.n_parallel = size(keys::parallel_depth, n_parallel_max);
         const uint32_t token = gguf_.u32(key(keys::mask_token));
@@ -294,13 +368,26 @@ void DraftFile::check_tensors() const {
         bool matrix;  // any type ggml can multiply with; else F32
     };
     std::map<std::string, Want> want;
-    const bool is_3 = !s.fuses_embedding;
+    const bool is_3 = !s.fuses_embedding && !s.is_block();
+    const BlockSpec & b = s.block;
     const int64_t n_q = (int64_t)s.n_head * s.head_dim, n_kv = (int64_t)s.n_head_kv * s.head_dim;
     const bool own_tables_needed = s.n_embd != s.n_embd_target;
 
     want[keys::t_fc] = {{s.n_fc_in(), s.n_embd}, true, true};
     want[keys::t_fc_bias] = {{s.n_embd}, false, false};
     for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) want[fill(keys::t_fc_norm, i)] = {{s.n_embd_target}, true, false};
+    if (s.is_block()) want[keys::t_enc_output_norm] = {{s.n_embd}, true, false};
+    if (b.markov_rank > 0) {
+        want[keys::t_markov_w1] = {{b.markov_rank, s.n_vocab}, true, true};
+        want[keys::t_markov_w2] = {{b.markov_rank, s.n_draft_vocab}, true, true};
+        // nothing reads them yet; what they say follows from the slots' own probabilities, less well
+        want[keys::t_confidence] = {{s.n_embd + b.markov_rank}, false, true};
+        want[keys::t_confidence_bias] = {{1}, false, false};
+    }
+    if (b.selector_rank > 0) {
+        want[keys::t_selector_before] = want[keys::t_selector_after] = {{b.selector_rank, s.n_vocab}, true, true};
+        want[keys::t_selector_hidden] = {{s.n_embd, b.selector_rank}, true, true};
+    }
     if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{s.n_fc_in()}, true, false};
     if (s.is_parallel()) want[keys::t_mask_feature] = {{s.n_fc_in()}, true, false};
     want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
@@ -335,11 +422,20 @@ void DraftFile::check_tensors() const {
             want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
             want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
             want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
-            if (is_3) {
+            if (!s.fuses_embedding) {
                 want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
             }
         }
-        if (s.arch == keys::arch_eagle31) {
+        if (s.is_block()) want[fill(keys::t_layer_scale, i)] = {{1}, false, false};
+        if (b.n_taps > 0) {
+            const int64_t n_taps = 2 * (int64_t)b.n_taps;
+            for (const auto & [base, kernel] : {std::pair{keys::t_attn_conv_base, keys::t_attn_conv},
+                                                std::pair{keys::t_ffn_conv_base, keys::t_ffn_conv}}) {
+                want[fill(base, i)] = {{s.n_embd, b.n_taps, 2}, true, false};
+                want[fill(kernel, i)] = {{s.n_embd, n_taps * (s.n_embd / b.n_group)}, true, true};
+            }
+        }
+        if (s.arch == keys::arch_eagle31 || s.is_block()) {
             want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
         }
         want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};

@@ -39,6 +39,23 @@ struct LatentSpec {
     float scale = 0.0f;  // of the scores
 };
 
+// A block drafter. A row of the text is made of the target's features alone: K and V of every layer, with no attention.
+// The tokens come from one pass over a block of rows behind them, which embed the anchor, the last token of the text,
+// and then the mask token (arithmetic: z-lab/dflash dflash/model.py, deepseek-ai/DeepSpec deepspec/modeling/dspark).
+struct BlockSpec {
+    int n_rows = 0;               // of a block, the anchor's included; 0 = not a block drafter
+    bool anchor_first = false;    // row i gives the token i + 1 behind the anchor, else i: row 0 gives none
+    std::vector<uint8_t> causal;  // [n_layer] a row sees no later one of its block
+    int markov_rank = 0;          // DSpark: logits of a slot gain W2 W1[token before]; 0 = none
+    int selector_rank = 0;        // DFlash2: scores between neighbouring slots' likeliest tokens; 0 = none
+    int selector_top_k = 0;
+    int n_taps = 0, n_group = 0;  // DFlash2: of the convolutions over the block's rows; 0 = none
+
+    int n_slots() const { return n_rows - (anchor_first ? 0 : 1); }
+    // what a slot gives depends on the token in the one before
+    bool is_conditional() const { return markov_rank > 0 || selector_rank > 0; }
+};
+
 struct DraftSpec {
     std::string arch;
     std::string name;
@@ -76,6 +93,7 @@ struct DraftSpec {
     // depth reached that way; 0 = not P-EAGLE: each row is fed with the state of the one before.
     int n_parallel = 0;
     Token mask_token = 0;
+    BlockSpec block;
     bool norm_before_residual = false;
     bool norm_before_fc = false;
     bool fc_norm = false;
@@ -83,8 +101,10 @@ struct DraftSpec {
     bool head_norm = true;       // EAGLE-3: false = no last norm, the head reads the state as it is
     bool has_embedding = false;  // own token_embd.weight, else the target's
     bool has_head = false;       // own output.weight, else the target's
+    bool ties_head = false;      // its head is its own token_embd.weight
 
     bool is_parallel() const { return n_parallel > 0; }
+    bool is_block() const { return block.n_rows > 0; }
     int n_aux() const { return (int)target_layers.size(); }
     bool has_all_norms() const { return !fuses_embedding || norm_output; }
     // width of what fc takes
@@ -125,6 +145,8 @@ class DraftFile {
     void read_latent();
     void read_rope();
     void read_switches();
+    void read_block();
+    void refuse_block_parts() const;
     void read_arithmetic();
     void refuse_forks() const;
     void check_fused_embedding() const;
@@ -138,8 +160,8 @@ class DraftFile {
     std::vector<int32_t> token_types_;
 };
 
-// whether files of this architecture are EAGLE drafters
-bool is_eagle(const std::string & architecture);
+// whether files of this architecture are drafters that read features: EAGLE or a block drafter
+bool reads_features(const std::string & architecture);
 
 // a key pattern with its "{arch}" or "{i}" filled in
 std::string fill(std::string pattern, const std::string & value);

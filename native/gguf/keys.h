@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: MIT
-// Every key and tensor name of a drafter GGUF; mirrors convert/keys.py (a test compares the two). "{arch}" is `eagle`,
-// `eagle3` or `eagle31`, "{i}" a layer or aux index. docs/gguf-format.md explains what they mean.
+// Every key and tensor name of a drafter GGUF; mirrors convert/keys.py (a test compares the two). "{arch}" is one of
+// the architectures below, "{i}" a layer or aux index. docs/gguf-format.md explains what they mean.
 #pragma once
 
 namespace eaglecpp::keys {
 
-constexpr const char * arch_eagle = "eagle";      // EAGLE-1 and 2
-constexpr const char * arch_eagle3 = "eagle3";    // what stock llama.cpp runs correctly
-constexpr const char * arch_eagle31 = "eagle31";  // everything else
+constexpr const char * arch_eagle = "eagle";          // EAGLE-1 and 2
+constexpr const char * arch_eagle3 = "eagle3";        // what stock llama.cpp runs correctly
+constexpr const char * arch_eagle31 = "eagle31";      // every other EAGLE
+constexpr const char * arch_dflash = "dflash";        // block drafters that stock llama.cpp runs correctly
+constexpr const char * arch_dflash_ex = "dflash_ex";  // every other block drafter
 
 #define EAGLECPP_KEYS(X)                                                    \
     /* general */                                                           \
@@ -58,6 +60,16 @@ constexpr const char * arch_eagle31 = "eagle31";  // everything else
     X(norm_output, "{arch}.norm_output")                                    \
     X(head_norm, "{arch}.head_norm")                                        \
     X(logit_scale, "{arch}.logit_scale")                                    \
+    /* what makes it a block drafter */                                     \
+    X(block_size, "{arch}.block_size")                                      \
+    X(sample_from_anchor, "{arch}.sample_from_anchor")                      \
+    X(causal, "{arch}.attention.causal")                                    \
+    X(causal_pattern, "{arch}.attention.causal_pattern")                    \
+    X(conv_kernel_size, "{arch}.conv_kernel_size")                          \
+    X(conv_group_size, "{arch}.conv_group_size")                            \
+    X(selector_rank, "{arch}.selector_rank")                                \
+    X(selector_top_k, "{arch}.selector_top_k")                              \
+    X(tokenizer_mask, "tokenizer.ggml.mask_token_id")                       \
     /* the target it was made for */                                        \
     X(tokenizer_tokens, "tokenizer.ggml.tokens")                            \
     X(tokenizer_token_type, "tokenizer.ggml.token_type")                    \
@@ -75,6 +87,13 @@ constexpr const char * arch_eagle31 = "eagle31";  // everything else
     X(t_output_norm, "output_norm.weight")                                  \
     X(t_output, "output.weight")                                            \
     X(t_rope_freqs, "rope_freqs.weight")                                    \
+    X(t_markov_w1, "markov_w1.weight")                                      \
+    X(t_markov_w2, "markov_w2.weight")                                      \
+    X(t_confidence, "conf_proj.weight")                                     \
+    X(t_confidence_bias, "conf_proj.bias")                                  \
+    X(t_selector_before, "selector_predecessor.weight")                     \
+    X(t_selector_after, "selector_successor.weight")                        \
+    X(t_selector_hidden, "selector_hidden.weight")                          \
     X(t_attn_norm, "blk.{i}.attn_norm.weight")                              \
     X(t_attn_norm_2, "blk.{i}.attn_norm_2.weight")                          \
     X(t_attn_q, "blk.{i}.attn_q.weight")                                    \
@@ -100,6 +119,11 @@ constexpr const char * arch_eagle31 = "eagle31";  // everything else
     X(t_ffn_gate, "blk.{i}.ffn_gate.weight")                                \
     X(t_ffn_up, "blk.{i}.ffn_up.weight")                                    \
     X(t_ffn_down, "blk.{i}.ffn_down.weight")                                \
+    X(t_layer_scale, "blk.{i}.layer_output_scale.weight")                   \
+    X(t_attn_conv_base, "blk.{i}.attn_conv_base")                           \
+    X(t_attn_conv, "blk.{i}.attn_conv_proj.weight")                         \
+    X(t_ffn_conv_base, "blk.{i}.ffn_conv_base")                             \
+    X(t_ffn_conv, "blk.{i}.ffn_conv_proj.weight")                           \
     X(t_ffn_gate_bias, "blk.{i}.ffn_gate.bias")                             \
     X(t_ffn_up_bias, "blk.{i}.ffn_up.bias")                                 \
     X(t_ffn_down_bias, "blk.{i}.ffn_down.bias")

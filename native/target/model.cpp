@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "ggml_hook/hook.h"
+#include "gguf/draft_file.h"
 #include "gguf/guard.h"
 #include "gguf/keys.h"
 #include "gguf/reader.h"
@@ -97,9 +98,9 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const ModelFiles files(path_);
     const GgufReader & header = files.header();
     const std::string arch = header.str(keys::architecture);
-    if (arch == keys::arch_eagle || arch == keys::arch_eagle3 || arch == keys::arch_eagle31) {
+    if (reads_features(arch)) {
         fail(ErrorKind::unsupported,
-             "%s is an EAGLE drafter, not a target; give the target first and this file as "
+             "%s is a drafter, not a target; give the target first and this file as "
              "the draft",
              path_.c_str());
     }

@@ -179,18 +179,6 @@ def test_the_target_itself_is_refused(small: Family) -> None:
         eaglecpp.Engine.open(small.target, draft=small.target, **OPTIONS)
 
 
-def test_another_method_is_refused_by_name(small: Family, tmp_path: Path) -> None:
-    import gguf
-
-    path = tmp_path / "other.gguf"
-    writer = gguf.GGUFWriter(path, "dflash")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
-        eaglecpp.Engine.open(small.target, draft=path, **OPTIONS)
-
-
 def test_the_shared_check_says_the_same(small: Family, tmp_path: Path) -> None:
     """`create` and `pull` ask before anything is loaded."""
     from eaglecpp.store.facts import read_facts

@@ -192,7 +192,7 @@ def test_what_a_parallel_drafter_cannot_do_is_refused(pair: Callable[[DraftShape
         native.extend(np.zeros((1, it.shape.n_embd), np.float32), [1], [-1], 1)
     with (
         eaglecpp.Engine.open(it.target.gguf, draft=it.gguf, n_ctx=256, n_threads=1) as engine,
-        pytest.raises(ValueError, match="depth 7: this parallel drafter gives 6 tokens"),
+        pytest.raises(ValueError, match="depth 7: this drafter gives 6 tokens"),
     ):
         engine.generate([1, 2, 3], max_tokens=20, strategy="chain:7")
 

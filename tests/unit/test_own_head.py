@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 from click.testing import CliRunner
 
@@ -123,10 +122,3 @@ def test_create_and_pull_ask_before_anything_is_loaded(target: Path, plain: Path
         check_fit(heads, read_facts([plain]))
     with pytest.raises(UnsupportedError, match="'qwen35' keeps a state from which rejected drafts"):
         check_fit(make_with_head(tmp_path, "qwen35"), facts)
-    other = tmp_path / "other.gguf"
-    writer = gguf.GGUFWriter(other, "dflash")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
-    with pytest.raises(UnsupportedError, match=r"'dflash' are not supported; .* --spec-type draft-dflash"):
-        check_fit(other, facts)

@@ -78,7 +78,7 @@ def _drafter(chat: Chat) -> list[tuple[str, str]]:
     info = chat.model.engine.draft_info
     if info is None:
         return [*rows, ("", "not loaded")]
-    if info["kind"] != "eagle":
+    if info["kind"] not in ("eagle", "block"):
         what = "the model's own head" if info["kind"] == "head" else "a small model"
         return [("kind", what), ("architecture", str(info["arch"])), *rows]
     return [

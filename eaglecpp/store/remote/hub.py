@@ -47,6 +47,7 @@ _WEIGHTS = (
     ("pytorch_model.bin.index.json", ".bin"),
 )
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
+_DRAFTERS = ("eagle3", "dflash", "dspark")
 _NEVER_MAIN = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -170,14 +171,15 @@ def choose_drafter(repository: Repository, target: HubFile | None = None, quant:
     """The drafter GGUF in a repository, None without any.
 
     target: the target's file in it: a drafter in its folder counts, then one of the same quantisation, then
-            the one with the nearest number of bits. Only `eagle3-*.gguf` is taken for a drafter next to a
-            target, as in llama.cpp
+            the one with the nearest number of bits. Only `eagle3-*.gguf` and the block drafters'
+            `dflash-*.gguf` and `dspark-*.gguf` are taken for drafters next to a target, as in llama.cpp
     quant:  without a target: the quantisation asked for, "" for the usual one
     """
     files = _gguf_files(repository)
-    drafters = [file for file in files if file.name.lower().startswith("eagle3")]
+    drafters = [file for file in files if file.name.lower().startswith(_DRAFTERS)]
     if target is None:
-        drafters = drafters or [file for file in files if "eagle" in file.name.lower()]
+        named = [file for file in files if any(kind in file.name.lower() for kind in ("eagle", *_DRAFTERS))]
+        drafters = drafters or named
         if not drafters and not any(
             file.name.endswith((".safetensors", ".bin")) for file in repository.files
         ):

@@ -95,7 +95,8 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
     std::vector<const ggml_tensor *> inputs = {g->embd, g->pos, g->pos_out, g->row_out};
     inputs.push_back(g->features);
     for (const DraftGraph::Part & p : g->parts) {
-        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_slots, p.mask, p.mask_window, p.state_slot});
+        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_slots, p.state_slot});
+        for (const auto & mask : p.masks) inputs.push_back(mask.tensor);
     }
     for (const ggml_tensor * t : inputs) {
         if (!t) continue;
@@ -110,8 +111,10 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
         return std::count(spec.slides.begin(), spec.slides.end() - (is_last_idle ? 1 : 0), kind) > 0;
     };
     for (const DraftGraph::Part & p : g->parts) {
-        CHECK_MSG((p.mask != nullptr) == attends(0), what + ": mask of full layers");
-        CHECK_MSG((p.mask_window != nullptr) == attends(1), what + ": mask of sliding layers");
+        for (int kind : {0, 1}) {
+            CHECK_MSG((p.masks[kind].tensor != nullptr) == attends(kind),
+                      what + strf(": mask of layers of kind %d", kind));
+        }
     }
     for (int i = 0; i < ggml_graph_n_nodes(g->gf); ++i) {
         const ggml_tensor * node = ggml_graph_node(g->gf, i);

@@ -134,15 +134,15 @@ def test_the_same_file_through_a_symlink_is_refused(directory: Path) -> None:
 def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
     write_gguf(directory / "mmproj.gguf", "clip", "mmproj")
     write_gguf(directory / "lora.gguf", "llama", "adapter")
-    write_gguf(directory / "z-dflash.gguf", "dflash")
     found = plan(directory, "FROM .\n")
     assert found.target.paths == (directory / "target.gguf",)
     assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
     assert found.projectors == (directory / "mmproj.gguf",)
     assert found.adapters == (directory / "lora.gguf",)
-    assert [notice.message for notice in found.notices] == [
-        "z-dflash.gguf: dflash drafters are not supported; skipped"
-    ]
+    write_gguf(directory / "z-dflash.gguf", "dflash")
+    found = plan(directory, "FROM .\n")
+    assert found.draft is not None and found.draft.paths == (directory / "z-dflash.gguf",)
+    assert not found.notices
 
 
 def test_two_targets_are_refused_by_name(directory: Path) -> None:
