@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,6 +33,14 @@ CITY = {
 THOUGHT = 'root ::= "<think>ab cd</think>ef gh"'
 """A grammar for an answer that thinks."""
 FAST = {"n_ctx": 512, "n_threads": 1, "exact": "off", "planner_cache": False}
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    """Waits for what happens sooner or later."""
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "that took too long"
+        time.sleep(0.02)
 
 
 class TestServer:
@@ -66,6 +76,12 @@ class TestServer:
     def post(self, path: str, body: Any = None, **options: Any) -> requests.Response:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         return requests.post(self.url + path, data=data, timeout=120, **options)
+
+    def connect(self, data: bytes = b"") -> socket.socket:
+        """A connection of which the server has these bytes."""
+        made = socket.create_connection(self.listener.getsockname(), timeout=60)
+        made.sendall(data)
+        return made
 
     def told(self, path: str, body: Any) -> dict[str, Any]:
         """What a request that succeeds is answered."""

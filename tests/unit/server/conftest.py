@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from eaglecpp import AsyncEngine
 from helpers.http_server import TARGET, TestServer
 
 
@@ -27,6 +30,18 @@ def store_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def server(store_root: Path) -> Iterator[TestServer]:
     with TestServer(preload="demo") as running:
         yield running
+
+
+@pytest.fixture
+def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However fast the machine, a long answer is still under way when others come."""
+    step = AsyncEngine._step
+
+    def slow_step(self: AsyncEngine, tasks: Any) -> None:
+        time.sleep(0.02)
+        step(self, tasks)
+
+    monkeypatch.setattr(AsyncEngine, "_step", slow_step)
 
 
 @pytest.fixture(scope="module")

@@ -5,23 +5,29 @@ text that is slow to read. An innocent one is asked beside each.
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import logging
 import select
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
+from starlette.requests import Request
+from starlette.types import Message
 
+from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.connection import Seldom, raise_file_limit
-from eaglecpp.server.errors import as_api_error
+from eaglecpp.server.errors import ApiError, as_api_error
+from eaglecpp.server.http import body_parts
 from eaglecpp.store.errors import StoreError
-from helpers.http_server import MODEL, TestServer
+from helpers.http_server import MODEL, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -37,13 +43,6 @@ def strict(store_root: Path) -> Iterator[TestServer]:
         preload=MODEL, n_connections=N_CONNECTIONS, head_s=SHORT_S, body_s=SHORT_S, n_body=8 << 20
     ) as running:
         yield running
-
-
-def connect(server: TestServer, data: bytes = b"") -> socket.socket:
-    host, port = server.url.removeprefix("http://").split(":")
-    made = socket.create_connection((host, int(port)), timeout=30)
-    made.sendall(data)
-    return made
 
 
 def head(path: str, *lines: str) -> bytes:
@@ -70,18 +69,17 @@ def answer_of(connection: socket.socket) -> bytes:
     "data", [b"", b"GET /health HTTP/1.1\r\nHost: localhost\r\nX-A:"]
 )  # fmt: skip
 def test_a_head_that_does_not_come_is_not_waited_for(strict: TestServer, data: bytes) -> None:
-    with connect(strict, data) as made:
-        started = time.monotonic()
+    with strict.connect(data) as made:
         answer_of(made)
-        assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize(
     "data", [b"GET / HTTP/1.1\r\nX-A:", head("/api/show", "Content-Length: 100") + b'{"mod']
 )  # fmt: skip
 def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data: bytes) -> None:
-    with TestServer(preload=MODEL, n_connections=N_CONNECTIONS) as own, ExitStack() as stack:
-        opened = [stack.enter_context(connect(own, data)) for _ in range(10 * N_CONNECTIONS)]
+    limits = {"n_connections": N_CONNECTIONS, "head_s": 600.0, "body_s": 600.0}
+    with TestServer(preload=MODEL, **limits) as own, ExitStack() as stack:
+        opened = [stack.enter_context(own.connect(data)) for _ in range(10 * N_CONNECTIONS)]
         assert is_served(own)
         assert len(own.server.server_state.connections) <= N_CONNECTIONS + 1
         assert answer_of(opened[0]) == b""
@@ -95,27 +93,43 @@ def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data:
     [("/api/chat", "Content-Length: 1000"), ("/api/blobs/sha256:" + "0" * 64, "Transfer-Encoding: chunked")],
 )
 def test_a_body_that_does_not_come_is_not_waited_for(strict: TestServer, path: str, line: str) -> None:
-    with connect(strict, head(path, line) + b"5\r\n{abcd\r\n") as made:
+    with strict.connect(head(path, line) + b"5\r\n{abcd\r\n") as made:
         answer = answer_of(made)
         assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer
 
 
-def test_a_body_that_comes_steadily_is_read(strict: TestServer) -> None:
-    """Its whole takes longer than one megabyte may."""
+class Clock(asyncio.SelectorEventLoop):
+    """A loop whose time is set."""
 
-    def parts() -> Iterator[bytes]:
-        yield b'{"model": "nobody", "x": "'
-        for _ in range(6):
-            yield b"x" * (1 << 20)
-            time.sleep(SHORT_S / 5)
-        yield b'"}'
+    now = 0.0
 
-    answer = requests.post(f"{strict.url}/api/show", data=parts(), timeout=60)
-    assert answer.status_code == 404, answer.text
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("n_bytes", "is_read"), [(1 << 20, True), (1 << 18, False)])
+def test_a_body_has_its_time_for_each_megabyte(n_bytes: int, is_read: bool) -> None:
+    """Its whole may take longer."""
+    loop, config = Clock(), ServerConfig()
+
+    async def receive() -> Message:
+        loop.now += 0.6 * config.body_s
+        for _ in range(2):  # in which what is due is done
+            await asyncio.sleep(0)
+        return {"type": "http.request", "body": bytes(n_bytes), "more_body": loop.now < 10 * config.body_s}
+
+    async def size() -> int:
+        app = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=config)))
+        request = Request({"type": "http", "app": app}, receive)
+        return sum([len(part) async for part in body_parts(request)])
+
+    with nullcontext() if is_read else pytest.raises(ApiError, match="too slowly"):
+        assert loop.run_until_complete(size()) > 10 * n_bytes
+    loop.close()
 
 
 def test_the_rest_of_a_body_that_nobody_wants_is_not_read_for_ever(strict: TestServer) -> None:
-    with connect(strict, head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as made:
+    with strict.connect(head("/nowhere", "Content-Length: 1000000000") + b"x" * 1000) as made:
         assert answer_of(made).startswith(b"HTTP/1.1 404 ")
 
 
@@ -124,7 +138,7 @@ def test_large_bodies_share_a_limit_and_small_ones_go_on(store_root: Path) -> No
     with TestServer(preload=MODEL, n_body=2 << 20, n_held=N_HELD) as own:
         with ExitStack() as stack:
             data = head("/api/show", "Content-Length: 2000000") + b"x" * 1_400_000
-            clients = [stack.enter_context(connect(own, data)) for _ in range(3)]
+            clients = [stack.enter_context(own.connect(data)) for _ in range(3)]
             refused, _, _ = select.select(clients, [], [], 30)
             assert refused, "all three are held"
             answer = http.client.HTTPResponse(refused[0])
@@ -132,24 +146,19 @@ def test_large_bodies_share_a_limit_and_small_ones_go_on(store_root: Path) -> No
             assert answer.status == 503 and b"large requests" in answer.read()
             assert is_served(own)
         large = {"model": "nobody", "x": "x" * 1_000_000}
-        deadline = time.monotonic() + 30
-        while own.post("/api/show", large).status_code == 503:
-            assert time.monotonic() < deadline, "what they held was not given back"
+        until(lambda: own.post("/api/show", large).status_code != 503)  # what they held is given back
 
 
-def test_bodies_in_very_small_chunks_are_refused(strict: TestServer) -> None:
+def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
     """Each takes as long to read as a large one."""
-    few = b'{"model": "nobody"}' + b" " * 5000
-    assert (
-        requests.post(f"{strict.url}/api/show", data=iter([b"%c" % b for b in few]), timeout=60).status_code
-        == 404
-    )
-    with connect(strict, head("/api/show", "Transfer-Encoding: chunked")) as made:
+    url, few = f"{server.url}/api/show", b'{"model": "nobody"}' + b" " * 5000
+    assert requests.post(url, data=iter([b"%c" % b for b in few]), timeout=60).status_code == 404
+    with server.connect(head("/api/show", "Transfer-Encoding: chunked")) as made:
         made.sendall(b"1\r\nx\r\n" * 10_500)
         answer = answer_of(made)
     assert answer.startswith(b"HTTP/1.1 400 ") and b"send larger ones" in answer
     large = (b"x" * 2000 for _ in range(900))
-    assert requests.post(f"{strict.url}/api/show", data=large, timeout=60).status_code == 400
+    assert requests.post(url, data=large, timeout=60).status_code == 400
 
 
 def test_as_many_files_as_the_user_may_open() -> None:

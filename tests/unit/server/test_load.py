@@ -10,19 +10,21 @@ import http.client
 import json
 import socket
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
+from eaglecpp import AsyncEngine
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.limits import EMBEDDING_VALUES
-from eaglecpp.server import loaded
-from helpers.http_server import FAST, MODEL, TestServer
+from eaglecpp.server import answer, loaded
+from eaglecpp.server.answer import Ask
+from helpers.http_server import FAST, MODEL, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -41,8 +43,8 @@ def server(store_root: Any) -> Iterator[TestServer]:
 def asked(server: TestServer, n: int, path: str, body: Any) -> Iterator[list[http.client.HTTPConnection]]:
     """Clients that have sent the same request and wait; they leave at the end."""
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    host, port = server.url.removeprefix("http://").split(":")
-    clients = [http.client.HTTPConnection(host, int(port), timeout=120) for _ in range(n)]
+    address = server.listener.getsockname()
+    clients = [http.client.HTTPConnection(*address, timeout=120) for _ in range(n)]
     try:
         for client in clients:
             client.request("POST", path, data)
@@ -58,13 +60,6 @@ def leave(client: http.client.HTTPConnection) -> None:
     client.close()
 
 
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < end, "that took too long"
-        time.sleep(0.02)
-
-
 def others_are_served(server: TestServer) -> None:
     """Three at a time, as the module says."""
     lines = server.lines("/api/generate", LONG)
@@ -77,11 +72,10 @@ def others_are_served(server: TestServer) -> None:
 
 def test_hosts_that_say_nothing_hold_nobody_up(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as may be asked at a time; one more is told so."""
-    goes_on, n_begun = threading.Event(), 0
+    goes_on, begun = threading.Event(), []
 
     def pull(name: Any, report: Any, **options: Any) -> None:
-        nonlocal n_begun
-        n_begun += 1
+        begun.append(name)
         assert goes_on.wait(120)
         report(None)
 
@@ -89,7 +83,7 @@ def test_hosts_that_say_nothing_hold_nobody_up(server: TestServer, monkeypatch: 
     downloads = server.server._shared.work.downloads
     try:
         with asked(server, 8, "/api/pull", {"model": "some/model"}):
-            until(lambda: n_begun == 8)
+            until(lambda: len(begun) == 8)
             others_are_served(server)
             refused = server.post("/api/pull", {"model": "some/other"})
             assert refused.status_code == 503 and "downloads" in refused.json()["error"]
@@ -126,25 +120,27 @@ def test_long_bodies_wait_for_each_other_alone(server: TestServer, monkeypatch: 
         goes_on.set()
 
 
-def test_many_prompts_of_one_request_leave_places_to_others(server: TestServer) -> None:
-    """They are prepared when it is their turn."""
-    body = {"model": MODEL, "prompt": ["What is len?"] * 60, "n_predict": 20}
-    ended: list[str] = []
+def test_many_prompts_of_one_request_leave_places_to_others(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are prepared when it is their turn. The last one here is not before the chat has its answer."""
+    goes_on, real = threading.Event(), answer.prepared
 
-    def many() -> None:
-        answer = server.post("/completion", body)
-        assert answer.status_code == 200 and len(answer.json()) == 60
-        ended.append("many")
+    def prepared(model: Any, ask: Ask) -> Any:
+        assert ask.generation.prompt != "last" or goes_on.wait(120)
+        return real(model, ask)
 
-    thread = threading.Thread(target=many)
-    thread.start()
-    until(lambda: server.get("/health").json()["running"] > 0)
-    told = server.get("/health").json()
-    assert told["running"] + told["waiting"] <= 2
-    assert server.post("/v1/chat/completions", CHAT).status_code == 200
-    ended.append("chat")
-    thread.join()
-    assert ended == ["chat", "many"]
+    monkeypatch.setattr(answer, "prepared", prepared)
+    prompts = [*["What is len?"] * 20, "last"]
+    body = {"model": MODEL, "prompt": prompts, "n_predict": 20, "is_long": "x" * (128 << 10)}
+    with ThreadPoolExecutor() as pool:
+        many = pool.submit(server.post, "/completion", body)
+        until(lambda: server.get("/health").json()["running"] > 0)
+        told = server.get("/health").json()
+        assert told["running"] + told["waiting"] <= 2
+        assert server.post("/v1/chat/completions", CHAT).status_code == 200
+        goes_on.set()
+        assert len(many.result().json()) == len(prompts)
     streamed = list(server.events("/completion", body | {"prompt": ["What is len?"] * 5, "n_predict": 3}))
     assert sorted(one["index"] for one in streamed if one["stop"]) == [0, 1, 2, 3, 4]
     refused = server.post("/completion", body | {"prompt": ["x"] * 5000})
@@ -154,71 +150,64 @@ def test_many_prompts_of_one_request_leave_places_to_others(server: TestServer) 
 def test_who_finds_the_queue_full_has_nothing_prepared(
     store_root: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    n_rendered, real = 0, ChatModel.render
+    goes_on, real = threading.Event(), AsyncEngine._step
 
-    def render(self: ChatModel, *args: Any, **options: Any) -> Any:
-        nonlocal n_rendered
-        n_rendered += 1
-        return real(self, *args, **options)
+    def step(self: AsyncEngine, tasks: Any) -> None:
+        goes_on.wait(120)
+        real(self, tasks)
 
     with TestServer(n_parallel=1, n_queue=1, preload=MODEL) as own:
-        with asked(own, 2, "/api/generate", LONG | {"raw": True}):
+        with asked(own, 2, "/api/generate", LONG | {"raw": True}), monkeypatch.context() as patch:
+            patch.setattr(AsyncEngine, "_step", step)
             until(lambda: sum(own.get("/health").json()[key] for key in ("running", "waiting")) == 2)
-            monkeypatch.setattr(ChatModel, "render", render)
+            patch.setattr(ChatModel, "render", lambda *args, **options: pytest.fail("it is prepared"))
             refused = own.post("/v1/chat/completions", CHAT)
             assert refused.status_code == 503 and refused.json()["error"]["code"] == "queue_full"
             assert own.get(f"/props?model={MODEL}").status_code == 200, "who watches is no part of the queue"
-        assert n_rendered == 0
+            goes_on.set()
         until(lambda: own.post("/v1/chat/completions", CHAT).status_code == 200)
 
 
 def test_a_slow_reader_keeps_the_model_from_nobody(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another request waits for a longer context. At last it loses the model, read or not."""
+    """While another request waits for a longer context. At last it loses the model."""
     monkeypatch.setattr(loaded, "_HOLD_S", 0.3)
     longer = LONG | {"prompt": "What is len? " * 80, "stream": False,
                      "options": {"num_ctx": 512, "num_predict": 2}}  # fmt: skip
-    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL, n_parallel=2, unread_s=1.0) as own:
+    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL, n_parallel=2) as own:
         pool = own.server._shared.pool
         slow = own.lines("/api/generate", LONG | {"logprobs": True, "top_logprobs": 20})
         next(slow)
-        told: list[Any] = []
-        waiting = threading.Thread(target=lambda: told.append(own.post("/api/generate", longer)))
-        waiting.start()
-        until(lambda: any(model.is_held for model in pool.models.values()))
-        for _ in range(3):
-            assert own.post("/v1/chat/completions", CHAT).status_code == 200
-        assert not told
-        object.__setattr__(pool.config, "place_s", 0.2)
-        waiting.join()
-        assert told[0].status_code == 200, told[0].text
+        with ThreadPoolExecutor() as threads:
+            waiting = threads.submit(own.post, "/api/generate", longer)
+            until(lambda: any(model.is_held for model in pool.models.values()))
+            for _ in range(3):
+                assert own.post("/v1/chat/completions", CHAT).status_code == 200
+            assert not waiting.done()
+            object.__setattr__(pool.config, "place_s", 0.2)
+            *_, last = slow
+            assert "others wait for its place" in last["error"]
+            assert waiting.result().status_code == 200, waiting.result().text
         assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
-        slow.close()
 
 
-def test_requests_for_vectors_take_turns(server: TestServer) -> None:
-    many = {"model": MODEL, "input": ["the quick fox"] * 800}
-    ended: list[str] = []
+def test_requests_for_vectors_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first turn of many texts lasts until the other request is there; it has the second."""
+    (model,) = server.server._shared.pool.models.values()
+    turns, real = list[int](), Embedder.embed
 
-    def embed() -> None:
-        assert server.post("/api/embed", many).status_code == 200
-        ended.append("many")
+    def embed(self: Embedder, texts: Any, *args: Any, **options: Any) -> Any:
+        turns.append(len(texts))
+        if len(turns) == 1:
+            until(lambda: model.engine._n_embedding == 2)
+        return real(self, texts, *args, **options)
 
-    n_turns, real = 0, Embedder.embed
-
-    def counted(self: Embedder, *args: Any, **options: Any) -> Any:
-        nonlocal n_turns
-        n_turns += 1
-        return real(self, *args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Embedder, "embed", counted)
-        thread = threading.Thread(target=embed)
-        thread.start()
-        until(lambda: n_turns > 1)
+    monkeypatch.setattr(Embedder, "embed", embed)
+    with ThreadPoolExecutor() as pool:
+        many = pool.submit(server.post, "/api/embed", {"model": MODEL, "input": ["the quick fox"] * 800})
+        until(lambda: bool(turns))
         assert server.post("/api/embed", {"model": MODEL, "input": "a"}).status_code == 200
-        ended.append("one")
-        thread.join()
-    assert ended == ["one", "many"]
+        assert many.result().status_code == 200
+    assert turns.index(1) == 1 and len(turns) > 3
 
 
 def test_vectors_of_a_request_are_bounded(server: TestServer) -> None:
@@ -230,8 +219,7 @@ def test_vectors_of_a_request_are_bounded(server: TestServer) -> None:
 def test_what_every_event_repeats_is_bounded(server: TestServer) -> None:
     body = {"model": MODEL, "input": "What is len?", "max_output_tokens": 2}
     most = {f"{i:064}": "x" * 512 for i in range(16)}
-    answer = server.post("/v1/responses", body | {"metadata": most})
-    assert answer.status_code == 200 and answer.json()["metadata"] == most
+    assert server.told("/v1/responses", body | {"metadata": most})["metadata"] == most
     for wrong in (most | {"a": "b"}, {"x" * 65: ""}, {"a": "x" * 513}, {"a": 1}, "x"):
         refused = server.post("/v1/responses", body | {"metadata": wrong})
         assert refused.status_code == 400 and "metadata" in refused.json()["error"]["message"]

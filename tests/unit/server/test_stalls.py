@@ -8,17 +8,13 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.routing import Route
 
 from eaglecpp import AsyncEngine, limits
 from eaglecpp.chat.jinja import JinjaTemplate
@@ -28,10 +24,8 @@ from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.http import LiveResponse
 from eaglecpp.server.loaded import LoadedModel, find_source, plan_source
-from eaglecpp.server.run import bind
-from helpers.http_server import FAST, MODEL, TARGET, TestServer
+from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -167,42 +161,20 @@ def test_a_body_of_too_many_values_is_not_read(stalled: TestServer) -> None:
     assert slowest < BOUND_S
 
 
-def test_the_answer_of_a_client_that_reads_nothing_ends() -> None:
+def test_the_answer_of_a_client_that_reads_nothing_ends(
+    store_root: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     """And its place is given back, though the connection is still there."""
-    closed, sent = threading.Event(), 0
-
-    async def parts() -> AsyncIterator[bytes]:
-        nonlocal sent
-        while True:
-            yield b"x" * 1000
-            sent += 1000
-
-    async def answer(request: Request) -> LiveResponse:
-        stack = AsyncExitStack()
-        stack.callback(closed.set)
-        return LiveResponse(parts(), stack, "text/event-stream")
-
-    class State:
-        config = ServerConfig(unread_s=0.5)
-
-    app = Starlette(routes=[Route("/", answer)])
-    app.state.server = State
-    listener = bind("127.0.0.1", 0)
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    client = socket.socket()
-    try:
+    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
+    with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
+        (model,) = own.server._shared.pool.models.values()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(listener.getsockname())
-        client.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        assert closed.wait(20), f"{sent} bytes were sent to a client that reads nothing"
-        assert sent < 2_000_000
-    finally:
-        client.close()
-        server.should_exit = True
-        thread.join()
-        listener.close()
+        client.connect(own.listener.getsockname())
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        client.sendall(head.encode() + data)
+        until(lambda: "the client read nothing for 0.5 s" in caplog.text)
+        until(lambda: model.n_users == 0)
 
 
 def test_a_generation_that_nobody_takes_ends() -> None:
@@ -223,15 +195,7 @@ def test_a_generation_that_nobody_takes_ends() -> None:
     assert 20 <= n_chunks < 100 and reason == "cancelled"
 
 
-def test_whose_place_others_wait_for_is_told_so(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    step = AsyncEngine._step
-
-    def slow_step(self: AsyncEngine, tasks: Any) -> None:
-        """However fast the machine, the long answer is still under way when the others come."""
-        time.sleep(0.005)
-        step(self, tasks)
-
-    monkeypatch.setattr(AsyncEngine, "_step", slow_step)
+def test_whose_place_others_wait_for_is_told_so(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
     with TestServer(preload=MODEL, n_parallel=1, place_s=0.2) as server:
         events = server.events("/v1/chat/completions", body)
