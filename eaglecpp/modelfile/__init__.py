@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import Reference
-from eaglecpp.references.reference import read_reference as refer
 
 from .errors import ModelfileError, Notice
 from .model import Modelfile
@@ -35,7 +34,6 @@ __all__ = [
     "ollama_problems",
     "parse",
     "read",
-    "refer",
     "require_ollama",
     "resolve",
 ]

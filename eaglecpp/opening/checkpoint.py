@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from eaglecpp.data_dir import expanded
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, read_reference
@@ -39,7 +38,7 @@ def local_checkpoint(text: str, report: Report = silent) -> Iterator[LocalFiles]
         if not reference.paths:
             hint = f"; for a repository on the Hub write hf.co/{text}" if text.count("/") == 1 else ""
             raise ModelNotFoundError(f"checkpoint {text!r}: no such file or folder{hint}")
-        yield LocalFiles(expanded(text))
+        yield LocalFiles(reference.path)
         return
     from eaglecpp.store import Stores
     from eaglecpp.store.remote import hub

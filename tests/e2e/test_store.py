@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from helpers.hub_server import HubServer, digest_of, layer_entry
+from helpers.hub_server import HubServer
+from helpers.stores import put_into_ollama
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -58,15 +59,7 @@ def test_a_model_of_ollamas_store_runs_in_place(
     cli: Cli, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = tmp_path / "ollama models"
-    data = models.target.read_bytes()
-    blob = store / "blobs" / digest_of(data).replace(":", "-")
-    manifest = store / "manifests" / "registry.ollama.ai" / "library" / "tiny" / "1b"
-    for path in (blob, manifest):
-        path.parent.mkdir(parents=True)
-    blob.write_bytes(data)
-    manifest.write_text(
-        json.dumps({"schemaVersion": 2, "layers": [layer_entry("model", data)], "config": {}})
-    )
+    put_into_ollama(store, "library/tiny/1b", {"model": models.target.read_bytes()})
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
     before = sorted(path for path in store.rglob("*"))
     ran = cli("run", "tiny:1b", "hello", "--draft", models.draft, *CHAIN, *SHORT)
@@ -93,9 +86,7 @@ def test_run_fetches_what_is_missing_and_then_needs_no_network(
 
 
 def test_run_fetches_by_http_when_told_so(cli: Cli, models: Models, hub: HubServer) -> None:
-    data = models.target.read_bytes()
-    manifest = {"schemaVersion": 2, "layers": [layer_entry("model", data)], "config": {}}
-    hub.add_manifest("library/tiny:1b", manifest, {digest_of(data): data})
+    hub.publish("library/tiny:1b", {"model": models.target.read_bytes()})
     name = f"http://{hub.host}/library/tiny:1b"
     refused = cli("run", name, "hello", *SHORT)
     assert (refused.returncode, "--insecure" in refused.stderr) == (1, True)

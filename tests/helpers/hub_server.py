@@ -17,16 +17,31 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = ["Faults", "HubServer", "Request", "layer_entry"]
+__all__ = [
+    "CONFIG",
+    "Answer",
+    "Faults",
+    "HubServer",
+    "Layers",
+    "Request",
+    "digest_of",
+    "layer_entry",
+    "manifest_of",
+    "pairs_of",
+]
 
 LARGE = 1000
 COMMIT = "c" * 40
+CONFIG = b'{"model_format":"gguf","model_family":"llama"}'
+Layers = Mapping[str, bytes] | Sequence[tuple[str, bytes]]
+"""Contents by kind."""
+Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 @dataclass
@@ -68,6 +83,7 @@ class HubServer:
         self.manifests: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
         self.redirects: dict[str, str] = {}
+        self.answer: Answer | None = None  # to every request, in place of all that
         self.faults = Faults()
         self.log: list[Request] = []
         self.lock = threading.Lock()
@@ -108,8 +124,13 @@ class HubServer:
         for data in files.values():
             self.blobs[digest_of(data)] = data
 
-    def add_manifest(self, name: str, manifest: Mapping[str, Any], blobs: Mapping[str, bytes]) -> None:
+    def publish(self, name: str, layers: Layers, config: bytes = CONFIG) -> None:
         """A model of the registry, by `namespace/model:tag`."""
+        contents = [config, *(data for _, data in pairs_of(layers))]
+        self.add_manifest(name, manifest_of(layers, config), {digest_of(data): data for data in contents})
+
+    def add_manifest(self, name: str, manifest: Mapping[str, Any], blobs: Mapping[str, bytes]) -> None:
+        """The same, with whatever a manifest may say."""
         self.manifests[name] = json.dumps(manifest, separators=(",", ":")).encode()
         self.blobs.update(blobs)
 
@@ -120,6 +141,20 @@ class HubServer:
 
 def digest_of(data: bytes) -> str:
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def pairs_of(layers: Layers) -> list[tuple[str, bytes]]:
+    return list(layers.items()) if isinstance(layers, Mapping) else list(layers)
+
+
+def manifest_of(layers: Layers, config: bytes) -> dict[str, Any]:
+    """As Ollama writes it."""
+    return {
+        "schemaVersion": 2,
+        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+        "config": layer_entry("application/vnd.docker.container.image.v1+json", config),
+        "layers": [layer_entry(kind, data) for kind, data in pairs_of(layers)],
+    }
 
 
 def layer_entry(kind: str, data: bytes) -> dict[str, Any]:
@@ -142,6 +177,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer()
 
     def _answer(self) -> None:
+        if self.hub.answer is not None:
+            self.close_connection = True
+            self.hub.answer(self)
+            return
         path = self.path.partition("?")[0]
         headers = self.headers
         with self.hub.lock:

@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from helpers.hub_server import digest_of
+from helpers.hub_server import CONFIG, Layers, digest_of, manifest_of, pairs_of
 
-__all__ = ["OllamaModel", "Tiny", "put_into_cache", "rename_token"]
+__all__ = ["OllamaModel", "Tiny", "files_of", "put_into_cache", "put_into_ollama", "rename_token"]
 
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
@@ -24,6 +25,23 @@ class Tiny:
     draft: Path
     checkpoint: Path
     other: Path
+
+
+def files_of(tiny: Tiny) -> dict[str, bytes]:
+    """The drafter's checkpoint, as a repository has it."""
+    return {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir() if path.is_file()}
+
+
+def put_into_ollama(store: Path, name: str, layers: Layers, config: bytes = CONFIG) -> Path:
+    """A model in an Ollama store, by the path of its manifest, which is returned."""
+    for data in (config, *(data for _, data in pairs_of(layers))):
+        blob = store / "blobs" / digest_of(data).replace(":", "-")
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        blob.write_bytes(data)
+    manifest = store / "manifests" / "registry.ollama.ai" / name
+    manifest.parent.mkdir(parents=True, exist_ok=True)
+    manifest.write_text(json.dumps(manifest_of(layers, config)), encoding="utf-8")
+    return manifest
 
 
 def put_into_cache(home: Path, repo: str, files: Mapping[str, bytes]) -> None:

@@ -25,28 +25,16 @@ def stored(ids: np.ndarray, n_target: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(choices(), st.sampled_from([np.int64, np.int32]), st.sampled_from([bool, np.uint8, np.int64]))
-def test_offsets_with_a_mask(choice: tuple[np.ndarray, int], table_type: type, mask_type: type) -> None:
+def test_a_mask_with_offsets_with_ids_or_alone(
+    choice: tuple[np.ndarray, int], table_type: type, mask_type: type
+) -> None:
     ids, n_target = choice
     d2t, t2d = stored(ids, n_target)
-    found, _ = absolute_ids(d2t.astype(table_type), t2d.astype(mask_type), ids.size, n_target)
-    np.testing.assert_array_equal(found, ids)
-    assert found is not None
-    assert found.dtype == np.int64
-
-
-@given(choices())
-def test_a_mask_alone(choice: tuple[np.ndarray, int]) -> None:
-    ids, n_target = choice
-    found, note = absolute_ids(None, stored(ids, n_target)[1], ids.size, n_target)
-    np.testing.assert_array_equal(found, ids)
-    assert "t2d" in note
-
-
-@given(choices())
-def test_absolute_ids_with_a_mask(choice: tuple[np.ndarray, int]) -> None:
-    ids, n_target = choice
-    found, _ = absolute_ids(ids, stored(ids, n_target)[1], ids.size, n_target)
-    np.testing.assert_array_equal(found, ids)
+    for table in (d2t.astype(table_type), ids.astype(table_type), None):
+        found, note = absolute_ids(table, t2d.astype(mask_type), ids.size, n_target)
+        np.testing.assert_array_equal(found, ids)
+        assert found is not None and found.dtype == np.int64
+        assert table is not None or "t2d" in note
 
 
 @given(choices())

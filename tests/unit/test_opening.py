@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,8 +15,7 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.context import ContextChoice
 from eaglecpp.opening.find import find_here
 from eaglecpp.opening.plan import OpeningPlan, make_plan, plan_opening
-from eaglecpp.server.loaded import Source, plan_source
-from helpers.http_server import MODEL, TARGET, TestServer
+from helpers.http_server import MODEL, TestServer
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -105,26 +103,6 @@ def test_the_first_chat_with_a_server_makes_one_plan_and_the_next_none(plans: li
             assert len(plans) == 1
 
 
-def test_a_server_plans_once_even_where_another_model_has_to_go(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    made: list[str] = []
-
-    def counted(source: Source, *args: Any) -> OpeningPlan:
-        made.append(source.name)
-        return plan_source(source, *args)
-
-    monkeypatch.setattr("eaglecpp.server.models.plan_source", counted)
-    other = tmp_path / "other.gguf"
-    other.write_bytes(TARGET.read_bytes())
-    engine = {"n_threads": 1, "planner_cache": False}
-    with TestServer({MODEL: TARGET, "other": other}, n_models=1, engine=engine) as server:
-        for name in (MODEL, "other"):
-            body = {"model": name, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-            assert server.post("/v1/chat/completions", body).status_code == 200
-    assert made == [MODEL, "other"]
-
-
 def test_only_a_context_that_nobody_gave_is_chosen_again(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,10 +125,3 @@ def test_show_and_verbose_print_the_plan(named: Create, capsys: pytest.CaptureFi
     said = capsys.readouterr().err
     for text in ("drafter:    none", "strategy:   off (asked for)", "n_ctx 256 (PARAMETER of tiny:latest"):
         assert text in said
-
-
-def test_a_checkpoint_is_not_looked_for_in_a_registry(
-    models: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["convert", "owner/name", "--target", str(models.target)]) == 1
-    assert "hf.co/owner/name" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, is_path_text, read_name, read_reference
 
 
@@ -27,6 +27,7 @@ from eaglecpp.references.reference import hub_text, is_path_text, read_name, rea
 def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> None:
     reference = read_reference(text, tmp_path)
     assert (reference.kind, str(reference.name or "")) == (kind, name)
+    assert reference.name is None or reference.name.is_hub == (kind == "hub")
 
 
 def test_a_repository_of_the_hub_may_have_a_revision(tmp_path: Path) -> None:
@@ -35,6 +36,21 @@ def test_a_repository_of_the_hub_may_have_a_revision(tmp_path: Path) -> None:
     assert str(reference.name) == "hf.co/o/n:Q8_0"
     with pytest.raises(ModelNameError, match="leave out @main"):
         read_name("hf.co/o/n@main")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["./x.gguf", "/a/b", "a b", "m:", ":t", "-x", "a.b/m", "a/b/c/d", "m:1:2", "@sha256:aa", "", "m" * 81],
+)
+def test_impossible_names_are_refused(text: str) -> None:
+    with pytest.raises(ModelNameError, match="is not a model name: its"):
+        ModelName.parse(text)
+
+
+@pytest.mark.parametrize("text", ["qwen3:cloud", "gpt-oss:120b-cloud"])
+def test_cloud_models_are_refused_with_the_reason(text: str) -> None:
+    with pytest.raises(ModelNameError, match="cloud"):
+        read_name(text)
 
 
 def test_of_a_long_text_that_is_no_name_the_beginning_is_quoted() -> None:
@@ -59,10 +75,7 @@ def test_what_looks_like_a_path_is_one(text: str, tmp_path: Path) -> None:
         read_reference(text, tmp_path)
 
 
-def test_a_file_of_a_repository_is_no_path() -> None:
-    assert not is_path_text("hf.co/o/n:m.gguf")
-
-
 def test_hf_puts_the_hub_before_a_reference() -> None:
+    assert not is_path_text("hf.co/o/n:m.gguf")
     assert hub_text("o/n:Q4_K_M") == "hf.co/o/n:Q4_K_M"
     assert hub_text("hf://o/n") == "hf://o/n"

@@ -157,7 +157,6 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     with lock_blob(root, remote.digest, report):
         if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
             require_online(remote.label)
-            check_space(path.parent, remote.size - max(0, _size(path)), "the download")
             receive = partial(_receive, session, path, remote, report)
             _tried(receive, remote.label, failed, report, max_tries=_MAX_TRIES)
             path.replace(blob)
@@ -186,11 +185,14 @@ def fetch_layer(
 
 def _receive(session: Session, path: Path, remote: Remote, report: Report) -> None:
     """One try to bring the partial file to its full size, and its check."""
-    if _size(path) > remote.size:
+    start = path.stat().st_size if path.exists() else 0
+    if start > remote.size:
         path.unlink()
-    start = _size(path)
+        start = 0
+    check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
-        _stream(session, path, remote, report)
+        _stream(session, path, remote, start, report)
+    path.touch()  # of no bytes, nothing came
     report(_progress(remote, remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.file)
     if file_digest(path, report, step) == remote.digest:
@@ -205,9 +207,8 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
     )
 
 
-def _stream(session: Session, path: Path, remote: Remote, report: Report) -> None:
+def _stream(session: Session, path: Path, remote: Remote, start: int, report: Report) -> None:
     """One request: appends what the server sends, until its end or until it breaks off."""
-    start = max(0, _size(path))
     headers = {"Range": f"bytes={start}-"} if start else {}
     with session.get(remote.url, headers, remote.token) as response:
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it
@@ -222,8 +223,8 @@ def _stream(session: Session, path: Path, remote: Remote, report: Report) -> Non
                 f"{remote.label}: expected {remote.size} bytes, as listed, the server has "
                 f"{start + int(length[:20])}. Try again later, or ask the repository's owner"
             )
-        with path.open("r+b" if start else "wb") as stream:
-            stream.seek(start)
+        with path.open("ab") as stream:
+            stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):
                 start += len(piece)
                 stream.write(piece)
@@ -274,11 +275,3 @@ def _plain(error: Exception) -> str:
         return "it was silent for too long"
     text = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(error).split()))
     return text[:200] or type(error).__name__
-
-
-def _size(path: Path) -> int:
-    """Bytes of a file, -1 without one."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return -1

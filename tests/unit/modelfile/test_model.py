@@ -81,13 +81,20 @@ def test_refusals_name_file_and_line(line: str, message: str) -> None:
     assert str(caught.value).startswith("dir/Modelfile:3: ")
 
 
-def test_deprecated_and_retired_parameters_are_noted_and_ignored() -> None:
-    modelfile = Modelfile.from_text("FROM a\nPARAMETER mirostat 2\nPARAMETER numa true\n", file="M")
-    assert modelfile.parameters == {}
-    assert [str(notice) for notice in modelfile.notices] == [
-        "M:2: parameter mirostat is deprecated and ignored",
-        "M:3: parameter numa is deprecated and ignored",
-    ]
+@pytest.mark.parametrize(
+    ("line", "notice"),
+    [
+        ("PARAMETER mirostat 2", "M:2: parameter mirostat is deprecated and ignored"),
+        ("PARAMETER numa true", "M:2: parameter numa is deprecated and ignored"),
+        ("PARAMETER top_k -1", "M:2: parameter top_k is -1; the range is 0 and up, using 0"),
+        ("#eaglecpp: wibble 3", "M:2: unknown pragma 'wibble' ignored"),
+    ],
+)
+def test_what_is_ignored_or_moved_is_noted(line: str, notice: str) -> None:
+    modelfile = Modelfile.from_text(f"FROM a\n{line}\n", file="M")
+    assert [str(one) for one in modelfile.notices] == [notice]
+    assert modelfile.parameters == ({"top_k": -1} if "top_k" in line else {})
+    assert modelfile.engine_options()["sampling.top_k"] == (0 if "top_k" in line else 40)
 
 
 def test_strict_refuses_what_ollama_refuses() -> None:
@@ -95,18 +102,6 @@ def test_strict_refuses_what_ollama_refuses() -> None:
     with pytest.raises(ModelfileError, match="unknown parameter 'numa'"):
         Modelfile.from_text("FROM a\nPARAMETER numa true\n", strict=True)
     assert Modelfile.from_text("FROM a\n#eaglecpp: strategy nonsense\n", strict=True).pragmas == ()
-
-
-def test_values_out_of_range_are_moved_and_noted() -> None:
-    modelfile = Modelfile.from_text("FROM a\nPARAMETER top_k -1\n")
-    assert modelfile.parameters == {"top_k": -1}
-    assert modelfile.engine_options()["sampling.top_k"] == 0
-    assert "parameter top_k is -1; the range is 0 and up, using 0" in str(modelfile.notices[0])
-
-
-def test_unknown_pragmas_are_noted() -> None:
-    modelfile = Modelfile.from_text("FROM a\n#eaglecpp: wibble 3\n")
-    assert [str(notice) for notice in modelfile.notices] == ["line 2: unknown pragma 'wibble' ignored"]
 
 
 def test_pragmas_reach_the_engine_over_parameters() -> None:

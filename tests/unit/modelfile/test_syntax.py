@@ -13,32 +13,13 @@ from eaglecpp.modelfile import Command, Modelfile, ModelfileError, decode, forma
 
 pytestmark = pytest.mark.alone  # measures time
 
-VALUES = {
-    "quoted": '"q"',
-    "open quote": '"open',
-    "triple quotes": '"""',
-    "quotes inside": 'He said "no" twice',
-    "tab first": "\tx",
-    "CR LF": "a\r\nb",
-    "comment sign": "#x",
-    "single quotes": "'s'",
-    "empty": "",
-    "blank": "   ",
-    "newline last": "x\n",
-    "newline first": "\n\nx",
-    "inner line ends in a quote": 'a "b"\nc',
-    "inner line ends in two quotes": 'a ""\nc',
-    "last line ends in triple quotes": 'a\nb"""',
-    "backslashes": "a\\\nb\\n",
-    "emoji newer than this Python's tables": "\U0001fae8",
-}
-
 
 @pytest.mark.parametrize("instruction", ["system", "license", "stop", "model", "message"])
-@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
-def test_every_expressible_value_survives_printing(value: str, instruction: str) -> None:
+def test_every_expressible_value_survives_printing(instruction: str) -> None:
+    values = ['"q"', '"open', '"""', 'He said "no" twice', "\tx", "a\r\nb", "#x", "'s'", "", "   ",
+              "x\n", "\n\nx", 'a "b"\nc', 'a ""\nc', 'a\nb"""', "a\\\nb\\n", "\U0001fae8"]  # fmt: skip
     role = "user: " if instruction == "message" else ""
-    commands = [Command("model", "a"), Command(instruction, role + value)]
+    commands = [Command("model", "a"), *(Command(instruction, role + value) for value in values)]
     assert parse(format(commands)) == commands
 
 
@@ -86,22 +67,17 @@ def test_errors_point_at_the_word_or_the_open_quote(text: str, shown: str) -> No
 def test_dropped_characters_are_reported() -> None:
     document = read("FROM a\nSYSTEM caf\u00e9\u00a0noir\u200b\n")
     assert document.commands[1].args == "caf\u00e9noir"
-    assert [notice.line for notice in document.notices] == [2]
-    assert "U+00A0, U+200B" in document.notices[0].message
+    (notice,) = document.notices
+    assert notice.line == 2 and "U+00A0, U+200B" in notice.message
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        "FROM é\n".encode(),
-        codecs.BOM_UTF8 + "FROM é\n".encode(),
-        codecs.BOM_UTF16_LE + "FROM é\n".encode("utf-16-le"),
-        codecs.BOM_UTF16_BE + "FROM é\n".encode("utf-16-be"),
-    ],
-)
-def test_encodings(data: bytes) -> None:
-    assert decode(data) == "FROM é\n"
-    assert parse(data) == [Command("model", "é")]
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_encodings(encoding: str) -> None:
+    data = "FROM é\n".encode(encoding)
+    swapped = codecs.BOM_UTF16_BE + "FROM é\n".encode("utf-16-be")
+    for written in (data, swapped):
+        assert decode(written) == "FROM é\n"
+        assert parse(written) == [Command("model", "é")]
 
 
 def test_pragmas_are_no_commands() -> None:
@@ -117,12 +93,6 @@ def test_a_malformed_pragma_is_reported_and_ignored() -> None:
     document = read("#eaglecpp: 5\nFROM a\n")
     assert document.pragmas == ()
     assert "expected '#eaglecpp: NAME VALUE'" in document.notices[0].message
-
-
-def test_pragmas_survive_printing() -> None:
-    pragmas = (Command("draft", "./my head.gguf"), Command("stop", '"x" '), Command("strategy", "auto"))
-    text = format([Command("model", "a")], pragmas)
-    assert read(text).pragmas == pragmas
 
 
 @pytest.mark.parametrize(

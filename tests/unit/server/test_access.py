@@ -13,20 +13,14 @@ import requests
 from eaglecpp.cli import main
 from eaglecpp.server.run import PortInUseError
 from helpers.http_server import TARGET, TestServer
-from helpers.hub_server import HubServer, digest_of, layer_entry
+from helpers.hub_server import HubServer
 
 
 @pytest.fixture(scope="module")
 def registry() -> Iterator[HubServer]:
     """A registry with a model, and its address as a stranger would name it."""
-    target, config = TARGET.read_bytes(), b'{"model_format":"gguf","model_family":"llama"}'
-    manifest = {
-        "schemaVersion": 2,
-        "config": layer_entry("application/vnd.docker.container.image.v1+json", config),
-        "layers": [layer_entry("model", target)],
-    }
     with HubServer() as hub:
-        hub.add_manifest("library/tiny:1b", manifest, {digest_of(data): data for data in (target, config)})
+        hub.publish("library/tiny:1b", {"model": TARGET.read_bytes()})
         yield hub
 
 

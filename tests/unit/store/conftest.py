@@ -3,18 +3,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eaglecpp.store import Stores, packaged
 from helpers.hub_server import HubServer
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, put_into_ollama
 from helpers.tiny import Pair, make_pair
 
 
@@ -69,39 +67,5 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
 
 @pytest.fixture
 def ollama(home: Path) -> OllamaModel:
-    """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into ~/.ollama/models.
-
-    A list of (kind, data) pairs keeps an order; `config` replaces the config blob's keys.
-    """
-    store = home / ".ollama" / "models"
-
-    def put(
-        path: str,
-        layers: Mapping[str, bytes] | list[tuple[str, bytes]],
-        config: Mapping[str, Any] | None = None,
-        host: str = "registry.ollama.ai",
-    ) -> Path:
-        pairs = layers if isinstance(layers, list) else list(layers.items())
-        entries = [_blob(store, f"application/vnd.ollama.image.{kind}", data) for kind, data in pairs]
-        values = {"model_format": "gguf", "model_family": "llama"} if config is None else config
-        head = _blob(store, "application/vnd.docker.container.image.v1+json", json.dumps(values).encode())
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-            "config": head,
-            "layers": entries,
-        }
-        file = store / "manifests" / host / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(manifest), encoding="utf-8")
-        return file
-
-    return put
-
-
-def _blob(store: Path, media_type: str, data: bytes) -> dict[str, Any]:
-    digest = hashlib.sha256(data).hexdigest()
-    path = store / "blobs" / f"sha256-{digest}"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
+    """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into ~/.ollama/models."""
+    return partial(put_into_ollama, home / ".ollama" / "models")

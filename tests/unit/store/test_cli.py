@@ -17,7 +17,7 @@ from eaglecpp.cli import main
 from eaglecpp.cli.table import human_time
 from eaglecpp.human import human_bytes
 from helpers.hub_server import HubServer
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, files_of
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -176,7 +176,7 @@ def test_pull_offers_the_drafter_and_pulls_it(
     row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "its card")
     monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
     hub.add("user/tiny-GGUF", {"t-Q4_K_M.gguf": tiny.target.read_bytes()})
-    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()})
+    hub.add("maker/eagle3", files_of(tiny))
     code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
     assert (code, json.loads(out)["offered"]) == (0, "maker/eagle3")
     assert "get it: eaglecpp pull hf.co/user/tiny-GGUF:latest --draft auto" in err

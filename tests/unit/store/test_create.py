@@ -23,7 +23,7 @@ from helpers.hub_server import HubServer
 from helpers.lora import write_lora
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, rename_token
+from helpers.stores import OllamaModel, Tiny, files_of, rename_token
 
 
 def make(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
@@ -179,7 +179,7 @@ def test_a_drafter_that_is_nowhere(tiny: Tiny, stores: Stores) -> None:
 def test_a_drafter_may_be_on_the_hub(tiny: Tiny, stores: Stores, hub: HubServer) -> None:
     from eaglecpp.store.facts import read_facts
 
-    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir()})
+    hub.add("maker/eagle3", files_of(tiny))
     for reference, file_type in (("hf.co/maker/eagle3", "Q8_0"), ("hf.co/maker/eagle3:f16", "F16")):
         model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n")
         assert read_facts([_draft(model)]).file_type == file_type
@@ -194,39 +194,26 @@ def test_a_drafter_may_be_on_the_hub(tiny: Tiny, stores: Stores, hub: HubServer)
     assert [model.name.model for model in stores.models() if not model.is_drafter] == ["again", "m"]
 
 
-def test_an_adapter_becomes_a_layer(tiny: Tiny, stores: Stores, tmp_path: Path) -> None:
-    lora = tmp_path / "lora.gguf"
+def test_an_adapter_becomes_a_layer_if_it_fits(
+    tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
+) -> None:
+    lora, qwen, deep = (tmp_path / f"{name}.gguf" for name in ("lora", "qwen", "deep"))
     write_lora(lora, tiny.target)
+    write_lora(qwen, tiny.target, arch="qwen2")
+    write_lora(deep, tiny.target, only="blk.7.ffn_up.weight")
+    for adapter, target, text in (
+        (lora, tiny.other, r"\(4 x 64\) is for 64 outputs, the target's has 32"),
+        (qwen, tiny.target, "made for architecture 'qwen2', the target .* is 'llama'"),
+        (tiny.draft, tiny.target, r"expected a LoRA \(general\.type adapter\), found a model"),
+        (deep, tiny.other, r"blk\.7\.ffn_up.* is for a tensor that the target does not have"),
+    ):
+        with pytest.raises(MismatchError, match=text):
+            make(stores, f"FROM {target}\nADAPTER {adapter}\n")
+    assert stores.models() == [] and orphans(root) == []
     model = make(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
     assert kinds(model) == ["model", "adapter"]
     assert find_target("m").adapters == model.files("adapter")
     assert kinds(make(stores, "FROM m\n", "child")) == ["model", "adapter"]
-
-
-@pytest.mark.parametrize(
-    ("adapter", "target", "text"),
-    [
-        (
-            "lora",
-            "other",
-            r"'blk\.0\.ffn_down\.weight\.lora_b' \(4 x 64\) is for 64 outputs, the target's has 32",
-        ),
-        ("qwen", "target", "made for architecture 'qwen2', the target .* is 'llama'"),
-        ("draft", "target", r"expected a LoRA \(general\.type adapter\), found a model"),
-        ("deep", "other", r"blk\.7\.ffn_up.* is for a tensor that the target does not have"),
-    ],
-)
-def test_an_adapter_that_does_not_fit_is_refused(
-    adapter: str, target: str, text: str, tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
-) -> None:
-    files = {name: tmp_path / f"{name}.gguf" for name in ("lora", "qwen", "deep")} | {"draft": tiny.draft}
-    write_lora(files["lora"], tiny.target)
-    write_lora(files["qwen"], tiny.target, arch="qwen2")
-    write_lora(files["deep"], tiny.target, only="blk.7.ffn_up.weight")
-    with pytest.raises(MismatchError, match=text):
-        make(stores, f"FROM {getattr(tiny, target)}\nADAPTER {files[adapter]}\n")
-    assert stores.models() == []
-    assert orphans(root) == []
 
 
 def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Stores, root: Path) -> None:

@@ -6,11 +6,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import threading
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -26,33 +24,10 @@ from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.remote.reach import Session
 from helpers.clock import set_clock
+from helpers.hub_server import Answer, HubServer
 from helpers.stores import OllamaModel, Tiny
 
 pytestmark = pytest.mark.alone  # measures time
-
-Answer = Callable[[BaseHTTPRequestHandler], None]
-Server = tuple[str, list[Answer]]
-
-
-@pytest.fixture
-def server() -> Iterator[Server]:
-    """An address, and what answers there (the first entry of the list)."""
-    answers: list[Answer] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            pass
-
-        def do_GET(self) -> None:
-            answers[0](self)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        http.daemon_threads = True
-        thread = threading.Thread(target=http.serve_forever, args=(0.05,))
-        thread.start()
-        yield f"127.0.0.1:{http.server_address[1]}", answers
-        http.shutdown()
-        thread.join()
 
 
 def send(body: bytes, **headers: str) -> Answer:
@@ -76,23 +51,21 @@ def endless(request: BaseHTTPRequestHandler) -> None:
         pass
 
 
-def test_an_answer_is_not_longer_than_it_may_be(server: Server, stores: Stores, root: Path) -> None:
-    host, answers = server
-    answers.append(endless)
+def test_an_answer_is_not_longer_than_it_may_be(hub: HubServer, stores: Stores, root: Path) -> None:
+    hub.answer = endless
     with pytest.raises(DownloadError, match=f"expected at most {MAX_SMALL} bytes, but the server sent more"):
-        pull(ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
+        pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
     with Session() as session, pytest.raises(DownloadError, match="expected at most 10 bytes"):
-        fetch(session, root, remote_of(host, 10), silent)
+        fetch(session, root, remote_of(hub.host, 10), silent)
 
 
-def test_a_packed_answer_is_not_unpacked(server: Server, root: Path) -> None:
-    host, answers = server
-    answers.append(send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip"))
+def test_a_packed_answer_is_not_unpacked(hub: HubServer, root: Path) -> None:
+    hub.answer = send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
     with Session() as session:
         with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            get(session, f"http://{host}/x", "m", "")
+            get(session, f"http://{hub.host}/x", "m", "")
         with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            fetch(session, root, remote_of(host), silent)
+            fetch(session, root, remote_of(hub.host), silent)
 
 
 CONTENT = b"weights" * 1000
@@ -105,11 +78,10 @@ def remote_of(host: str, size: int = len(CONTENT)) -> Remote:
 
 @pytest.mark.parametrize("announced", [True, False])
 def test_a_file_shorter_than_listed_ends_the_download(
-    announced: bool, server: Server, root: Path, monkeypatch: pytest.MonkeyPatch
+    announced: bool, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At once where the server says how long it is, else after five tries, each of which is said."""
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
-    host, answers = server
     asked: list[str] = []
 
     def answer(request: BaseHTTPRequestHandler) -> None:
@@ -119,14 +91,14 @@ def test_a_file_shorter_than_listed_ends_the_download(
         else:
             send(CONTENT, **({"Content_Length": str(len(CONTENT))} if announced else {}))(request)
 
-    answers.append(answer)
+    hub.answer = answer
     steps: list[Status] = []
     listed = len(CONTENT) + 1000
     partial_path(root, DIGEST).parent.mkdir(parents=True)
     partial_path(root, DIGEST).write_bytes(b"of an earlier try")
     why = "as listed, the server has 7000" if announced else "given up after 5 tries"
     with Session() as session, pytest.raises(DownloadError, match=why):
-        fetch(session, root, remote_of(host, listed), steps.append)
+        fetch(session, root, remote_of(hub.host, listed), steps.append)
     assert len(asked) == (2 if announced else 5)
     said = [step.status.rpartition("; ")[2] for step in steps if "; try " in step.status]
     assert said == [f"try {n} of 5" for n in range(2, len(asked) + 1)]
@@ -134,30 +106,28 @@ def test_a_file_shorter_than_listed_ends_the_download(
 
 @pytest.mark.parametrize(("asked", "waits"), [("5", 5), ("86400", 60), ("soon", 0.5)])
 def test_a_server_cannot_make_it_wait_for_hours(
-    asked: str, waits: float, server: Server, root: Path, monkeypatch: pytest.MonkeyPatch
+    asked: str, waits: float, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waited: list[float] = []
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=waited.append)
-    host, answers = server
 
     def busy(request: BaseHTTPRequestHandler) -> None:
         request.send_response(503)
         request.send_header("Retry-After", asked)
         request.end_headers()
-        answers.insert(0, send(CONTENT))
+        hub.answer = send(CONTENT)
 
-    answers.append(busy)
+    hub.answer = busy
     with Session() as session:
-        assert fetch(session, root, remote_of(host), silent).read_bytes() == CONTENT
+        assert fetch(session, root, remote_of(hub.host), silent).read_bytes() == CONTENT
     assert waited == [waits]
 
 
 @pytest.mark.parametrize("where", ["headers", "body"])
 def test_a_manifest_that_trickles_is_given_up(
-    where: str, server: Server, monkeypatch: pytest.MonkeyPatch
+    where: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
-    host, answers = server
 
     def trickle(request: BaseHTTPRequestHandler) -> None:
         request.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"\r\n" if where == "body" else b""))
@@ -166,15 +136,14 @@ def test_a_manifest_that_trickles_is_given_up(
                 request.wfile.write(b"x")
                 time.sleep(0.05)
 
-    answers.append(trickle)
+    hub.answer = trickle
     before = time.monotonic()
     with pytest.raises(OfflineError, match="cannot reach"):
-        pull(ModelName.parse(f"http://{host}/library/m:1"), insecure=True)
+        pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
     assert time.monotonic() - before < 20
 
 
-def test_what_comes_with_a_redirect_is_not_read(server: Server, root: Path) -> None:
-    host, answers = server
+def test_what_comes_with_a_redirect_is_not_read(hub: HubServer, root: Path) -> None:
     all_read: list[bool] = []
 
     def redirect(request: BaseHTTPRequestHandler) -> None:
@@ -182,16 +151,16 @@ def test_what_comes_with_a_redirect_is_not_read(server: Server, root: Path) -> N
             send(CONTENT)(request)
             return
         request.send_response(307)
-        request.send_header("Location", f"http://{host}/y")
+        request.send_header("Location", f"http://{hub.host}/y")
         request.end_headers()
         with suppress(OSError):
             for _ in range(256):
                 request.wfile.write(bytes(1 << 20))
             all_read.append(True)
 
-    answers.append(redirect)
+    hub.answer = redirect
     with Session() as session:
-        assert fetch(session, root, remote_of(host), silent).read_bytes() == CONTENT
+        assert fetch(session, root, remote_of(hub.host), silent).read_bytes() == CONTENT
     assert not all_read
 
 
@@ -222,11 +191,10 @@ def test_a_redirect_stays_encrypted(
             get(session, "https://a.example/x", "m", "")
 
 
-def test_what_speaks_no_tls_is_not_asked_again(server: Server) -> None:
-    host, answers = server
-    answers.append(send(CONTENT))
+def test_what_speaks_no_tls_is_not_asked_again(hub: HubServer) -> None:
+    hub.answer = send(CONTENT)
     with Session() as session, pytest.raises(DownloadError, match="SSL"):
-        get(session, f"https://{host}/x", "m", "")
+        get(session, f"https://{hub.host}/x", "m", "")
 
 
 def test_stored_manifests_and_configs_have_a_limit_too(

@@ -28,6 +28,7 @@ def target(quant: str, *paths: str) -> list[str]:
         ("Q4_K_XL", ("m-UD-Q4_K_XL.gguf",), ["m-UD-Q4_K_XL.gguf"]),
         ("Q4_K", ("m-Q4_K_M.gguf", "m-Q4_K-imat.gguf"), ["m-Q4_K-imat.gguf"]),
         ("m-Q4_K_M", ("m-Q4_K_M.gguf",), ["m-Q4_K_M.gguf"]),
+        ("m-bf16.gguf", ("m-F16.gguf", "m-BF16.gguf"), ["m-BF16.gguf"]),
         ("Q8_0", ("mmproj-m-Q8_0.gguf", "eagle3-Q8_0.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
         (
             "Q8_0",

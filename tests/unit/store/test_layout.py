@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.modelfile import Modelfile
@@ -13,23 +17,37 @@ from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.create import create_model
-from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifest_path, manifests
+from eaglecpp.store.layout import (
+    blob_path,
+    child,
+    default_root,
+    find_manifest,
+    is_file_name,
+    manifest_path,
+    manifests,
+)
+from eaglecpp.store.remote.pull import pull
+from helpers.hub_server import HubServer
 from helpers.stores import OllamaModel, Tiny
 
 
 @pytest.mark.parametrize(
-    ("text", "path"),
+    ("text", "path", "shown"),
     [
-        ("llama3.2", "registry.ollama.ai/library/llama3.2/latest"),
-        ("me/m", "registry.ollama.ai/me/m/latest"),
-        ("hf.co/b/Llama-3.2-3B-GGUF:Q4_K_M", "hf.co/b/Llama-3.2-3B-GGUF/Q4_K_M"),
-        ("huggingface.co/u/r:file.gguf", "hf.co/u/r/file.gguf"),
-        ("ollama.com/library/m:t", "registry.ollama.ai/library/m/t"),
-        ("http://localhost:5000/ns/m:t", "localhost:5000/ns/m/t"),
+        ("llama3.2", "registry.ollama.ai/library/llama3.2/latest", "llama3.2:latest"),
+        ("me/m", "registry.ollama.ai/me/m/latest", "me/m:latest"),
+        ("x.gguf", "registry.ollama.ai/library/x.gguf/latest", "x.gguf:latest"),
+        ("qwen3:4b:local", "registry.ollama.ai/library/qwen3/4b", "qwen3:4b"),
+        ("hf.co/b/L-3B-GGUF:Q4_K_M", "hf.co/b/L-3B-GGUF/Q4_K_M", "hf.co/b/L-3B-GGUF:Q4_K_M"),
+        ("huggingface.co/u/r:file.gguf", "hf.co/u/r/file.gguf", "huggingface.co/u/r:file.gguf"),
+        ("ollama.com/library/m:t", "registry.ollama.ai/library/m/t", "ollama.com/library/m:t"),
+        ("localhost:5000/ns/m", "localhost:5000/ns/m/latest", "localhost:5000/ns/m:latest"),
+        ("http://localhost:5000/ns/m:t", "localhost:5000/ns/m/t", "http://localhost:5000/ns/m:t"),
     ],
 )
-def test_a_name_is_a_path_and_the_path_is_the_name(text: str, path: str, tmp_path: Path) -> None:
+def test_a_name_is_a_path_and_the_path_is_the_name(text: str, path: str, shown: str, tmp_path: Path) -> None:
     name = ModelName.parse(text)
+    assert str(name) == shown and ModelName.parse(shown) == name
     file = manifest_path(tmp_path, name)
     assert file == tmp_path / "manifests" / path
     file.parent.mkdir(parents=True)
@@ -93,3 +111,60 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
 def test_what_is_not_here_says_how_to_get_it(reference: str, text: str) -> None:
     with pytest.raises(ModelNotFoundError, match=text):
         find_target(reference)
+
+
+# Names that others give to files: bare names only, and nothing is ever written outside its folder
+
+BAD = [
+    "", ".", "..", "../x-00001-of-00002.gguf", "a/b", "/etc/passwd", "a\\b", "..\\..\\x", "C:x",
+    "x.gguf:stream", "nul", "CON.gguf", "com1.tar.gz", "LPT9 .txt", "x.", "x ", ".hidden", "x\0y", "x\ny",
+    "x" * 300, None, 7,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_bare_file_name_is_refused(name: Any, tmp_path: Path) -> None:
+    assert not is_file_name(name)
+    with pytest.raises(StoreError, match="bare name of a file"):
+        child(tmp_path, name)
+
+
+@given(st.text(alphabet=st.sampled_from("./\\:aC-\0 nulNUL1"), max_size=12))
+def test_a_child_is_never_outside_its_folder(name: str) -> None:
+    folder = Path("/some/folder")
+    if is_file_name(name):
+        assert child(folder, name).parent == folder
+        assert Path(name).name == name
+
+
+def hostile(hub: HubServer, tiny: Tiny, names: tuple[str, str]) -> str:
+    data = [("model", file.read_bytes()) for file in (tiny.target, tiny.draft)]
+    hub.publish("library/evil:1", data)
+    manifest = json.loads(hub.manifests["library/evil:1"])
+    for layer, name in zip(manifest["layers"], names, strict=True):
+        layer["name"] = name
+    hub.add_manifest("library/evil:1", manifest, {})
+    return f"http://{hub.host}/library/evil:1"
+
+
+@pytest.mark.parametrize("prefix", ["../../../../victim/", "{root}/", "..\\..\\victim\\", "C:"])
+def test_a_manifest_cannot_name_files_elsewhere(
+    prefix: str, hub: HubServer, tiny: Tiny, stores: Stores, home: Path
+) -> None:
+    victim = home / "victim"
+    victim.mkdir()
+    mine = victim / "x-00001-of-00002.gguf"
+    mine.write_bytes(b"precious")
+    stem = prefix.format(root=victim) + "x"
+    name = hostile(hub, tiny, (f"{stem}-00001-of-00002.gguf", f"{stem}-00002-of-00002.gguf"))
+    with pytest.raises(StoreError, match="name: expected the bare name of a file"):
+        pull(ModelName.parse(name), insecure=True)
+    assert mine.read_bytes() == b"precious"
+    assert [path for path in home.rglob("*") if path.suffix == ".gguf"] == [mine]
+
+
+def test_a_repository_of_the_hub_cannot_name_files_elsewhere(hub: HubServer, tiny: Tiny) -> None:
+    data = tiny.target.read_bytes()
+    hub.add("user/evil", {f"..\\..\\x-Q4_K_M-0000{i}-of-00002.gguf": data + bytes([i]) for i in (1, 2)})
+    with pytest.raises(StoreError, match="bare name of a file"):
+        pull(ModelName.parse("hf.co/user/evil:Q4_K_M"))

@@ -38,7 +38,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
             ("adapter", b"a LoRA"),
             ("projector", b"a projector"),
         ],
-        {"model_format": "", "renderer": "qwen3", "draft": {"architecture": "eagle3"}},
+        b'{"model_format":"","renderer":"qwen3","draft":{"architecture":"eagle3"}}',
     )
     resolved = find_target("LLaMA3.2:3B")
     assert resolved.name is not None
@@ -121,7 +121,7 @@ def test_a_blob_that_is_gone_or_cut_is_said_so(ollama: OllamaModel, tiny: Tiny, 
 def test_what_cannot_run_here_is_refused(
     layers: dict[str, bytes], config: dict[str, str], text: str, ollama: OllamaModel
 ) -> None:
-    ollama("library/llama3.2/3b", layers, config)
+    ollama("library/llama3.2/3b", layers, json.dumps(config).encode())
     with pytest.raises(UnsupportedError, match=text):
         find_target("llama3.2:3b")
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +13,16 @@ from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.fetch import fetch as find_or_fetch
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
-from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, StoreError, Stores
+from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.remote.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
-from helpers.hub_server import HubServer, digest_of, layer_entry
+from helpers.hub_server import HubServer, digest_of
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, put_into_cache
+from helpers.stores import OllamaModel, Tiny, files_of, put_into_cache
 
 REPO = "user/tiny-GGUF"
 
@@ -69,23 +68,6 @@ def test_a_model_of_the_hub(models: HubServer, stores: Stores, tiny: Tiny, root:
     digest = digest_of(tiny.target.read_bytes())
     bars = [step for step in steps if step.status == f"pulling {digest[7:19]}"]
     assert bars[-1] == Status(bars[0].status, digest, 1777472, 1777472, "tiny-Q4_K_M.gguf")
-
-
-@pytest.mark.parametrize(
-    ("tag", "suffix"),
-    [
-        ("", b""),  # Q4_K_M, unless another one is asked for
-        (":latest", b""),
-        (":q8_0", b"q8"),
-        (":F16", b"f16"),  # not BF16, which contains it
-        (":tiny-BF16.gguf", b"bf16"),
-    ],
-)
-def test_the_tag_says_which_file(
-    tag: str, suffix: bytes, models: HubServer, stores: Stores, tiny: Tiny
-) -> None:
-    fetch(stores, f"hf.co/{REPO}{tag}")
-    assert find_target(f"hf.co/{REPO}{tag}").target.read_bytes() == tiny.target.read_bytes() + suffix
 
 
 def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Path) -> None:
@@ -178,26 +160,28 @@ def test_a_private_repository_needs_the_token_and_the_storage_never_sees_it(
     assert "Bearer hf_secret" in {request.authorization for request in hub.log}
 
 
-def test_refusals_name_the_repository_and_what_to_do(hub: HubServer, stores: Stores, tiny: Tiny) -> None:
-    hub.add("meta/gated", {"m.gguf": tiny.target.read_bytes()}, gated=True)
-    with pytest.raises(DownloadError, match=r"meta/gated: access refused .403.*accept its terms"):
-        fetch(stores, "hf.co/meta/gated")
-    with pytest.raises(DownloadError, match=r"no/where: not found .404"):
-        fetch(stores, "hf.co/no/where")
-    hub.add("user/safetensors", {"config.json": b"{}", "model.safetensors": b"x" * 2000})
-    with pytest.raises(
-        DownloadError, match=r"it contains no GGUF model. If it is a drafter, name it with its target"
-    ):
-        fetch(stores, "hf.co/user/safetensors")
-    hub.add("user/odd", {"m.gguf": b"x" * 500})
-    with pytest.raises(DownloadError, match="the Hub gives no digest for it"):
-        fetch(stores, "hf.co/user/odd")
-    hub.add("user/one", {"m-Q8_0.gguf": b"x" * 5000})
-    with pytest.raises(DownloadError, match="no GGUF for 'Q2_K'; available: Q8_0"):
-        fetch(stores, "hf.co/user/one:Q2_K")
-    hub.add("user/empty", {"README.md": b""})
-    with pytest.raises(DownloadError, match="it contains no GGUF file"):
-        fetch(stores, "hf.co/user/empty")
+@pytest.mark.parametrize(
+    ("repo", "files", "message"),
+    [
+        ("no/where", None, r"no/where: not found .404"),
+        (
+            "user/safetensors",
+            {"config.json": b"{}", "model.safetensors": b"x" * 2000},
+            r"it contains no GGUF model. If it is a drafter, name it with its target",
+        ),
+        ("user/odd", {"m.gguf": b"x" * 500}, "the Hub gives no digest for it"),
+        ("user/one:Q2_K", {"m-Q8_0.gguf": b"x" * 5000}, "no GGUF for 'Q2_K'; available: Q8_0"),
+        ("user/empty", {"README.md": b""}, "it contains no GGUF file"),
+        ("meta/gated", {"m.gguf": b"x" * 5000}, r"meta/gated: access refused .403.*accept its terms"),
+    ],
+)
+def test_refusals_name_the_repository_and_what_to_do(
+    repo: str, files: dict[str, bytes] | None, message: str, hub: HubServer, stores: Stores
+) -> None:
+    if files is not None:
+        hub.add(repo.partition(":")[0], files, gated="gated" in repo)
+    with pytest.raises(DownloadError, match=message):
+        fetch(stores, f"hf.co/{repo}")
 
 
 def test_split_files_come_whole(
@@ -261,16 +245,8 @@ def test_a_cache_saves_the_download_and_is_checked(
 
 @pytest.fixture
 def registry(hub: HubServer, tiny: Tiny) -> HubServer:
-    target, config = tiny.target.read_bytes(), b'{"model_format":"gguf","model_family":"llama"}'
-    manifest = {
-        "schemaVersion": 2,
-        "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
-        "config": layer_entry("application/vnd.docker.container.image.v1+json", config),
-        "layers": [layer_entry("model", target), layer_entry("template", b"{{ .Prompt }}")],
-    }
-    blobs = {digest_of(data): data for data in (target, config, b"{{ .Prompt }}")}
-    hub.add_manifest("library/tiny:1b", manifest, blobs)
-    hub.add_manifest("secret/tiny:latest", manifest, blobs)
+    for name in ("library/tiny:1b", "secret/tiny:latest"):
+        hub.publish(name, {"model": tiny.target.read_bytes(), "template": b"{{ .Prompt }}"})
     return hub
 
 
@@ -283,24 +259,20 @@ def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Sto
 
 
 def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
-    host = registry.host
-    with pytest.raises(DownloadError, match=r"http is not encrypted; add --insecure"):
-        fetch(stores, f"http://{host}/library/tiny:1b")
-    with pytest.raises(DownloadError, match=r"not found \(404\).*manifests/none"):
-        fetch(stores, f"http://{host}/library/tiny:none", insecure=True)
-    with pytest.raises(DownloadError, match=r"access refused \(401\).*ollama pull"):
-        fetch(stores, f"http://{host}/secret/tiny", insecure=True)
-    mlx = {"layers": [layer_entry("tensor", b"x")], "config": {}}
-    registry.add_manifest("library/mlx:latest", mlx, {})
-    with pytest.raises(DownloadError, match="this is an MLX model"):
-        fetch(stores, f"http://{host}/library/mlx", insecure=True)
+    registry.publish("library/mlx:latest", {"tensor": b"x"})
     registry.manifests["library/odd:latest"] = b"<html>"
-    with pytest.raises(StoreError, match="expected JSON"):
-        fetch(stores, f"http://{host}/library/odd", insecure=True)
-    many = {"layers": [layer_entry("model", b"%d" % i) for i in range(1001)]}
-    registry.add_manifest("library/many:latest", many, {})
-    with pytest.raises(DownloadError, match="expected at most 1000 layers, found 1001"):
-        fetch(stores, f"http://{host}/library/many", insecure=True)
+    registry.publish("library/many:latest", [("model", b"%d" % i) for i in range(1001)])
+    for name, message in (
+        ("library/tiny:none", r"not found \(404\).*manifests/none"),
+        ("secret/tiny", r"access refused \(401\).*ollama pull"),
+        ("library/mlx", "this is an MLX model"),
+        ("library/odd", "expected JSON"),
+        ("library/many", "expected at most 1000 layers, found 1001"),
+    ):
+        with pytest.raises(EagleError, match=message):
+            fetch(stores, f"http://{registry.host}/{name}", insecure=True)
+    with pytest.raises(DownloadError, match=r"http is not encrypted; add --insecure"):
+        fetch(stores, f"http://{registry.host}/library/tiny:1b")
     assert registry.content_requests() == []
     assert stores.models() == []
 
@@ -317,15 +289,10 @@ def test_blobs_that_ollama_already_has_are_not_downloaded(
 # Drafters
 
 
-def checkpoint_files(tiny: Tiny) -> dict[str, bytes]:
-    files = {path.name: path.read_bytes() for path in tiny.checkpoint.iterdir() if path.is_file()}
-    return files | {"README.md": b"---\nlicense: mit\n---\n", "optimizer.bin": b"x" * 5000}
-
-
 def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     models: HubServer, stores: Stores, tiny: Tiny, root: Path
 ) -> None:
-    models.add("maker/tiny-eagle3", checkpoint_files(tiny))
+    models.add("maker/tiny-eagle3", files_of(tiny) | {"README.md": b"card", "optimizer.bin": b"x" * 5000})
     drafter = "hf.co/maker/tiny-eagle3"
     pulled = fetch(stores, f"hf.co/{REPO}:Q4_K_M", draft=drafter).model
     n_requests = len(models.content_requests())
@@ -399,12 +366,10 @@ def test_a_drafter_of_its_publisher_is_stored_once_and_replaced_by_a_newer_one(
     registry: HubServer, stores: Stores, tiny: Tiny, root: Path
 ) -> None:
     name = f"http://{registry.host}/library/tiny:1b"
-    plain = json.loads(registry.manifests["library/tiny:1b"])
     older, newer = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"newer"
 
     def publish(draft: bytes) -> None:
-        manifest = plain | {"layers": [*plain["layers"], layer_entry("draft", draft)]}
-        registry.add_manifest("library/tiny:1b", manifest, {digest_of(draft): draft})
+        registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes(), "draft": draft})
 
     def drafts(**options: Any) -> list[bytes]:
         model = fetch(stores, name, insecure=True, **options).model

@@ -15,11 +15,11 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, descri
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
-from eaglecpp.store.manifest import CONFIG, PRAGMAS
+from eaglecpp.store.manifest import PRAGMAS
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
-from helpers.hub_server import HubServer, layer_entry
+from helpers.hub_server import HubServer
 from helpers.opening import options_of
 from helpers.stores import OllamaModel, Tiny
 
@@ -55,15 +55,7 @@ def pulled(hub: HubServer, tiny: Tiny, stores: Stores) -> str:
         PRAGMAS: json.dumps([*HARMFUL, *HARMLESS]).encode(),
         "params": b'{"num_thread":512,"num_ctx":9000000,"top_k":7,"draft_num_predict":1000,"use_mmap":false}',
     }
-    config = b'{"model_format":"gguf"}'
-    manifest = {
-        "schemaVersion": 2,
-        "config": layer_entry(CONFIG, config),
-        "layers": [layer_entry(kind, data) for kind, data in contents.items()],
-    }
-    hub.add_manifest(
-        "library/evil:1", manifest, {layer_entry("x", d)["digest"]: d for d in (*contents.values(), config)}
-    )
+    hub.publish("library/evil:1", contents)
     pull(ModelName.parse(f"http://{hub.host}/library/evil:1"), insecure=True)
     return f"{hub.host}/library/evil:1"
 

@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Fetching before a model is opened or converted: `--draft auto` is the model's own drafter, that of its
+repository, the table's, or none; `convert` is handed local files, whatever was on the Hub.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eaglecpp.cli import main
+from eaglecpp.convert import read_keys
+from eaglecpp.convert.errors import ConvertError
+from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.fetch import fetch
+from eaglecpp.store import DownloadError, OfflineError
+from eaglecpp.store.drafters import KnownDrafter
+from helpers.hub_server import HubServer
+from helpers.stores import Tiny, files_of, put_into_cache
+
+REPO = "hf.co/user/tiny-GGUF"
+
+
+@pytest.fixture
+def known(hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> HubServer:
+    """A Hub with the target and, elsewhere, the checkpoint that the table names for it."""
+    row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "a test")
+    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
+    hub.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes()})
+    hub.add("maker/eagle3", files_of(tiny))
+    return hub
+
+
+def test_the_tables_drafter_is_fetched_and_converted_once(
+    known: HubServer, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = fetch(REPO, "auto").draft
+    assert first is not None and first.name.startswith("sha256-")
+    n_requests = len(known.content_requests())
+    assert fetch(REPO, "auto").draft == first
+    shutil.copy(tiny.target, tmp_path / "tiny-Q8_0.gguf")
+    assert fetch(str(tmp_path / "tiny-Q8_0.gguf"), "auto").draft == first  # a file is known by its name
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch(REPO, "auto").draft == first
+    assert len(known.content_requests()) == n_requests
+
+
+def test_the_drafter_beside_the_target_overrides_the_tables(
+    known: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tiny.draft.read_bytes()
+    known.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes(), "eagle3-F32.gguf": data})
+    draft = fetch(REPO, "auto").draft
+    assert draft is not None and draft.read_bytes() == data
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert fetch(REPO, "auto").draft == draft
+
+
+def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_model_running(
+    known: HubServer, tiny: Tiny, tmp_path: Path
+) -> None:
+    shutil.copy(tiny.other, tmp_path / "tiny.gguf")
+    found = fetch(str(tmp_path / "tiny.gguf"), "auto")
+    assert found.draft is None
+    assert found.notices[0].startswith("running without a drafter: target")
+    with pytest.raises(ConvertError, match="hidden size"):
+        fetch(str(tmp_path / "tiny.gguf"), "hf.co/maker/eagle3")
+    del known.repos["maker/eagle3"]
+    found = fetch(REPO, "auto")
+    assert found.draft is None
+    assert found.notices[0].startswith("running without a drafter: maker/eagle3")
+
+
+@pytest.fixture
+def maker(hub: HubServer, tiny: Tiny) -> HubServer:
+    """A Hub with the tiny drafter's checkpoint."""
+    hub.add("maker/draft", files_of(tiny))
+    return hub
+
+
+def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
+    maker: HubServer, tiny: Tiny, tmp_path: Path
+) -> None:
+    for name in ("one.gguf", "two.gguf"):
+        out = tmp_path / name
+        assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
+        assert read_keys(out)["eaglecpp.source"] == "maker/draft"
+    assert len(maker.content_requests()) == 1, "what was downloaded once is not downloaded again"
+
+
+@pytest.mark.parametrize("refused", [("symlink",), ("symlink", "link")])
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_system_that_makes_no_links_converts_too(
+    refused: tuple[str, ...],
+    is_cached: bool,
+    maker: HubServer,
+    tiny: Tiny,
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Windows: `symlink` for ordinary users, `link` between two drives."""
+
+    def refuse(*args: object, **options: object) -> None:
+        raise OSError(22, "A required privilege is not held by the client", "x", 1314)
+
+    if is_cached:
+        put_into_cache(home, "maker/draft", files_of(tiny))
+    for name in refused:
+        monkeypatch.setattr(os, name, refuse)
+    with local_checkpoint("hf.co/maker/draft") as found:
+        assert {name: (found.path / name).read_bytes() for name in files_of(tiny)} == files_of(tiny)
+
+
+def test_what_cannot_be_had_is_said(
+    maker: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["convert", "maker/draft", "--target", str(tiny.target)]) == 1
+    assert "hf.co/maker/draft" in capsys.readouterr().err
+    maker.add("maker/empty", {"README.md": b"nothing"})
+    with pytest.raises(DownloadError, match="it contains no drafter"), local_checkpoint("hf.co/maker/empty"):
+        pass
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="offline mode"), local_checkpoint("hf.co/maker/draft"):
+        pass
