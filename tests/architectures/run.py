@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -44,8 +44,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.errors import EagleError
-from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape
+from helpers.tiny_split import Tensors, rewrite
 
 STRATEGIES = ("chain:3", "tree:k=2,depth=3,nodes=6", "auto")
 HEAD_STRATEGIES = ("chain:2", "tree:k=2,depth=2,nodes=4", "auto")
@@ -208,7 +208,7 @@ def make_predictable(path: Path) -> None:
             values = field.contents()
             of_head = 0 if "recurrent" in key else max(values)
             fields[field.name] = values + [of_head] * (n_blocks - len(values))
-    write_like(reader, path.with_suffix(".tmp"), weights, fields)
+    write_like(path, path.with_suffix(".tmp"), lambda t: (t.clear(), t.update(weights)), fields)
     path.with_suffix(".tmp").replace(path)
 
 
@@ -226,16 +226,18 @@ def mutations(models: list[Path]) -> int:
     """Each in a process of its own, which llama.cpp could end."""
     n_bad = 0
     for path in models:
-        reader = gguf.GGUFReader(path)
-        weights = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-        heads = head_blocks(weights)
-        names = [name for name in weights if name.startswith(heads)] if heads else one_of_each_kind(weights)
+        every = [tensor.name for tensor in gguf.GGUFReader(path).tensors]
+        heads = head_blocks(every)
+        names = [name for name in every if name.startswith(heads)] if heads else one_of_each_kind(every)
         for name, halved in itertools.product(names, (False, True)):
-            others = {other: data for other, data in weights.items() if other != name}
-            if halved:
-                others[name] = weights[name].astype(np.float16)
+
+            def change(tensors: Tensors, name: str = name, halved: bool = halved) -> None:
+                data = tensors.pop(name)
+                if halved:
+                    tensors[name] = data.astype(np.float16)
+
             with tempfile.TemporaryDirectory() as folder:
-                write_like(reader, Path(folder) / path.name, others)
+                write_like(path, Path(folder) / path.name, change)
                 command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name), "mtp" if heads else ""]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             n_bad += done.returncode != 0
@@ -250,43 +252,23 @@ def one_of_each_kind(names: Iterable[str]) -> list[str]:
 
 
 def write_like(
-    reader: gguf.GGUFReader,
-    out: Path,
-    weights: dict[str, np.ndarray],
-    fields: dict[str, list[int]] | None = None,
+    path: Path, out: Path, change: Callable[[Tensors], object], fields: dict[str, list[int]] | None = None
 ) -> None:
     """A file with other weights, and other values of some keys."""
-    writer = gguf.GGUFWriter(out, architecture(reader))
-    for field in reader.fields.values():
-        if field.name.startswith("GGUF.") or field.name == "general.architecture":
-            continue
-        if field.name == "glm4moe.rope.dimension_sections":  # of models that see, whose heads llama.cpp lacks
-            continue
-        value = (fields or {}).get(field.name, field.contents())
-        kind, *inner = field.types
-        if kind != gguf.GGUFValueType.ARRAY or value:
-            writer.add_key_value(field.name, value, kind, inner[-1] if inner else None)
-    for name, data in weights.items():
-        writer.add_tensor(name, data)
-    finish(writer)
+    of_seeing = "glm4moe.rope.dimension_sections"  # models that see, whose heads llama.cpp lacks
+    rewrite(path, out, change, {of_seeing: None, **(fields or {})})
 
 
 def head_file(target: Path, folder: Path) -> Path:
     """The heads of a model, with embeddings and output."""
-    reader = gguf.GGUFReader(target)
-    weights = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
-    heads = head_blocks(weights)
-    out = folder / "heads.gguf"
-    write_like(
-        reader,
-        out,
-        {
-            name: data
-            for name, data in weights.items()
-            if not name.startswith("blk.") or name.startswith(heads)
-        },
-    )
-    return out
+
+    def without_blocks(tensors: Tensors) -> None:
+        heads = head_blocks(tensors)
+        for name in [n for n in tensors if n.startswith("blk.") and not n.startswith(heads)]:
+            del tensors[name]
+
+    write_like(target, folder / "heads.gguf", without_blocks)
+    return folder / "heads.gguf"
 
 
 def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:

@@ -131,7 +131,7 @@ def test_ctrl_c_saves_and_resume_goes_on(
     assert stopped["reason"] == "stopped" and stopped["gguf"] is None and stopped["steps"] >= 5
 
     other = cli(*train_args(models, texts, out, "--steps", 10, "--resume", "--loss", "lk"))
-    assert other.returncode == 1 and "loss: the stored run has None, this one 'lk'" in other.stderr
+    assert other.returncode == 1 and "loss: the stored run has 'cross-entropy', this one 'lk'" in other.stderr
     steps = stopped["steps"] + 3
     resumed = result_of(cli(*train_args(models, texts, out, "--steps", steps, "--eval-steps", 5, "--resume")))
     assert resumed["steps"] == steps

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import gguf
 
-from helpers.gguf_writer import finish
 from helpers.http_server import DRAFT, TARGET
-from helpers.tiny_split import copy_keys
+from helpers.tiny_split import rewrite
 
 __all__ = ["TOKENS", "write_infill_pair"]
 
@@ -23,20 +22,12 @@ def write_infill_pair(folder: Path, n_tokens: int = len(TOKENS)) -> tuple[Path, 
 
 
 def _written(source: Path, folder: Path, tokens: tuple[str, ...]) -> Path:
-    reader, path, n = gguf.GGUFReader(source), folder / source.name, len(tokens)
-    control = int(gguf.TokenType.CONTROL)
+    reader, n = gguf.GGUFReader(source), len(tokens)
     kept = {
         name: reader.fields[f"tokenizer.ggml.{name}"].contents()[:-n]
         for name in ("tokens", "token_type", "merges")
     }
-    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
-    changed = {
-        "tokenizer.ggml.tokens": [*kept["tokens"], *tokens],
-        "tokenizer.ggml.token_type": [*kept["token_type"], *[control] * n],
-        "tokenizer.ggml.merges": kept["merges"],
-    }
-    copy_keys(reader, writer, changed)
-    for tensor in reader.tensors:
-        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
-    finish(writer)
-    return path
+    kept["tokens"] += tokens
+    kept["token_type"] += [int(gguf.TokenType.CONTROL)] * n
+    changed = {f"tokenizer.ggml.{name}": values for name, values in kept.items()}
+    return rewrite(source, folder / source.name, changed=changed)

@@ -47,13 +47,19 @@ def copy_keys(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """All keys; changed: with these values instead, None = left out; names: with these names instead."""
-    for name, entry in reader.fields.items():
-        value = changed.get(name, entry.contents())
-        if name.startswith("GGUF.") or name == "general.architecture" or value is None:
+    """All keys; changed: with these values instead, or added, None = left out; names: with these names
+    instead.
+    """
+    kept = {name: entry.contents() for name, entry in reader.fields.items() if not name.startswith("GGUF.")}
+    for name, value in (kept | dict(changed)).items():
+        if name == "general.architecture" or value is None or value == []:
             continue
-        sub_type = entry.types[1] if len(entry.types) > 1 else None
-        writer.add_key_value(names.get(name, name), value, entry.types[0], sub_type)
+        if type(value) is type(kept.get(name)):
+            kind, *inner = reader.fields[name].types
+        else:
+            kind, inner = gguf.GGUFValueType.get_type(value), []
+            kind = gguf.GGUFValueType.UINT32 if kind is gguf.GGUFValueType.INT32 else kind
+        writer.add_key_value(names.get(name, name), value, kind, inner[-1] if inner else None)
 
 
 def rewrite(
@@ -63,13 +69,18 @@ def rewrite(
     changed: Mapping[str, Any] = MappingProxyType({}),
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> Path:
-    """An F32 file again. change: is given its tensors; changed, names: of keys, see `copy_keys`."""
+    """A file again. change: is given its tensors, as they lie there; changed, names: of keys, see
+    `copy_keys`.
+    """
     reader = gguf.GGUFReader(file)
     writer = gguf.GGUFWriter(out, str(reader.fields["general.architecture"].contents()))
     copy_keys(reader, writer, changed, names)
-    tensors: Tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    before = {tensor.name: tensor for tensor in reader.tensors}
+    tensors: Tensors = {name: np.array(tensor.data) for name, tensor in before.items()}
+    same = dict(tensors)
     change(tensors)
     for name, data in tensors.items():
-        writer.add_tensor(name, data)
+        kind = before[name].tensor_type if data is same.get(name) else None
+        writer.add_tensor(name, np.ascontiguousarray(data), raw_dtype=kind)
     finish(writer)
     return out

@@ -7,7 +7,6 @@ import json
 from importlib.util import find_spec
 from pathlib import Path
 
-import gguf
 import pytest
 from click.testing import CliRunner, Result
 
@@ -15,6 +14,7 @@ from eaglecpp.cli import group
 from eaglecpp.convert.dialects import DIALECTS
 from eaglecpp.store.drafters import known_drafters
 from helpers.tiny import make_target
+from helpers.tiny_split import rewrite
 
 
 @pytest.fixture(autouse=True)
@@ -60,17 +60,8 @@ def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: 
 
 
 def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
-    plain = make_target(tmp_path).gguf
-    reader, path = gguf.GGUFReader(plain), tmp_path / "my-tune.gguf"
-    writer = gguf.GGUFWriter(path, "llama")
-    for name, field in reader.fields.items():
-        if not name.startswith("GGUF.") and name not in ("general.architecture", "general.name"):
-            sub = field.types[1] if len(field.types) > 1 else None
-            writer.add_key_value(name, field.contents(), field.types[0], sub_type=sub)
-    writer.add_key_value("general.base_model.0.name", "Qwen3 8B", gguf.GGUFValueType.STRING)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.close()
+    changed = {"general.name": None, "general.base_model.0.name": "Qwen3 8B"}
+    path = rewrite(make_target(tmp_path).gguf, tmp_path / "my-tune.gguf", changed=changed)
     done = run(str(path))
     assert "made for Qwen/Qwen3-8B, which this model was made from" in done.stderr
     assert "The planner measures this" in done.stderr

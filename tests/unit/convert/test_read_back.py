@@ -9,16 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from eaglecpp.convert import ConvertReport, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
-from helpers.gguf_writer import finish
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
+from helpers.tiny_split import rewrite
 
 Convert = Callable[..., ConvertReport]
 SOURCE = (
@@ -147,13 +146,13 @@ def test_a_files_own_word_is_checked(
     key: str, value: Any, message: str, convert: Convert, tmp_path: Path
 ) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(fc_norm=True))).out
-    refused(rewritten(path, tmp_path / "changed.gguf", {key: value}), message, convert)
+    refused(rewrite(path, tmp_path / "changed.gguf", changed={key: value}), message, convert)
 
 
 def test_a_tokenizer_that_is_no_list(convert: Convert, tmp_path: Path) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(fc_norm=True))).out
     changes = {"eagle31.vocab_size": None, "tokenizer.ggml.tokens": 7}
-    refused(rewritten(path, tmp_path / "changed.gguf", changes), "tokens: expected a list", convert)
+    refused(rewrite(path, tmp_path / "changed.gguf", changed=changes), "tokens: expected a list", convert)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int32, np.float64])
@@ -161,7 +160,9 @@ def test_a_tokenizer_that_is_no_list(convert: Convert, tmp_path: Path) -> None:
 def test_weights_of_a_type_that_holds_none(name: str, dtype: Any, convert: Convert, tmp_path: Path) -> None:
     """ggml has no conversion for these; calling it anyway would end the process."""
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(fc_norm=True))).out
-    changed = rewritten(path, tmp_path / "changed.gguf", {}, {name: lambda values: values.astype(dtype)})
+    changed = rewrite(
+        path, tmp_path / "changed.gguf", lambda tensors: tensors.update({name: tensors[name].astype(dtype)})
+    )
     refused(changed, f"tensor {name}: .* does not turn this type into floats", convert)
 
 
@@ -183,7 +184,11 @@ def test_a_vocabulary_map_that_is_none(
     change: Callable[[Any], Any], message: str, convert: Convert, tmp_path: Path
 ) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape(fc_norm=True))).out
-    refused(rewritten(path, tmp_path / "changed.gguf", {}, {"d2t": change}), message, convert)
+    refused(
+        rewrite(path, tmp_path / "changed.gguf", lambda tensors: tensors.update(d2t=change(tensors["d2t"]))),
+        message,
+        convert,
+    )
 
 
 def refused(path: Path, message: str, convert: Convert) -> None:
@@ -197,7 +202,9 @@ def refused(path: Path, message: str, convert: Convert) -> None:
 def test_a_copy_keeps_licence_author_and_name(convert: Convert, tmp_path: Path) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
     said = {"general.license": "apache-2.0", "general.author": "somebody", "general.name": "Drafter"}
-    again = convert(rewritten(path, tmp_path / "d-F32.gguf", said), out=tmp_path / "d-Q8_0.gguf", type="Q8_0")
+    again = convert(
+        rewrite(path, tmp_path / "d-F32.gguf", changed=said), out=tmp_path / "d-Q8_0.gguf", type="Q8_0"
+    )
     file = read_gguf(again.out)
     assert {key: file.text(key, "") for key in said} == said
     assert file.text("eaglecpp.source", "") == "d"
@@ -207,14 +214,14 @@ def test_a_copy_keeps_licence_author_and_name(convert: Convert, tmp_path: Path) 
 def test_numbers_keep_all_digits_of_their_type(convert: Convert, tmp_path: Path) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
     theta = float(np.float32(2804339835.0))
-    changed = rewritten(path, tmp_path / "changed.gguf", {"eagle3.rope.freq_base": theta})
+    changed = rewrite(path, tmp_path / "changed.gguf", changed={"eagle3.rope.freq_base": theta})
     assert read_gguf(convert(changed, out=tmp_path / "again.gguf").out).get("eagle3.rope.freq_base") == theta
 
 
 def test_a_file_of_llama_cpps_converter_lacks_optional_keys(convert: Convert, tmp_path: Path) -> None:
     path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
     optional = ("vocab_size", "attention.key_length", "rope.dimension_count", "norm_before_fc")
-    changed = rewritten(path, tmp_path / "changed.gguf", {f"eagle3.{key}": None for key in optional})
+    changed = rewrite(path, tmp_path / "changed.gguf", changed={f"eagle3.{key}": None for key in optional})
     assert contents(convert(changed, out=tmp_path / "again.gguf").out) == contents(path)
 
 
@@ -225,30 +232,3 @@ def test_a_truncated_file(convert: Convert, tmp_path: Path) -> None:
         short.write_bytes(path.read_bytes()[:keep])
         with pytest.raises(EagleError, match=r"short\.gguf"):
             convert(short, out=tmp_path / "again.gguf")
-
-
-def rewritten(
-    path: Path, out: Path, changes: dict[str, Any], tensors: dict[str, Callable[[Any], Any]] | None = None
-) -> Path:
-    """The same file with other values of some keys (None = without the key) and other tensors."""
-    reader = gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(out, reader.fields["general.architecture"].contents())
-    values = {name: field.contents() for name, field in reader.fields.items()} | changes
-    for name, value in values.items():
-        if name.startswith("GGUF.") or name == "general.architecture" or value is None:
-            continue
-        kind = gguf.GGUFValueType.get_type(value)
-        if name in reader.fields and name not in changes:
-            kind = reader.fields[name].types[0]
-        if kind is gguf.GGUFValueType.ARRAY:
-            writer.add_array(name, value)
-        else:
-            kind = gguf.GGUFValueType.UINT32 if kind is gguf.GGUFValueType.INT32 else kind
-            writer.add_key_value(name, value, kind)
-    for tensor in reader.tensors:
-        if change := (tensors or {}).get(tensor.name):
-            writer.add_tensor(tensor.name, np.ascontiguousarray(change(np.array(tensor.data))))
-        else:
-            writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
-    finish(writer)
-    return out
