@@ -10,7 +10,7 @@ import gguf
 import numpy as np
 
 from helpers.gguf_writer import finish
-from helpers.tiny import TargetSpec, gguf_tensors, target_weights
+from helpers.tiny import TargetSpec, add_sizes, gguf_tensors, target_weights
 from helpers.tiny_tokenizer import Tokenizer, byte_symbols, tiny_tokenizer
 
 __all__ = ["EVIL", "raw_controls", "write_hostile_target"]
@@ -40,20 +40,9 @@ def write_hostile_target(path: Path, architecture: str = "llama", template: str 
         writer.add_string(f"general.{name}", EVIL)
     writer.add_string(f"evil.{EVIL}", "a key")
     writer.add_array("general.tags", [EVIL, EVIL])
-    for key, value in (
-        ("context_length", spec.n_ctx),
-        ("embedding_length", spec.n_embd),
-        ("block_count", spec.n_layers),
-        ("feed_forward_length", spec.n_ff),
-        ("attention.head_count", spec.n_heads),
-        ("attention.head_count_kv", spec.n_kv_heads),
-        ("attention.key_length", spec.head_dim),
-        ("attention.value_length", spec.head_dim),
-        ("rope.dimension_count", spec.head_dim),
-        ("vocab_size", len(tokenizer.tokens)),
-    ):
-        writer.add_uint32(f"{architecture}.{key}", value)
-    writer.add_float32(f"{architecture}.attention.layer_norm_rms_epsilon", 1e-5)
+    add_sizes(writer, spec, len(tokenizer.tokens))
+    writer.add_head_count_kv(spec.n_kv_heads)
+    writer.add_rope_dimension_count(spec.head_dim)
     tokenizer.add_to(writer, with_template=template is None)
     if template is not None:
         writer.add_chat_template(template)

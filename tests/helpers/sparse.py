@@ -5,17 +5,21 @@ mode, which computes nothing; what such a model costs in waits and bytes is what
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
+from helpers.tiny import TargetSpec, add_sizes
+
 __all__ = ["N_LAYERS", "N_VOCAB", "N_VOCAB_DRAFT", "WIDTH", "write_drafter", "write_target"]
 
 WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
 N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
 LAYERS = [2, 16, 29]
+SPEC = TargetSpec("llama", N_LAYERS, WIDTH, N_HEADS, N_KV_HEADS, HEAD, N_FF, n_ctx=8192)
 F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
 
 
@@ -66,24 +70,11 @@ def _layer(name: str, n_in: int) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _sizes(writer: GGUFWriter, n_layers: int) -> None:
-    writer.add_context_length(8192)
-    writer.add_embedding_length(WIDTH)
-    writer.add_block_count(n_layers)
-    writer.add_feed_forward_length(N_FF)
-    writer.add_head_count(N_HEADS)
-    writer.add_head_count_kv(N_KV_HEADS)
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(500000.0)
-    writer.add_vocab_size(N_VOCAB)
-
-
 def write_target(path: Path) -> None:
     """An 8B target of the llama architecture."""
     writer = GGUFWriter(path, "llama")
-    _sizes(writer, N_LAYERS)
+    add_sizes(writer, SPEC, N_VOCAB)
+    writer.add_head_count_kv(N_KV_HEADS)
     writer.add_rope_dimension_count(HEAD)
     _tokenizer(writer)
     tensors: dict[str, tuple[int, ...]] = {
@@ -99,7 +90,8 @@ def write_target(path: Path) -> None:
 def write_drafter(path: Path) -> None:
     """An EAGLE-3 drafter for it, with the target's embeddings and a vocabulary of its own."""
     writer = GGUFWriter(path, "eagle3")
-    _sizes(writer, 1)
+    add_sizes(writer, replace(SPEC, n_layers=1), N_VOCAB)
+    writer.add_head_count_kv(N_KV_HEADS)
     writer.add_array("eagle3.target_layers", LAYERS)
     writer.add_uint32("eagle3.target_hidden_size", WIDTH)
     _tokenizer(writer)

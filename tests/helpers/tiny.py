@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +219,23 @@ def _stored(value: Array, kind: gguf.GGMLQuantizationType) -> NDArray[Any]:
     return quantize_rows(np.ascontiguousarray(value, np.float32), kind)
 
 
+def add_sizes(
+    writer: gguf.GGUFWriter, spec: TargetSpec, n_vocab: int, lengths: tuple[int, int] | None = None
+) -> None:
+    """What every architecture has. lengths: of keys and values, where they are not those of heads."""
+    n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
+    writer.add_context_length(spec.n_ctx)
+    writer.add_embedding_length(spec.n_embd)
+    writer.add_block_count(spec.n_layers)
+    writer.add_feed_forward_length(spec.n_ff)
+    writer.add_head_count(spec.n_heads)
+    writer.add_key_length(n_key)
+    writer.add_value_length(n_value)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(n_vocab)
+
+
 def write_gguf(
     path: Path,
     spec: TargetSpec,
@@ -234,18 +251,9 @@ def write_gguf(
     arch = arch or spec.arch
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"tiny-{spec.arch}")
-    writer.add_context_length(spec.n_ctx)
-    writer.add_embedding_length(spec.n_embd)
-    writer.add_block_count(spec.n_layers)
-    writer.add_feed_forward_length(spec.n_ff)
-    writer.add_head_count(spec.n_heads)
+    add_sizes(writer, spec, len(tokenizer.tokens))
     writer.add_head_count_kv(spec.n_kv_heads)
-    writer.add_key_length(spec.head_dim)
-    writer.add_value_length(spec.head_dim)
     writer.add_rope_dimension_count(spec.head_dim)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(tokenizer.tokens))
     writer.add_file_type(int(gguf.LlamaFileType[f"MOSTLY_{dtype}" if dtype != "F32" else "ALL_F32"]))
     tokenizer.add_to(writer, spec.chat_template)
     for key, setting in (settings or {}).items():
@@ -403,19 +411,22 @@ def make_pair(
     target = make_target(directory, spec, dtype)
     if kind in ("eagle1", "deepspec"):
         return (make_eagle1 if kind == "eagle1" else make_deepspec)(directory, target)
+    return make_eagle3(directory / f"draft-{kind}", target, new=kind == "eagle31")
+
+
+def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
+    """EAGLE-3 for a target of any architecture, or EAGLE 3.1."""
     spec, tokenizer = target.spec, tiny_tokenizer()
     layers = [2, spec.n_layers // 2, spec.n_layers - 3]
     plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
-    new = kind == "eagle31"
     weights: dict[str, Any] = dict(copying_drafter(target, layers, plain))
     if new:
         # fc_norm scales each feature to rms 1; they are near that, so the same fc serves
         weights |= {f"fc_norm.{i}.weight": np.ones(spec.n_embd, np.float32) for i in range(len(layers))}
     weights["d2t"] = np.array(plain) - np.arange(len(plain))
     weights["t2d"] = np.isin(np.arange(target.n_vocab), plain)
-    config = spec.config(target.n_vocab) | {
+    config = replace(spec, arch="llama").config(target.n_vocab) | {
         "architectures": ["LlamaForCausalLMEagle3"],
-        "model_type": "llama",
         "num_hidden_layers": 1,
         "intermediate_size": 2 * spec.n_embd,
         "draft_vocab_size": len(plain),
@@ -424,7 +435,7 @@ def make_pair(
     }
     if new:
         config |= {"fc_norm": True, "norm_output": True}
-    return Pair(target, write_checkpoint(directory / f"draft-{kind}", config, weights), layers)
+    return Pair(target, write_checkpoint(folder, config, weights), layers)
 
 
 def prompt_ids(n_tokens: int, seed: int = 1) -> list[int]:

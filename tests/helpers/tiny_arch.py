@@ -21,8 +21,15 @@ import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
 from helpers.gguf_writer import finish
-from helpers.tiny import GGUF_NAMES, Pair, TargetSpec, TinyTarget, Weights, copying_drafter, target_weights
-from helpers.tiny import write_checkpoint as write_weights
+from helpers.tiny import (
+    TargetSpec,
+    TinyTarget,
+    Weights,
+    add_sizes,
+    gguf_tensors,
+    make_eagle3,
+    target_weights,
+)
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
@@ -74,7 +81,7 @@ def make_windowed(directory: Path) -> ArchPair:
         writer.add_head_count_kv(spec.n_kv_heads)
 
     def tensors(weights: Weights) -> Weights:
-        out = _renamed(weights)
+        out = gguf_tensors(spec, weights)
         # the graph multiplies the embedding by sqrt(n_embd) and norms what a block adds
         out["token_embd.weight"] = weights["model.embed_tokens.weight"] / spec.n_embd**0.5
         small = np.full(spec.n_embd, spec.mixing / spec.n_layers**0.5, np.float32)
@@ -96,7 +103,7 @@ def make_hybrid(directory: Path) -> ArchPair:
 
     def tensors(weights: Weights) -> Weights:
         rng, width = np.random.default_rng(spec.seed + 7), spec.n_embd
-        out = _renamed(weights)
+        out = gguf_tensors(spec, weights)
         out["token_embd_norm.weight"] = out.pop("output_norm.weight")
         for i in range(spec.n_layers):
             if i in _ATTENTION_LAYERS:
@@ -142,7 +149,7 @@ def make_latent(directory: Path, *, chat_template: bool = False) -> ArchPair:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
 
     def tensors(weights: Weights) -> Weights:
-        out = {n: v for n, v in _renamed(weights).items() if "attn_" not in n or "norm" in n}
+        out = {n: v for n, v in gguf_tensors(spec, weights).items() if "attn_" not in n or "norm" in n}
         return {n: v for n, v in out.items() if ".ffn_" not in n or "norm" in n} | _latent_tensors(spec)
 
     return _make(directory, spec, keys, tensors, cached)
@@ -218,7 +225,7 @@ def make_mixture(directory: Path) -> ArchPair:
 
     def tensors(weights: Weights) -> Weights:
         rng, width = np.random.default_rng(spec.seed + 9), spec.n_embd
-        out = _renamed(weights)
+        out = gguf_tensors(spec, weights)
         for i in range(spec.n_layers):
             out |= _unit_norms(i, spec.head_dim)
             router = rng.normal(0.0, 2.0 / width**0.5, (N_EXPERTS, width))
@@ -262,7 +269,7 @@ def _write_with_head(
     tokenizer = tiny_tokenizer()
     n_heads = 2 if arch == "hy_v3" else 1
     n_blocks = spec.n_layers + n_heads
-    out = _renamed(target_weights(replace(spec, n_layers=n_blocks), tokenizer))
+    out = gguf_tensors(spec, target_weights(replace(spec, n_layers=n_blocks), tokenizer))
     rng, width = np.random.default_rng(spec.seed + 11), spec.n_embd
     for i in range(n_blocks):
         if arch != "hy_v3":
@@ -299,7 +306,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
     spec = TargetSpec(arch="gemma4")
     tokenizer = tiny_tokenizer()
     rng, width, n_vocab = np.random.default_rng(spec.seed + 12), spec.n_embd, len(tokenizer.tokens)
-    out = _renamed(target_weights(spec, tokenizer))
+    out = gguf_tensors(spec, target_weights(spec, tokenizer))
     _add_gemma_norms(out, spec.n_layers, width, spec.head_dim)
     target, assistant = directory / "target-gemma4.gguf", directory / "assistant-gemma4.gguf"
 
@@ -318,7 +325,7 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
 
     _write(target, spec, tokenizer, lambda writer: keys(writer, spec.n_layers), out)
     small = replace(spec, arch="gemma4-assistant", n_layers=2, n_embd=2 * width, **sizes)
-    own = _renamed(target_weights(small, tokenizer))
+    own = gguf_tensors(small, target_weights(small, tokenizer))
     _add_gemma_norms(own, small.n_layers, small.n_embd, small.head_dim)
     for i in range(small.n_layers):
         for name in ("attn_k", "attn_v", "attn_k_norm"):
@@ -434,7 +441,7 @@ def make_recurrent(directory: Path) -> ArchPair:
         writer.add_ssm_time_step_rank(_RANK)
 
     def tensors(weights: Weights) -> Weights:
-        rng, renamed = np.random.default_rng(spec.seed + 8), _renamed(weights)
+        rng, renamed = np.random.default_rng(spec.seed + 8), gguf_tensors(spec, weights)
         out = {name: value for name, value in renamed.items() if not name.startswith("blk.")}
         for i in range(spec.n_layers):
             added = spec.mixing / spec.n_layers**0.5
@@ -470,7 +477,7 @@ def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_sta
         writer.add_ssm_time_step_rank(_N_SSM_HEADS)
 
     def tensors(weights: Weights) -> Weights:
-        rng, out = np.random.default_rng(spec.seed + 8), _renamed(weights)
+        rng, out = np.random.default_rng(spec.seed + 8), gguf_tensors(spec, weights)
         for i in range(spec.n_layers):
             if i in _ATTENTION_LAYERS:
                 continue
@@ -504,45 +511,10 @@ def _make(
     weights = target_weights(spec, tokenizer)
     target = directory / f"target-{spec.arch}.gguf"
     _write(target, spec, tokenizer, keys, tensors(weights), lengths)
-    pair = _drafter(directory, TinyTarget(spec, directory, target, weights), tokenizer)
+    pair = make_eagle3(directory / f"draft-{spec.arch}", TinyTarget(spec, directory, target, weights))
     draft = directory / f"draft-{spec.arch}.gguf"
     convert_checkpoint(pair.checkpoint, target=target, out=draft, type="F32", aux_layers=pair.layers)
     return ArchPair(target, draft)
-
-
-def _drafter(directory: Path, target: TinyTarget, tokenizer: Tokenizer) -> Pair:
-    spec, layers = target.spec, [2, 4, 5]
-    plain = [i for i in range(len(tokenizer.tokens)) if tokenizer.is_plain(i)]
-    weights = dict(copying_drafter(target, layers, plain))
-    maps = {
-        "d2t": np.array(plain) - np.arange(len(plain)),
-        "t2d": np.isin(np.arange(target.n_vocab), plain),
-    }
-    config = replace(spec, arch="llama").config(target.n_vocab)
-    config |= {
-        "architectures": ["LlamaForCausalLMEagle3"],
-        "num_hidden_layers": 1,
-        "intermediate_size": 2 * spec.n_embd,
-        "draft_vocab_size": len(plain),
-        "target_hidden_size": spec.n_embd,
-        "eagle_aux_hidden_state_layer_ids": layers,
-    }
-    checkpoint = write_weights(directory / f"draft-{spec.arch}", config, weights | maps)
-    return Pair(target, checkpoint, layers)
-
-
-def _renamed(weights: Weights) -> Weights:
-    """Under GGUF names, q and k rows as they are: both architectures rotate halves."""
-    top = {"model.embed_tokens": "token_embd", "lm_head": "output", "model.norm": "output_norm"}
-    out: Weights = {}
-    for name, value in weights.items():
-        stem, kind = name.rsplit(".", 1)
-        if stem in top:
-            out[f"{top[stem]}.{kind}"] = value
-            continue
-        _, _, layer, role = stem.split(".", 3)
-        out[f"blk.{layer}.{GGUF_NAMES[role]}.{kind}"] = value
-    return out
 
 
 def _unit_norms(layer: int, head_dim: int) -> Weights:
@@ -558,17 +530,7 @@ def _write(
     lengths: tuple[int, int] | None = None,
 ) -> None:
     writer = gguf.GGUFWriter(path, spec.arch)
-    writer.add_context_length(spec.n_ctx)
-    writer.add_embedding_length(spec.n_embd)
-    writer.add_block_count(spec.n_layers)
-    writer.add_feed_forward_length(spec.n_ff)
-    writer.add_head_count(spec.n_heads)
-    n_key, n_value = lengths or (spec.head_dim, spec.head_dim)
-    writer.add_key_length(n_key)
-    writer.add_value_length(n_value)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
-    writer.add_vocab_size(len(tokenizer.tokens))
+    add_sizes(writer, spec, len(tokenizer.tokens), lengths)
     writer.add_file_type(int(gguf.LlamaFileType.ALL_F32))
     tokenizer.add_to(writer, spec.arch == "deepseek2" and spec.chat_template)
     keys(writer)

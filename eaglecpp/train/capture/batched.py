@@ -10,14 +10,16 @@ any size (quantised weights on a CPU), it does not depend on the other generatio
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 from eaglecpp.engine.engine import Engine
-from eaglecpp.engine.request import generate_params
+from eaglecpp.engine.session import Session
+from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.results import Timings
+from eaglecpp.results import Chunk
 
 __all__ = ["GenerateJob", "Generated", "Task", "batch_options", "is_looping", "loop_start", "run"]
 
@@ -72,83 +74,63 @@ def run(
     if not engine.n_free:
         raise EngineBusyError("all conversations of this engine are open; close one")
     waiting = iter(tasks)
-    with engine.exclusive() as native:
-        slots = {(n := native.open_sequence()): _Slot(n, on_tokens) for _ in range(engine.n_free)}
-    try:
+    with ExitStack() as stack:
+        sessions = [stack.enter_context(engine.session()) for _ in range(engine.n_free)]
+        places = [_Place(engine, session, on_tokens) for session in sessions]
         while True:
-            for slot in slots.values():
-                while slot.task is None and (task := next(waiting, None)) is not None:
-                    yield from _advance(engine, slot, task, None)
-            busy = [number for number, slot in slots.items() if slot.task is not None]
+            for place in places:
+                while place.stream is None and (task := next(waiting, None)) is not None:
+                    yield from place.advance(task, None)
+            busy = [(place, place.stream) for place in places if place.stream is not None]
             if not busy:
                 return
-            with engine.exclusive() as native:
-                results = native.step(busy)
-            for result in results:
-                yield from _take(engine, slots[result.sequence], result)
-    finally:
-        if not engine.closed:
-            with engine.exclusive() as native:
-                for number in slots:
-                    native.close_sequence(number)
+            chunks = next_chunks([stream for _, stream in busy])
+            for (place, stream), chunk in zip(busy, chunks, strict=True):
+                yield from place.take(stream, chunk)
 
 
-@dataclass
-class _Slot:
-    """A sequence of the engine and the task that it serves."""
+class _Place:
+    """A conversation of the engine, and the task that it serves."""
 
-    sequence: int
-    on_tokens: Callable[[int], None]
-    task: Task[Any] | None = None
-    job: GenerateJob | None = None
-    tokens: list[int] = field(default_factory=list)
-    text: bytes = b""
+    def __init__(self, engine: Engine, session: Session, on_tokens: Callable[[int], None]) -> None:
+        self._engine, self._session, self._on_tokens = engine, session, on_tokens
+        self.stream: Stream | None = None
 
+    def advance(self, task: Task[Any], generated: Generated | None) -> Iterator[Any]:
+        """Hands a task what it asked for and begins what it asks for next; gives its result if it has
+        ended.
+        """
+        try:
+            job = next(task) if generated is None else task.send(generated)
+        except StopIteration as end:
+            self.stream = None
+            self._session.clear()  # the next task must not depend on this one
+            yield end.value
+            return
+        self._task, self._job, self._text, self._found = task, job, b"", ""
+        self.stream = self._session.stream(job.prompt, sampling=job.sampling, stop_when=self._ends)
+        # The prompt is read alone, up to its first token: sequences that decode together then follow each
+        # other in the cache, which llama.cpp wants for one graph over separate caches.
+        yield from self.take(self.stream, next(self.stream))
 
-def _advance(engine: Engine, slot: _Slot, task: Task[T], generated: Generated | None) -> Iterator[T]:
-    """Hands a task what it asked for and begins what it asks for next; gives its result if it has ended."""
-    try:
-        job = next(task) if generated is None else task.send(generated)
-    except StopIteration as end:
-        slot.task = slot.job = None
-        with engine.exclusive() as native:
-            native.clear(slot.sequence)  # the next task must not depend on this one
-        yield end.value
-        return
-    slot.task, slot.job, slot.tokens, slot.text = task, job, [], b""
-    strategy, _ = engine.resolve(engine.strategy)
-    params = generate_params(job.sampling, int(job.sampling.seed or 0), strategy)
-    with engine.exclusive() as native:
-        native.begin(slot.sequence, list(job.prompt), params)
-    # The prompt is read alone, up to its first token: sequences that decode together then follow each other
-    # in the cache, which llama.cpp wants for one graph over separate caches.
-    while not slot.tokens and slot.task is task:
-        with engine.exclusive() as native:
-            (result,) = native.step([slot.sequence])
-        yield from _take(engine, slot, result)
+    def _ends(self, tokens: list[int]) -> bool:
+        """Whether what the job looks for came with the last token."""
+        if self._job.stop:
+            self._text += self._engine.token_to_piece(tokens[-1], special=True)
+            self._found = "text" if self._job.stop in self._text else ""
+        if not self._found and self._job.watch and len(tokens) % _LOOK_EVERY == 0 and is_looping(tokens):
+            self._found = "loop"
+        return bool(self._found)
 
-
-def _take(engine: Engine, slot: _Slot, result: Any) -> Iterator[Any]:
-    """Adds what a step gave; goes on with the task when its generation has ended."""
-    assert slot.task is not None and slot.job is not None
-    if result.error is not None:
-        raise result.error
-    slot.tokens += result.tokens
-    slot.on_tokens(len(result.tokens))
-    finish: Any = result.finish or None
-    if finish is None and slot.job.stop:
-        slot.text += b"".join(engine.token_to_piece(token, special=True) for token in result.tokens)
-        finish = "text" if slot.job.stop in slot.text else None
-    if finish is None and slot.job.watch and len(slot.tokens) % _LOOK_EVERY == 0 and result.tokens:
-        finish = "loop" if is_looping(slot.tokens) else None
-    if finish is not None:
-        with engine.exclusive() as native:
-            native.end(slot.sequence)
-            raw = native.timings(slot.sequence)
-        engine.count(
-            Timings.from_raw(raw, predicted_n=len(slot.tokens), plan={"strategy": str(engine.strategy)})
-        )
-        yield from _advance(engine, slot, slot.task, Generated(slot.tokens, finish))
+    def take(self, stream: Stream, chunk: Chunk | BaseException | None) -> Iterator[Any]:
+        """Adds what a step gave; goes on with the task when its generation has ended."""
+        if isinstance(chunk, BaseException):
+            raise chunk
+        assert chunk is not None, "its prompt was read"
+        self._on_tokens(len(chunk.tokens))
+        if chunk.finish_reason is not None:
+            finish: Any = self._found or chunk.finish_reason
+            yield from self.advance(self._task, Generated(stream.completion().tokens, finish))
 
 
 def is_looping(tokens: Sequence[int]) -> bool:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
@@ -24,17 +23,10 @@ from helpers.checkpoints import (
     save_shards,
     write_checkpoint,
 )
+from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_drafter import DraftShape, LatentShape
 
 Convert = Callable[..., ConvertReport]
-
-
-def tensors(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
-
-
-def key(path: Path, name: str) -> Any:
-    return gguf.GGUFReader(path).fields[name].contents()
 
 
 @pytest.mark.parametrize("family", [name for name in FAMILIES if name != "kimi"])
@@ -47,11 +39,8 @@ def test_every_family_becomes_the_same_plain_eagle3_file(
     reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
     assert report.spec.architecture == "eagle3"
     assert report.spec.aux_layers == (2, 4, 5)
-    assert key(report.out, "eaglecpp.family") == family
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert key_of(report.out, "eaglecpp.family") == family
+    check_same_tensors(report.out, reference.out)
 
 
 @pytest.mark.parametrize("family", ["specforge", "torchspec", "speculators", "automodel", "vllm"])
@@ -62,7 +51,7 @@ def test_eagle_31_switches_survive_in_every_family_that_has_them(
     report = convert(write_checkpoint(tmp_path / "in", family, shape))
     assert (report.spec.fc_norm, report.spec.norm_output) == (True, True)
     assert report.spec.architecture == "eagle31"
-    assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors(report.out).keys()
+    assert {f"fc_norm.{i}.weight" for i in range(3)} <= tensors_of(report.out).keys()
 
 
 @pytest.mark.parametrize(
@@ -81,10 +70,7 @@ def test_what_vllm_runs_with_its_llama_and_qwen3_code_is_the_same_drafter(
     reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
     report = convert(checkpoint)
     assert report.spec == reference.spec
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys()
-    for tensor, value in expected.items():
-        np.testing.assert_array_equal(found[tensor], value, err_msg=tensor)
+    check_same_tensors(report.out, reference.out)
 
 
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
@@ -104,10 +90,10 @@ def test_eagle_1_is_a_file_of_its_own(
         (9,),
         "final",
     )
-    assert key(report.out, "general.architecture") == "eagle"
-    assert key(report.out, "eaglecpp.family") == "eagle1"
-    assert key(report.out, "eagle.norm_output") is False
-    found = tensors(report.out)
+    assert key_of(report.out, "general.architecture") == "eagle"
+    assert key_of(report.out, "eaglecpp.family") == "eagle1"
+    assert key_of(report.out, "eagle.norm_output") is False
+    found = tensors_of(report.out)
     assert found["fc.weight"].shape == (64, 128) and found["fc.bias"].shape == (64,)
     assert found["blk.0.attn_q.weight"].shape == (64, 64)
     assert not {"blk.0.attn_norm.weight", "blk.0.attn_norm_2.weight", "output_norm.weight"} & found.keys()
@@ -154,10 +140,10 @@ def test_p_eagle_is_eagle_31_with_a_mask(
     shape = DraftShape(n_parallel=6, n_layers=2)
     report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit), aux_layers=shape.layers)
     assert report.spec.architecture == "eagle31" and "parallel drafting" in report.spec.stock_blockers
-    assert key(report.out, "eagle31.mask_token_id") == 5
-    assert key(report.out, "eagle31.parallel_depth") == depth
+    assert key_of(report.out, "eagle31.mask_token_id") == 5
+    assert key_of(report.out, "eagle31.parallel_depth") == depth
     np.testing.assert_array_equal(
-        tensors(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
+        tensors_of(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
     )
     assert any("at once: using at most 8" in note for note in report.notes) == (depth == 8)
 
@@ -174,8 +160,8 @@ def test_gemmas_own_layer_has_a_key_for_each_difference(kind: str, convert: Conv
         "final_logit_softcapping": 5.0,
         "attention.key_length": 32,
     }.items():
-        assert key(out, f"eagle31.{name}") == value
-    found, weights = tensors(out), shape.weights()
+        assert key_of(out, f"eagle31.{name}") == value
+    found, weights = tensors_of(out), shape.weights()
     assert ("blk.0.attn_v.weight" in found) == (kind == "values")
     for name, source in {
         "post_attention_norm": "post_attention_layernorm",
@@ -201,11 +187,9 @@ def test_mistrals_own_layout_is_the_same_drafter(convert: Convert, tmp_path: Pat
     report = convert(write_mistral(tmp_path / "in"))
     reference = convert(write_checkpoint(tmp_path / "ref", shape=MISTRAL), out=tmp_path / "ref.gguf")
     assert (report.spec.family, report.spec.architecture) == ("mistral", "eagle")
-    assert key(report.out, "eagle.norm_output") is True
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys() and "output_norm.weight" in found
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert key_of(report.out, "eagle.norm_output") is True
+    check_same_tensors(report.out, reference.out)
+    assert "output_norm.weight" in tensors_of(report.out)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +220,7 @@ def test_mistrals_layout_of_something_else_is_refused(convert: Convert, tmp_path
 def test_a_window_that_only_the_engine_was_told_of_can_be_given(convert: Convert, tmp_path: Path) -> None:
     report = convert(write_checkpoint(tmp_path / "in", "eagle"), window=64)
     assert (report.spec.architecture, report.spec.sliding_window) == ("eagle31", 64)
-    assert key(report.out, "eagle31.attention.sliding_window_pattern") == [True]
+    assert key_of(report.out, "eagle31.attention.sliding_window_pattern") == [True]
     with pytest.raises(ValueError, match="expected a positive number of rows"):
         convert(write_checkpoint(tmp_path / "in", "eagle"), window=0)
 
@@ -252,10 +236,7 @@ def test_latent_attention_is_the_same_drafter_in_every_family(
     reference = convert(write_checkpoint(tmp_path / "ref", "vllm", shape), out=tmp_path / "ref.gguf")
     assert report.spec.latent is not None and report.spec.latent.kv_rank == 32
     assert report.spec.aux_layers == (2, 4, 5)
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    check_same_tensors(report.out, reference.out)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +265,7 @@ def test_ids_that_two_exporters_count_differently_must_be_explained(convert: Con
 def test_rows_of_q_and_k_are_paired_and_nothing_else_is_moved(convert: Convert, tmp_path: Path) -> None:
     shape = DraftShape()
     weights = shape.weights()
-    found = tensors(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out)
+    found = tensors_of(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out)
     q = weights["layers.0.self_attn.q_proj.weight"]
     half = shape.head_dim // 2
     for head in range(shape.n_heads):
@@ -311,7 +292,7 @@ def test_the_older_names_of_feature_norms_are_known(convert: Convert, tmp_path: 
         add=old,
         drop=[f"fc_norm.{i}.weight" for i in range(3)],
     )
-    found = tensors(convert(checkpoint).out)
+    found = tensors_of(convert(checkpoint).out)
     for i in range(3):
         np.testing.assert_array_equal(found[f"fc_norm.{i}.weight"], weights[f"fc_norm.{i}.weight"])
 
@@ -330,17 +311,15 @@ def test_buffers_that_inference_never_uses_are_skipped(convert: Convert, tmp_pat
 def test_shards_and_torch_files_hold_the_same_drafter(
     save: Callable[[Path, dict[str, Any]], None], convert: Convert, tmp_path: Path
 ) -> None:
-    found = tensors(convert(write_checkpoint(tmp_path / "in", "eagle", save=save)).out)
-    expected = tensors(convert(write_checkpoint(tmp_path / "ref", "eagle"), out=tmp_path / "ref.gguf").out)
-    for name, value in expected.items():
-        rounding = 2**-8 if save is save_bin else 0.0  # the .bin is bfloat16
-        np.testing.assert_allclose(found[name], value, rtol=rounding, err_msg=name)
+    found = convert(write_checkpoint(tmp_path / "in", "eagle", save=save)).out
+    expected = convert(write_checkpoint(tmp_path / "ref", "eagle"), out=tmp_path / "ref.gguf").out
+    check_same_tensors(found, expected, 2**-8 if save is save_bin else 0.0)  # the .bin is bfloat16
 
 
 def test_a_weight_file_can_be_named_instead_of_its_directory(convert: Convert, tmp_path: Path) -> None:
     directory = write_checkpoint(tmp_path / "draft-x", "eagle")
     report = convert(directory / "model.safetensors")
-    assert key(report.out, "eaglecpp.source") == "draft-x"
+    assert key_of(report.out, "eaglecpp.source") == "draft-x"
 
 
 def test_safetensors_win_over_a_bin_beside_them(convert: Convert, tmp_path: Path) -> None:
@@ -368,9 +347,9 @@ def test_what_a_checkpoint_was_downloaded_from_is_its_source(convert: Convert, t
     checkpoint = write_checkpoint(tmp_path / "in", "torchspec", DraftShape(fc_norm=True))
     (checkpoint / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     report = convert(checkpoint, hub_id="owner/draft")
-    assert key(report.out, "eaglecpp.source") == "owner/draft"
-    assert key(report.out, "general.license") == "apache-2.0"
-    assert key(report.out, "general.name") == "Draft"
+    assert key_of(report.out, "eaglecpp.source") == "owner/draft"
+    assert key_of(report.out, "general.license") == "apache-2.0"
+    assert key_of(report.out, "general.name") == "Draft"
 
 
 def test_what_is_not_here_says_where_it_could_be(convert: Convert, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from eaglecpp.convert import ConvertReport, errors
 from eaglecpp.convert.tensor import TensorSource
 from helpers.checkpoints import MISTRAL_PARAMS, mistral_weights, write_checkpoint
+from helpers.gguf_writer import check_same_tensors, tensors_of
 from helpers.random_drafter import DraftShape
 
 Convert = Callable[..., ConvertReport]
@@ -181,10 +181,6 @@ def write(directory: Path, stored: Mapping[str, Any], config: Mapping[str, Any] 
     return directory
 
 
-def tensors(path: Path) -> dict[str, Array]:
-    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
-
-
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_quantised_checkpoint_becomes_the_file_of_its_values(
     name: str, convert: Convert, tmp_path: Path
@@ -196,10 +192,7 @@ def test_a_quantised_checkpoint_becomes_the_file_of_its_values(
         write_checkpoint(tmp_path / "ref", "vllm", SHAPE, add=values, drop=tuple(values)),
         out=tmp_path / "ref.gguf",
     )
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys()
-    for tensor, value in expected.items():
-        np.testing.assert_allclose(found[tensor], value, rtol=1e-6, atol=1e-7, err_msg=tensor)
+    check_same_tensors(report.out, reference.out, 1e-6, 1e-7)
     assert any("3 quantised tensors" in note for note in report.notes)
 
 
@@ -222,7 +215,7 @@ def test_a_scale_turned_the_other_way_is_seen(convert: Convert, tmp_path: Path) 
     config, make = FORMATS["fp8 in blocks"]
     stored, values = quantised(make)
     wrong = {n: 1.0 / v if n.endswith("_inv") else v for n, v in stored.items()}
-    found = tensors(convert(write(tmp_path / "in", wrong, config)).out)
+    found = tensors_of(convert(write(tmp_path / "in", wrong, config)).out)
     assert not np.allclose(found["blk.0.ffn_up.weight"], values["layers.0.mlp.up_proj.weight"], rtol=0.1)
 
 
@@ -250,10 +243,9 @@ def save_mistral(directory: Path, scale_shape: tuple[int, ...]) -> dict[str, Arr
 
 def test_mistrals_fp8_has_one_scale_for_a_matrix(convert: Convert, tmp_path: Path) -> None:
     values = save_mistral(tmp_path / "in", ())
-    found = tensors(convert(tmp_path / "in").out)
+    found = convert(tmp_path / "in").out
     reference = write_checkpoint(tmp_path / "ref", shape=MISTRAL, add=values)
-    for name, value in tensors(convert(reference, out=tmp_path / "ref.gguf").out).items():
-        np.testing.assert_allclose(found[name], value, rtol=1e-6, atol=1e-7, err_msg=name)
+    check_same_tensors(found, convert(reference, out=tmp_path / "ref.gguf").out, 1e-6, 1e-7)
 
 
 def test_mistrals_fp8_with_a_scale_for_each_row_is_refused(convert: Convert, tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 
 from eaglecpp.convert import ConvertReport, open_choices
 from eaglecpp.convert.errors import ConfigError, LayerIdError, UnsupportedError
 from helpers.checkpoints import write_checkpoint
+from helpers.gguf_writer import key_of, tensors_of
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 
@@ -37,10 +37,6 @@ KIMI = DraftShape(latent=LatentShape(), rope=YARN)
 THETA = {"rope_theta": 5e5}
 UNSIGNED = {"eagle_config": {"use_aux_hidden_state": True}}
 BOTH = ("500000", "10000")
-
-
-def tensor(path: Path, name: str) -> np.ndarray[Any, Any]:
-    return next(np.array(t.data) for t in gguf.GGUFReader(path).tensors if t.name == name)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +114,7 @@ def test_scaling_that_was_never_applied_is_left_out(convert: Convert, tmp_path: 
 def test_readings_and_their_reasons_are_in_the_file(convert: Convert, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
     report = convert(checkpoint, readings={"rope_theta": "10000"}, reasons={"rope_theta": "measured: better"})
-    assert gguf.GGUFReader(report.out).fields["eaglecpp.readings"].contents() == [
+    assert key_of(report.out, "eaglecpp.readings") == [
         "rope_scaling=config (default, not measured)",
         "rope_theta=10000 (measured: better)",
     ]
@@ -173,7 +169,7 @@ def test_a_head_without_a_norm_has_none_in_the_file(convert: Convert, tmp_path: 
     report = convert(checkpoint, readings={"head_norm": "no"})
     assert report.spec.architecture == "eagle31"
     assert not any(t.name == "output_norm.weight" for t in report.tensors)
-    assert gguf.GGUFReader(report.out).fields["eagle31.head_norm"].contents() is False
+    assert key_of(report.out, "eagle31.head_norm") is False
     with pytest.raises(UnsupportedError, match="a head without a norm cannot be read back"):
         convert(report.out, out=tmp_path / "again.gguf")
 
@@ -182,11 +178,11 @@ def test_two_norms_become_one(convert: Convert, tmp_path: Path) -> None:
     weights = PLAIN.weights()
     w1, w2 = (weights[f"layers.0.{name}.weight"] for name in ("input_layernorm", "hidden_norm"))
     checkpoint = write_checkpoint(tmp_path / "in", "modelopt", PLAIN)
-    found = tensor(convert(checkpoint).out, "blk.0.attn_norm_2.weight")
+    found = tensors_of(convert(checkpoint).out)["blk.0.attn_norm_2.weight"]
     np.testing.assert_allclose(found, w1 * w2 / np.sqrt(np.mean(w1**2)), rtol=1e-6)
     once = convert(checkpoint, readings={"feature_norm": "once"})
-    np.testing.assert_array_equal(tensor(once.out, "blk.0.attn_norm_2.weight"), w2)
-    np.testing.assert_array_equal(tensor(once.out, "blk.0.attn_norm.weight"), w1)
+    np.testing.assert_array_equal(tensors_of(once.out)["blk.0.attn_norm_2.weight"], w2)
+    np.testing.assert_array_equal(tensors_of(once.out)["blk.0.attn_norm.weight"], w1)
 
 
 def test_megatron_names_of_model_optimizer_have_one_norm(target: TinyTarget, tmp_path: Path) -> None:

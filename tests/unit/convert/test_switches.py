@@ -180,11 +180,32 @@ def test_a_quantised_latent_layer_says_what_does_not_divide(convert: Convert, tm
     assert all(tensor.rel_rms_error < 0.01 for tensor in report.tensors)
 
 
-def test_what_kimi_k3s_draft_config_repeats_of_the_target_is_noted(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(
-        tmp_path / "in", "vllm", DraftShape(latent=LatentShape()), edit={"mla_use_nope": True}
-    )
-    assert any("mla_use_nope" in note for note in convert(checkpoint).notes)
+@pytest.mark.parametrize(
+    ("family", "shape", "edit", "note"),
+    [
+        ("vllm", DraftShape(latent=LatentShape()), {"mla_use_nope": True}, "mla_use_nope"),
+        (
+            "vllm",
+            DraftShape(),
+            {"num_hidden_layers": 40},
+            "num_hidden_layers 40, but there are tensors for 1",
+        ),
+        ("vllm", DraftShape(), {"sliding_window": 4096}, "sliding_window 4096 is not used"),
+        ("specforge", DraftShape(fc_norm=True, norm_output=True), {}, "SpecForge 0.2.0"),
+        (
+            "vllm",
+            DraftShape(n_draft_vocab=367),
+            {"tie_word_embeddings": True},
+            "tie_word_embeddings is true, but",
+        ),
+    ],
+)
+def test_what_a_config_says_otherwise_is_noted(
+    family: str, shape: DraftShape, edit: dict[str, Any], note: str, convert: Convert, tmp_path: Path
+) -> None:
+    report = convert(write_checkpoint(tmp_path / "in", family, shape, edit=edit))
+    assert any(note in found for found in report.notes), report.notes
+    assert report.spec.n_layers == 1 and not any(report.spec.sliding_layers)
 
 
 def test_rows_stay_as_they_are_with_qk_norms(written: Callable[..., Written]) -> None:
@@ -204,12 +225,6 @@ def test_the_later_layers_norm_may_be_called_hidden_norm(written: Callable[..., 
     norm = shape.weights()["layers.1.input_layernorm.weight"]
     file = written(shape, drop=["layers.1.input_layernorm.weight"], add={"layers.1.hidden_norm.weight": norm})
     np.testing.assert_array_equal(file.tensors["blk.1.attn_norm.weight"], norm)
-
-
-def test_layers_are_counted_from_tensors(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", edit={"num_hidden_layers": 40}))
-    assert report.spec.n_layers == 1
-    assert any("num_hidden_layers 40" in note for note in report.notes)
 
 
 def test_the_whole_vocabulary_needs_no_map(written: Callable[..., Written]) -> None:
@@ -236,23 +251,13 @@ def test_a_tied_head_is_written_out(written: Callable[..., Written]) -> None:
     np.testing.assert_array_equal(file.tensors["output.weight"], file.tensors["token_embd.weight"])
 
 
+@pytest.mark.parametrize("n_draft", [160, 367])
 def test_a_head_in_the_file_is_not_tied_whatever_the_config_copied_from_its_target(
-    written: Callable[..., Written],
+    n_draft: int, written: Callable[..., Written]
 ) -> None:
-    shape = DraftShape()
+    shape = DraftShape(n_draft_vocab=n_draft)
     file = written(shape, edit={"tie_word_embeddings": True})
     np.testing.assert_array_equal(file.tensors["output.weight"], shape.weights()["lm_head.weight"])
-
-
-def test_a_head_as_large_as_the_table_it_is_said_to_be_tied_to_is_used_with_a_note(
-    convert: Convert, tmp_path: Path
-) -> None:
-    shape = DraftShape(n_draft_vocab=367)
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", shape, edit={"tie_word_embeddings": True}))
-    np.testing.assert_array_equal(
-        Written(report.out).tensors["output.weight"], shape.weights()["lm_head.weight"]
-    )
-    assert any("tie_word_embeddings is true, but" in note for note in report.notes)
 
 
 def test_a_drafter_narrower_than_its_target(convert: Convert, tmp_path: Path) -> None:
@@ -276,23 +281,10 @@ def test_feed_overrides_norm_output(
     assert file.keys["norm_output"] is expected
 
 
-def test_specforge_checkpoints_warn_about_norm_output(convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(fc_norm=True, norm_output=True)
-    report = convert(write_checkpoint(tmp_path / "in", "specforge", shape))
-    (note,) = (note for note in report.notes if "--reading feed=pre" in note)
-    assert "SpecForge 0.2.0" in note
-
-
 def test_layer_types_decide_per_layer(written: Callable[..., Written]) -> None:
     types = ["full_attention", "sliding_attention"]
     file = written(DraftShape(n_layers=2, window=64), edit={"layer_types": types})
     assert file.keys["attention.sliding_window_pattern"] == [False, True]
-
-
-def test_a_window_no_layer_uses_is_no_switch(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", edit={"sliding_window": 4096}))
-    assert report.spec.architecture == "eagle3"
-    assert any("sliding_window 4096 is not used" in note for note in report.notes)
 
 
 def test_the_last_boundary_is_plain_only_where_llama_cpp_has_it(convert: Convert, tmp_path: Path) -> None:
