@@ -33,9 +33,11 @@ __all__ = [
     "model_facts",
     "note",
     "read_prompts",
+    "resumed",
     "table",
     "warn_if_busy",
     "write_json",
+    "write_whole",
 ]
 
 
@@ -165,3 +167,31 @@ def write_json(path: Path | None, result: dict[str, Any]) -> None:
     if path is not None:
         path.write_text(json.dumps(result, indent=1, default=str) + "\n", encoding="utf-8")
         note(f"wrote {path}")
+
+
+def resumed(path: Path, identity: dict[str, Any], resume: bool) -> dict[str, Any]:
+    """What a run before has written with `write_whole`, {} for nothing. identity: settings that must be what
+    they were, those that it knew. Raises SystemExit when the file is not to be, or cannot be, gone on with.
+    """
+    if not path.exists():
+        return {}
+    if not resume:
+        raise SystemExit(f"{path} exists: go on with it (--resume), or choose another --out")
+    try:
+        before: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        was = before["identity"]
+        differing = [key for key in identity if was.get(key, identity[key]) != identity[key]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise SystemExit(f"{path}: not a result of this script: {error!r}") from None
+    for key in differing[:1]:
+        raise SystemExit(
+            f"{path}: {key} was {was.get(key)!r} and is {identity[key]!r}: resume with the same settings"
+        )
+    return before
+
+
+def write_whole(path: Path, document: dict[str, Any]) -> None:
+    """In one step, so that a killed run leaves what was there."""
+    partial = path.with_name(path.name + ".part")
+    partial.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
+    partial.replace(path)

@@ -16,14 +16,13 @@ not.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import llama_cpp
 from common import arguments, facts, note, table, warn_if_busy, write_json
+from pad_target import quantise
 
 import eaglecpp
 
@@ -99,13 +98,9 @@ def main() -> None:
 
 def requantised(base: Path, name: str, folder: Path) -> Path:
     """The base file in another type."""
-    options = llama_cpp.llama_model_quantize_default_params()
-    options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
-    options.allow_requantize = True
     out = folder / f"{base.stem}-{name}.gguf"
     note(f"writing {out.name}")
-    if llama_cpp.llama_model_quantize(os.fsencode(base), os.fsencode(out), options) != 0:
-        raise SystemExit(f"llama.cpp could not write {base} as {name}")
+    quantise(base, out, name, n_threads=0)
     return out
 
 

@@ -41,7 +41,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import arguments, facts, model_facts, note, warn_if_busy, write_json
+from common import arguments, facts, model_facts, note, resumed, warn_if_busy, write_whole
 from kernel_goals import Measured
 from kernel_parts import PARTS, WIDE_ONLY, Bench, impossible_parts
 from kernel_report import OTHERS_MAX, cpu_flags, report
@@ -56,25 +56,12 @@ class Journal:
 
     def __init__(self, path: Path, identity: dict[str, Any], resume: bool) -> None:
         """Raises `SystemExit` when the file is there and cannot be, or is not to be, gone on with."""
-        self.path = path
-        self.document: dict[str, Any] = {"identity": json.loads(json.dumps(identity)), "parts": {}}
-        if not path.exists():
-            return
-        if not resume:
-            raise SystemExit(f"{path} exists: go on with it (--resume), or choose another --out")
-        try:
-            before = json.loads(path.read_text(encoding="utf-8"))
-            was, now = before["identity"], self.document["identity"]
-            differing = [key for key in now if was.get(key, now[key]) != now[key]]
-            parts = before["parts"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SystemExit(f"{path}: not a result of this script: {error!r}") from None
-        if differing:
-            key = differing[0]
-            raise SystemExit(
-                f"{path}: {key} was {was.get(key)!r} and is {now[key]!r}: resume with the same settings"
-            )
-        self.document = {"identity": was | now, "parts": parts}
+        self.path, identity = path, json.loads(json.dumps(identity))
+        before = resumed(path, identity, resume)
+        self.document = {
+            "identity": before.get("identity", {}) | identity,
+            "parts": before.get("parts", {}),
+        }
 
     def has(self, name: str, part: str, others_max: float = 1.0) -> bool:
         """Whether it was measured while other programs took no more than `others_max` of the machine."""
@@ -85,9 +72,7 @@ class Journal:
 
     def add(self, name: str, part: str, found: dict[str, Any], about: dict[str, Any]) -> None:
         self.document["parts"][f"{name} {part}"] = found | {"about": about}
-        partial = self.path.with_name(self.path.name + ".part")
-        write_json(partial, self.document)
-        partial.replace(self.path)
+        write_whole(self.path, self.document)
 
     def of(self, path: Path) -> Measured:
         kind = str(model_facts(path)["type"])

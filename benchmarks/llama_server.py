@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -25,7 +28,7 @@ from suite_run import REST_SECONDS
 
 from eaglecpp.lowlevel import system_info
 
-__all__ = ["Answer", "LlamaServer", "ServerError"]
+__all__ = ["Answer", "LlamaServer", "ServerError", "our_server"]
 
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
@@ -49,6 +52,42 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@contextlib.contextmanager
+def our_server(target: Path, *arguments: object) -> Iterator[tuple[int, int]]:
+    """`eaglecpp serve` of one file, named "target" after its link: the port and the process id. Raises
+    SystemExit with its log where it does not come up, or ends with an error.
+    """
+    port = free_port()
+    with tempfile.TemporaryDirectory() as folder:
+        link, log = Path(folder, "target.gguf"), Path(folder, "log")
+        link.symlink_to(target.resolve())
+        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), "--port", str(port)]
+        with log.open("w") as out:
+            process = subprocess.Popen(
+                [*command, *map(str, arguments)],
+                stdout=out,
+                stderr=out,
+                env={**os.environ, "EAGLECPP_MODELS": folder},
+            )
+        try:
+            while True:
+                with contextlib.suppress(OSError):
+                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=600).close()
+                    break
+                if process.poll() is not None:
+                    raise SystemExit(f"eaglecpp serve ended:\n{log.read_text()}")
+                time.sleep(0.1)
+            yield port, process.pid
+        finally:
+            process.send_signal(signal.SIGINT)
+            code = process.wait(60)
+        wrong = [
+            line for line in log.read_text().splitlines() if "internal error" in line or "Traceback" in line
+        ]
+        if code != 0 or wrong:
+            raise SystemExit(f"eaglecpp serve ended with {code}; errors in its log: {wrong[:5]}")
+
+
 class LlamaServer:
     """A running server; a context manager."""
 
@@ -68,18 +107,8 @@ class LlamaServer:
         self.port = free_port()
         self.log = Path(tempfile.mkstemp(prefix="llama-server-", suffix=".log")[1])
         command = [str(program), "-m", str(target), "--host", "127.0.0.1", "--port", str(self.port)]
-        command += [
-            "-np",
-            "1",
-            "-c",
-            str(n_ctx),
-            "-t",
-            str(n_threads),
-            "-fit",
-            "off",
-            "--no-webui",
-            "--no-context-shift",
-        ]
+        command += ["-np", "1", "-c", str(n_ctx), "-t", str(n_threads), "-fit", "off"]
+        command += ["--no-webui", "--no-context-shift"]
         command += ["-cram", "0"]  # no prompt cache: every request is a fresh one
         amx = system_info()["amx"]
         if amx["claimed"] and not amx["works"]:

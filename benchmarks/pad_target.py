@@ -187,7 +187,7 @@ def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
     """libllama's own quantiser."""
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{kind}"])
-    params.nthread = n_threads
+    params.nthread, params.allow_requantize = n_threads, True
     if llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params)) != 0:
         raise SystemExit(f"libllama could not quantise {source} to {kind}")
 

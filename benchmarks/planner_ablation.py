@@ -27,48 +27,26 @@ PROGRAMS = ("test_planner_scenarios", "test_planner_shared", "test_batch_sizes")
 
 # name: (file, what is there, what takes its place), ...
 PATCHES: dict[str, list[tuple[str, str, str]]] = {
-    "undrafted levels drift back": [
-        ("acceptance.cpp", "revisit = 0.03f", "revisit = 0.0f"),
-    ],
+    "undrafted levels drift back": [("acceptance.cpp", "revisit = 0.03f", "revisit = 0.0f")],
     "mean chances learned": [
-        ("acceptance.cpp", "    const int d = row(depth);\n", "    return;\n    const int d = row(depth);\n"),
+        ("acceptance.cpp", "    const int d = row(depth);\n", "    return;\n    const int d = row(depth);\n")
     ],
     "dense tries at first": [
-        ("planner.cpp", "std::clamp(++n_parked_ / 4.0, std::max(try_gap, fair / 3.0), fair)", "fair"),
+        ("planner.cpp", "std::clamp(++n_parked_ / 4.0, std::max(try_gap, fair / 3.0), fair)", "fair")
     ],
-    "scatter before turning off": [
-        ("planner.cpp", "doubt = 2.0", "doubt = 0.0"),
-    ],
-    "hurry": [
-        ("planner.cpp", "plan.text.worth.hurry();", "{}"),
-    ],
-    "faster weight while parked": [
-        ("planner.cpp", "weight_parked = 0.35", "weight_parked = 0.10"),
-    ],
+    "scatter before turning off": [("planner.cpp", "doubt = 2.0", "doubt = 0.0")],
+    "hurry": [("planner.cpp", "plan.text.worth.hurry();", "{}")],
+    "faster weight while parked": [("planner.cpp", "weight_parked = 0.35", "weight_parked = 0.10")],
     "parking": [
-        ("planner.cpp", "    pays_ = gain_ + margin > 0.0;\n", "    pays_ = gain_ + margin > -1e9;\n"),
+        ("planner.cpp", "    pays_ = gain_ + margin > 0.0;\n", "    pays_ = gain_ + margin > -1e9;\n")
     ],
-    "refresh by gain": [
-        ("planner.cpp", "(int)(cost / refresh_share)", "100"),
-    ],
-    "refresh dense at first": [
-        ("planner.cpp", "n_plain_ < n_refresh_gaps", "false"),
-    ],
-    "two levels ahead": [
-        ("planner.cpp", "n_ahead = 2", "n_ahead = 1"),
-    ],
-    "first uses not charged": [
-        ("ledger.h", "first_uses = 4.5", "first_uses = 0.0"),
-    ],
-    "stalls not charged": [
-        ("planner.h", "stall = 1.5", "stall = 1e9"),
-    ],
-    "jump of speed": [
-        ("costs.cpp", "    if (std::fabs(shift) <= jump()) return;\n", "    return;\n"),
-    ],
-    "slowdown": [
-        ("costs.h", "verify_{0.06, true}", "verify_{0.06, false}"),
-    ],
+    "refresh by gain": [("planner.cpp", "(int)(cost / refresh_share)", "100")],
+    "refresh dense at first": [("planner.cpp", "n_plain_ < n_refresh_gaps", "false")],
+    "two levels ahead": [("planner.cpp", "n_ahead = 2", "n_ahead = 1")],
+    "first uses not charged": [("ledger.h", "first_uses = 4.5", "first_uses = 0.0")],
+    "stalls not charged": [("planner.h", "stall = 1.5", "stall = 1e9")],
+    "jump of speed": [("costs.cpp", "    if (std::fabs(shift) <= jump()) return;\n", "    return;\n")],
+    "slowdown": [("costs.h", "verify_{0.06, true}", "verify_{0.06, false}")],
     "share of change": [
         (
             "costs.cpp",
@@ -76,33 +54,21 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
             "    (void)before;\n",
         ),
     ],
-    "noise in the jump": [
-        ("costs.cpp", "std::max(jump_min, jump_noise * noise_)", "jump_min"),
-    ],
-    "median of 15 (5)": [
-        ("costs.h", "n_kept = 15", "n_kept = 5"),
-    ],
-    "doubt of prices": [
-        ("costs.cpp", "    doubt_prices();\n}\n", "    believed_ = prices_;\n}\n"),
-    ],
-    "sizes up to twice": [
-        ("costs.cpp", "std::max(4, 2 * verify_.n_rows_measured())", "64"),
-    ],
-    "host work": [
-        ("costs.h", "slowdown() * std::max(0.0, host_draft_ - host_plain_)", "0.0"),
-    ],
+    "noise in the jump": [("costs.cpp", "std::max(jump_min, jump_noise * noise_)", "jump_min")],
+    "median of 15 (5)": [("costs.h", "n_kept = 15", "n_kept = 5")],
+    "doubt of prices": [("costs.cpp", "    doubt_prices();\n}\n", "    believed_ = prices_;\n}\n")],
+    "sizes up to twice": [("costs.cpp", "std::max(4, 2 * verify_.n_rows_measured())", "64")],
+    "host work": [("costs.h", "slowdown() * std::max(0.0, host_draft_ - host_plain_)", "0.0")],
     "slopes learned": [
-        ("acceptance.cpp", "            side.slope.learn(error, info, s.x, 0.9995, slope_prior);\n", ""),
+        ("acceptance.cpp", "            side.slope.learn(error, info, s.x, 0.9995, slope_prior);\n", "")
     ],
     "depth terms (one for all)": [
-        ("acceptance.cpp", "i == 0 ? std::clamp(depth - 1, 0, n_depths - 1)", "i == 0 ? 0"),
+        ("acceptance.cpp", "i == 0 ? std::clamp(depth - 1, 0, n_depths - 1)", "i == 0 ? 0")
     ],
     "rank terms learned": [
-        ("acceptance.cpp", "side.offset[offset].learn(", "if (i == 0) side.offset[offset].learn("),
+        ("acceptance.cpp", "side.offset[offset].learn(", "if (i == 0) side.offset[offset].learn(")
     ],
-    "CUSUM": [
-        ("acceptance.cpp", "alarm = 5.0", "alarm = 1e9"),
-    ],
+    "CUSUM": [("acceptance.cpp", "alarm = 5.0", "alarm = 1e9")],
     "two text terms": [
         (
             "acceptance.cpp",
@@ -115,33 +81,25 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
             "TextTerm & term = text.first;\n        a[i]",
         ),
     ],
-    "hand-over": [
-        ("acceptance.cpp", "handed_over_max = 0.4", "handed_over_max = 0.0"),
-    ],
-    "pull of text terms": [
-        ("acceptance.cpp", "pull = 0.995", "pull = 1.0"),
-    ],
+    "hand-over": [("acceptance.cpp", "handed_over_max = 0.4", "handed_over_max = 0.0")],
+    "pull of text terms": [("acceptance.cpp", "pull = 0.995", "pull = 1.0")],
     "recent speed as price": [
-        ("planner.h", "n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0", "1.0"),
+        ("planner.h", "n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0", "1.0")
     ],
     "those who wait priced": [
-        ("market.cpp", "per_ms_ = n_times * n_waiting / round_ms", "per_ms_ = n_times / round_ms"),
+        ("market.cpp", "per_ms_ = n_times * n_waiting / round_ms", "per_ms_ = n_times / round_ms")
     ],
     "shapes of devices": [
-        ("planner.cpp", "if (change < change_least) shape.n_rows = 0;", "shape.n_rows = 0;"),
+        ("planner.cpp", "if (change < change_least) shape.n_rows = 0;", "shape.n_rows = 0;")
     ],
-    "answers that go on": [
-        ("planner.cpp", "n_periods_max = 4", "n_periods_max = 1"),
-    ],
+    "answers that go on": [("planner.cpp", "n_periods_max = 4", "n_periods_max = 1")],
     "odd samples left out": [
-        ("costs.cpp", "if (!is_outlier || e.n_outliers > n_outliers_max) e.add", "e.add"),
+        ("costs.cpp", "if (!is_outlier || e.n_outliers > n_outliers_max) e.add", "e.add")
     ],
     "widths compared": [
-        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}", "widths[] = {512}"),
+        ("planner.cpp", "widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512}", "widths[] = {512}")
     ],
-    "price of first use": [
-        ("market.cpp", "once_[n] = n_waiting * first_use", "once_[n] = 0.0 * first_use"),
-    ],
+    "price of first use": [("market.cpp", "once_[n] = n_waiting * first_use", "once_[n] = 0.0 * first_use")],
     "guesses along the neighbours": [
         ("costs.cpp", "if (below >= 0 && above < n_buckets) {", "if (false) {"),
         (
@@ -151,7 +109,7 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "labels of later siblings": [
-        ("acceptance.cpp", "        if (matched == i) break;", "        if (matched == i || i == 0) break;"),
+        ("acceptance.cpp", "        if (matched == i) break;", "        if (matched == i || i == 0) break;")
     ],
     "two levels ahead and widths": [
         ("planner.cpp", "n_ahead = 2", "n_ahead = 1"),

@@ -26,12 +26,7 @@ import asyncio
 import contextlib
 import importlib.util
 import json
-import os
-import signal
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -39,7 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from common import arguments, facts, note, read_prompts, table, warn_if_busy, write_json
-from llama_server import LlamaServer, free_port
+from llama_server import LlamaServer, our_server
 
 import eaglecpp
 
@@ -131,31 +126,10 @@ async def ask_together(
 @contextlib.contextmanager
 def ours(args: argparse.Namespace, n_users: int) -> Iterator[int]:
     """`eaglecpp serve` with a place for every user."""
-    port = free_port()
-    draft = ["--draft", str(args.draft)] if args.draft else []
-    with tempfile.TemporaryDirectory() as folder:
-        link = Path(folder, "target.gguf")  # its name is the model's
-        link.symlink_to(args.target.resolve())
-        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
-                   "-np", str(n_users), "-c", str(args.n_ctx), "-t", str(args.threads)]  # fmt: skip
-        log = Path(folder, "log")
-        environment = {**os.environ, "EAGLECPP_MODELS": folder}
-        with log.open("w") as out:
-            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
-        try:
-            for _ in range(10 * SECONDS):
-                with contextlib.suppress(OSError):
-                    import urllib.request
-
-                    urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=SECONDS).close()
-                    break
-                if process.poll() is not None:
-                    raise SystemExit(f"eaglecpp serve ended:\n{log.read_text()}")
-                time.sleep(0.1)
-            yield port
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(60)
+    draft = ["--draft", args.draft] if args.draft else []
+    sizes = ("-np", n_users, "-c", args.n_ctx, "-t", args.threads)
+    with our_server(args.target, *draft, *sizes) as (port, _):
+        yield port
 
 
 @contextlib.contextmanager

@@ -21,16 +21,12 @@ import contextlib
 import http.client
 import itertools
 import json
-import os
 import random
-import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -41,7 +37,7 @@ import numpy as np
 import psutil
 from common import arguments, facts, note, table, write_json
 from gguf import GGUFReader
-from llama_server import free_port
+from llama_server import our_server
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -323,35 +319,13 @@ def width_of(target: Path) -> int:
 @contextlib.contextmanager
 def serving(args: argparse.Namespace) -> Iterator[tuple[int, int]]:
     """A server's port and process id."""
-    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
-        link = Path(folder, f"{MODEL}.gguf")
-        link.symlink_to(args.target.resolve())
-        draft = ["--draft", str(args.draft)] if args.draft else []
+        draft = ["--draft", args.draft] if args.draft else []
         projector = args.mmproj or make_projector(Path(folder, "mmproj.gguf"), width_of(args.target))
-        command = [sys.executable, "-P", "-m", "eaglecpp", "serve", str(link), *draft, "--port", str(port),
-                   "--mmproj", str(projector), "-np", str(args.places), "-c", str(args.n_ctx),
-                   "-t", str(args.threads), "--max-body", "4M", "--cache-ram", args.cache_ram]  # fmt: skip
-        environment = {**os.environ, "EAGLECPP_MODELS": folder}
-        with Path(folder, "log").open("w+") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-            try:
-                while True:
-                    with contextlib.suppress(OSError):
-                        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=600).close()
-                        break
-                    if process.poll() is not None:
-                        log.seek(0)
-                        raise SystemExit(f"eaglecpp serve ended:\n{log.read()}")
-                    time.sleep(0.1)
-                yield port, process.pid
-            finally:
-                process.send_signal(signal.SIGINT)
-                code = process.wait(60)
-                log.seek(0)
-                errors = [line for line in log if "internal error" in line or "Traceback" in line]
-        if code != 0 or errors:
-            raise SystemExit(f"eaglecpp serve ended with {code}; errors in its log: {errors[:5]}")
+        sizes = ("-np", args.places, "-c", args.n_ctx, "-t", args.threads)
+        limits = ("--max-body", "4M", "--cache-ram", args.cache_ram)
+        with our_server(args.target, *draft, "--mmproj", projector, *sizes, *limits) as found:
+            yield found
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
 from eaglecpp.train.run import Silent, train
-from eaglecpp.train.samples import Sample, TrainText
+from eaglecpp.train.samples import Samples, TrainText
 
 __all__ = ["Compared", "Learnt", "learn"]
 
@@ -82,17 +82,6 @@ class Learnt:
     drafter: Path
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """train, tune and test are the user's; the general ones are the target's own."""
-
-    train: list[TrainText]
-    tune: list[TrainText]
-    test: list[TrainText]
-    general_train: list[TrainText]
-    general_test: list[TrainText]
-
-
 def learn(
     target: Path,
     stock: Path,
@@ -122,15 +111,10 @@ def learn(
         own = data.load([_general(learning, options, n_ctx, listener)], engine, n_ctx).conversations
     user_train, user_test = data.split(user, _TEST_SHARE)
     user_train, tune = data.split(user_train, _TUNE_SHARE)
-    texts = _Texts(user_train, tune, user_test, *data.split(own, _GENERAL_TEST))
-    train_part = [*texts.train, *texts.general_train]
-    corpus = Corpus(
-        [*train_part, *texts.tune],
-        len(train_part),
-        vocab.count(train_part, n_vocab),
-        special,
-        n_layer,
-    )
+    general_train, general_test = data.split(own, _GENERAL_TEST)
+    train_part = [*user_train, *general_train]
+    counts = vocab.count(train_part, n_vocab)
+    corpus = Corpus([*train_part, *tune], len(train_part), counts, special, n_layer)
     options = replace(
         options,
         loss="lk",
@@ -146,8 +130,8 @@ def learn(
     if n_bytes <= _CACHE_BYTES:
         options = replace(options, cache=learning.work / "states", cache_type="int8")
     listener.note(
-        f"learning from {len(texts.train)} of your texts and {len(texts.general_train)} of the target's own; "
-        f"{len(texts.test)} and {len(texts.general_test)} are kept for the verdict"
+        f"learning from {len(user_train)} of your texts and {len(general_train)} of the target's own; "
+        f"{len(user_test)} and {len(general_test)} are kept for the verdict"
     )
     result = train(options, listener, corpus)
     if result.gguf is None:
@@ -156,14 +140,13 @@ def learn(
     for is_mean in (False, True):
         made = _mean(options, in_use, corpus, listener) if is_mean else made
         user_gain, general_gain = (
-            _compare(options, (in_use, made), part, corpus, listener)
-            for part in (texts.test, texts.general_test)
+            _compare(options, (in_use, made), part, corpus, listener) for part in (user_test, general_test)
         )
         reason = _verdict(user_gain, general_gain)
         if not reason or user_gain.least <= 0:
             break
     if not reason:
-        facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(texts.train), "from": in_use.name}
+        facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(user_train), "from": in_use.name}
         facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
         learning.use(made, stock, facts)
     shutil.rmtree(learning.work, ignore_errors=True)
@@ -257,17 +240,6 @@ def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) 
     return export_gguf(folder, options.target, options.type, share_head=plan.share_head).out
 
 
-class _One:
-    """A `FeatureSource` of one sample."""
-
-    def __init__(self, sample: Sample) -> None:
-        self.lengths = [len(sample.tokens)]
-        self._sample = sample
-
-    def sample(self, index: int) -> Sample:
-        return self._sample
-
-
 def _compare(
     options: TrainOptions,
     drafters: Sequence[Path],
@@ -283,7 +255,7 @@ def _compare(
     sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds
     try:
         for index, row in enumerate(sums):
-            one = _One(source.sample(index))
+            one = Samples([source.sample(index)])
             for plan, model, pair in zip(plans, models, row, strict=True):
                 found = evaluate(model, one, [0], plan.vocab.draft_ids, _DEPTH, one.lengths[0])
                 pair[:] = found.length * found.n_rounds, found.n_rounds

@@ -43,18 +43,10 @@ TEXT_SUFFIXES = frozenset(
 )
 """What is read in a folder. A file that is named itself may have any suffix."""
 _ROLES = {
-    "human": Role.USER,
-    "user": Role.USER,
-    "gpt": Role.ASSISTANT,
-    "chatgpt": Role.ASSISTANT,
-    "assistant": Role.ASSISTANT,
-    "model": Role.ASSISTANT,
-    "bing": Role.ASSISTANT,
-    "bard": Role.ASSISTANT,
+    **dict.fromkeys(("human", "user"), Role.USER),
+    **dict.fromkeys(("gpt", "chatgpt", "assistant", "model", "bing", "bard"), Role.ASSISTANT),
     "system": Role.SYSTEM,
-    "tool": Role.TOOL,
-    "function_response": Role.TOOL,
-    "observation": Role.TOOL,
+    **dict.fromkeys(("tool", "function_response", "observation"), Role.TOOL),
 }
 _SHAPES = (
     '"messages" [{"role", "content"}], "conversations" [{"from", "value"}], "text", or answers recorded with '
