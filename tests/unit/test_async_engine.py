@@ -6,8 +6,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-import subprocess
-import sys
 import threading
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from eaglecpp.errors import (
     GrammarError,
     OpeningCancelledError,
 )
+from helpers.script import run_script
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -167,10 +166,7 @@ else:
 )
 def test_what_was_left_open_ends_quietly_with_the_process(what: str, models: Models) -> None:
     for _ in range(3 if what.startswith("thread") else 1):
-        done = subprocess.run(
-            [sys.executable, "-P", "-c", LEFT_OPEN, what, str(models.target)],
-            capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
+        done = run_script(LEFT_OPEN, what, models.target)
         lines = done.stderr.splitlines()
         if what == "error":
             assert lines.pop() == "RuntimeError: of the script" and lines.pop(0).startswith("Traceback")

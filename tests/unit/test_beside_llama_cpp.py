@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from helpers.amx import spare_llama_cpp
 from helpers.lora import write_lora
+from helpers.script import run_script
 from helpers.tiny import make_target
 
 LORA_AFTER_LLAMA_CPP = """
@@ -68,10 +67,7 @@ assert all(others) and len(texts) == 1, (others, texts)
 
 
 def run(script: str, *arguments: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", spare_llama_cpp() + script, *map(str, arguments)],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
+    done = run_script(spare_llama_cpp() + script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

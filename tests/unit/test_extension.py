@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from eaglecpp import _extension as extension
 from eaglecpp.errors import VersionError
+from helpers.script import run_script
 
 INFO = {"llama": "1", "ggml": "1", "ggml_commit": "0c1e570-dirty", "built_for": "0.3.36"}
 
@@ -38,12 +36,6 @@ def test_a_library_of_another_version_or_commit_is_refused() -> None:
 
 
 def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", "import eaglecpp; eaglecpp.Engine"],
-        env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run_script("import eaglecpp; eaglecpp.Engine", LLAMA_CPP_LIB_PATH=str(tmp_path))
     assert done.returncode == 1
     assert "eaglecpp.errors.VersionError: llama-cpp-python cannot be loaded" in done.stderr

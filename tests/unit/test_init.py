@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 import eaglecpp
+from helpers.script import run_script
 
 HEAVY = ("numpy", "llama_cpp", "gguf", "torch", "jinja2", "huggingface_hub", "eaglecpp._core")
 
@@ -17,8 +15,7 @@ def modules_after(code: str) -> set[str]:
     """Names of all modules a fresh interpreter has imported once `code` ran."""
     script = f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n{code}\n"
     script += "print('\\n'.join(sys.modules))"
-    done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
-    return set(done.stdout.split())
+    return set(run_script(script).stdout.split())
 
 
 @pytest.mark.parametrize(

@@ -104,16 +104,22 @@ def test_offsets_of_tokens_are_characters_of_prompt_and_text(ours: Llama, stream
     assert offsets == [n_prompt, n_prompt, n_prompt, n_prompt + 1]
 
 
-def test_a_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    mine = list(ours(PROMPT, max_tokens=20, temperature=0.0, stream=True))
-    other = list(theirs(PROMPT, max_tokens=20, temperature=0.0, stream=True))
+@pytest.mark.parametrize("is_chat", [False, True])
+def test_a_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama, is_chat: bool) -> None:
+    def chunks(llama: Any) -> list[dict[str, Any]]:
+        call, asked = (llama.create_chat_completion, MESSAGES) if is_chat else (llama, PROMPT)
+        return list(call(asked, max_tokens=12, temperature=0.0, stream=True))
+
+    def text(chunks: list[dict[str, Any]]) -> str:
+        choices = [chunk["choices"][0] for chunk in chunks]
+        return "".join((one["delta"].get("content") or "") if is_chat else one["text"] for one in choices)
+
+    mine, other = chunks(ours), chunks(theirs)
     assert {str(shape(comparable(chunk))) for chunk in mine} == {str(shape(comparable(c))) for c in other}
-    for chunks in (mine, other):
-        assert len({chunk["id"] for chunk in chunks}) == 1
-    texts = ["".join(chunk["choices"][0]["text"] for chunk in chunks) for chunks in (mine, other)]
-    assert texts[0] == texts[1]
+    assert len({chunk["id"] for chunk in mine}) == 1 and text(mine) == text(other)
     assert comparable(mine[-1]) == comparable(other[-1])
     assert ["timings" in chunk for chunk in mine] == [False] * (len(mine) - 1) + [True]
+    assert mine[-1]["timings"]["predicted_n"] == 12
 
 
 def test_a_chat_completion_is_the_same(ours: Llama, theirs: llama_cpp.Llama) -> None:
@@ -122,17 +128,6 @@ def test_a_chat_completion_is_the_same(ours: Llama, theirs: llama_cpp.Llama) -> 
     assert comparable(mine) == comparable(other)
     assert mine["timings"]["rounds"] > 0
     assert (ours.chat_format, ours.metadata) == (theirs.chat_format, theirs.metadata)
-
-
-def test_a_chat_stream_has_the_same_chunks_and_text(ours: Llama, theirs: llama_cpp.Llama) -> None:
-    def text(chunks: list[dict[str, Any]]) -> str:
-        return "".join(chunk["choices"][0]["delta"].get("content") or "" for chunk in chunks)
-
-    mine = list(ours.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0, stream=True))
-    other = list(theirs.create_chat_completion(MESSAGES, max_tokens=12, temperature=0.0, stream=True))
-    assert text(mine) == text(other)
-    assert {str(shape(comparable(chunk))) for chunk in mine} == {str(shape(comparable(c))) for c in other}
-    assert mine[-1]["timings"]["predicted_n"] == 12
 
 
 def test_a_tool_choice_is_answered_as_a_tool_call(ours: Llama, theirs: llama_cpp.Llama) -> None:

@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp import Engine
+from helpers.script import run_script
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -34,8 +33,5 @@ def test_the_library_prints_nothing(models: Models, tmp_path: Path) -> None:
     )
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF\x03\x00\x00\x00")
-    paths = [str(models.target), str(models.draft), str(broken)]
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", code, *paths], capture_output=True, text=True, check=False
-    )
+    done = run_script(code, models.target, models.draft, broken)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import Models
+
+from helpers.script import run_script
 
 FORK = """
 import os, signal, sys
@@ -78,10 +79,7 @@ except OutOfMemoryError as error:
 
 
 def run(script: str, *arguments: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, *map(str, arguments)],
-        capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
+    done = run_script(script, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

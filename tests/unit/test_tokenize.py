@@ -6,12 +6,12 @@ other threads of Python.
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 
 import llama_cpp
@@ -24,6 +24,7 @@ from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from helpers.http_server import TARGET
+from helpers.script import run_script
 from helpers.vocabularies import SPECIALS, write_bpe, write_spaced_bpe, write_spm
 
 pytestmark = pytest.mark.alone  # measures time
@@ -71,36 +72,24 @@ def engine_of(name: str, folder: Path) -> Iterator[Engine]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_ids_are_those_of_llama_cpp(name: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+def test_the_ids_are_those_of_llama_cpp_up_to_what_is_asked_for(
+    name: str, tmp_path: Path, pytestconfig: pytest.Config
+) -> None:
     rng = random.Random(pytestconfig.getoption("--seed"))
     with engine_of(name, tmp_path) as engine:
         theirs = llama_cpp.Llama(str(engine.target_path), vocab_only=True, verbose=False)
-        for _ in range(N_TEXTS.get(name, 200)):
-            text = some_text(rng).encode()
-            for add_bos in (False, True):
-                for special in (False, True):
-                    expected = theirs.tokenize(text, add_bos, special)
-                    assert engine.native.tokenize(text, add_bos, special) == expected, text
-        theirs.close()
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_no_text_is_refused_that_has_no_more_tokens_than_asked_for(
-    name: str, tmp_path: Path, pytestconfig: pytest.Config
-) -> None:
-    """And each that has more is, whether that is found before or after it is tokenised."""
-    rng = random.Random(pytestconfig.getoption("--seed"))
-    with engine_of(name, tmp_path) as engine:
         tokenize = engine.native.tokenize
         for _ in range(N_TEXTS.get(name, 200)):
-            text = (some_text(rng) * rng.choice((1, 1, 8))).encode()
-            special = rng.random() < 0.5
+            text = some_text(rng).encode()
+            for options in product((False, True), (False, True)):
+                assert tokenize(text, *options) == theirs.tokenize(text, *options), text
+            text, special = text * rng.choice((1, 1, 8)), rng.random() < 0.5
             tokens = tokenize(text, True, special)
-            assert tokenize(text, True, special, len(tokens)) == tokens, text
-            assert tokenize(text, True, special, len(tokens) + rng.randrange(3)) == tokens, text
-            if tokens:
-                assert tokenize(text, True, special, len(tokens) - 1) is None, text
-                assert tokenize(text, True, special, rng.randrange(len(tokens))) is None, text
+            for n in (len(tokens), len(tokens) + rng.randrange(3)):
+                assert tokenize(text, True, special, n) == tokens, "no more than asked for"
+            for n in (len(tokens) - 1, rng.randrange(len(tokens))) if tokens else ():
+                assert tokenize(text, True, special, n) is None, text
+        theirs.close()
 
 
 @pytest.mark.parametrize(
@@ -137,7 +126,7 @@ def test_a_long_word_does_not_overflow_the_stack(pre: str, tmp_path: Path) -> No
         "    for text in ('a', ' ', '\\n', '.', 'é'):\n"
         "        engine.tokenize(text * 150_000)\n"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", program, path], capture_output=True, check=False)
+    done = run_script(program, path)
     assert done.returncode == 0, done.stderr[-500:]
 
 
