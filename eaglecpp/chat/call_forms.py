@@ -55,6 +55,12 @@ _GEMMA_PART = re.compile(
 _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)?\s*")
 _PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
+_VALUES = (
+    ("<parameter=", ("<parameter=",), "</parameter>"),
+    ("<arg_key>", ("<arg_value>",), "</arg_value>"),
+    ("<｜DSML｜", ("<｜DSML｜parameter ", "<｜DSML｜ parameter "), "</｜DSML｜"),
+)
+"""Marks of forms, and what begins and ends a value there."""
 _MAX_BROKEN = 16  # objects of one answer
 _LITERALS = {"True": True, "False": False, "None": None}
 
@@ -84,14 +90,9 @@ def parse_calls(
 
 def is_inside_value(text: str) -> bool:
     """Whether a block of calls ends within a value, so that what looks like its end is a part of that."""
-    if "<parameter=" in text:
-        return text.rfind("<parameter=") > text.rfind("</parameter>")
-    if "<arg_key>" in text:
-        return text.rfind("<arg_value>") > text.rfind("</arg_value>")
-    if "<｜DSML｜" in text:
-        return max(text.rfind("<｜DSML｜parameter "), text.rfind("<｜DSML｜ parameter ")) > text.rfind(
-            "</｜DSML｜"
-        )
+    for mark, begins, end in _VALUES:
+        if mark in text:
+            return max(map(text.rfind, begins)) > text.rfind(end)
     if _GEMMA_QUOTE in text:
         return text.count(_GEMMA_QUOTE) % 2 == 1
     return len(_QUOTE.findall(text)) % 2 == 1

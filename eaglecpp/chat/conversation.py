@@ -43,14 +43,7 @@ class PromptMemory:
         if known is not None:
             return known
         add_bos = not prompt.has_bos
-        if prompt.images:
-            tokens = self._vocabulary.tokenize_images(prompt.text, prompt.images, add_bos=add_bos)
-            if n_ctx is not None:
-                self._vocabulary.check_fit(len(tokens), n_ctx)
-            return tokens
-        if n_ctx is None:
-            return self._vocabulary.tokenize(prompt.text, add_bos=add_bos)
-        return self._vocabulary.fitting(prompt.text, add_bos=add_bos, n_ctx=n_ctx)
+        return self._vocabulary.tokenize_images(prompt.text, prompt.images, add_bos=add_bos, n_ctx=n_ctx)
 
     def continued(self, prompt: Rendered) -> list[int] | None:
         """The tokens of a prompt that goes on from what is known; None if it does not."""

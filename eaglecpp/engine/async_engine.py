@@ -462,11 +462,7 @@ class AsyncEngine:
             gone = [task for task in self._waiting if task.cancelled]
             for task in gone:
                 self._waiting.remove(task)
-        for task in gone:
-            tell([(task, "cancelled", None)])
-        for task in [task for task in self._running if task.cancelled]:
-            self._leave(task)
-            tell([(task, "cancelled", None)])
+        self._end([*gone, *(task for task in self._running if task.cancelled)], "cancelled")
 
     def _make_room(self) -> None:
         """Ends generations that had a place for long, as many as others wait for one."""
@@ -474,10 +470,8 @@ class AsyncEngine:
             return
         now = time.perf_counter()
         late = [task for task in self._running if now - task.begun > self._place_s][: len(self._waiting)]
-        for task in late:
-            self._leave(task)
-            text = f"the answer ended after {self._place_s:g} s: others wait for its place"
-            tell([(task, "error", PlaceLostError(text))])
+        text = f"the answer ended after {self._place_s:g} s: others wait for its place"
+        self._end(late, "error", PlaceLostError(text))
 
     def _admit(self) -> None:
         while True:
@@ -490,7 +484,7 @@ class AsyncEngine:
                 task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
-                tell([(task, "error", error)])
+                self._end([task], "error", error)
                 continue
             slot.take(task.request.prompt.tokens)
             task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
@@ -505,9 +499,7 @@ class AsyncEngine:
                 results = next_chunks(streams)
         except Exception as error:
             self._note_broken(error)
-            for task in tasks:
-                self._leave(task)
-            tell([(task, "error", error) for task in tasks])
+            self._end(tasks, "error", error)
             return
         events: list[tuple[Task, str, Any]] = []
         for task, result in zip(tasks, results, strict=True):
@@ -525,6 +517,12 @@ class AsyncEngine:
                     self._leave(task)
                     events.append((task, "cancelled", None))
         tell(events)
+
+    def _end(self, tasks: Sequence[Task], kind: str, value: Any = None) -> None:
+        """Ends tasks, whose last event this is."""
+        for task in tasks:
+            self._leave(task)
+        tell([(task, kind, value) for task in tasks])
 
     def _leave(self, task: Task) -> None:
         """Ends a task and frees its place."""
@@ -546,11 +544,9 @@ class AsyncEngine:
             rest = [*self._waiting]
             self._waiting.clear()
             calls, self._calls = list(self._calls), deque()
-        running, error = list(self._running), self._broken
-        for task in running:
-            self._leave(task)
+        error = self._broken
         event = ("cancelled", None) if error is None else ("error", _broken_error(error))
-        tell([(task, *event) for task in (*running, *rest)])
+        self._end([*self._running, *rest], *event)
         engine, self._engine = self._engine, None
         for call in calls:  # each finds a closed engine, and says so to whoever waits
             call()

@@ -49,9 +49,7 @@ class Infill:
         n_chars = n_most * _CHARS_PER_TOKEN
 
         def read(text: str, special: bool = False) -> list[int]:
-            if n_most:
-                return vocabulary.tokenize(text, add_bos=False, special=special)
-            return vocabulary.fitting(text, add_bos=False, special=special)
+            return vocabulary.tokenize(text, add_bos=False, special=special, n_ctx=None if n_most else 0)
 
         before, behind = read(self.prefix[-n_chars:]), read(self.suffix[: n_chars or None])
         begun, others = read(self.begun[-n_chars:], special=True), self._others(fim, read, n_chars)

@@ -41,7 +41,7 @@ def schema_to_gbnf(text: str) -> str:
     """A grammar for values of the schema in `text`. Raises `GrammarError` for one that cannot be translated,
     that nothing fits, or that is above a limit.
     """
-    _check("bytes", len(text.encode("utf-8", "surrogatepass")), "n_schema_bytes")
+    _check("bytes", len(text.encode("utf-8", "surrogatepass")), _LIMITS["n_schema_bytes"])
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -49,9 +49,9 @@ def schema_to_gbnf(text: str) -> str:
     return _Translator(schema).grammar()
 
 
-def _check(what: str, found: int, limit: str) -> None:
-    if found > _LIMITS[limit]:
-        raise GrammarError(f"the JSON schema: at most {_LIMITS[limit]} {what}, found {found}")
+def _check(what: str, found: int, most: int) -> None:
+    if found > most:
+        raise GrammarError(f"the JSON schema: at most {most} {what}, found {found}")
 
 
 def _wrong(schema: Any, what: str) -> GrammarError:
@@ -116,8 +116,8 @@ class _Translator:
     def _value(self, schema: Any, name: str, base: Any, depth: int) -> str:
         """What follows `::=` in the rule of a schema; perhaps the name of another rule."""
         self._n_nodes += 1
-        _check("schemas", self._n_nodes, "n_schema_nodes")
-        _check("schemas within each other", depth, "n_schema_depth")
+        _check("schemas", self._n_nodes, _LIMITS["n_schema_nodes"])
+        _check("schemas within each other", depth, _LIMITS["n_schema_depth"])
         if schema is True:
             return self._builtin("value")
         if not isinstance(schema, dict):
@@ -232,11 +232,7 @@ class _Translator:
         form = schema.get("format")
         if "pattern" in schema:
             self._n_pattern_chars += len(str(schema["pattern"]))
-            if self._n_pattern_chars > PATTERN_CHARS:
-                raise GrammarError(
-                    f"the JSON schema: at most {PATTERN_CHARS} characters in all patterns, found "
-                    f"{self._n_pattern_chars}"
-                )
+            _check("characters in all patterns", self._n_pattern_chars, PATTERN_CHARS)
             return f'"\\"" ({_pattern(schema)}) "\\"" space'
         if isinstance(form, str) and re.fullmatch(r"uuid[1-5]?", form):
             return self._builtin("uuid")
@@ -286,7 +282,7 @@ def _sizes(schema: Mapping[str, Any], low: str, high: str) -> tuple[int, int | N
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise _wrong(schema, f"{key} must be a whole number of 0 or more")
         if value is not None:
-            _check(f"repetitions in {key}", value, "n_repetitions")
+            _check(f"repetitions in {key}", value, _LIMITS["n_repetitions"])
         found.append(value)
     least, most = found[0] or 0, found[1]
     if most is not None and most < least:
@@ -336,7 +332,7 @@ def _pattern(schema: Mapping[str, Any]) -> str:
             if not can_repeat:
                 raise fail(f"nothing to repeat before {c!r}")
             numbers = [int(n[:20]) for n in (quantifier[1], quantifier[3]) if n]
-            _check("repetitions in a pattern", max(numbers, default=0), "n_repetitions")
+            _check("repetitions in a pattern", max(numbers, default=0), _LIMITS["n_repetitions"])
             if len(numbers) == 2 and numbers[1] < numbers[0]:
                 raise fail(f"{quantifier[0]} asks for at least {numbers[0]} and at most {numbers[1]}")
             last, is_character = atoms.pop()
@@ -466,17 +462,16 @@ def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
         return value if is_number else None
 
-    lows = [] if (x := number("minimum")) is None else [math.ceil(x)]
-    highs = [] if (x := number("maximum")) is None else [math.floor(x)]
-    if schema.get("exclusiveMinimum") is True and lows:
-        lows = [math.floor(schema["minimum"]) + 1]
-    if schema.get("exclusiveMaximum") is True and highs:
-        highs = [math.ceil(schema["maximum"]) - 1]
-    if (x := number("exclusiveMinimum")) is not None:
-        lows.append(math.floor(x) + 1)
-    if (x := number("exclusiveMaximum")) is not None:
-        highs.append(math.ceil(x) - 1)
-    low, high = max(lows, default=None), min(highs, default=None)
+    def least(name: str, sign: int) -> int | None:
+        """The least of a sign's integers: of -1 the largest, negated."""
+        at, above = number(name.lower()), number(f"exclusive{name}")
+        if at is not None and schema.get(f"exclusive{name}") is True:
+            at, above = None, at
+        found = [] if at is None else [math.ceil(sign * at)]
+        return max(found + ([] if above is None else [math.floor(sign * above) + 1]), default=None)
+
+    low, high = least("Minimum", 1), least("Maximum", -1)
+    high = None if high is None else -high
     if low is not None and high is not None and low > high:
         raise GrammarError(f"the JSON schema: no integer is at least {low} and at most {high}")
     return low, high

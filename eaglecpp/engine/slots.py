@@ -57,7 +57,6 @@ class Offloaded:
 
     tokens: list[int]
     state: core.ParkedSequence
-    n_bytes: int
 
 
 class HostCache:
@@ -80,7 +79,7 @@ class HostCache:
         with contextlib.suppress(OutOfMemoryError):
             state = sequence.offload()
             if state is not None and state.n_bytes <= self.n_max:
-                self._add(Offloaded(tokens, state, state.n_bytes))
+                self._add(Offloaded(tokens, state))
 
     def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
         """The conversation that shares most with the beginning of a prompt, and how many tokens."""
@@ -99,13 +98,13 @@ class HostCache:
         for old in [one for one in self._offloaded if n_common(one.tokens, new.tokens) == len(one.tokens)]:
             self._remove(old)  # the new one goes on from there
         self._offloaded.append(new)
-        self.n_bytes += new.n_bytes
+        self.n_bytes += new.state.n_bytes
         while self.n_bytes > self.n_max:
             self._remove(self._offloaded[0])
 
     def _remove(self, one: Offloaded) -> None:
         self._offloaded.remove(one)
-        self.n_bytes -= one.n_bytes
+        self.n_bytes -= one.state.n_bytes
 
 
 def n_common(first: Sequence[int], second: Sequence[int]) -> int:

@@ -148,11 +148,18 @@ class Vocabulary:
         """The tokens for infilling that the file has, by llama.cpp's names: pre, suf, mid, rep, sep."""
         return self._engine.get().fim_tokens()
 
-    def tokenize(self, text: str | bytes, *, add_bos: bool = True, special: bool = True) -> list[int]:
-        """As `Engine.tokenize`."""
+    def tokenize(
+        self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int | None = None
+    ) -> list[int]:
+        """As `Engine.tokenize`. n_ctx: raises ContextFullError for a prompt that leaves no room for an answer
+        in a context of so many tokens, 0 = the engine's; what cannot fit is not tokenised.
+        """
         data, add_special = self._to_tokenize(text, add_bos, special)
-        tokens = self.read(data, add_special, special)
-        assert tokens is not None
+        n_end = int(add_special and self._engine.get().add_eos)
+        n_ctx = n_ctx if n_ctx is None else n_ctx or self._engine.get().n_ctx
+        tokens = self.read(data, add_special, special, *(() if n_ctx is None else (n_ctx - 1 + n_end,)))
+        if tokens is None:
+            raise self._context_full(f"at least {n_ctx} tokens", n_ctx or 0)
         return self._unended(tokens, add_special)
 
     def read(self, data: bytes, *options: Any) -> list[int] | None:
@@ -163,40 +170,30 @@ class Vocabulary:
         except ValueError as error:  # native code has no class for it
             raise InvalidValueError(str(error)) from None
 
-    def fitting(
-        self, text: str | bytes, *, add_bos: bool = True, special: bool = True, n_ctx: int = 0
+    def tokenize_images(
+        self, text: str, images: Mapping[str, bytes], *, add_bos: bool, n_ctx: int | None = None
     ) -> list[int]:
-        """The token ids of a prompt's text that leaves room for an answer in a context of `n_ctx` tokens, 0 =
-        the engine's. What cannot fit is not tokenised. Raises ContextFullError.
-        """
-        native = self._engine.get()
-        n_ctx = n_ctx or native.n_ctx
-        data, add_special = self._to_tokenize(text, add_bos, special)
-        n_end = int(add_special and native.add_eos)
-        tokens = self.read(data, add_special, special, n_ctx - 1 + n_end)
-        if tokens is None:
-            raise self._context_full(f"at least {n_ctx} tokens", n_ctx)
-        return self._unended(tokens, add_special)
-
-    def tokenize_images(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
-        """The ids of a text with marks for images, see `Projector.tokens`."""
+        """The ids of a text with marks for images, see `Projector.tokens`. n_ctx: as `tokenize`."""
         if not any(mark in text for mark in images):
-            return self.tokenize(text, add_bos=add_bos)
+            return self.tokenize(text, add_bos=add_bos, n_ctx=n_ctx)
         assert self.projector is not None
         _, add_bos = self._to_tokenize(text, add_bos, special=True)
-        return self._unended(self.projector.tokens(text, images, add_bos=add_bos), add_bos)
+        tokens = self._unended(self.projector.tokens(text, images, add_bos=add_bos), add_bos)
+        if n_ctx is not None:
+            self.check_fit(len(tokens), n_ctx)
+        return tokens
 
     def has_images(self, tokens: Sequence[int]) -> bool:
         """Whether the images among these ids are still there."""
         return self.projector is None or self.projector.has_all(tokens)
 
-    def check_fit(self, n_prompt: int, n_ctx: int = 0, *, is_whole: bool = True) -> None:
+    def check_fit(self, n_prompt: int, n_ctx: int = 0) -> None:
         """Raises ContextFullError for a prompt that leaves no room for an answer in a context of `n_ctx`
-        tokens, 0 = the engine's. is_whole: whether n_prompt counts all of it
+        tokens, 0 = the engine's.
         """
         n_ctx = n_ctx or self._engine.get().n_ctx
         if n_prompt >= n_ctx:
-            raise self._context_full(f"{'' if is_whole else 'at least '}{n_prompt} tokens", n_ctx)
+            raise self._context_full(f"{n_prompt} tokens", n_ctx)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """As `Engine.detokenize`."""
@@ -235,7 +232,7 @@ class Vocabulary:
         answer.
         """
         if isinstance(prompt, str | bytes):
-            tokens = self.fitting(prompt) if has_to_fit else self.tokenize(prompt)
+            tokens = self.tokenize(prompt, n_ctx=0 if has_to_fit else None)
         elif isinstance(prompt, Mapping) or not hasattr(prompt, "__iter__"):
             raise InvalidTypeError(
                 f"prompt must be str, bytes or a list of token ids, got {type(prompt).__name__}"

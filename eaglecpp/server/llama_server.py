@@ -165,7 +165,7 @@ async def tokenize(request: Request) -> Response:
     def work(model: LoadedModel) -> list[int]:
         vocabulary, options = model.engine.engine.vocabulary, {"special": body.parse_special}
         try:
-            return vocabulary.fitting(body.content, add_bos=body.add_special, n_ctx=JSON_VALUES, **options)
+            return vocabulary.tokenize(body.content, add_bos=body.add_special, n_ctx=JSON_VALUES, **options)
         except ContextFullError:
             raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens") from None
 
