@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
 
 from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
 
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.model import ChatPrompt
@@ -28,7 +29,7 @@ from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import while_there
+from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
 from eaglecpp.server.loaded import LoadedModel
 from eaglecpp.server.models import ModelPool, server_of
 
@@ -263,6 +264,89 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
                 _count(pool, answer)
 
 
+async def respond(
+    request: HttpRequest,
+    opened: Sequence[AbstractAsyncContextManager[Answer]],
+    is_streamed: bool,
+    whole: Callable[[Sequence[Answer]], Any],
+    parts: Callable[[Answer, int], AsyncIterator[bytes]],
+    end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
+    media_type: str = "text/event-stream",
+) -> Response:
+    """Answers side by side, as the client wants them: the `parts` of each, by its index, as they come and
+    then the `end`, or the `whole` of all. So many are begun at a time as a model has slots; the requests of
+    others come in between.
+    """
+    check_number(request, len(opened))
+    n_at_once = server_of(request).config.n_parallel
+    slots, answers = asyncio.Semaphore(n_at_once), {}
+
+    async with AsyncExitStack() as stack:
+
+        async def begun(index: int) -> Answer:
+            if index not in answers:
+                answers[index] = await stack.enter_async_context(opened[index])
+            return answers[index]
+
+        async def part(index: int) -> AsyncIterator[bytes]:
+            async with slots:
+                async for data in parts(await begun(index), index):
+                    yield data
+
+        async def read(index: int) -> None:
+            async with slots:
+                await (await begun(index)).whole()
+
+        def all_of() -> list[Answer]:
+            return [answers[index] for index in range(len(opened))]
+
+        # what refuses one of the first has a status
+        await while_there(request, _all(map(begun, range(min(n_at_once, len(opened))))))
+        if is_streamed:
+            events = _merged(list(map(part, range(len(opened)))), lambda: end(all_of()))
+            return LiveResponse(events, stack.pop_all(), media_type)
+        await while_there(request, _all(map(read, range(len(opened)))))
+        return json_response(whole(all_of()))
+    raise AssertionError
+
+
+def check_number(request: HttpRequest, n_answers: int) -> None:
+    """Raises ApiError where one request asks for more answers than a model's queue holds."""
+    config = server_of(request).config
+    n_max = config.n_parallel + config.n_queue
+    if n_answers > n_max:
+        raise ApiError(400, f"one request asks for {n_answers} answers, at most {n_max} are allowed")
+
+
+async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """The results of all; the first error ends the others."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(work) for work in works]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
+
+
+async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], bytes]) -> AsyncIterator[bytes]:
+    """What comes, from whichever it comes, and then the end of all."""
+    awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
+    try:
+        while awaited:
+            done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                stream = awaited.pop(task)
+                try:
+                    yield task.result()
+                except StopAsyncIteration:
+                    continue
+                awaited[asyncio.ensure_future(anext(stream))] = stream
+        if last := end():
+            yield last
+    finally:
+        await end_all(*awaited)
+
+
 async def prepare(
     request: HttpRequest, model: LoadedModel, work: Callable[[LoadedModel], T], of: Ask | None = None
 ) -> T:
@@ -282,24 +366,18 @@ async def prepare(
     return await model.engine.prepare(work, model, lane=lane)
 
 
-async def of_model(request: HttpRequest, name: str, work: Callable[[LoadedModel], T]) -> T:
+async def of_model(
+    request: HttpRequest, name: str, work: Callable[[LoadedModel], T], of: Ask | None = None
+) -> T:
     """What `work` makes, in a thread, of the model that is named, or of the server's own."""
 
     async def run() -> T:
         is_queued = request.method == "POST"  # whoever watches a busy server is not a part of its queue
-        async with server_of(request).pool.use(name, is_queued=is_queued) as lease:
-            return await prepare(request, lease.model, work)
+        kept_s = None if of is None else of.keep_alive_s
+        async with server_of(request).pool.use(name, keep_alive_s=kept_s, is_queued=is_queued) as lease:
+            return await prepare(request, lease.model, work, of)
 
     return await while_there(request, run())
-
-
-async def whole_prompt(request: HttpRequest, ask: Ask) -> ChatPrompt:
-    """What the model would read, without leaving anything out."""
-    whole = replace(ask.generation, truncate=False)
-    async with server_of(request).pool.use(ask.model, keep_alive_s=ask.keep_alive_s) as lease:
-        return await prepare(
-            request, lease.model, lambda model: model.engine.engine.shared.prompt(whole), of=ask
-        )
 
 
 def prepared(model: LoadedModel, ask: Ask) -> Request | None:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.server.answer import Answer, Ask, Part, open_answer, whole_prompt
+from eaglecpp.server.answer import Answer, Ask, Part, of_model, open_answer, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     arguments_text,
@@ -25,7 +25,8 @@ from eaglecpp.server.bodies import (
     sampling_of,
 )
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import in_thread, json_response, respond, sse, while_there
+from eaglecpp.server.http import in_thread, json_response, sse
+from eaglecpp.server.loaded import LoadedModel
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
 _FIELDS = {
@@ -97,8 +98,13 @@ async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
     body = await read(request, _Body)
     body.max_tokens = 1
-    prompt = await while_there(request, whole_prompt(request, await in_thread(request, body.ask)))
-    return json_response({"input_tokens": len(prompt.tokens)})
+    ask = await in_thread(request, body.ask)
+    whole = replace(ask.generation, truncate=False)
+
+    def work(model: LoadedModel) -> int:
+        return len(model.engine.engine.shared.prompt(whole).tokens)
+
+    return json_response({"input_tokens": await of_model(request, ask.model, work, ask)})
 
 
 def _tool(tool: Any, index: int) -> Any:

@@ -142,10 +142,6 @@ if TYPE_CHECKING:
         """A body with the fields for sampling."""
 
         max_tokens: int | None = None
-        temperature: float | None = None
-        top_p: float | None = None
-        stop: str | list[str] | None = None
-        logit_bias: Any = None
 
 else:
     SampledBody = msgspec.defstruct(

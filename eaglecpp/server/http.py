@@ -9,13 +9,13 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, Protocol, TypeVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
+from typing import Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from eaglecpp.limits import JSON_VALUES
@@ -25,13 +25,6 @@ from eaglecpp.server.models import server_of
 T = TypeVar("T")
 
 
-class _Readable(Protocol):
-    """An answer, as far as `respond` knows one."""
-
-    async def whole(self) -> None: ...
-
-
-A = TypeVar("A", bound=_Readable)
 _log = logging.getLogger("eaglecpp.server")
 _STEP = 1 << 20  # bytes of a body for which it has `ServerConfig.body_s`
 _LARGE = 64 << 10  # bytes of a body that is read in a thread
@@ -191,90 +184,7 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
             raise ClientGoneError
         return task.result()
     finally:
-        await _end(task, gone)
-
-
-async def respond(
-    request: Request,
-    opened: Sequence[AbstractAsyncContextManager[A]],
-    is_streamed: bool,
-    whole: Callable[[Sequence[A]], Any],
-    parts: Callable[[A, int], AsyncIterator[bytes]],
-    end: Callable[[Sequence[A]], bytes] = lambda answers: b"",
-    media_type: str = "text/event-stream",
-) -> Response:
-    """Answers side by side, as the client wants them: the `parts` of each, by its index, as they come and
-    then the `end`, or the `whole` of all. So many are begun at a time as a model has slots; the requests of
-    others come in between.
-    """
-    check_number(request, len(opened))
-    n_at_once = server_of(request).config.n_parallel
-    slots, answers = asyncio.Semaphore(n_at_once), {}
-
-    async with AsyncExitStack() as stack:
-
-        async def begun(index: int) -> A:
-            if index not in answers:
-                answers[index] = await stack.enter_async_context(opened[index])
-            return answers[index]
-
-        async def part(index: int) -> AsyncIterator[bytes]:
-            async with slots:
-                async for data in parts(await begun(index), index):
-                    yield data
-
-        async def read(index: int) -> None:
-            async with slots:
-                await (await begun(index)).whole()
-
-        def all_of() -> list[A]:
-            return [answers[index] for index in range(len(opened))]
-
-        # what refuses one of the first has a status
-        await while_there(request, _all(map(begun, range(min(n_at_once, len(opened))))))
-        if is_streamed:
-            events = _merged(list(map(part, range(len(opened)))), lambda: end(all_of()))
-            return LiveResponse(events, stack.pop_all(), media_type)
-        await while_there(request, _all(map(read, range(len(opened)))))
-        return json_response(whole(all_of()))
-    raise AssertionError
-
-
-def check_number(request: Request, n_answers: int) -> None:
-    """Raises ApiError where one request asks for more answers than a model's queue holds."""
-    config = server_of(request).config
-    n_max = config.n_parallel + config.n_queue
-    if n_answers > n_max:
-        raise ApiError(400, f"one request asks for {n_answers} answers, at most {n_max} are allowed")
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; the first error ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
-
-
-async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], bytes]) -> AsyncIterator[bytes]:
-    """What comes, from whichever it comes, and then the end of all."""
-    awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
-    try:
-        while awaited:
-            done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                stream = awaited.pop(task)
-                try:
-                    yield task.result()
-                except StopAsyncIteration:
-                    continue
-                awaited[asyncio.ensure_future(anext(stream))] = stream
-        if last := end():
-            yield last
-    finally:
-        await _end(*awaited)
+        await end_all(task, gone)
 
 
 def json_response(value: Any) -> Response:
@@ -282,21 +192,16 @@ def json_response(value: Any) -> Response:
     return Response(dump(value), media_type="application/json")
 
 
-class LiveResponse(Response):
+class LiveResponse(StreamingResponse):
     """Sends its headers at once and then what `parts` gives, until that ends, the client leaves, or it takes
     nothing for `ServerConfig.unread_s`. `stack` is closed in any case. An error in `parts` is sent in the
     stream: the status has gone already.
     """
 
     def __init__(self, parts: AsyncIterator[bytes], stack: AsyncExitStack, media_type: str) -> None:
-        self.parts = parts
-        self.stack = stack
-        self.background = None
-        self.status_code = 200
-        self.media_type = media_type
-        self.body = b""
-        self.init_headers({"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
-        self.raw_headers = [(name, value) for name, value in self.raw_headers if name != b"content-length"]
+        headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(parts, headers=headers, media_type=media_type)
+        self.parts, self.stack = parts, stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self.stack:
@@ -308,7 +213,7 @@ class LiveResponse(Response):
                 if pump.done():
                     pump.result()
             finally:
-                await _end(pump, gone)
+                await end_all(pump, gone)
 
     async def _pump(self, scope: Scope, send: Send) -> None:
         unread_s = scope["app"].state.server.config.unread_s or None
@@ -347,7 +252,8 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-async def _end(*tasks: asyncio.Future[Any]) -> None:
+async def end_all(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels them, and waits until they have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import hashlib
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
@@ -346,11 +347,11 @@ async def _progress(
         )
     loop = asyncio.get_running_loop()
     lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
-    is_over = False
+    is_over = threading.Event()
     last: list[Any] = [None, 0.0]
 
     def report(status: Status) -> None:
-        if is_over:
+        if is_over.is_set():
             raise EagleError("the client left")
         now, key = time.monotonic(), (status.status, status.digest)
         is_done = status.total and status.completed >= status.total
@@ -376,26 +377,23 @@ async def _progress(
         if not task.cancelled():
             task.exception()  # which nobody may wait for
 
-    task = asyncio.ensure_future(server.work.downloads.run(run))
-    task.add_done_callback(ended)
-    try:
-        first = await while_there(request, lines.get())  # what fails at once has a status of its own
-        if first is None:
-            await task
-            return json_response({"status": "success"})
-    except BaseException:
-        is_over = True
-        raise
-
     async def parts() -> AsyncIterator[bytes]:
-        nonlocal is_over
-        try:
-            line: dict[str, Any] | None = first
-            while line is not None:
-                yield dump(line) + b"\n"
-                line = await lines.get()
-            await task
-        finally:
-            is_over = True
+        while (line := await lines.get()) is not None:
+            yield dump(line) + b"\n"
+        await task
 
-    return LiveResponse(parts(), AsyncExitStack(), "application/x-ndjson")
+    task, stream = asyncio.ensure_future(server.work.downloads.run(run)), parts()
+    task.add_done_callback(ended)
+    async with AsyncExitStack() as stack:
+        stack.callback(is_over.set)
+        first = await while_there(request, anext(stream, b""))  # what fails at once has a status of its own
+        if not first:
+            return json_response({"status": "success"})
+        return LiveResponse(_after(first, stream), stack.pop_all(), "application/x-ndjson")
+    raise AssertionError
+
+
+async def _after(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for part in rest:
+        yield part

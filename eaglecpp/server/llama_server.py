@@ -19,10 +19,10 @@ from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.server.answer import Answer, Ask, of_model, open_answer
+from eaglecpp.server.answer import Answer, Ask, check_number, of_model, open_answer, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
+from eaglecpp.server.http import in_thread, json_response, sse
 from eaglecpp.server.loaded import LoadedModel
 
 _SAMPLERS: dict[str, dict[str, Any]] = {

@@ -13,10 +13,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
-from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, open_answer
+from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, open_answer, respond
 from eaglecpp.server.bodies import Body, NTop, read, read_message, read_tools
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import dump, in_thread, json_response, respond
+from eaglecpp.server.http import dump, in_thread, json_response
 from eaglecpp.server.models import server_of
 
 

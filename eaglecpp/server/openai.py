@@ -16,7 +16,7 @@ from starlette.responses import Response
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import LogprobLists
-from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, open_answer
+from eaglecpp.server.answer import Answer, Ask, check_number, logprob_list, of_model, open_answer, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     Limit,
@@ -33,7 +33,7 @@ from eaglecpp.server.bodies import (
 )
 from eaglecpp.server.catalog import entries, entry
 from eaglecpp.server.errors import FieldError
-from eaglecpp.server.http import check_number, in_thread, json_response, respond, sse
+from eaglecpp.server.http import in_thread, json_response, sse
 from eaglecpp.server.loaded import LoadedModel
 from eaglecpp.server.models import server_of
 

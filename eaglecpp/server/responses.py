@@ -17,7 +17,7 @@ from starlette.responses import Response
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.server.answer import Answer, Ask, Part, open_answer
+from eaglecpp.server.answer import Answer, Ask, Part, open_answer, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     Limit,
@@ -31,7 +31,7 @@ from eaglecpp.server.bodies import (
     sampling_of,
 )
 from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.http import dump, in_thread, respond, sse
+from eaglecpp.server.http import dump, in_thread, sse
 
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
