@@ -8,13 +8,15 @@ one lives to the end. `sys.addaudithook` announces every operation before it hap
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_everywhere"]
+__all__ = ["killed_after_lines", "killed_everywhere"]
 
 KILLED = 137
 
@@ -57,3 +59,19 @@ def in_child(root: Path, operation: Callable[[], object], n_allowed: int) -> int
     except BaseException:
         os._exit(1)
     os._exit(0)
+
+
+def killed_after_lines(code: str, n_lines: int) -> None:
+    """Runs a program with one thread until it has printed so many lines, and kills it."""
+    child = subprocess.Popen(
+        [sys.executable, "-P", "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert child.stdout is not None
+    for _ in range(n_lines):
+        assert child.stdout.readline(), "the child ended before it was killed"
+    child.kill()
+    assert child.wait(60) == -signal.SIGKILL
+    child.stdout.close()

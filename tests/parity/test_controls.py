@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from helpers.random_drafter import DraftShape
-from helpers.reference.drafter import Drafter
+from helpers.reference.drafter import Drafter, Switches
 from helpers.reference.gemma import GemmaDrafter
 from helpers.reference.layers import LatentAttention, Rope, rms
 
@@ -24,230 +25,130 @@ from .conftest import Both, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps
 
 
-class SwappedHalves(Drafter):
-    """Feature first, embedding second."""
-
-    def concat(self, embedded: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
-        return torch.cat([feature, embedded], dim=-1)
+def mistaken(base: type[Any], **methods: Callable[..., Any]) -> type[Any]:
+    """The class with these methods in place of its own."""
+    return type("Mistaken", (base,), methods)
 
 
-class LatePosition(Drafter):
-    """Draft rows one position too far."""
+def with_fields(**fields: Any) -> type[Drafter]:
+    """A drafter with these fields, whatever its checkpoint says."""
 
-    def place(self, depth: int) -> int:
-        return super().place(depth) + 1
+    def reset(self: Drafter) -> None:
+        Drafter.reset(self)
+        vars(self).update(fields)
 
-
-class OtherFeed(Drafter):
-    """Pre-norm state where post-norm is fed, and the reverse."""
-
-    def fed(self, hidden: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
-        return hidden if self.switches.norm_output else normed
+    return mistaken(Drafter, reset=reset)
 
 
-class ShiftedIds(Drafter):
-    """The token at the feature's own position instead of the one after it."""
-
-    last = 0
-
-    def token_ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        shifted = [self.last, *tokens][:-1]
-        self.last = tokens[-1]
-        return super().token_ids(shifted)
-
-
-class OtherEps(Drafter):
-    """1e-6 for 1e-5."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.eps = 1e-6
-
-
-class NoFcNorm(Drafter):
-    """`fc_norm` left out, as by an engine that skips unknown tensors."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.n_fc_norms = 0
-
-
-class NoWindow(Drafter):
-    """Full attention for a sliding-window drafter."""
-
-    def reset(self) -> None:
-        super().reset()
-        self.switches = type(self.switches)(False, False, windows=(0,))
-
-
-class NormedOutput(Drafter):
-    """EAGLE-1 with a norm before the head, as engines made for Llama have one (vllm#11672)."""
-
-    def output(self, hidden: torch.Tensor) -> torch.Tensor:
-        return rms(hidden, torch.ones(hidden.shape[-1]), self.eps)
-
-
-class NormedInput(Drafter):
-    """EAGLE-1 with a norm before the first layer's attention."""
-
-    def first_input(self, hidden: torch.Tensor) -> torch.Tensor:
-        return rms(hidden, torch.ones(hidden.shape[-1]), self.eps)
-
-
-class Without(Drafter):
+def without(ending: str) -> type[Drafter]:
     """Tensors left out, as by an engine that does not know them."""
 
-    ending = ""
+    def reset(self: Drafter) -> None:
+        Drafter.reset(self)
+        self.w = {name: value for name, value in self.w.items() if not name.endswith(ending)}
 
-    def reset(self) -> None:
-        super().reset()
-        self.w = {name: value for name, value in self.w.items() if not name.endswith(self.ending)}
-
-
-class NoFcBias(Without):
-    ending = "fc.bias"
+    return mistaken(Drafter, reset=reset)
 
 
-class NoQueryNorm(Without):
-    ending = "self_attn.q_norm.weight"
-
-
-class OtherNorm(Drafter):
-    """Mistral's drafter fed with the state before the norm, as EAGLE-1's."""
-
-    def fed(self, hidden: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
-        return hidden
-
-
-class PlainValues(GemmaDrafter):
-    def values(self, v: torch.Tensor) -> torch.Tensor:
-        return v
-
-
-class Silu(GemmaDrafter):
-    def activation(self, gate: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.silu(gate)
-
-
-class Uncapped(GemmaDrafter):
-    def capped(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits
-
-
-class NoNormAfter(GemmaDrafter):
-    def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
-        return x
-
-
-class WholeRope(GemmaDrafter):
-    """All of a head rotated."""
-
-    def turning(self, rope: dict[str, Any]) -> Rope:
-        return Rope({"rope_theta": rope["rope_theta"]}, self.shape.head_dim)
-
-
-class Unscaled(GemmaDrafter):
-    def embedded(self, tokens: Sequence[int]) -> torch.Tensor:
-        return self.embedding[self.token_ids(tokens)]
-
-
-class ScaledScores(GemmaDrafter):
-    """Scores over the root of the width, as everywhere else; put into the queries."""
-
-    def reset(self) -> None:
-        super().reset()
-        name = "layers.0.self_attn.q_norm.weight"
-        self.w = self.w | {name: self.w[name] / self.shape.head_dim**0.5}
-
-
-def latent(kind: type[LatentAttention]) -> type[Drafter]:
+def latent(**methods: Callable[..., Any]) -> type[Drafter]:
     """A drafter with another latent attention."""
-
-    class Other(Drafter):
-        def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
-            return kind(config)
-
-    Other.__name__ = kind.__name__
-    return Other
+    kind = mistaken(LatentAttention, **methods)
+    return mistaken(Drafter, latent_attention=lambda self, config: kind(config))
 
 
-class RotatedHalves(LatentAttention):
-    """The rotation of Llama's checkpoints."""
+def latent_with(change: Callable[[LatentAttention], object]) -> type[Drafter]:
+    """The same, made otherwise."""
 
-    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return self.rope(x, positions)
+    def made(self: LatentAttention, config: dict[str, Any]) -> None:
+        LatentAttention.__init__(self, config)
+        change(self)
 
-
-class PlainScale(LatentAttention):
-    """Scores without yarn's share."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        self.scale = (self.nope + self.rotated) ** -0.5
+    return latent(__init__=made)
 
 
-class HuggingFaceYarn(LatentAttention):
-    """cos and sin with the magnitude that Llama's yarn has where mscale is not given."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        super().__init__(config)
-        self.rope.magnitude = 1 + self.magnify
+def shifted_ids(self: Drafter, tokens: Sequence[int]) -> torch.Tensor:
+    shifted = [getattr(self, "last", 0), *tokens][:-1]
+    self.last = tokens[-1]  # type: ignore[attr-defined]
+    return Drafter.token_ids(self, shifted)
 
 
-class UnnormedLatent(LatentAttention):
-    """`kv_a_layernorm` left out."""
-
-    def normed(self, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return latent
-
-
-class SwappedParts(LatentAttention):
-    """Each head's value before its key."""
-
-    def split_head(self, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return kv[..., self.value :], kv[..., : self.value]
+def scaled_scores(self: GemmaDrafter) -> None:
+    """Over the root of the width, as everywhere else; put into the queries."""
+    GemmaDrafter.reset(self)
+    name = "layers.0.self_attn.q_norm.weight"
+    self.w = self.w | {name: self.w[name] / self.shape.head_dim**0.5}
 
 
-class UnrotatedKeys(LatentAttention):
-    """Latent attention without positions, as Kimi K3 itself has it."""
-
-    def rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        return x
+def normed(self: Drafter, hidden: torch.Tensor) -> torch.Tensor:
+    return rms(hidden, torch.ones(hidden.shape[-1]), self.eps)
 
 
-LATENT_MISTAKES = (RotatedHalves, PlainScale, HuggingFaceYarn, UnnormedLatent, SwappedParts, UnrotatedKeys)
-
-CONTROLS: list[tuple[type[Drafter], DraftShape]] = [
-    (SwappedHalves, EAGLE3),
-    (SwappedHalves, EAGLE31),
-    (LatePosition, EAGLE3),
-    (LatePosition, CASES["rope-llama3"]),
-    (OtherFeed, EAGLE3),
-    (OtherFeed, EAGLE31),
-    (ShiftedIds, EAGLE3),
-    (OtherEps, TOUCHY),
-    (NoFcNorm, EAGLE31),
-    (NoWindow, CASES["sliding-window"]),
-    (SwappedHalves, EAGLE1),
-    (LatePosition, EAGLE1),
-    (ShiftedIds, EAGLE1),
-    (NormedOutput, EAGLE1),
-    (NormedInput, EAGLE1),
-    (NoFcBias, CASES["eagle1-biases"]),
-    (NoQueryNorm, CASES["deepspec"]),
-    (OtherFeed, CASES["deepspec"]),
-    (OtherNorm, MISTRAL),
-    (Unscaled, SMALL),
-    *((mistake, GEMMA) for mistake in (PlainValues, Silu, Uncapped, NoNormAfter, WholeRope, ScaledScores)),
-    (LatePosition, LATENT31),
-    (SwappedHalves, LATENT31),
-    *((latent(mistake), LATENT31) for mistake in LATENT_MISTAKES),
-    (latent(HuggingFaceYarn), CASES["latent-uneven-yarn"]),
-    (NoWindow, CASES["latent-window"]),
+NO_WINDOW = with_fields(switches=Switches(False, False, windows=(0,)))
+SWAPPED_HALVES = mistaken(Drafter, concat=lambda self, embedded, feature: torch.cat([feature, embedded], -1))
+LATE_POSITION = mistaken(Drafter, place=lambda self, depth: Drafter.place(self, depth) + 1)
+OTHER_FEED = mistaken(Drafter, fed=lambda self, hidden, out: hidden if self.switches.norm_output else out)
+OTHER_MAGNITUDE = latent_with(lambda it: setattr(it.rope, "magnitude", 1 + it.magnify))
+# what is wrong, the drafter that has it wrong, where that shows
+CONTROLS: list[tuple[str, type[Drafter], DraftShape]] = [
+    *(("feature before embedding", SWAPPED_HALVES, shape) for shape in (EAGLE3, EAGLE31, EAGLE1, LATENT31)),
+    *(
+        ("draft rows one position too far", LATE_POSITION, shape)
+        for shape in (EAGLE3, CASES["rope-llama3"], EAGLE1, LATENT31)
+    ),
+    *(("the other state is fed", OTHER_FEED, shape) for shape in (EAGLE3, EAGLE31, CASES["deepspec"])),
+    *(
+        ("the token at the feature's position", mistaken(Drafter, token_ids=shifted_ids), shape)
+        for shape in (EAGLE3, EAGLE1)
+    ),
+    ("eps 1e-6 for 1e-5", with_fields(eps=1e-6), TOUCHY),
+    ("fc_norm left out", with_fields(n_fc_norms=0), EAGLE31),
+    ("full attention for a window", NO_WINDOW, CASES["sliding-window"]),
+    ("full attention for a latent window", NO_WINDOW, CASES["latent-window"]),
+    # engines made for Llama have one (vllm#11672)
+    ("EAGLE-1 with a norm before the head", mistaken(Drafter, output=normed), EAGLE1),
+    ("EAGLE-1 with a norm before attention", mistaken(Drafter, first_input=normed), EAGLE1),
+    ("fc without its bias", without("fc.bias"), CASES["eagle1-biases"]),
+    ("queries without their norm", without("self_attn.q_norm.weight"), CASES["deepspec"]),
+    ("Mistral's fed before its norm", mistaken(Drafter, fed=lambda self, hidden, out: hidden), MISTRAL),
+    (
+        "Gemma's embedding unscaled",
+        mistaken(GemmaDrafter, embedded=lambda self, tokens: self.embedding[self.token_ids(tokens)]),
+        SMALL,
+    ),
+    ("Gemma's values unnormed", mistaken(GemmaDrafter, values=lambda self, v: v), GEMMA),
+    ("Gemma with silu", mistaken(GemmaDrafter, activation=lambda self, gate: F.silu(gate)), GEMMA),
+    ("Gemma's logits uncapped", mistaken(GemmaDrafter, capped=lambda self, logits: logits), GEMMA),
+    ("Gemma without norms after", mistaken(GemmaDrafter, after=lambda self, x, name: x), GEMMA),
+    (
+        "all of Gemma's head rotated",
+        mistaken(
+            GemmaDrafter,
+            turning=lambda self, rope: Rope({"rope_theta": rope["rope_theta"]}, self.shape.head_dim),
+        ),
+        GEMMA,
+    ),
+    ("Gemma's scores scaled", mistaken(GemmaDrafter, reset=scaled_scores), GEMMA),
+    ("latent, halves rotated", latent(rotate=lambda self, x, at: self.rope(x, at)), LATENT31),
+    ("latent, not rotated, as Kimi K3 itself", latent(rotate=lambda self, x, at: x), LATENT31),
+    (
+        "latent, scores without yarn's share",
+        latent_with(lambda it: setattr(it, "scale", (it.nope + it.rotated) ** -0.5)),
+        LATENT31,
+    ),
+    ("latent, cos and sin as Llama's yarn", OTHER_MAGNITUDE, LATENT31),
+    ("latent, uneven, cos and sin as Llama's yarn", OTHER_MAGNITUDE, CASES["latent-uneven-yarn"]),
+    ("latent, kv_a_layernorm left out", latent(normed=lambda self, latent, weight: latent), LATENT31),
+    (
+        "latent, each head's value before its key",
+        latent(split_head=lambda self, kv: (kv[..., self.value :], kv[..., : self.value])),
+        LATENT31,
+    ),
 ]
 
 
-@pytest.mark.parametrize(("mistake", "shape"), CONTROLS)
+@pytest.mark.parametrize(
+    ("mistake", "shape"), [row[1:] for row in CONTROLS], ids=[row[0] for row in CONTROLS]
+)
 def test_a_known_mistake_is_seen(
     mistake: type[Drafter], shape: DraftShape, both: Callable[[DraftShape], Both]
 ) -> None:

@@ -5,14 +5,11 @@ something else is refused.
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +23,12 @@ from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.capture.parallel import samples_of
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import TrainText
+from helpers.kills import killed_after_lines
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
 MODEL = ModelOptions(n_threads=1)
 LENGTHS = (70, 5, 33, 120, 64)
+MANY = (*LENGTHS, 9, 90, 41, 17, 55, 7, 80)
 
 
 def conversations(lengths: Sequence[int] = LENGTHS) -> list[TrainText]:
@@ -131,7 +130,7 @@ def test_equal_conversations_are_kept_once(models: Models, tmp_path: Path) -> No
 def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    many = conversations(MANY)
     opened: list[int] = []
     twin = TargetSource.with_threads
 
@@ -151,7 +150,7 @@ def test_several_threads_capture_the_same_bytes_each_with_its_own_target(
 def test_what_was_captured_before_a_bad_conversation_is_kept(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
 ) -> None:
-    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    many = conversations(MANY)
     check = TargetSource._check
 
     def broken(source: TargetSource, features: np.ndarray) -> None:
@@ -171,7 +170,7 @@ def test_what_was_captured_before_a_bad_conversation_is_kept(
 
 
 def test_whoever_stops_early_leaves_no_target_behind(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    many = conversations((70, 5, 33, 120, 64, 9, 90, 41, 17, 55, 7, 80))
+    many = conversations(MANY)
     closed: list[TargetSource] = []
     close = TargetSource.close
 
@@ -207,18 +206,7 @@ def test_a_killed_fill_goes_on_to_the_same_bytes(models: Models, filled: Path, t
     code = CHILD.format(
         tests=str(here.parents[1]), here=str(here), target=str(models.target), folder=str(folder)
     )
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert child.stdout is not None
-    for _ in range(2):
-        assert child.stdout.readline(), "the child ended before it was killed"
-    child.kill()
-    assert child.wait(60) == -signal.SIGKILL
-    child.stdout.close()
+    killed_after_lines(code, 2)
     (folder / "part.tmp").write_bytes(b"half of a capture")
     plans: list[CachePlan] = []
     open_source(models.target, conversations(), CacheOptions(folder), model=MODEL, on_plan=plans.append)
@@ -226,58 +214,27 @@ def test_a_killed_fill_goes_on_to_the_same_bytes(models: Models, filled: Path, t
     assert files_of(folder) == files_of(filled)
 
 
-def test_an_error_keeps_what_was_captured_before_it(models: Models, tmp_path: Path) -> None:
-    def stop(done: int, total: int) -> None:
-        if done >= LENGTHS[0] + LENGTHS[1]:
-            raise KeyboardInterrupt
-
-    options = CacheOptions(tmp_path / "c")
-    with pytest.raises(KeyboardInterrupt):
-        open_source(models.target, conversations(), options, model=MODEL, on_progress=stop)
-    plans: list[CachePlan] = []
-    open_source(models.target, conversations(), options, model=MODEL, on_plan=plans.append).close()
-    assert plans[0].n_cached == 2
-
-
-def test_a_conversation_that_cannot_be_captured_is_named(models: Models, tmp_path: Path) -> None:
-    def broken(self: TargetSource, tokens: object) -> Capture:
-        raise DataError("token 3: expected finite features")
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(DataError, match="conversation 0: token 3"):
-        patch.setattr(TargetSource, "capture", broken)
-        open_source(models.target, conversations(), CacheOptions(tmp_path / "c"), model=MODEL)
-
-
 # Refusals
-
-
-def test_a_cache_of_another_target_is_refused(copy: Path, tmp_path: Path) -> None:
-    before = files_of(copy)
-    other = make_target(tmp_path / "other", TargetSpec(seed=2)).gguf
-    with pytest.raises(
-        DataError, match=r"another target.*target_sha256: expected [0-9a-f]{64}, found [0-9a-f]"
-    ):
-        open_source(other, conversations(), CacheOptions(copy), model=MODEL)
-    assert files_of(copy) == before
 
 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
+        ({"seed": 2}, r"another target.*target_sha256: expected [0-9a-f]{64}, found [0-9a-f]"),
         ({"layers": [1, 3, 5]}, r"layers: expected \[1, 3, 5\], found \[2, 4, 5\]"),
         ({"model": ModelOptions(n_threads=1, type_k="f32")}, "type_k: expected f32, found auto"),
+        ({"kind": "int8"}, "feature_type: expected int8, found bf16"),
     ],
 )
-def test_a_cache_made_with_other_settings_is_refused(
-    models: Models, copy: Path, changes: dict[str, object], says: str
+def test_a_cache_of_another_target_or_made_with_other_settings_is_refused(
+    models: Models, copy: Path, tmp_path: Path, changes: dict[str, Any], says: str
 ) -> None:
+    before, options = files_of(copy), {"model": MODEL} | changes
+    kind, seed = options.pop("kind", "bf16"), options.pop("seed", 0)
+    target = make_target(tmp_path / "other", TargetSpec(seed=seed)).gguf if seed else models.target
     with pytest.raises(DataError, match=says):
-        open_source(models.target, conversations(), CacheOptions(copy), **({"model": MODEL} | changes))  # type: ignore[arg-type]
-
-
-def test_another_feature_type_is_refused(models: Models, copy: Path) -> None:
-    with pytest.raises(DataError, match="feature_type: expected int8, found bf16"):
-        open_source(models.target, conversations(), CacheOptions(copy, "int8"), model=MODEL)
+        open_source(target, conversations(), CacheOptions(copy, kind), **options)
+    assert files_of(copy) == before
 
 
 def test_a_folder_of_something_else_is_left_alone(models: Models, tmp_path: Path) -> None:

@@ -98,43 +98,42 @@ def test_sharegpt_is_the_same_conversation(tmp_path: Path, engine: Engine) -> No
     assert (len(read.conversations), read.report.dropped) == (1, {"duplicates": 1})
 
 
-def test_a_template_that_rewrites_older_answers_still_shows_every_turn(engine: Engine) -> None:
-    """As Qwen3's: only the last answer shows that it was not thought about."""
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-        "{% if m.role == 'assistant' and loop.last %}<think></think>{% endif %}"
-        "{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    found = texts_of_turns(engine, *encoded(engine, template, *TALK))
-    assert found == ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"]
+BEGIN, END = "<|im_start|>{{ m.role }}\n", "<|im_end|>\n{% endfor %}"
+OPEN = "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 
 
-def test_a_prompt_that_opens_a_thought_begins_the_turn_at_the_difference(engine: Engine) -> None:
-    """As DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have."""
-    template = (
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}"
-    )
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        # as Qwen3's: only the last answer shows that it was not thought about
+        (
+            "{% for m in messages %}" + BEGIN + "{% if m.role == 'assistant' and loop.last %}<think></think>"
+            "{% endif %}{{ m.content }}" + END + OPEN,
+            ["one of the men<|im_end|>", "<think></think>\n how old<|im_end|>"],
+        ),
+        # as DeepSeek-R1's, whose prompt ends in an opened thought that finished turns do not have; "\n" of
+        # the template and of the answer are the same text: only tokens tell, and they agree that far
+        (
+            "{% for m in messages %}" + BEGIN + "{{ m.content }}<|im_end|>{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n<think>\n{% endif %}",
+            ["one of the men<|im_end|>", " how old<|im_end|>"],
+        ),
+        # without an end token a turn ends where the template ends it
+        (
+            "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}"
+            "{% if add_generation_prompt %}[assistant]{% endif %}",
+            [" one of the men\n", " \n how old\n"],
+        ),
+        # the question is hidden: no turn rather than a guess
+        ("{% for m in messages[-1:] %}{{ m.content }}" + END + OPEN, []),
+    ],
+    ids=["rewrites older answers", "opens a thought", "no end token", "hides the question"],
+)
+def test_the_turns_of_any_template(engine: Engine, template: str, expected: list[str]) -> None:
     found = texts_of_turns(engine, *encoded(engine, template, *TALK[1:]))
-    assert found[0] == "one of the men<|im_end|>"
-    # "\n" of the template and "\n" of the answer are the same text: only tokens tell, and they agree that far
-    assert found[1].lstrip("\n") == " how old<|im_end|>"
-
-
-def test_a_turn_without_end_token_ends_where_the_template_ends_it(engine: Engine) -> None:
-    template = "{% for m in messages %}[{{ m.role }}] {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"  # noqa: E501
-    found = texts_of_turns(engine, *encoded(engine, template, *TALK[1:]))
-    assert found == [" one of the men\n", " \n how old\n"]
-
-
-def test_a_template_that_hides_the_question_gives_no_turn_rather_than_a_guess(engine: Engine) -> None:
-    template = (
-        "{% for m in messages[-1:] %}{{ m.content }}<|im_end|>{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
-    )
-    _, turns = encoded(engine, template, *TALK[1:])
-    assert not any(turns)
+    if "<think>" in template and expected[1].startswith(" "):
+        found[1] = found[1].lstrip("\n")
+    assert found == expected
 
 
 def test_a_template_without_system_role_gets_it_in_the_first_question(engine: Engine) -> None:

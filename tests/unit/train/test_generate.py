@@ -4,10 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +18,7 @@ from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.generate import generate
 from eaglecpp.train.data import texts as data
+from helpers.kills import killed_after_lines
 
 SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
 PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"]
@@ -57,19 +54,13 @@ def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path
         assert answer["prompt_tokens"] == expected.prompt_tokens
         assert answer["answer_tokens"] == expected.tokens
         assert (answer["index"], answer["finish"]) == (index, expected.finish_reason)
+    read = data.load([tmp_path / "a.jsonl"], engine, 256)
+    for one, answer in zip(read.conversations, answers, strict=True):
+        n_prompt, n_answer = len(answer["prompt_tokens"]), len(answer["answer_tokens"])
+        assert one.tokens.tolist() == answer["prompt_tokens"] + answer["answer_tokens"]
+        assert one.turns.tolist() == [0] * n_prompt + [1] * n_answer
     assert answers[0]["prompt_tokens"] == answers[3]["prompt_tokens"]
     assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each place has a seed of its own"
-
-
-def test_recorded_answers_are_learnt_token_for_token(engine: Engine, prompts: Path, tmp_path: Path) -> None:
-    generate([prompts], engine, tmp_path / "a.jsonl", SAMPLING)
-    read = data.load([tmp_path / "a.jsonl"], engine, 256)
-    _, *answers = entries(tmp_path / "a.jsonl")
-    for one, answer in zip(read.conversations, answers, strict=True):
-        assert one.tokens.tolist() == answer["prompt_tokens"] + answer["answer_tokens"]
-        n_prompt = len(answer["prompt_tokens"])
-        assert one.turns.tolist() == [0] * n_prompt + [1] * len(answer["answer_tokens"])
-    assert read.report.files == 1
 
 
 def test_many_at_once_give_the_same_answers(
@@ -92,27 +83,23 @@ def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path
     assert (tmp_path / "plain.jsonl").read_bytes() == (tmp_path / "drafted.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("n_cut", [1, 40, 300, 100_000])
-def test_a_run_goes_on_behind_a_half_line(engine: Engine, prompts: Path, tmp_path: Path, n_cut: int) -> None:
+@pytest.mark.parametrize(
+    ("n_cut", "half"),
+    [(1, b""), (40, b""), (300, b""), (100_000, b""), (1, b'\n{"index":3,"a":[' + b"1," * 5000)],
+)
+def test_a_run_goes_on_behind_a_half_line(
+    engine: Engine, prompts: Path, tmp_path: Path, n_cut: int, half: bytes
+) -> None:
+    """Which may be longer than what takes its place."""
     out = tmp_path / "a.jsonl"
     generate([prompts], engine, out, SAMPLING)
     whole = out.read_bytes()
-    out.write_bytes(whole[: max(len(whole) - n_cut, 0)])
+    whole_lines = whole.rindex(b'{"index":3') if half else max(len(whole) - n_cut, 0)
+    out.write_bytes(whole[:whole_lines] + half.lstrip())
     n_before = max(out.read_bytes().count(b"\n") - 1, 0)
     report = generate([prompts], engine, out, SAMPLING)
     assert out.read_bytes() == whole
     assert (report.n_before, report.n_good) == (n_before, 4)
-
-
-def test_a_half_line_longer_than_the_rest_leaves_nothing(
-    engine: Engine, prompts: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "a.jsonl"
-    generate([prompts], engine, out, SAMPLING)
-    whole = out.read_bytes()
-    out.write_bytes(whole[: whole.rindex(b'{"index":3')] + b'{"index":3,"prompt_tokens":[' + b"1," * 5000)
-    generate([prompts], engine, out, SAMPLING)
-    assert out.read_bytes() == whole
 
 
 CHILD = """
@@ -134,17 +121,7 @@ def test_a_killed_run_ends_with_the_same_file(
     whole, out = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
     generate([prompts], engine, whole, SAMPLING)
     code = CHILD.format(target=str(models.target), prompts=str(prompts), out=str(out))
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-c", code],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert child.stdout is not None
-    assert child.stdout.readline() == "1\n"
-    child.kill()
-    assert child.wait(60) == -signal.SIGKILL
-    child.stdout.close()
+    killed_after_lines(code, 1)
     assert generate([prompts], engine, out, SAMPLING).n_before >= 1
     assert out.read_bytes() == whole.read_bytes()
 

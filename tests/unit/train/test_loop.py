@@ -220,10 +220,21 @@ def test_only_texts_that_were_seen_count_as_trained(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lengths", "kept"), [((2.0, 2.5, 2.49), 3), ((2.0, 2.5, 2.4), 2), ((2.5, 2.49, 2.6), 3)]
+    ("lengths", "patience", "ended", "kept"),
+    [
+        ((2.0, 2.5, 2.49), 0, ("budget", 3), 3),
+        ((2.0, 2.5, 2.4), 0, ("budget", 3), 2),
+        ((2.5, 2.49, 2.6), 0, ("budget", 3), 3),
+        ((1.2, 1.5, 1.4, 1.3, 1.1, 9.0), 3, ("patience", 5), 2),
+    ],
 )
-def test_the_last_weights_are_kept_unless_others_were_clearly_better(
-    lengths: tuple[float, ...], kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_last_weights_are_kept_unless_others_were_clearly_better_and_patience_ends_a_run(
+    lengths: tuple[float, ...],
+    patience: int,
+    ended: tuple[str, int],
+    kept: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[torch.Tensor] = []
 
@@ -232,30 +243,14 @@ def test_the_last_weights_are_kept_unless_others_were_clearly_better(
         return Acceptance((0.5,), lengths[len(found) - 1], 7)
 
     monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)
-    trainer = make_trainer(tmp_path, Budget(steps=3), Recorder(), limits=Limits(eval_steps=1))
+    limits, budget = Limits(eval_steps=1, patience=patience), Budget(steps=50 if patience else 3)
+    trainer = make_trainer(tmp_path, budget, Recorder(), limits=limits)
     outcome = trainer.run()
+    assert (outcome.reason, outcome.progress.step) == ended
     trainer.load_best()
     assert outcome.progress.best_step == kept
     assert outcome.best is not None and outcome.best.length == lengths[kept - 1]
     assert torch.equal(trainer.model.fc, found[kept - 1])
-
-
-def test_patience_ends_a_run_and_the_best_weights_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = iter([1.2, 1.5, 1.4, 1.3, 1.1, 9.0])
-    found: list[torch.Tensor] = []
-
-    def fake(model: DraftModel, *_: object) -> Acceptance:
-        found.append(model.fc.detach().clone())
-        return Acceptance((0.5,), next(lengths), 7)
-
-    monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)
-    trainer = make_trainer(tmp_path, Budget(steps=50), Recorder(), limits=Limits(eval_steps=1, patience=3))
-    outcome = trainer.run()
-    assert (outcome.reason, outcome.progress.step, outcome.progress.best_step) == ("patience", 5, 2)
-    trainer.load_best()
-    assert torch.equal(trainer.model.fc, found[1])
 
 
 def test_evaluations_come_at_even_shares_of_the_budget(tmp_path: Path) -> None:

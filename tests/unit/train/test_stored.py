@@ -93,18 +93,8 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     trained = make_model()
     stored = StoredWeights(trained, parse_type(COARSE))
     parts, limits = (range(4), range(0)), Limits(micro_tokens=1000)
-    Trainer(
-        trained,
-        source,
-        parts,
-        draft_ids(),
-        tmp_path,
-        Budget(steps=1),
-        hyper,
-        limits,
-        Listener(),
-        stored=stored,
-    ).run()
+    made = trained, source, parts, draft_ids(), tmp_path, Budget(steps=1), hyper, limits, Listener()
+    Trainer(*made, stored=stored).run()
     same = [
         torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), trained.parameters(), strict=True)
     ]
@@ -125,18 +115,8 @@ def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
 
     monkeypatch.setattr(model, "drafts", watched)
     hyper, parts = Hyper(n_steps=2, lr=0.01, batch_tokens=60), (range(3), range(3, 4))
-    trainer = Trainer(
-        model,
-        source,
-        parts,
-        draft_ids(),
-        tmp_path,
-        Budget(steps=2),
-        hyper,
-        Limits(),
-        Listener(),
-        stored=stored,
-    )
+    made = model, source, parts, draft_ids(), tmp_path, Budget(steps=2), hyper, Limits(), Listener()
+    trainer = Trainer(*made, stored=stored)
     trainer.run()
     exact = model.fc.detach().clone()
     with stored.lent():
