@@ -32,24 +32,18 @@ if TYPE_CHECKING:
     from .spec import DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
 
-_HOMES = {
-    name: home
-    for home, names in {
-        "gguf_file": ("GgufFile", "read_gguf", "read_rows", "read_tensor", "type_name"),
-        "gguf_head": ("read_keys",),
-        "inspection": ("inspect_file",),
-        "pipeline": (
-            *("ConvertReport", "DraftCheckpoint", "Progress"),
-            *("convert_checkpoint", "open_choices", "open_drafter"),
-        ),
-        "quantize": ("TypePlan", "as_stored", "parse_type"),
-        "readings": ("Choice", "Reading"),
-        "rope": ("rope_divisors", "unpair_rows"),
-        "spec": ("DraftSpec", "LatentSpec", "RopeSpec"),
-        "stream": ("TensorReport",),
-    }.items()
-    for name in names
-}
+# where the names are, modules that need least before those that need more
+_HOMES = (
+    "gguf_head",
+    "spec",
+    "readings",
+    "rope",
+    "gguf_file",
+    "inspection",
+    "quantize",
+    "stream",
+    "pipeline",
+)
 __all__ = [
     "Choice",
     "ConvertReport",
@@ -84,9 +78,10 @@ def __getattr__(name: str) -> Any:
     """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
     if name in ("errors", "files"):
         return importlib.import_module(f".{name}", __name__)
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
+    modules = (importlib.import_module(f".{home}", __name__) for home in _HOMES)
+    value = next(getattr(module, name) for module in modules if hasattr(module, name))
     globals()[name] = value
     return value
 

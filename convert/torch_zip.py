@@ -25,7 +25,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from . import torch_zip
 from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
@@ -121,7 +120,7 @@ def _content(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit:
 
 def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
     try:
-        state = torch_zip.load(data, _FUNCTIONS, _storage)
+        state = _Machine(_FUNCTIONS, _storage).run(data)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from None
     except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
@@ -228,7 +227,9 @@ _TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 @dataclass
 class _Machine:
-    """Stack and memo. functions: what the file may name, by "module.name"."""
+    """Stack and memo. functions: what the file may name, by "module.name"; the callable ones are called.
+    storage: of a persistent id.
+    """
 
     functions: Mapping[str, Any]
     storage: Function
@@ -236,6 +237,7 @@ class _Machine:
     memo: dict[int, Any] = field(default_factory=dict)
 
     def run(self, data: bytes) -> Any:
+        """What the pickle says. Raises CheckpointError, and anything else for one that is cut or damaged."""
         for n_steps, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
             if n_steps >= MAX_STEPS:
                 raise CheckpointError(
@@ -324,14 +326,6 @@ class _Machine:
                 del self.stack[at:]
                 return values
         raise CheckpointError("data.pkl takes more values than it has")
-
-
-def load(data: bytes, functions: Mapping[str, Any], storage: Function) -> Any:
-    """What the pickle says. Raises CheckpointError, and anything else for one that is cut or damaged.
-
-    functions: what it may name, by "module.name"; the callable ones are called. storage: of a persistent id
-    """
-    return _Machine(functions, storage).run(data)
 
 
 def _expect(value: Any, kind: type) -> Any:

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
+from eaglecpp.convert.spec import BlockSpec
 from eaglecpp.errors import MismatchError, TrainError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train.capture.features import TargetSource
@@ -324,7 +325,11 @@ def test_what_the_trainer_cannot_run_is_not_finetuned(
         check_trainable(draft)
 
 
-def test_a_head_without_a_norm_is_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
+def test_blocks_and_a_head_without_a_norm_are_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = write_layout(tmp_path / "in", "vllm")
+    draft = open_drafter(checkpoint, target.gguf)
+    in_blocks = replace(draft.spec, block=BlockSpec(4, anchor_first=True, mask_token=5, causal=(True,)))
+    with pytest.raises(UnsupportedError, match="parallel drafting"):
+        check_trainable(replace(draft, spec=in_blocks))
     with pytest.raises(UnsupportedError, match="a head without a norm"):
         check_trainable(open_drafter(checkpoint, target.gguf, readings={"head_norm": "no"}))
