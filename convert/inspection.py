@@ -114,7 +114,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "switches": {name: bool(_key(file, name)) for name in SWITCHES}
         | {
             "qk_norm": any(n.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for n in file.tensors),
-            "bias": any(name.endswith(".bias") for name in file.tensors),
+            "bias": any(n.endswith(".bias") for n in file.tensors if n != "conf_proj.bias"),
         },
         "sliding_window": _key(file, "attention.sliding_window"),
         "rope": _rope(file),
@@ -168,7 +168,7 @@ def _rope(file: GgufFile) -> dict[str, Any]:
     scaling = _key(file, "rope.scaling.type") or ("llama3" if "rope_freqs.weight" in file.tensors else "none")
     return {
         "freq_base": _key(file, "rope.freq_base"),
-        "type": _key(file, "rope.type") or "norm",
+        "type": _key(file, "rope.type") or ("neox" if file.architecture in BLOCKS else "norm"),
         "scaling": scaling,
         "factor": _key(file, "rope.scaling.factor"),
     }

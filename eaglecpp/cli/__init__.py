@@ -38,7 +38,7 @@ COMMANDS = {
     "rm": ("eaglecpp.cli.rm:rm", "Remove stored models."),
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
     "learn": ("eaglecpp.cli.learn:learn", "Train a model's drafter on your conversations."),
-    "convert": ("eaglecpp.cli.convert:convert", "Convert an EAGLE drafter checkpoint to GGUF."),
+    "convert": ("eaglecpp.cli.convert:convert", "Convert a checkpoint of an EAGLE or block drafter to GGUF."),
     "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
     "completion": ("eaglecpp.cli.completion:completion", "Print a script for completion (bash, zsh, fish)."),
 }

@@ -38,7 +38,7 @@ convert = click.Command(
     "convert",
     params=_plain.convert.params,
     callback=_run,
-    help="Convert an EAGLE drafter checkpoint to GGUF. SRC is a checkpoint folder, a weight file, a "
-    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways, "
-    "the target writes a few texts, and the reading that drafts them best is taken.",
+    help="Convert a checkpoint of an EAGLE or block drafter to GGUF. SRC is a folder, a weight file, a "
+    "drafter's GGUF (not a block drafter's), or hf.co/owner/name. Where a checkpoint can be read in several "
+    "ways, the target writes a few texts, and the reading that drafts them best is taken.",
 )

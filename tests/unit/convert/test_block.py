@@ -177,7 +177,7 @@ def test_slots_and_architecture(
     assert keys(report.out)["sample_from_anchor"] is anchor_first
     assert ("rope.type" in keys(report.out)) == (arch == "dflash_ex")
     facts = inspect_file(report.out)
-    assert facts["kind"] == "drafter"
+    assert (facts["kind"], facts["rope"]["type"], facts["switches"]["bias"]) == ("drafter", "neox", False)
     assert (facts["runs_in_llama_cpp"], facts["block"]["anchor_first"]) == (arch == "dflash", anchor_first)
 
 
