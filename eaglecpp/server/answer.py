@@ -12,7 +12,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -266,7 +266,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
 
 async def respond(
     request: HttpRequest,
-    opened: Sequence[AbstractAsyncContextManager[Answer]],
+    asks: Sequence[Ask],
     is_streamed: bool,
     whole: Callable[[Sequence[Answer]], Any],
     parts: Callable[[Answer, int], AsyncIterator[bytes]],
@@ -275,17 +275,19 @@ async def respond(
 ) -> Response:
     """Answers side by side, as the client wants them: the `parts` of each, by its index, as they come and
     then the `end`, or the `whole` of all. So many are begun at a time as a model has slots; the requests of
-    others come in between.
+    others come in between. Raises ApiError for more than a model's queue holds.
     """
-    check_number(request, len(opened))
-    n_at_once = server_of(request).config.n_parallel
+    config = server_of(request).config
+    n_at_once, n_max = config.n_parallel, config.n_parallel + config.n_queue
+    if len(asks) > n_max:
+        raise ApiError(400, f"one request asks for {len(asks)} answers, at most {n_max} are allowed")
     slots, answers = asyncio.Semaphore(n_at_once), {}
 
     async with AsyncExitStack() as stack:
 
         async def begun(index: int) -> Answer:
             if index not in answers:
-                answers[index] = await stack.enter_async_context(opened[index])
+                answers[index] = await stack.enter_async_context(open_answer(request, asks[index]))
             return answers[index]
 
         async def part(index: int) -> AsyncIterator[bytes]:
@@ -298,34 +300,26 @@ async def respond(
                 await (await begun(index)).whole()
 
         def all_of() -> list[Answer]:
-            return [answers[index] for index in range(len(opened))]
+            return [answers[index] for index in range(len(asks))]
 
         # what refuses one of the first has a status
-        await while_there(request, _all(map(begun, range(min(n_at_once, len(opened))))))
+        await while_there(request, _all(map(begun, range(min(n_at_once, len(asks))))))
         if is_streamed:
-            events = _merged(list(map(part, range(len(opened)))), lambda: end(all_of()))
+            events = _merged(list(map(part, range(len(asks)))), lambda: end(all_of()))
             return LiveResponse(events, stack.pop_all(), media_type)
-        await while_there(request, _all(map(read, range(len(opened)))))
+        await while_there(request, _all(map(read, range(len(asks)))))
         return json_response(whole(all_of()))
     raise AssertionError
 
 
-def check_number(request: HttpRequest, n_answers: int) -> None:
-    """Raises ApiError where one request asks for more answers than a model's queue holds."""
-    config = server_of(request).config
-    n_max = config.n_parallel + config.n_queue
-    if n_answers > n_max:
-        raise ApiError(400, f"one request asks for {n_answers} answers, at most {n_max} are allowed")
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """The results of all; the first error ends the others."""
+async def _all(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
+    """Waits for all; the first error ends the others."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            for work in works:
+                group.create_task(work)
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], bytes]) -> AsyncIterator[bytes]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.server.answer import Answer, Ask, Part, of_model, open_answer, respond
+from eaglecpp.server.answer import Answer, Ask, Part, of_model, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     arguments_text,
@@ -90,8 +90,7 @@ async def messages(request: Request) -> Response:
         out = _message(id, answer.name, blocks, **_end(answer))
         return out | {"usage": _usage(answer), "timings": answer.timings}
 
-    opened = [open_answer(request, ask)]
-    return await respond(request, opened, body.stream, whole, lambda answer, index: _events(answer, id))
+    return await respond(request, [ask], body.stream, whole, lambda answer, index: _events(answer, id))
 
 
 async def count_tokens(request: Request) -> Response:

@@ -19,7 +19,7 @@ from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.server.answer import Answer, Ask, check_number, of_model, open_answer, respond
+from eaglecpp.server.answer import Answer, Ask, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
@@ -98,7 +98,6 @@ async def infill(request: Request) -> Response:
 
 
 async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Response:
-    check_number(request, len(asks))
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         n_tokens = 0
@@ -117,8 +116,7 @@ async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Respon
         ]
         return made[0] if len(made) == 1 else made
 
-    opened = [open_answer(request, ask) for ask in asks]
-    return await respond(request, opened, body.stream, whole, parts)
+    return await respond(request, asks, body.stream, whole, parts)
 
 
 def _last(answer: Answer) -> dict[str, Any]:

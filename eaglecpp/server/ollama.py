@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
-from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, open_answer, respond
+from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, respond
 from eaglecpp.server.bodies import Body, NTop, read, read_message, read_tools
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
@@ -148,7 +148,8 @@ Write = Callable[[Answer, "Generated | None"], dict[str, Any]]
 
 
 async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Response:
-    def whole(answer: Answer) -> dict[str, Any]:
+    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
+        (answer,) = answers
         out = {**_head(answer.name), **part(answer, answer), **_last(answer)}
         if ask.n_top is not None:
             out["logprobs"] = logprob_list(answer, answer.logprobs)
@@ -166,11 +167,7 @@ async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Resp
             yield dump(out) + b"\n"
         yield dump({**_head(answer.name), **part(answer, None), **_last(answer)}) + b"\n"
 
-    opened = [open_answer(request, ask)]
-    media_type = "application/x-ndjson"
-    return await respond(
-        request, opened, body.stream, lambda answers: whole(answers[0]), lines, media_type=media_type
-    )
+    return await respond(request, [ask], body.stream, whole, lines, media_type="application/x-ndjson")
 
 
 def _drafts(delta: Delta) -> dict[str, Any]:

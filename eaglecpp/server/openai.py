@@ -16,7 +16,7 @@ from starlette.responses import Response
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import LogprobLists
-from eaglecpp.server.answer import Answer, Ask, check_number, logprob_list, of_model, open_answer, respond
+from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     Limit,
@@ -175,7 +175,7 @@ async def chat(request: Request) -> Response:
             yield sse({**usual, "choices": [], "usage": _usage([answer])})
         yield b"data: [DONE]\n\n"
 
-    return await respond(request, [open_answer(request, ask)], body.stream, whole, chunks)
+    return await respond(request, [ask], body.stream, whole, chunks)
 
 
 async def apply_template(request: Request) -> Response:
@@ -193,7 +193,6 @@ async def completions(request: Request) -> Response:
     """`POST /v1/completions`: a prompt without a template, or several, which are answered side by side."""
     body = await read(request, _Completions)
     asks = await in_thread(request, body.asks)
-    check_number(request, len(asks))
     head = _head("cmpl", "text_completion")
 
     def choice(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
@@ -224,8 +223,7 @@ async def completions(request: Request) -> Response:
         last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
         return (sse(last) if body.wants_usage else b"") + b"data: [DONE]\n\n"
 
-    opened = [open_answer(request, ask) for ask in asks]
-    return await respond(request, opened, body.stream, whole, parts, end)
+    return await respond(request, asks, body.stream, whole, parts, end)
 
 
 async def models(request: Request) -> Response:

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.server.answer import Answer, Ask, Part, open_answer, respond
+from eaglecpp.server.answer import Answer, Ask, Part, respond
 from eaglecpp.server.bodies import (
     CloudBody,
     Limit,
@@ -86,12 +86,13 @@ async def responses(request: Request) -> Response:
     body = await read(request, _Body)
     ask = await in_thread(request, body.ask)
     made = _Made(body)
-
-    def whole(answers: Any) -> dict[str, Any]:
-        return made.whole(answers[0])
-
-    opened = [open_answer(request, ask)]
-    return await respond(request, opened, body.stream, whole, lambda answer, index: _events(answer, made))
+    return await respond(
+        request,
+        [ask],
+        body.stream,
+        lambda answers: made.whole(answers[0]),
+        lambda answer, index: _events(answer, made),
+    )
 
 
 def _messages(given: Any, instructions: str | None) -> list[Message]:
