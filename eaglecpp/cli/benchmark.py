@@ -158,9 +158,7 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
     """
     from eaglecpp.bench import keep, verdict_of
 
-    of: dict[str, list[Any]] = {}
-    for one in measured:
-        of.setdefault(one.strategy, []).append(one)
+    of = _by_strategy(measured)
     plain = of["off"]
     engines = {"auto": engine, **others}
     is_steady = True
@@ -191,9 +189,7 @@ def _share(engine: Any, n_tokens: int | None) -> None:
 
 def speeds(measured: Sequence[Any]) -> str:
     """The table of strategies, columns for each temperature; spread: the middle half of the ratios."""
-    of: dict[str, list[Any]] = {}
-    for one in measured:
-        of.setdefault(one.strategy, []).append(one)
+    of = _by_strategy(measured)
     head, rows = ["strategy"], []
     for one in next(iter(of.values())):
         kind = "greedy" if one.temperature <= 0 else f"at {one.temperature:g}"
@@ -206,6 +202,13 @@ def speeds(measured: Sequence[Any]) -> str:
             row += ["", ""] if is_plain else [_spread(one.ratios), f"{one.acceptance_length:.2f}"]
         rows.append([*row, _reason(group[0]) if strategy.startswith("auto") else ""])
     return table([*head, "plan"], rows)
+
+
+def _by_strategy(measured: Sequence[Any]) -> dict[str, list[Any]]:
+    found: dict[str, list[Any]] = {}
+    for one in measured:
+        found.setdefault(one.strategy, []).append(one)
+    return found
 
 
 def _spread(ratios: Sequence[float]) -> str:

@@ -29,7 +29,7 @@ def create(
     from eaglecpp.modelfile import Modelfile, require_ollama
     from eaglecpp.modelfile.syntax import MAX_TEXT
     from eaglecpp.store.create import create_model
-    from eaglecpp.store.describe import draft_text
+    from eaglecpp.store.describe import list_entry
 
     wanted = stored_name(name)
     modelfile = Modelfile.from_text(
@@ -47,6 +47,5 @@ def create(
     for notice in created.notices:
         note(f"note: {notice}")
     if as_json:
-        model = created.model
-        draft = draft_text(model) if model.manifest.of_kind("draft") else None
-        write_json({"name": str(model.name), "digest": model.digest, "size": model.size, "draft": draft})
+        entry = list_entry(created.model)
+        write_json({key: entry[key] for key in ("name", "digest", "size", "draft")})

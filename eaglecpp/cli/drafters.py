@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec.structs import asdict
 
 from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.table import table
@@ -59,12 +60,12 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"no drafter is known for {target}{Stores.open().near(target or '') or way}")
         return
     if rows:
-        write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), [_columns(row) for row in rows]))
+        refusals = [f"cannot run: {row.refused}" if row.refused else "" for row in rows]
+        shown = [(row.repo, row.targets[0], row.family, why) for row, why in zip(rows, refusals, strict=True)]
+        write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
-        note(f"--draft auto uses {chosen.why}")
-    if chosen is not None and own is None and chosen.warning:
-        note(f"note: {chosen.warning}")
+        note(f"--draft auto uses {chosen.why}" + (f"\nnote: {chosen.warning}" if chosen.warning else ""))
     if facts is not None:
         ways_known = known_ways(own, matches, facts)
         write(table(("BEST KNOWN FIRST", "BY", "WHY"), ways_known))
@@ -94,18 +95,9 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
     return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
 
 
-def _columns(row: KnownDrafter) -> tuple[str, ...]:
-    return row.repo, row.targets[0], row.family, f"cannot run: {row.refused}" if row.refused else ""
-
-
 def _facts(row: KnownDrafter, matches: list[Match]) -> dict[str, Any]:
     match = next((match for match in matches if match.drafter == row), None)
-    return {
-        "repo": row.repo,
-        "targets": list(row.targets),
-        "family": row.family,
-        "layer_ids": row.layer_ids,
-        "source": row.source,
+    return asdict(row) | {
         "refused": row.refused or None,
         "matched": None if match is None else match.target,
         "of_base_model": match.is_base if match is not None else False,

@@ -41,8 +41,8 @@ _server_options = added(
 @json_option("{models: [...]}, as Ollama's /api/ps")
 def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -> None:
     """List the models that a server has loaded."""
-    host, port = _where(host, port)
-    found = _ask(host, port, api_key, "GET", "ps", "models")
+    address = _where(host, port)
+    found = _ask(address, api_key, "GET", "ps", "models")
     if as_json:
         write_json(found or {"models": []})
         return
@@ -69,32 +69,29 @@ def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -
 @_server_options
 def stop(model: str, host: str | None, port: int | None, api_key: str | None) -> None:
     """Let a running server free MODEL's memory."""
-    host, port = _where(host, port)
-    found = _ask(host, port, api_key, "GET", "ps", "models")
+    address = _where(host, port)
+    found = _ask(address, api_key, "GET", "ps", "models")
     if found is None:
-        raise click.ClickException(f"no server is running at {host}:{port}; `run` frees its model by itself")
+        raise click.ClickException(f"no server is running at {address}; `run` frees its model by itself")
     loaded = [str(one["name"]).removesuffix(":latest") for one in found["models"]]
     if model.removesuffix(":latest") not in loaded:
         names = ", ".join(loaded) or "no model"
         raise click.ClickException(f"{model} is not loaded; the server has {names} in memory")
-    _ask(host, port, api_key, "POST", "generate", "done", {"model": model, "keep_alive": 0})
+    _ask(address, api_key, "POST", "generate", "done", {"model": model, "keep_alive": 0})
 
 
-def _where(host: str | None, port: int | None) -> tuple[str, int]:
+def _where(host: str | None, port: int | None) -> Address:
     """The server that is meant: what the command line says, else the one that this machine announces."""
     known = find_server() if host is None and port is None else None
-    if known is not None:
-        return known.host, known.port
-    return host or "127.0.0.1", port or 11434
+    return known or Address(reached_as((host or "127.0.0.1").strip("[]")), port or 11434)
 
 
 def _ask(
-    host: str, port: int, api_key: str | None, method: str, path: str, key: str, body: Any = None
+    address: Address, api_key: str | None, method: str, path: str, key: str, body: Any = None
 ) -> dict[str, Any] | None:
     """The server's answer, which has that key; None if no server is running. Raises click.ClickException for
     an error.
     """
-    address = Address(reached_as(host.strip("[]")), port)
     # answers in progress end before a model is freed
     patience = _PATIENCE_S if body is None else None
     try:

@@ -39,7 +39,7 @@ def pull(
     as_json: bool,
 ) -> None:
     """Download MODEL: hf.co/user/repo[:quant], or a name in Ollama's library such as llama3.2:3b."""
-    from eaglecpp.store.describe import draft_text
+    from eaglecpp.store.describe import list_entry
     from eaglecpp.store.remote.pull import pull as pull_model
 
     if draft is not None and no_draft:
@@ -69,13 +69,6 @@ def pull(
             f"eaglecpp pull {name} --draft auto"
         )
     if as_json:
-        stored = pulled.model
-        write_json(
-            {
-                "name": str(stored.name),
-                "digest": stored.digest,
-                "size": stored.size,
-                "draft": draft_text(stored) if stored.manifest.of_kind("draft") else None,
-                "offered": None if pulled.offered is None else pulled.offered.repo,
-            }
-        )
+        entry = list_entry(pulled.model)
+        offered = None if pulled.offered is None else pulled.offered.repo
+        write_json({key: entry[key] for key in ("name", "digest", "size", "draft")} | {"offered": offered})

@@ -37,6 +37,7 @@ from eaglecpp.options import Strategy
 from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
+    from eaglecpp.cli.chat.input import Ask
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
 
@@ -172,9 +173,14 @@ def run(
     with contextlib.ExitStack() as stack:
         if server is None:
             model_here.engine  # noqa: B018 - opens it
+        ask: Ask = _no_one_to_ask
+        if text is None:
+            from eaglecpp.cli.chat.keyboard import open_keyboard
+
+            ask = stack.enter_context(open_keyboard(data_dir() / "history", lambda: settings.history))
         chat = Chat(
             model_here,
-            _no_one_to_ask if text is not None else stack.enter_context(_keyboard(settings)),
+            ask,
             Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
             settings,
             folder=folder if text is None or resume else None,
@@ -217,13 +223,6 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
     return saved
 
 
-def _keyboard(settings: Any) -> Any:
-    from eaglecpp.cli.chat.keyboard import open_keyboard
-    from eaglecpp.data_dir import data_dir
-
-    return open_keyboard(data_dir() / "history", lambda: settings.history)
-
-
 def _no_one_to_ask(prompt: str, default: str) -> str:
     raise EOFError
 
@@ -257,7 +256,9 @@ def _question(words: tuple[str, ...]) -> bytes | None:
     """Standard input, unless it is a terminal, then a blank line and the prompt. None: chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
-        parts.insert(0, _piped().rstrip(b"\n"))
+        hint = "reading standard input to its end (</dev/null to skip this) ..."
+        with patience(_STDIN_PATIENCE_S, hint):
+            parts.insert(0, read_input("-").rstrip(b"\n"))
     elif not words and sys.stdout.isatty():
         return None
     question = b"\n\n".join(part for part in parts if part)
@@ -266,10 +267,3 @@ def _question(words: tuple[str, ...]) -> bytes | None:
             "no prompt: give one as an argument or on standard input, or chat on a terminal"
         )
     return question
-
-
-def _piped() -> bytes:
-    """Reads standard input to its end; says so if that takes long, so that it does not look like a hang."""
-    text = "reading standard input to its end (</dev/null to skip this) ..."
-    with patience(_STDIN_PATIENCE_S, text):
-        return read_input("-")

@@ -161,28 +161,18 @@ class Display:
         if self._interrupts.requested and not is_training:
             raise KeyboardInterrupt
         self._interrupts.waits = is_training
-        with self._lock:
-            bar = self._shown(what, n_all)
-            if bar is not None:
-                bar.set_postfix_str(detail, refresh=False)
-                bar.update(n_done - bar.n)
-            if n_done >= n_all:
-                self.close()
+        self._draw(what, n_done, n_all, detail)
+        if n_done >= n_all:
+            self.close()
 
     def on_step(self, report: StepReport) -> None:
         """Shows the share of the budget, loss, tokens/s, and the result of the last evaluation."""
         if self._tokens is None:
             self._tokens = report.n_tokens, report.seconds
-        with self._lock:
-            bar = self._shown("training", 1000)
-            if bar is None:
-                return
-            n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
-            rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
-            bar.set_postfix_str(
-                f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}", refresh=False
-            )
-            bar.update(int(1000 * min(report.progress, 1.0)) - bar.n)
+        n, seconds = report.n_tokens - self._tokens[0], report.seconds - self._tokens[1]
+        rate = f"{n / seconds:.0f} tokens/s" if n and seconds > 0 else ""
+        detail = f"step {report.step}, loss {report.loss:.3f}, {rate}{self._held_out}"
+        self._draw("training", int(1000 * min(report.progress, 1.0)), 1000, detail)
 
     def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
         """One line."""
@@ -193,15 +183,17 @@ class Display:
             f"{found.length:.2f}{' (best)' if best else ''}"
         )
 
-    def _shown(self, what: str, total: int) -> Any:
+    def _draw(self, what: str, n_done: int, n_all: int, detail: str) -> None:
         if not bars_are_shown():
-            return None
-        if what != self._what:
-            self.close()
-            layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]{postfix}"
-            self._bar = new_bar(what, total, bar_format=layout, leave=False)
-            self._what = what
-        return self._bar
+            return
+        with self._lock:
+            if what != self._what:
+                self.close()
+                layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]{postfix}"
+                self._bar = new_bar(what, n_all, bar_format=layout, leave=False)
+                self._what = what
+            self._bar.set_postfix_str(detail, refresh=False)
+            self._bar.update(n_done - self._bar.n)
 
     def close(self) -> None:
         """Takes the bar away."""

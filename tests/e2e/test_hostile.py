@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,14 @@ COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
 
 
-def shown(folder: Path, *command: str | Path) -> tuple[int, str]:
-    """Exit status and every character that the terminal got; `owned` is in nothing that is not hostile."""
-    with Terminal([str(word) for word in command], folder) as terminal:
-        return terminal.wait_for_end(), terminal.raw
+def check(folder: Path, commands: Iterable[tuple[str | Path, ...]], *, fails: bool = False) -> None:
+    """Every character that the terminal gets is text; `owned` is in nothing that is not hostile."""
+    for command in commands:
+        words = command if fails else (COMMAND, *command)
+        with Terminal([str(word) for word in words], folder) as terminal:
+            assert (terminal.wait_for_end() != 0) is fails, (command, terminal.raw)
+        assert raw_controls(terminal.raw) == [], (command, terminal.raw)
+        assert fails or "owned" in terminal.raw or command[0] in ("create", "inspect"), command
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +38,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_what_a_hostile_model_says_is_text(hostile: Path, tmp_path: Path) -> None:
-    for command in (
+    commands = (
         ("generate", hostile, "-p", "ab", *SHORT),
         ("generate", hostile, "-p", "ab", "--json", *SHORT),
         ("run", hostile, "hello", *SHORT),
         ("run", hostile, "hello", "--verbose", *SHORT),
-    ):
-        status, raw = shown(tmp_path, COMMAND, *command)
-        assert status == 0 and "owned" in raw, (command, raw)
-        assert raw_controls(raw) == [], (command, raw)
+    )
+    check(tmp_path, commands)
 
 
 def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path) -> None:
@@ -51,8 +54,8 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
         f"PARAMETER stop {words}\nMESSAGE user {words}\nMESSAGE assistant {words}\n",
         encoding="utf-8",
     )
-    assert shown(tmp_path, COMMAND, "create", "evil")[0] == 0
-    for command in (
+    commands = (
+        ("create", "evil"),
         ("show", "evil"),
         ("show", "evil", "--verbose"),
         ("show", "evil", "--modelfile"),
@@ -60,11 +63,8 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
         ("inspect", hostile),
         ("inspect", hostile, "--json"),
         ("run", "evil", "hello", *SHORT),
-    ):
-        status, raw = shown(tmp_path, COMMAND, *command)
-        assert status == 0, (command, raw)
-        assert raw_controls(raw) == [], (command, raw)
-        assert "owned" in raw or command[0] in ("check", "inspect"), (command, raw)
+    )
+    check(tmp_path, commands)
 
 
 def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -> None:
@@ -74,7 +74,7 @@ def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -
     broken = write_hostile_target(tmp_path / "broken.gguf", template=template)
     raising = write_hostile_target(tmp_path / "raising.gguf", template=template.removeprefix("{% if x %}"))
     module = (sys.executable, "-P", "-m", "eaglecpp.convert")
-    for command in (
+    commands = (
         (COMMAND, "generate", odd, "-p", "ab", *SHORT),
         (COMMAND, "--debug", "generate", odd, "-p", "ab", *SHORT),
         (COMMAND, "--log-level", "debug", "generate", odd, "-p", "ab", *SHORT),
@@ -85,7 +85,5 @@ def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -
         (COMMAND, "--debug", "generate", models.target, "--draft", odd, "-p", "ab", *SHORT),
         (COMMAND, "convert", tmp_path, "--target", odd),
         (*module, tmp_path / f"missing{EVIL}", "--target", odd),
-    ):
-        status, raw = shown(tmp_path, *command)
-        assert status != 0, (command, raw)
-        assert raw_controls(raw) == [], (command, raw)
+    )
+    check(tmp_path, commands, fails=True)

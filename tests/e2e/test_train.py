@@ -72,6 +72,12 @@ def result_of(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return found
 
 
+def wait_for(path: Path, process: subprocess.Popen[bytes]) -> None:
+    while not path.exists():
+        assert process.poll() is None, process.communicate()[1].decode()
+        time.sleep(0.01)
+
+
 def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strategy: str = "chain:3") -> float:
     """Tokens per round, as `run --verbose` tells."""
     options = ("--strategy", strategy, "--temp", 0, "-n", 40, "-t", 1, "--verbose")
@@ -82,16 +88,24 @@ def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strate
     return float(found[1])
 
 
-@pytest.mark.parametrize("loss", ["cross-entropy", pytest.param("lk", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        pytest.param(("--loss", "lk"), marks=pytest.mark.long),
+        pytest.param(("--eagle1",), marks=pytest.mark.long),
+    ],
+)
 def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
-    loss: str, cli: Cli, models: Models, chats: Path, tmp_path: Path
+    more: tuple[str, ...], cli: Cli, models: Models, chats: Path, tmp_path: Path
 ) -> None:
-    answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01", "--loss", loss)
+    answering = ("--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01", *more)
     made = [
         result_of(cli(*train_args(models, chats, tmp_path / str(n), *answering, "--steps", n)))
         for n in (0, 80)
     ]
     assert [one["steps"] for one in made] == [0, 80]
+    assert read_gguf(Path(made[1]["gguf"])).architecture == ("eagle" if "--eagle1" in more else "eagle31")
     before, after = (acceptance_length(cli, models.target, one["gguf"], QUESTIONS[0]) for one in made)
     assert before < 1.6
     assert after > 2.4
@@ -99,19 +113,7 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
     names = {path.name for path in out.iterdir()}
     assert names >= {"config.json", "model.safetensors", "drafter-Q8_0.gguf", "training.json"}
     record = json.loads((out / "training.json").read_text())
-    assert (len(record["losses"]), record["loss"]) == (80, loss)
-
-
-@pytest.mark.long
-def test_eagle_1_is_learnt_and_accepted(cli: Cli, models: Models, chats: Path, tmp_path: Path) -> None:
-    options = ("--eagle1", "--generate", "--temp", "0", "-n", 40, "--held-out", "0", "--lr", "0.01")
-    made = [
-        result_of(cli(*train_args(models, chats, tmp_path / str(n), *options, "--steps", n))) for n in (0, 80)
-    ]
-    assert read_gguf(Path(made[1]["gguf"])).architecture == "eagle"
-    before, after = (acceptance_length(cli, models.target, one["gguf"], QUESTIONS[0]) for one in made)
-    assert before < 1.6
-    assert after > 2.4
+    assert (len(record["losses"]), record["loss"]) == (80, "lk" if "lk" in more else "cross-entropy")
 
 
 def test_ctrl_c_saves_and_resume_goes_on(
@@ -144,23 +146,16 @@ def test_a_run_killed_in_its_first_steps_can_be_resumed(
 ) -> None:
     out = tmp_path / "out"
     process = start(*train_args(models, texts, out, "--steps", 100000))
-    while not (out / "state" / "last.pt").exists():
-        assert process.poll() is None, process.communicate()[1].decode()
-        time.sleep(0.01)
+    wait_for(out / "state" / "last.pt", process)
     process.kill()
     process.communicate()
-    done = cli(*train_args(models, texts, out, "--steps", 3, "--resume"))
-    assert result_of(done)["steps"] == 3 and "resumed at step 0" in done.stderr
-
-
-@pytest.mark.long
-def test_a_run_killed_before_anything_was_saved_begins_again(
-    cli: Cli, models: Models, texts: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "out").mkdir()
-    done = cli(*train_args(models, texts, tmp_path / "out", "--steps", 2, "--resume"))
-    assert result_of(done)["steps"] == 2
-    assert "nothing was saved yet, so the training begins with its first step" in done.stderr
+    (tmp_path / "nothing").mkdir()  # as of one that was killed before it saved anything
+    for folder, says in (
+        (out, "resumed at step 0"),
+        (tmp_path / "nothing", "nothing was saved yet, so the training begins with its first step"),
+    ):
+        done = cli(*train_args(models, texts, folder, "--steps", 3, "--resume"))
+        assert result_of(done)["steps"] == 3 and says in done.stderr
 
 
 @pytest.mark.long
@@ -170,9 +165,7 @@ def test_ctrl_c_before_the_first_step_ends_at_once_and_says_what_is_left(
     out = tmp_path / "out"
     own = ("--conversations", 2000, "--sequences", 2, "-c", 256, "-t", 1)
     process = start("train", "--target", models.target, "-o", out, *own)
-    while not (out / "conversations.jsonl").exists():
-        assert process.poll() is None, process.communicate()[1].decode()
-        time.sleep(0.01)
+    wait_for(out / "conversations.jsonl", process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -191,11 +184,9 @@ def test_the_bar_has_a_clock_and_says_what_is_done_from_the_beginning(
     with Terminal([COMMAND, *map(str, args)], tmp_path) as terminal:
         terminal.wait("starting   0%|", seconds=60)
         terminal.wait_for_end()
-    names = "starting|reading the data|preparing the drafter|training|writing the drafter"
-    shown = re.findall(names, terminal.raw)
-    assert list(dict.fromkeys(shown)) == [
-        "starting", "reading the data", "preparing the drafter", "training", "writing the drafter",
-    ]  # fmt: skip
+    names = ["starting", "reading the data", "preparing the drafter", "training", "writing the drafter"]
+    shown = re.findall("|".join(names), terminal.raw)
+    assert list(dict.fromkeys(shown)) == names
     assert re.search(r"starting   0%\|.*\[00:0\d<", terminal.raw), "a clock"
 
 

@@ -36,28 +36,34 @@ def report(rows: dict[int, float], tokens: dict[int, float], draft_ms: float = 1
 # Predicted
 
 
-def test_cheap_rows_should_pay_and_the_best_chain_is_named() -> None:
-    found = planned_verdict(report({1: 10.0, 2: 10.5, 4: 12.0}, {1: 1.7, 3: 2.6}))
-    assert found.pays
-    assert (found.n_rows, found.row_cost) == (4, pytest.approx(1.2))
-    assert found.speed == pytest.approx(2.6 * 10 / 15)
-    assert "checking four tokens at once takes 1.2 times as long as one" in str(found)
-    assert "this drafter makes 2.6 tokens of that, about 1.7 times the speed" in str(found)
-
-
-def test_dear_rows_should_not_pay_and_the_need_is_what_would_have_broken_even() -> None:
-    found = planned_verdict(report({1: 10.0, 4: 30.0}, {3: 2.6}, draft_ms=0.2))
-    assert not found.pays
-    assert found.most == pytest.approx(2.6 - 0.06)
-    assert "checking four tokens at once takes 3.0 times as long as one" in str(found)
-    assert "it pays below 2.5 times" in str(found)
-    assert "kernels" not in str(found)
-
-
-def test_noise_makes_no_draft_faster_than_its_tokens() -> None:
-    found = planned_verdict(report({1: 10.0, 4: 5.0}, {3: 2.3}, draft_ms=0.0))
-    assert found.speed == pytest.approx(2.3), "a batch of four in half the time of one row"
-    assert "checking four tokens at once takes no longer than one on this machine" in str(found)
+@pytest.mark.parametrize(
+    ("rows", "tokens", "draft_ms", "facts", "says"),
+    [
+        (
+            {1: 10.0, 2: 10.5, 4: 12.0}, {1: 1.7, 3: 2.6}, 1.0,
+            {"pays": True, "n_rows": 4, "row_cost": 1.2, "speed": 2.6 * 10 / 15},
+            ("takes 1.2 times as long as one", "makes 2.6 tokens of that, about 1.7 times the speed"),
+        ),
+        (
+            {1: 10.0, 4: 30.0}, {3: 2.6}, 0.2,
+            {"pays": False, "n_rows": 4, "most": 2.6 - 0.06},
+            ("takes 3.0 times as long as one", "it pays below 2.5 times"),
+        ),
+        # noise makes no draft faster than its tokens: a batch of four in half the time of one row
+        ({1: 10.0, 4: 5.0}, {3: 2.3}, 0.0, {"n_rows": 4, "speed": 2.3}, ("takes no longer than one on",)),
+    ],
+)  # fmt: skip
+def test_the_best_chain_is_named_with_what_it_costs_and_what_would_break_even(
+    rows: dict[int, float],
+    tokens: dict[int, float],
+    draft_ms: float,
+    facts: dict[str, float],
+    says: tuple[str, ...],
+) -> None:
+    found = planned_verdict(report(rows, tokens, draft_ms))
+    assert {name: getattr(found, name) for name in facts} == pytest.approx(facts)
+    assert "checking four tokens at once " in str(found) and "kernels" not in str(found)
+    assert all(text in str(found) for text in says)
 
 
 # From answers

