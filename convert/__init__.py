@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import errors, files
+    from . import errors, files, keys
     from .gguf_file import GgufFile, read_gguf, read_rows, read_tensor, type_name
     from .gguf_head import read_keys
     from .inspection import inspect_file
@@ -61,6 +61,7 @@ __all__ = [
     "errors",
     "files",
     "inspect_file",
+    "keys",
     "open_choices",
     "open_drafter",
     "parse_type",
@@ -76,7 +77,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
-    if name in ("errors", "files"):
+    if name in ("errors", "files", "keys"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

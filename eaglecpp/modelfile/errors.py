@@ -8,13 +8,14 @@ line and the server decide how a notice is shown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 from eaglecpp.errors import EagleError
 
 __all__ = ["ModelfileError", "Notice"]
 
 
+@dataclass(eq=False, repr=False)
 class ModelfileError(EagleError, ValueError):
     """A Modelfile that is refused.
 
@@ -25,21 +26,12 @@ class ModelfileError(EagleError, ValueError):
     hint:         what to do about it
     """
 
-    def __init__(
-        self,
-        message: str,
-        *,
-        line: int | None = None,
-        column: int | None = None,
-        file: str | None = None,
-        hint: str = "",
-    ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.line = line
-        self.column = column
-        self.file = file
-        self.hint = hint
+    message: str
+    _: KW_ONLY
+    line: int | None = None
+    column: int | None = None
+    file: str | None = None
+    hint: str = ""
 
     def __str__(self) -> str:
         where = _location(self.file, self.line, self.column)

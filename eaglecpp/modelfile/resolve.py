@@ -2,8 +2,7 @@
 """Modelfile + directory -> `Plan`: which target, drafter and adapters, as paths or as typed references.
 
 References are read by `eaglecpp.references`. Names and those of the Hub stay references here: the store turns
-them into paths. Only magic numbers of files are read, and the architecture of GGUF files when a directory
-holds several.
+them into paths. Of files, only the keys of FROM's are read, which tell a target from what comes with it.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from .syntax import Command
 __all__ = ["Plan", "require_ollama", "resolve"]
 
 _PROJECTOR = "clip"
+_NO_TARGET = "name a GGUF file; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class _Resolver:
                 "name the one to run; a drafter belongs in DRAFT",
             )
         if not shards:
-            raise self.error(command, f"FROM {command.args}: it contains no target GGUF", "name a GGUF file")
+            raise self.error(command, f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
         return Reference("path", references[-1].text, command.line, shards), command
 
     def _refer(self, command: Command) -> Reference:
@@ -168,26 +168,24 @@ class _Resolver:
             files = _weights(reference.path)
         for file in files:
             self._need_gguf(command, file)
-        if len(files) == 1:  # the engine reads the one file anyway, and says what is wrong with it
-            (self.projectors if _is_projector(files[0]) else self.targets).append(files[0])
-            return
         for file in files:
             self._group(command, file).append(file)
 
     def _group(self, command: Command, file: Path) -> list[Path]:
-        """The list that a file of a FROM directory belongs in, by what its metadata says it is."""
-        from eaglecpp.convert import inspect_file, read_gguf
+        """The list that a file of a FROM belongs in, by what its metadata says it is."""
+        from eaglecpp.convert import keys as of_convert
+        from eaglecpp.convert import read_keys
 
         try:
-            facts = inspect_file(file)
-            is_adapter = read_gguf(file).text("general.type", "") == "adapter"
+            keys = read_keys(file)
         except EagleError as error:
             raise self.error(command, str(error)) from None
-        if facts["kind"] == "drafter":
+        architecture = keys.get("general.architecture")
+        if architecture in of_convert.ALL:
             return self.drafters
-        if facts["architecture"] == _PROJECTOR:
+        if architecture == _PROJECTOR:
             return self.projectors
-        return self.lora if is_adapter else self.targets
+        return self.lora if keys.get("general.type") == "adapter" else self.targets
 
     def _draft(self) -> Reference | None:
         """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
@@ -284,12 +282,3 @@ def _shards(targets: Sequence[Path]) -> tuple[Path, ...] | None:
     except ValueError:
         return None
     return tuple(by_name[name] for name in names) if len(names) == len(targets) else None
-
-
-def _is_projector(file: Path) -> bool:
-    from eaglecpp.convert import read_gguf
-
-    try:
-        return read_gguf(file).text("general.architecture", "") == _PROJECTOR
-    except EagleError:
-        return False

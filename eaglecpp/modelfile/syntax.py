@@ -148,7 +148,7 @@ class _Reader:
 
     def run(self) -> None:
         while True:
-            self.at = self._end_of(_IDLE)
+            self._take(_IDLE)
             if self.at == len(self.text):
                 return
             if len(self.commands) + len(self.pragmas) + len(self.notices) > _MAX_COMMANDS:
@@ -158,13 +158,11 @@ class _Reader:
             else:
                 self._command()
 
-    def _end_of(self, pattern: re.Pattern[str]) -> int:
-        match = pattern.match(self.text, self.at)
-        return match.end() if match else self.at
-
     def _take(self, pattern: re.Pattern[str]) -> str:
-        start, self.at = self.at, self._end_of(pattern)
-        return self.text[start : self.at]
+        match = pattern.match(self.text, self.at)
+        assert match is not None  # each of them takes nothing, too
+        self.at = match.end()
+        return match[0]
 
     def _comment(self) -> None:
         start, self.at = self.at, self.at + 1

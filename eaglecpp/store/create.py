@@ -10,7 +10,7 @@ reason. Rules of inheritance are Ollama's (`Modelfile.over`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from eaglecpp.store.facts import Facts, read_facts
 from eaglecpp.store.fit import check_adapter
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import StoredModel
+from eaglecpp.store.quantize import quantize_target
 from eaglecpp.store.remote.drafter import FoundDraft, draft_config, find_draft
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
@@ -90,12 +91,11 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
     """The stored model that FROM names; None when it names files."""
     if reference.name is None:
         return None
-    model = stores.look_up(reference.name)
-    if model is None and fetch:
+    if fetch and stores.look_up(reference.name) is None:
         from eaglecpp.store.remote.pull import pull  # slow to load
 
-        model = pull(reference.name, report=report, stores=stores).model
-    return model or stores.get(reference.name)
+        return pull(reference.name, report=report, stores=stores).model
+    return stores.get(reference.name)
 
 
 @dataclass
@@ -122,16 +122,17 @@ class _Job:
                 f"FROM {files[0]}: this is a drafter ({facts.architecture}); name it in DRAFT"
             )
         if quantize:
-            files = (self._quantized(files, facts, quantize),)
-            facts = read_facts(files)
+            out = transaction.directory / "quantized.gguf"
+            quantize_target(files, facts, quantize, out, transaction.report)
+            files, facts = (out,), read_facts([out])
         for adapter in plan.adapters:
             check_adapter(adapter, files[0])
         if self.base is not None and not quantize:
             layers = self._inherited("model")
         else:
-            names = [file.name if len(files) > 1 else "" for file in files]
             layers = [
-                transaction.add_file("model", file, name=n) for file, n in zip(files, names, strict=True)
+                transaction.add_file("model", file, name=file.name if len(files) > 1 else "")
+                for file in files
             ]
         adapters = [transaction.add_file("adapter", file) for file in plan.adapters]
         layers += adapters or self._inherited("adapter")
@@ -141,7 +142,8 @@ class _Job:
         if self.use_draft and (draft := self._draft(facts, self.draft_type or whole.settings.draft_type)):
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
-        drafts_head = self.use_draft and self._drafts_head()
+        said_nothing = plan.draft is None and not plan.drafts_text
+        drafts_head = self.use_draft and (plan.drafts_head or (said_nothing and whole.drafts_head))
         if drafts_head and not facts.has_head:
             raise MismatchError(
                 f"DRAFT {HEAD}: {files[0]} has no head for further tokens (MTP) that can draft "
@@ -172,17 +174,6 @@ class _Job:
             )
         return tuple(parts)
 
-    def _quantized(self, files: Sequence[Path], facts: Facts, type: str) -> Path:
-        from eaglecpp.store.quantize import quantize_target
-
-        if len(files) > 1:
-            raise UnsupportedError(
-                f"{files[0]}: a split GGUF cannot be quantised; merge it first (llama-gguf-split --merge)"
-            )
-        out = self.transaction.directory / "quantized.gguf"
-        quantize_target(files[0], facts, type, out, self.transaction.report)
-        return out
-
     def _draft(self, facts: Facts, type: str) -> tuple[Layer, Facts] | None:
         """The drafter's layer: the Modelfile's, else the base's."""
         transaction, plan, base = self.transaction, self.plan, self.base
@@ -202,12 +193,6 @@ class _Job:
             return []
         layers = base.manifest.of_kind(kind)
         return [self.transaction.add_layer(base, layer, origin=str(base.name)) for layer in layers]
-
-    def _drafts_head(self) -> bool:
-        """Whether the target's own head drafts: the Modelfile's word, else the base's."""
-        if self.plan.draft is not None or self.plan.drafts_text or self.base is None:
-            return self.plan.drafts_head
-        return self.plan.drafts_head or stored_modelfile(self.base).drafts_head
 
     def _texts(self, whole: Modelfile, drafts_head: bool) -> list[Layer]:
         """Layers of everything that is text, in Ollama's order."""
@@ -242,8 +227,6 @@ class _Job:
             **facts.config(),
             **{key: inherited[key] for key in _INHERITED if key in inherited},
             **{key: value for key, value in own.items() if value},
-            "architecture": "amd64",
-            "os": "linux",
         }
 
 

@@ -15,10 +15,10 @@ from typing import Any
 from gguf import LlamaFileType
 
 from eaglecpp.convert import GgufFile, read_gguf, type_name
+from eaglecpp.convert import keys as of_convert
 
 __all__ = ["FILE_TYPES", "Facts", "human_number", "metadata", "read_facts"]
 
-DRAFTERS = ("eagle", "eagle3", "eagle31", "dflash", "dflash_ex")
 FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
 """llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
 
@@ -41,7 +41,7 @@ class Facts:
     @property
     def is_drafter(self) -> bool:
         """Whether it is a drafter that reads the target's features: EAGLE or a block drafter."""
-        return self.architecture in DRAFTERS
+        return self.architecture in of_convert.ALL
 
     @property
     def has_head(self) -> bool:
@@ -79,6 +79,8 @@ class Facts:
             "model_families": [self.architecture],
             "model_type": human_number(self.n_parameters),
             "file_type": self.file_type,
+            "architecture": "amd64",
+            "os": "linux",
             **({"context_length": self.context_length} if self.context_length else {}),
             **({"embedding_length": self.hidden_size} if self.hidden_size else {}),
         }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
@@ -15,10 +16,10 @@ __all__ = ["quantize_target"]
 _SOURCES = ("F32", "F16", "BF16")
 
 
-def quantize_target(source: Path, facts: Facts, type: str, out: Path, report: Report) -> None:
-    """Writes `source` to `out` in another type.
+def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path, report: Report) -> None:
+    """Writes the target of these files to `out` in another type.
 
-    Raises ValueError for an unknown type, UnsupportedError for a source that is quantised already, OSError
+    Raises ValueError for an unknown type, UnsupportedError for what is split or quantised already, OSError
     when the disk is full, EagleError when llama.cpp fails.
     """
     import llama_cpp
@@ -29,6 +30,11 @@ def quantize_target(source: Path, facts: Facts, type: str, out: Path, report: Re
     number = FILE_TYPES.get(type.upper())
     if number is None:
         raise InvalidValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(FILE_TYPES))}")
+    source = files[0]
+    if len(files) > 1:
+        raise UnsupportedError(
+            f"{source}: a split GGUF cannot be quantised; merge it first (llama-gguf-split --merge)"
+        )
     if facts.file_type not in _SOURCES:
         raise UnsupportedError(
             f"{source}: already {facts.file_type}; quantising twice loses quality, so start from F32 or F16"

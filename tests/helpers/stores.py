@@ -8,10 +8,22 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from eaglecpp.modelfile import Modelfile, ModelName
+from eaglecpp.store import StoredModel, Stores
+from eaglecpp.store.create import create_model
 from helpers.hub_server import CONFIG, Layers, digest_of, manifest_of, pairs_of
 
-__all__ = ["OllamaModel", "Tiny", "files_of", "put_into_cache", "put_into_ollama", "rename_token"]
+__all__ = [
+    "OllamaModel",
+    "Tiny",
+    "files_of",
+    "make_model",
+    "put_into_cache",
+    "put_into_ollama",
+    "rename_token",
+]
 
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
@@ -25,6 +37,12 @@ class Tiny:
     draft: Path
     checkpoint: Path
     other: Path
+
+
+def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
+    """The model of a Modelfile, as `create` makes it."""
+    modelfile = Modelfile.from_text(text)
+    return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options).model
 
 
 def files_of(tiny: Tiny) -> dict[str, bytes]:

@@ -137,10 +137,12 @@ class _Pull:
         for part in parts:
             if not part.digest:
                 raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
-        names = [part.name if len(parts) > 1 else "" for part in parts]
+        is_split = len(parts) > 1
         found = [
-            fetch_layer(transaction, self.session, "model", repository.remote(part), name)
-            for part, name in zip(parts, names, strict=True)
+            fetch_layer(
+                transaction, self.session, "model", repository.remote(part), part.name if is_split else ""
+            )
+            for part in parts
         ]
         texts = [
             transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
@@ -190,7 +192,7 @@ class _Pull:
     def _finish(self, transaction: Transaction, target: _Published) -> Pulled:
         """Adds the drafter to a target's layers and makes the model."""
         facts = read_facts(target.files)
-        values = target.values or {**facts.config(), "architecture": "amd64", "os": "linux"}
+        values = target.values or facts.config()
         layers = target.layers
         old = self._old() if self.draft is None else None
         is_decided = self.draft not in (None, "auto") or (old is not None and "draft" in old.decided_here)

@@ -16,18 +16,13 @@ from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import remove_model
 from helpers.hub_server import HubServer
 from helpers.lora import write_lora
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, files_of, rename_token
-
-
-def make(stores: Stores, text: str, name: str = "m", **options: Any) -> StoredModel:
-    return create_model(stores, ModelName.parse(name), Modelfile.from_text(text), Path.cwd(), **options).model
+from helpers.stores import OllamaModel, Tiny, files_of, make_model, rename_token
 
 
 def kinds(model: StoredModel) -> list[str]:
@@ -44,7 +39,7 @@ def full_text(tiny: Tiny) -> str:
 
 
 def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, root: Path) -> None:
-    model = make(stores, full_text(tiny), "me/tiny:v1")
+    model = make_model(stores, full_text(tiny), "me/tiny:v1")
     file = root / "manifests" / "registry.ollama.ai" / "me" / "tiny" / "v1"
     value = json.loads(file.read_text())
     assert (value["schemaVersion"], value["mediaType"]) == (
@@ -81,7 +76,7 @@ def _content(root: Path, layer: dict[str, Any]) -> bytes:
 
 def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
     said = Modelfile.from_text(full_text(tiny))
-    read = stored_modelfile(make(stores, full_text(tiny)))
+    read = stored_modelfile(make_model(stores, full_text(tiny)))
     for name in ("template", "system", "parameters", "messages", "license", "requires", "settings"):
         assert getattr(read, name) == getattr(said, name), name
     resolved = find_target("m")
@@ -93,10 +88,10 @@ def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
 def test_weights_take_no_second_space(tiny: Tiny, stores: Stores, root: Path, tmp_path: Path) -> None:
     target = tmp_path / "target.gguf"
     target.write_bytes(tiny.target.read_bytes())
-    make(stores, f"FROM {target}\n", "a")
+    make_model(stores, f"FROM {target}\n", "a")
     blob = find_target("a").target
     assert blob.samefile(target)
-    make(stores, f"FROM {target}\nSYSTEM x\n", "b")
+    make_model(stores, f"FROM {target}\nSYSTEM x\n", "b")
     assert find_target("b").target == blob
     target.unlink()
     assert blob.read_bytes() == tiny.target.read_bytes()
@@ -106,7 +101,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     target = tmp_path / "target.gguf"
     data = tiny.target.read_bytes()
     target.write_bytes(data)
-    make(stores, f"FROM {target}\n")
+    make_model(stores, f"FROM {target}\n")
     os.utime(target)  # touched, but the same content
     assert find_target("m").target.read_bytes() == data
     with target.open("r+b") as stream:
@@ -116,7 +111,7 @@ def test_a_file_that_is_changed_in_place_is_noticed(tiny: Tiny, stores: Stores, 
     target.write_bytes(data[:-1] + b"!")
     with pytest.raises(DigestError):
         find_target("m")
-    make(stores, f"FROM {tiny.target}\n")  # the sound content, from elsewhere, repairs it
+    make_model(stores, f"FROM {tiny.target}\n")  # the sound content, from elsewhere, repairs it
     assert find_target("m").target.read_bytes() == data
 
 
@@ -127,20 +122,20 @@ def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
 
     text = f"FROM {tiny.other}\nDRAFT {tiny.draft}\n"
     with pytest.raises(MismatchError) as caught:
-        make(stores, text)
+        make_model(stores, text)
     message = str(caught.value)
     assert "hidden size: drafter 64, target 32" in message
     assert "number of blocks: drafter 8, target 5" in message
     assert "create --no-draft" in message
     assert stores.models() == []
     assert orphans(root) == []
-    assert kinds(make(stores, text, use_draft=False)) == ["model"]
+    assert kinds(make_model(stores, text, use_draft=False)) == ["model"]
     text = f"FROM {tiny.other}\nDRAFT {tiny.checkpoint}\n"
     with pytest.raises(MismatchError, match=r"hidden size 64, the target has 32.*create --no-draft"):
-        make(stores, text)
+        make_model(stores, text)
     (tmp_path / "config.json").write_text('{"architectures": ["Eagle1"]}')
     with pytest.raises(ConvertError, match="create --no-draft"):
-        make(stores, f"FROM {tiny.other}\nDRAFT {tmp_path}\n")
+        make_model(stores, f"FROM {tiny.other}\nDRAFT {tmp_path}\n")
     assert orphans(root) == []
 
 
@@ -148,10 +143,10 @@ def test_fine_tunes_may_rename_control_tokens_but_no_others(
     tiny: Tiny, stores: Stores, tmp_path: Path
 ) -> None:
     renamed = rename_token(tiny.target, tmp_path / "control.gguf", 2)  # <|im_start|>
-    assert kinds(make(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
+    assert kinds(make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")) == ["model", "draft"]
     renamed = rename_token(tiny.target, tmp_path / "normal.gguf", 300)
     with pytest.raises(MismatchError, match="1 tokens differ, the first is 300"):
-        make(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")
+        make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")
 
 
 def _draft(model: StoredModel) -> Path:
@@ -161,19 +156,19 @@ def _draft(model: StoredModel) -> Path:
 
 
 def test_a_drafter_may_be_a_stored_name_or_a_digest(tiny: Tiny, stores: Stores) -> None:
-    first = make(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", "pair")
+    first = make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", "pair")
     digest = first.manifest.of_kind("draft")[0].digest
     for reference in ("pair", digest, digest.replace(":", "-")):
-        model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n", "other")
+        model = make_model(stores, f"FROM {tiny.target}\nDRAFT {reference}\n", "other")
         assert model.manifest.of_kind("draft")[0].digest == digest
-    make(stores, f"FROM {tiny.target}\n", "plain")
+    make_model(stores, f"FROM {tiny.target}\n", "plain")
     with pytest.raises(MismatchError, match="is both target and drafter"):
-        make(stores, "FROM plain\nDRAFT plain\n", "other")
+        make_model(stores, "FROM plain\nDRAFT plain\n", "other")
 
 
 def test_a_drafter_that_is_nowhere(tiny: Tiny, stores: Stores) -> None:
     with pytest.raises(ModelNotFoundError, match=r"for a repository on the Hub write hf.co/USER/REPO"):
-        make(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
+        make_model(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
 
 
 def test_a_drafter_may_be_on_the_hub(tiny: Tiny, stores: Stores, hub: HubServer) -> None:
@@ -181,16 +176,16 @@ def test_a_drafter_may_be_on_the_hub(tiny: Tiny, stores: Stores, hub: HubServer)
 
     hub.add("maker/eagle3", files_of(tiny))
     for reference, file_type in (("hf.co/maker/eagle3", "Q8_0"), ("hf.co/maker/eagle3:f16", "F16")):
-        model = make(stores, f"FROM {tiny.target}\nDRAFT {reference}\n")
+        model = make_model(stores, f"FROM {tiny.target}\nDRAFT {reference}\n")
         assert read_facts([_draft(model)]).file_type == file_type
         assert model.draft_architecture == "eagle3"
     n_requests = len(hub.content_requests())
-    make(stores, f"FROM {tiny.target}\n#eaglecpp: draft hf.co/maker/eagle3:F16\n", "again")
+    make_model(stores, f"FROM {tiny.target}\n#eaglecpp: draft hf.co/maker/eagle3:F16\n", "again")
     assert len(hub.content_requests()) == n_requests
     with pytest.raises(MismatchError, match=r"hidden size 64, the target has 32.*create --no-draft"):
-        make(stores, f"FROM {tiny.other}\nDRAFT hf.co/maker/eagle3\n", "other")
+        make_model(stores, f"FROM {tiny.other}\nDRAFT hf.co/maker/eagle3\n", "other")
     with pytest.raises(DownloadError, match="maker/nothing"):
-        make(stores, f"FROM {tiny.target}\nDRAFT hf.co/maker/nothing\n", "other")
+        make_model(stores, f"FROM {tiny.target}\nDRAFT hf.co/maker/nothing\n", "other")
     assert [model.name.model for model in stores.models() if not model.is_drafter] == ["again", "m"]
 
 
@@ -208,17 +203,17 @@ def test_an_adapter_becomes_a_layer_if_it_fits(
         (deep, tiny.other, r"blk\.7\.ffn_up.* is for a tensor that the target does not have"),
     ):
         with pytest.raises(MismatchError, match=text):
-            make(stores, f"FROM {target}\nADAPTER {adapter}\n")
+            make_model(stores, f"FROM {target}\nADAPTER {adapter}\n")
     assert stores.models() == [] and orphans(root) == []
-    model = make(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
+    model = make_model(stores, f"FROM {tiny.target}\nADAPTER {lora}\n")
     assert kinds(model) == ["model", "adapter"]
     assert find_target("m").adapters == model.files("adapter")
-    assert kinds(make(stores, "FROM m\n", "child")) == ["model", "adapter"]
+    assert kinds(make_model(stores, "FROM m\n", "child")) == ["model", "adapter"]
 
 
 def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Stores, root: Path) -> None:
-    make(stores, full_text(tiny), "base")
-    child = make(stores, "FROM base\nSYSTEM other\nPARAMETER stop c\nLICENSE l3\n", "child")
+    make_model(stores, full_text(tiny), "base")
+    child = make_model(stores, "FROM base\nSYSTEM other\nPARAMETER stop c\nLICENSE l3\n", "child")
     read = stored_modelfile(child)
     assert read.system == "other"
     assert read.template == "[{{ .Prompt }}]"
@@ -232,17 +227,17 @@ def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Store
     remove_model(stores.own, ModelName.parse("base"))
     assert find_target("child").target.read_bytes() == tiny.target.read_bytes()
     assert store_problems(root) == []
-    assert kinds(make(stores, "FROM child\n", "grandchild", use_draft=False)).count("draft") == 0
+    assert kinds(make_model(stores, "FROM child\n", "grandchild", use_draft=False)).count("draft") == 0
 
 
 def test_a_target_is_quantised_once(tiny: Tiny, stores: Stores, root: Path) -> None:
-    model = make(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", quantize="q8_0")
+    model = make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", quantize="q8_0")
     assert model.text("file_type") == "Q8_0"
     assert find_target("m").target.stat().st_size < tiny.target.stat().st_size / 2
     with pytest.raises(UnsupportedError, match="already Q8_0"):
-        make(stores, "FROM m\n", "again", quantize="q4_0")
+        make_model(stores, "FROM m\n", "again", quantize="q4_0")
     with pytest.raises(ValueError, match=r"unknown type 'q9'; expected one of .*Q4_K_M"):
-        make(stores, f"FROM {tiny.target}\n", quantize="q9")
+        make_model(stores, f"FROM {tiny.target}\n", quantize="q9")
     assert store_problems(root) == []
     assert orphans(root) == []
 
@@ -256,7 +251,7 @@ def test_a_store_of_someone_else_is_not_written_to(
     before = sorted(theirs.rglob("*"))
     stores = Stores.open()
     with pytest.raises(StoreError, match=r"another program's models.*set EAGLECPP_MODELS"):
-        make(stores, f"FROM {tiny.target}\n", "mine")
+        make_model(stores, f"FROM {tiny.target}\n", "mine")
     with pytest.raises(StoreError, match="another program's models"):
         remove_model(stores.own, ModelName.parse("m"))
     assert sorted(theirs.rglob("*")) == before
@@ -269,7 +264,7 @@ def test_a_full_disk_is_said_before_anything_is_copied(
     free = tiny.target.stat().st_size + (1 << 20)  # the last bytes stay the system's
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs [\d.]+ [KM]?B"):
-        make(stores, f"FROM {tiny.target}\n")
+        make_model(stores, f"FROM {tiny.target}\n")
     assert orphans(root) == []
 
 
@@ -277,8 +272,8 @@ def test_split_files_are_stored_in_parts_and_opened_by_their_names(
     tiny: Tiny, stores: Stores, root: Path, tmp_path: Path
 ) -> None:
     folder = split(tiny.target, tmp_path / "parts")
-    model = make(stores, f"FROM {folder}\n", "whole")
-    again = make(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "first")
+    model = make_model(stores, f"FROM {folder}\n", "whole")
+    again = make_model(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "first")
     assert [layer.name for layer in model.manifest.of_kind("model")] == [
         "tiny-00001-of-00002.gguf",
         "tiny-00002-of-00002.gguf",
@@ -295,12 +290,12 @@ def test_split_files_are_stored_in_parts_and_opened_by_their_names(
     # factors for matrices of both parts
     for only in ("blk.0.ffn_down.weight", "blk.0.ffn_up.weight"):
         write_lora(tmp_path / f"{only}.gguf", tiny.target, only=only)
-        adapted = make(stores, f"FROM whole\nADAPTER {tmp_path / only}.gguf\n", "adapted")
+        adapted = make_model(stores, f"FROM whole\nADAPTER {tmp_path / only}.gguf\n", "adapted")
         assert kinds(adapted) == ["model", "model", "adapter"]
     remove_model(stores.own, ModelName.parse("adapted"))
     (folder / "tiny-00002-of-00002.gguf").unlink()
     with pytest.raises(ModelNotFoundError, match=r"missing: tiny-00002-of-00002\.gguf"):
-        make(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "broken")
+        make_model(stores, f"FROM {folder / 'tiny-00001-of-00002.gguf'}\n", "broken")
     for name in ("whole", "first"):
         remove_model(stores.own, ModelName.parse(name))
     assert list((root / "views").iterdir()) == []

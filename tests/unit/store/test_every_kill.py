@@ -9,37 +9,31 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import blob_path
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import remove_model
 from helpers.hub_server import HubServer, digest_of
 from helpers.kills import killed_everywhere
 from helpers.store_check import orphans, store_problems
-from helpers.stores import Tiny
+from helpers.stores import Tiny, make_model
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 
 
-def make(stores: Stores, name: str, text: str) -> None:
-    create_model(stores, ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
-
-
 def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Stores, root: Path) -> None:
     text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM new\nPARAMETER top_k 5\n"
-    make(stores, "m", text)  # what it imports is imported once, not in every child
+    make_model(stores, text)  # what it imports is imported once, not in every child
     remove_model(stores.own, ModelName.parse("m"))
-    make(stores, "m", f"FROM {tiny.target}\nSYSTEM old\n")
+    make_model(stores, f"FROM {tiny.target}\nSYSTEM old\n")
     states = set()
 
     def check() -> None:
         assert store_problems(root) == []
         states.add(stores.get(ModelName.parse("m")).texts("system"))
 
-    assert killed_everywhere(root, lambda: make(stores, "m", text), check) > 30
+    assert killed_everywhere(root, lambda: make_model(stores, text), check) > 30
     assert states == {("old",), ("new",)}
     assert list((root / "tmp").iterdir()) == []
 
@@ -47,7 +41,7 @@ def test_create_keeps_the_old_model_or_has_the_new_one(tiny: Tiny, stores: Store
 def test_rm_at_every_step(tiny: Tiny, stores: Stores, root: Path) -> None:
     names = [ModelName.parse(f"m{i}") for i in range(2)]
     for name in names:
-        make(stores, name.model, f"FROM {tiny.target}\nSYSTEM {name.model}\n")
+        make_model(stores, f"FROM {tiny.target}\nSYSTEM {name.model}\n", name.model)
 
     def remove() -> None:
         with suppress(StoreError):  # an earlier child has removed it
@@ -88,14 +82,14 @@ def test_a_pull_over_the_user_s_model_leaves_his_with_his_settings_or_the_untrus
     name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
     pull(name)  # what it imports is imported once, not in every child
     mine = f"FROM {tiny.target}\nSYSTEM mine\n#eaglecpp: rpc 127.0.0.1:1\n"
-    make(stores, str(name), mine)
+    make_model(stores, mine, str(name))
     states = set()
 
     def check() -> None:
         model = stores.get(name)
         states.add((*model.texts("system"), "settings" in model.decided_here))
         if model.texts("system") == ("theirs",):
-            make(stores, str(name), mine)
+            make_model(stores, mine, str(name))
 
     assert killed_everywhere(root, lambda: pull(name), check) > 10
     assert states == {("mine", True), ("theirs", False)}

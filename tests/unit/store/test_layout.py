@@ -12,11 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store import StoreError, Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import (
     blob_path,
     child,
@@ -28,7 +26,7 @@ from eaglecpp.store.layout import (
 )
 from eaglecpp.store.remote.pull import pull
 from helpers.hub_server import HubServer
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, make_model
 
 
 @pytest.mark.parametrize(
@@ -86,8 +84,7 @@ def test_a_file_comes_before_a_name_and_ours_before_ollamas(
     ollama("library/m/latest", {"model": tiny.target.read_bytes()})
     assert find_target("m").kind == "ollama"
     assert find_drafter("m").read_bytes() == tiny.target.read_bytes()  # a small model that drafts
-    text = f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n"
-    create_model(stores, ModelName.parse("m"), Modelfile.from_text(text), Path.cwd())
+    make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\nSYSTEM s\n")
     resolved = find_target("m")
     assert (resolved.kind, resolved.modelfile.system, str(resolved.name)) == ("store", "s", "m:latest")
     assert [(str(model.name), model.own) for model in Stores.open().models()] == [("m:latest", True)]

@@ -14,18 +14,16 @@ import pytest
 
 from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
-from eaglecpp.store.create import create_model
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
 from helpers.store_check import orphans, store_problems
-from helpers.stores import Tiny
+from helpers.stores import Tiny, make_model
 
 REPO = "user/tiny-GGUF"
 
@@ -85,11 +83,9 @@ def test_it_is_copied_into_a_store_on_another_file_system(
 
     monkeypatch.setattr(os, "link", refuse)
     copy_model(stores, stores.get(ModelName.parse("smollm2")), ModelName.parse("copied"))
-    modelfile = Modelfile.from_text("FROM smollm2\nSYSTEM s\n")
-    create_model(stores, ModelName.parse("built"), modelfile, Path.cwd())
+    make_model(stores, "FROM smollm2\nSYSTEM s\n", "built")
     copy_model(stores, stores.get(ModelName.parse("built")), ModelName.parse("again"))
-    plain = Modelfile.from_text(f"FROM {installed}\n")
-    create_model(stores, ModelName.parse("small"), plain, Path.cwd(), quantize="Q8_0")
+    make_model(stores, f"FROM {installed}\n", "small", quantize="Q8_0")
     for name in ("copied", "built", "again"):
         found = stores.get(ModelName.parse(name))
         assert found.target_files()[0].read_bytes() == installed.read_bytes()
@@ -114,7 +110,7 @@ def test_it_is_pulled_and_run_with_our_drafter_if_it_is_the_right_file(
 
 
 def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
-    installed: Path, stores: Stores, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    installed: Path, stores: Stores, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["list"]) == 0
     row = capsys.readouterr().out.splitlines()[1].split()
@@ -125,8 +121,7 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert "remove it with pip uninstall" in capsys.readouterr().err
     assert main(["cp", "smollm2", "mine"]) == 0
     assert find_target("mine").draft is not None
-    modelfile = Modelfile.from_text("FROM smollm2\nSYSTEM Be brief.\n")
-    create_model(stores, ModelName.parse("brief"), modelfile, tmp_path)
+    make_model(stores, "FROM smollm2\nSYSTEM Be brief.\n", "brief")
     brief = find_target("brief")
     assert (brief.kind, brief.modelfile.system, brief.draft is not None) == ("store", "Be brief.", True)
     assert installed.is_file()

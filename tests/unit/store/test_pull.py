@@ -9,12 +9,10 @@ from typing import Any
 import pytest
 
 from eaglecpp.errors import EagleError, MismatchError
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.fetch import fetch as find_or_fetch
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.layout import partial_path
 from eaglecpp.store.remote.pull import Pulled, pull
 from eaglecpp.store.transaction import remove_model
@@ -22,7 +20,7 @@ from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of
 from helpers.opening import options_of
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, files_of, put_into_cache
+from helpers.stores import OllamaModel, Tiny, files_of, make_model, put_into_cache
 
 REPO = "user/tiny-GGUF"
 
@@ -85,11 +83,10 @@ def test_nothing_is_downloaded_twice(models: HubServer, stores: Stores, root: Pa
 def test_a_mistyped_name_is_asked_about_by_whatever_pulls_it(models: HubServer, stores: Stores) -> None:
     here, mistyped = f"hf.co/{REPO}:Q4_K_M", "hf.co/user/tiny-GGUV:Q4_K_M"
     fetch(stores, here)
-    modelfile = Modelfile.from_text(f"FROM {mistyped}\n")
     for look in (
         lambda: fetch(stores, mistyped),
         lambda: find_or_fetch(mistyped),
-        lambda: create_model(stores, ModelName.parse("m"), modelfile, Path.cwd(), fetch=True),
+        lambda: make_model(stores, f"FROM {mistyped}\n", fetch=True),
     ):
         with pytest.raises(EagleError) as refused:
             look()

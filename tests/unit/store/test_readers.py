@@ -13,16 +13,14 @@ from click.testing import CliRunner
 
 from eaglecpp.cli.cp import cp as cp_command
 from eaglecpp.cli.show import show as show_command
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.server import catalog
 from eaglecpp.store import Store, StoredModel, Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import remove_model
 from helpers.hub_server import HubServer
-from helpers.stores import Tiny
+from helpers.stores import Tiny, make_model
 
 NAME = ModelName.parse("m")
 
@@ -36,19 +34,14 @@ def make(stores: Stores, tiny: Tiny, system: str) -> None:
     folder = stores.own.root.parent
     text = f"FROM {folder / tiny.target.name}\nDRAFT {folder / tiny.draft.name}\nSYSTEM {system}\n"
     text += f"REQUIRES 0.{len(stores.own.models())}.0\n"  # another config, too
-    create_model(stores, NAME, Modelfile.from_text(text), folder)
-
-
-def made(name: str, text: str) -> str | None:
-    create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(text), Path.cwd())
-    return find_target(name).modelfile.system
+    make_model(stores, text)
 
 
 READERS: dict[str, Callable[[], Any]] = {
     "run": lambda: find_target("m").modelfile.system,
     "a drafter": lambda: find_drafter("m").read_bytes()[-3:].decode(),
     "list": lambda: [m.config and m.name for m in Stores.open().models()] == [NAME] and "new",
-    "create": lambda: made("n", "FROM m\n"),
+    "create": lambda: make_model(Stores.open(), "FROM m\n", "n").texts("system")[0],
     "cp": lambda: (
         CliRunner().invoke(cp_command, ["m", "n"], catch_exceptions=False)
         and find_target("n").modelfile.system
@@ -93,10 +86,11 @@ def test_nothing_writes_into_a_file_that_may_be_mapped(
         hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": data + b"newer"})
         pull(name)
 
-    def replace_by_create() -> None:
-        create_model(stores, name, Modelfile.from_text(f"FROM {tiny.other}\n"), Path.cwd())
-
-    for change in (replace_by_pull, replace_by_create, lambda: remove_model(stores.own, name)):
+    for change in (
+        replace_by_pull,
+        lambda: make_model(stores, f"FROM {tiny.other}\n", str(name)),
+        lambda: remove_model(stores.own, name),
+    ):
         blob = stores.get(name).target_files()[0]
         content = blob.read_bytes()
         with blob.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:

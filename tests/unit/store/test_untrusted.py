@@ -5,23 +5,19 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, describe
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.manifest import PRAGMAS
-from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
 from helpers.hub_server import HubServer
 from helpers.opening import options_of
-from helpers.stores import OllamaModel, Tiny
+from helpers.stores import OllamaModel, Tiny, make_model
 
 HARMFUL = [
     ["rpc", "198.51.100.7:50052"],
@@ -81,15 +77,14 @@ def test_a_pulled_model_opens_no_connection_and_raises_no_limit(pulled: str, sto
     assert all("not made here" in text for text in said if "ignored" in text)
     copy_model(stores, stores.get(ModelName.parse(pulled)), ModelName.parse("copy"))
     check("copy")
-    child = Modelfile.from_text(f"FROM {pulled}\nPARAMETER top_p 0.5\n")
-    create_model(stores, ModelName.parse("child"), child, Path.cwd())
+    make_model(stores, f"FROM {pulled}\nPARAMETER top_p 0.5\n", "child")
     check("child")
     assert options_of(find_target("child"))["top_p"] == 0.5
 
 
 def test_what_was_created_here_is_believed(tiny: Tiny, stores: Stores) -> None:
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: rpc 127.0.0.1:1\n#eaglecpp: n_ctx 65536\n"
-    model = create_model(stores, ModelName.parse("mine"), Modelfile.from_text(text), Path.cwd()).model
+    model = make_model(stores, text, "mine")
     options = options_of(find_target("mine"))
     assert (options["n_threads"], options["rpc"], options["n_ctx"]) == (3, ("127.0.0.1:1",), 65536)
     copy_model(stores, model, ModelName.parse("second"))
@@ -105,10 +100,7 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
     name = ModelName.parse(f"{hub.host}/library/evil:1")
 
-    def make(name: ModelName) -> StoredModel:
-        return create_model(stores, name, Modelfile.from_text(text), Path.cwd()).model
-
-    mine = make(ModelName.parse("mine"))
+    mine = make_model(stores, text, "mine")
     manifest = json.loads(mine.path.read_bytes())
     if not says_so:
         manifest = {key: manifest[key] for key in ("schemaVersion", "mediaType", "config", "layers")}
@@ -127,12 +119,12 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
         options = options_of(find_target(name))
         return bool({"rpc", "learn"} & options.keys()) or options["n_threads"] != 0
 
-    make(name)  # of the user's own making, until the pull replaces it
+    make_model(stores, text, str(name))  # of the user's own making, until the pull replaces it
     assert is_believed(str(name))
     pull(replace(name, scheme="http"), insecure=True)
     assert not is_believed(str(name))
     copy_model(stores, stores.get(name), ModelName.parse("copy"))
-    create_model(stores, ModelName.parse("child"), Modelfile.from_text(f"FROM {name}\n"), Path.cwd())
+    make_model(stores, f"FROM {name}\n", "child")
     assert is_believed("mine")
     assert not is_believed("copy") and not is_believed("child")
     remove_model(stores.own, mine.name)
