@@ -34,7 +34,7 @@ from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
 from eaglecpp.llama.plain import TheirLlama, Twin
 from eaglecpp.llama.shapes import Reply
-from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
+from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
 __all__ = ["Llama"]
@@ -101,8 +101,8 @@ class Llama(Mirror):
                 f"chat_handler={type(chat_handler).__name__}",
                 "images need llama_cpp's own context; use llama_cpp.Llama",
             )
-        given = {name: value for name, value in locals().items() if name not in ("self", "others")} | others
-        self._given = given
+        named = {name: value for name, value in locals().items() if name not in ("self", "others")}
+        self._given = given = named | others
         own: dict[str, Any] = {
             "draft_model": None,
             "type_k": _type_number(type_k),
@@ -125,26 +125,19 @@ class Llama(Mirror):
         if vocab_only:
             self._open_vocabulary()
             return
-        model = ModelOptions(
-            n_ctx=n_ctx or -1,
-            n_batch=n_batch,
-            n_ubatch=min(n_batch, n_ubatch),
-            n_threads=n_threads or 0,
-            n_threads_batch=n_threads_batch or 0,
-            n_gpu_layers=max(n_gpu_layers, -1),
-            main_gpu=main_gpu,
-            flash_attn="auto" if flash_attn is None else "on" if flash_attn else "off",
-            type_k=_type_name(type_k),
-            type_v=_type_name(type_v),
-            use_mmap=use_mmap,
-            use_mlock=use_mlock,
-            offload_kqv=offload_kqv,
-            rope_freq_base=rope_freq_base,
-            rope_freq_scale=rope_freq_scale,
-            lora=() if lora_path is None else ((os.fspath(lora_path), lora_scale),),
-        )
+        model = _same_names(ModelOptions, named) | {
+            "n_ctx": n_ctx or -1,
+            "n_ubatch": min(n_batch, n_ubatch),
+            "n_threads": n_threads or 0,
+            "n_threads_batch": n_threads_batch or 0,
+            "n_gpu_layers": max(n_gpu_layers, -1),
+            "flash_attn": "auto" if flash_attn is None else "on" if flash_attn else "off",
+            "type_k": _type_name(type_k),
+            "type_v": _type_name(type_v),
+            "lora": () if lora_path is None else ((os.fspath(lora_path), lora_scale),),
+        }
         try:
-            self.engine = Engine.open(model_path, draft_model, strategy=strategy, model=model)
+            self.engine = Engine.open(model_path, draft_model, strategy=strategy, model=ModelOptions(**model))
         except ModelNotFoundError as error:
             raise ValueError(f"Model path does not exist: {error}") from error
         self.metadata = self.engine.metadata
@@ -220,8 +213,8 @@ class Llama(Mirror):
         `ContextFullError` (a `ValueError`) when the prompt does not fit, `UnsupportedError` for `suffix`
         where the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
         """
+        given = {name: value for name, value in locals().items() if name != "self"}
         if logits_processor or not self._has_engine:
-            given = {name: value for name, value in locals().items() if name != "self"}
             self._twin_is_ahead = True
             return self._plain().create_completion(**given)
         self._twin_is_ahead = False
@@ -229,26 +222,18 @@ class Llama(Mirror):
             refuse("tfs_z", _NO_TFS)
         if echo and logprobs:
             refuse("echo together with logprobs", "log-probabilities of the prompt are not computed")
-        sampling = SamplingOptions(
-            max_tokens=max_tokens if max_tokens and max_tokens > 0 else -1,
-            temperature=temperature,
-            seed=self._next_seed(seed),
-            rng=self._rng,
-            stop=tuple(text for text in ([stop] if isinstance(stop, str) else stop or ()) if text),
-            top_k=max(top_k, 0),
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            repeat_last_n=self.last_n_tokens_size,
-            repeat_penalty=repeat_penalty,
-            frequency_penalty=frequency_penalty,
-            presence_penalty=presence_penalty,
-            mirostat=mirostat_mode,
-            mirostat_tau=mirostat_tau,
-            mirostat_eta=mirostat_eta,
-            logit_bias=tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
-            n_probs=logprobs or 0,
-        )
+        sampling = _same_names(SamplingOptions, given) | {
+            "max_tokens": max_tokens if max_tokens and max_tokens > 0 else -1,
+            "seed": self._next_seed(seed),
+            "rng": self._rng,
+            "stop": tuple(text for text in ([stop] if isinstance(stop, str) else stop or ()) if text),
+            "top_k": max(top_k, 0),
+            "repeat_last_n": self.last_n_tokens_size,
+            "mirostat": mirostat_mode,
+            "logit_bias": tuple((int(token), bias) for token, bias in (logit_bias or {}).items()),
+            "n_probs": logprobs or 0,
+            "grammar": "",  # given to the generation, in any form
+        }
         text = prompt if isinstance(prompt, str) else self.engine.detokenize(prompt)
         if suffix is None:
             tokens = self.engine.prompt_tokens(prompt)
@@ -260,7 +245,7 @@ class Llama(Mirror):
             )
         running = self.engine.stream(
             tokens,
-            sampling=sampling,
+            sampling=SamplingOptions(**sampling),
             grammar=grammar,
             stop_when=_criterion(stopping_criteria, tokens),
             utf8_errors="ignore",
@@ -341,11 +326,8 @@ class Llama(Mirror):
         """Yields token ids that continue `tokens`, the end-of-generation token last; then it ends."""
         if not reset:
             refuse("generate(reset=False)", "prefixes are reused without it; pass all tokens")
-        names = {"mirostat_mode": "mirostat"}
+        given = {name: value for name, value in locals().items() if name not in ("self", "options")}
         if options.get("logits_processor"):
-            given = {
-                name: value for name, value in locals().items() if name not in ("self", "options", "names")
-            }
             self._twin_is_ahead = True
             yield from self._plain().generate(**given, **options)
             return
@@ -355,21 +337,14 @@ class Llama(Mirror):
             refuse("tfs_z", _NO_TFS)
         options.pop("penalize_nl", None)  # no effect in llama_cpp either
         criterion = _criterion(options.pop("stopping_criteria", None), list(tokens))
-        grammar = options.pop("grammar", None)
-        running = self.engine.stream(
-            tokens,
-            grammar=grammar,
-            stop_when=criterion,
-            seed=self._seed,
-            repeat_last_n=self.last_n_tokens_size,
-            top_k=max(top_k, 0),
-            top_p=top_p,
-            min_p=min_p,
-            typical_p=typical_p,
-            temperature=temp,
-            repeat_penalty=repeat_penalty,
-            **{names.get(name, name): value for name, value in options.items()},
-        )
+        sampling = _same_names(SamplingOptions, given) | {
+            "seed": self._seed,
+            "repeat_last_n": self.last_n_tokens_size,
+            "top_k": max(top_k, 0),
+            "temperature": temp,
+            "mirostat": options.pop("mirostat_mode", 0),
+        }
+        running = self.engine.stream(tokens, stop_when=criterion, **sampling, **options)
         with running:
             for chunk in running:
                 yield from chunk.tokens
@@ -513,6 +488,11 @@ class Llama(Mirror):
         for chunk in chunks:
             ended = chunk["choices"][0]["finish_reason"] is not None
             yield {**chunk, "timings": self._timings} if ended else chunk
+
+
+def _same_names(options: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the given arguments that are options under llama_cpp's own names."""
+    return {one.name: given[one.name] for one in describe(options) if one.name in given}
 
 
 _CHAT_ARGUMENTS = frozenset(inspect.signature(TheirLlama.create_chat_completion).parameters)
