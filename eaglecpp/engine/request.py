@@ -111,11 +111,8 @@ def engine_options(
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
-    _copy(model, native, skip={"lora", "mmproj", "rpc", "tensor_split", "override_tensor"})
+    _copy(model, native, skip={"mmproj", "rpc"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache", "learn"})
-    native.lora = list(model.lora)
-    native.tensor_split = list(model.tensor_split)
-    native.override_tensor = list(model.override_tensor)
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
     if drafting.text_drafts == "on" and not drafting.n_draft_max:
         native.n_draft_more = _MORE_OF_TEXT
@@ -126,10 +123,8 @@ def engine_options(
 def generate_params(sampling: SamplingOptions, seed: int, strategy: Strategy) -> core.GenerateParams:
     """One generation in the extension's terms; `strategy` is resolved, `seed` drawn."""
     native = core.SamplingParams()
-    _copy(sampling, native, skip=_NOT_SAMPLING | {"logit_bias", "dry_sequence_breakers"})
+    _copy(sampling, native, skip=_NOT_SAMPLING)
     native.seed = seed
-    native.logit_bias = list(sampling.logit_bias)
-    native.dry_sequence_breakers = list(sampling.dry_sequence_breakers)
     params = core.GenerateParams()
     params.sampling = native
     params.strategy = core.Strategy(strategy.kind, strategy.k, strategy.depth, strategy.nodes)
