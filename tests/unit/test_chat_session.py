@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import ChatSession, Engine
-from eaglecpp.conversations.saved import SavedChatError
 from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from helpers.http_server import DRAFT, MODEL, TARGET, TestServer
 from helpers.tiny_projector import make_image, make_projector
@@ -119,15 +117,11 @@ def test_what_was_saved_goes_on(engine: Engine, tmp_path: Path) -> None:
     chat.ask("Hi", **SHORT)
     path = tmp_path / "talk.json"
     chat.save(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
     loaded = ChatSession.load(engine, path)
     assert (loaded.history, loaded.system) == (chat.history, "Be brief.")
     loaded.ask("more", **SHORT)
     loaded.save(path)
     assert len(ChatSession.load(engine, path).history) == 4
-    path.write_text("{}")
-    with pytest.raises(SavedChatError, match="not a saved conversation"):
-        ChatSession.load(engine, path)
 
 
 def test_a_server_answers_as_well_as_an_engine() -> None:

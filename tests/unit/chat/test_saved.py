@@ -5,9 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -126,38 +123,6 @@ def test_a_disk_that_refuses_is_named_and_nothing_is_left_behind(
         folder.save(replace(saved, messages=TURNS[:1]))
     assert folder.latest() == saved
     assert [path.name for path in folder.directory.iterdir()] == [f"{saved.id}.json"]
-
-
-WRITER = """
-import sys
-from dataclasses import replace
-from pathlib import Path
-from eaglecpp.chat.message import Message
-from eaglecpp.conversations.saved import ChatFolder, new_chat
-folder = ChatFolder(Path(sys.argv[1]))
-chat = new_chat("/m.gguf")
-messages = ()
-print("ready", flush=True)
-while True:
-    messages += (Message("user", "x" * 2000), Message("assistant", "y" * 2000))
-    chat = folder.save(replace(chat, messages=messages))
-"""
-
-
-def test_a_killed_process_leaves_a_whole_conversation(tmp_path: Path) -> None:
-    for delay in (0.02, 0.05, 0.08, 0.11, 0.15):
-        directory = tmp_path / str(delay)
-        with subprocess.Popen(
-            [sys.executable, "-P", "-c", WRITER, str(directory)], stdout=subprocess.PIPE
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
-            time.sleep(delay)
-            process.send_signal(signal.SIGKILL if os.name == "posix" else signal.SIGTERM)
-        found = ChatFolder(directory).latest()
-        if found is not None:
-            assert len(found.messages) % 2 == 0
-            assert all(len(message.content) == 2000 for message in found.messages)
 
 
 def test_what_a_dead_process_left_is_removed_after_a_while(folder: ChatFolder) -> None:
