@@ -19,6 +19,7 @@ from ..readings import Convention
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
 
+MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -29,6 +30,13 @@ def flat(config: Mapping[str, Any]) -> dict[str, Any]:
         raise ConfigError(f"config.json: dflash_config: expected an object, found {type(nested).__name__}")
     told = {key: value for key, value in (nested or {}).items() if value is not None}
     return {**config, **told}
+
+
+def _n_layers(config: Mapping[str, Any]) -> int:
+    n = integer(config, "num_hidden_layers")
+    if n > MOST_LAYERS:
+        raise ConfigError(f"config.json: num_hidden_layers: expected at most {MOST_LAYERS}, found {n}")
+    return n
 
 
 class BlockDialect(Dialect):
@@ -45,7 +53,7 @@ class BlockDialect(Dialect):
         if flag(config, "use_swa"):
             config |= {
                 "sliding_window": integer(config, "swa_window_size"),
-                "layer_types": ["sliding_attention"] * integer(config, "num_hidden_layers"),
+                "layer_types": ["sliding_attention"] * _n_layers(config),
                 "use_sliding_window": True,
             }
         if seen.shape("embed_tokens.weight") is None:  # the target's tables, which the key is copied from
@@ -71,8 +79,7 @@ class BlockDialect(Dialect):
             )
         if boundary:
             return [k - 1 for k in boundary]
-        n_layers = integer(config, "num_hidden_layers")
-        return list(post) if post else default_layers(integer(config, "num_target_layers"), n_layers)
+        return list(post) if post else default_layers(integer(config, "num_target_layers"), _n_layers(config))
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         return "post"

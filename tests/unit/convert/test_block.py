@@ -280,6 +280,18 @@ def test_a_confidence_head_without_the_markov_part_reads_zeros_of_it(
     np.testing.assert_array_equal(found, np.pad(narrow, ((0, 0), (0, 8))))
 
 
+@pytest.mark.parametrize("shape", [DSPARK, DFLASH2])
+def test_rows_above_the_targets_tokens_are_left_out(
+    shape: BlockShape, convert: Convert, tmp_path: Path
+) -> None:
+    report = convert(replace(shape, n_vocab=370, n_draft_vocab=370).write(tmp_path / "in"))
+    assert report.spec.architecture == "dflash"
+    tables = [
+        tensor for tensor in report.tensors if tensor.name.startswith(("markov", "selector_p", "output."))
+    ]
+    assert {tensor.shape[0] for tensor in tables} == {367}
+
+
 def test_the_mask_token_is_the_drafters(convert: Convert, tmp_path: Path) -> None:
     report = convert(replace(BARE, extra={"mask_token_id": 9}).write(tmp_path / "in"))
     assert gguf.GGUFReader(report.out).fields["tokenizer.ggml.mask_token_id"].contents() == 9
@@ -331,6 +343,8 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("dflash_config: expected an object", DFLASH, {"dflash_config": 3}, {}, errors.ConfigError),
     ("num_target_layers: expected a positive integer", DSPARK, {"target_layer_ids": None,
      "num_target_layers": None}, {}, errors.ConfigError),
+    ("num_hidden_layers: expected at most 256", DFLASH, {"num_hidden_layers": 2**30, "use_swa": True,
+     "swa_window_size": 6}, {}, errors.ConfigError),
     ("expected the second to be 1 more", DSPARK, {"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}, {},
      errors.LayerIdError),
     ("from 0 to 8", DSPARK, {"target_layer_ids": [1, 3, 8]}, {}, errors.LayerIdError),
