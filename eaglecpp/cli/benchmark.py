@@ -76,7 +76,7 @@ def bench(
     It answers questions in its chat template, greedily and at temperature 0.8; files given with -f are read
     as raw text.
     """
-    from eaglecpp import bench as measuring
+    from eaglecpp.bench.strategies import STRATEGIES, TEMPERATURES, measure, plan_report
 
     if share:
         if len(drafts) > 1 or strategies or files:
@@ -97,20 +97,20 @@ def bench(
         engine = engines[0]
         labels = [f"auto, {d}" for d in drafts[1:]]
         others = dict(zip(labels, engines[1:], strict=True))
-        few = measuring.STRATEGIES if not others else ("off", "auto")
+        few = STRATEGIES if not others else ("off", "auto")
         chosen = _strategies(engine, strategies, few)
-        measured = measuring.measure(
+        measured = measure(
             engine,
             chosen,
             [read_input(file) for file in files] or None,
-            temperatures=measuring.TEMPERATURES if temperature is None else (temperature,),
+            temperatures=TEMPERATURES if temperature is None else (temperature,),
             seconds=seconds,
             n_tokens=n_tokens or 0,
             others=others,
             progress=show_progress,
             seed=seed,
         )
-        plan = measuring.plan_report(engine)
+        plan = plan_report(engine)
         verdict, best = _judged(engine, others, measured)
     show_progress("")
     if others:
@@ -156,7 +156,7 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
     """The verdict on the drafter that is best with `auto`, and the name under which it was measured. What was
     measured is what `doctor` and `run` tell from now on.
     """
-    from eaglecpp.bench import keep, verdict_of
+    from eaglecpp.bench.verdict import keep, verdict_of
 
     of = _by_strategy(measured)
     plain = of["off"]

@@ -70,7 +70,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     """Where a model's memory goes, and the verdict on drafting. measure: and which batches are exact. Without
     a drafter there is only plain decoding.
     """
-    from eaglecpp.bench import measure_verdict, verdict_of
+    from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
     with open_engine(model, draft, None, False, options | {"exact": "off"}) as engine:
@@ -164,13 +164,16 @@ def native_facts() -> dict[str, Any]:
     """Versions, devices and CPU, from the loaded extension; `errors`: what llama.cpp said when it could not
     use a device. Raises `VersionError` if the extension does not load.
     """
-    from eaglecpp import lowlevel
+    from eaglecpp import lowlevel  # before llama_cpp, which may be broken
 
     system = lowlevel.system_info()
+    from llama_cpp import llama_print_system_info
+
+    features = llama_print_system_info().decode("utf-8").split("|")
     return {
         "errors": system["errors"],
         "llama": lowlevel.versions(),
-        "features": build_features(),
+        "features": [part for part in map(str.strip, features) if part],
         "devices": system["devices"],
         "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
         "kernels": system["kernels"],
@@ -188,14 +191,6 @@ def memory() -> dict[str, int | None]:
         return {"total": None, "available": None}
     found = psutil.virtual_memory()
     return {"total": found.total, "available": found.available}
-
-
-def build_features() -> list[str]:
-    """The features of llama.cpp's build, in its own words ("CPU : SSE3 = 1", ...)."""
-    from llama_cpp import llama_print_system_info
-
-    text: str = llama_print_system_info().decode("utf-8")
-    return [part.strip() for part in text.split("|") if part.strip()]
 
 
 def report(facts: dict[str, Any]) -> str:

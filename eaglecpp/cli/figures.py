@@ -119,7 +119,7 @@ def _duration(ms: float) -> str:
 
 def verdict_line(stats: Timings, engine: Engine) -> str:
     """What drafting and the kernels give here, in plain words; empty while no answer of `auto` has told."""
-    from eaglecpp.bench import verdict_of
+    from eaglecpp.bench.verdict import verdict_of
 
     if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:
         return ""

@@ -37,7 +37,13 @@ def learn(
     The new drafter is used only if it drafts texts of yours that it was not trained on better than the old
     one, by more than chance, and the model's general texts at most 1 % worse.
     """
-    target, stock = stock_pair(model, draft)
+    found = find_here(model, draft)
+    target, stock = found.target, found.draft
+    if stock is None or stock == target:
+        raise ModelNotFoundError(
+            f"model {model!r} has no drafter that could learn; name one with --draft, or make one with "
+            "eaglecpp train"
+        )
     learning = Learning.of(target)
     if action == "forget":
         n = learning.forget()
@@ -54,17 +60,6 @@ def learn(
             write("".join(f"{name}: {text}\n" for name, text in learning.rows(stock)))
     else:
         _train(target, stock, minutes, threads or 0, as_json)
-
-
-def stock_pair(model: str, draft: str | None = None) -> tuple[Path, Path]:
-    """Target and the drafter that it began with. Raises ModelNotFoundError where there is none."""
-    found = find_here(model, draft)
-    if found.draft is None or found.draft == found.target:
-        raise ModelNotFoundError(
-            f"model {model!r} has no drafter that could learn; name one with --draft, or make one with "
-            "eaglecpp train"
-        )
-    return found.target, found.draft
 
 
 def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: bool) -> None:

@@ -14,7 +14,6 @@ from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.human import human_bytes
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text, list_entry
-from eaglecpp.store.model import StoredModel
 
 
 @command(
@@ -36,10 +35,6 @@ def list_models(prefix: str, as_json: bool) -> None:
         for m in models
     ]
     write(table(("NAME", "ID", "SIZE", "MODIFIED", "DRAFT"), rows))
-    _say_where(stores, models)
-
-
-def _say_where(stores: Stores, models: list[StoredModel]) -> None:
     for store in stores.others:
         count = sum(1 for model in models if model.root == store.root)
         if count:

@@ -148,17 +148,14 @@ def serve(
     address = Address(reached_as(host), listener.getsockname()[1])
     if not config.is_loopback and not api_key:
         note(f"warning: anyone who can reach {address} can use this server, and change its models")
-
-    def started() -> None:
-        note(
-            f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
-        )
-
+    served = (
+        f"eaglecpp serves {address} (Ollama's API; OpenAI's and Anthropic's at {address}/v1; a chat page)"
+    )
     # uvicorn sends itself the signal that ended it once more, when it has shut down
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with announced(address):
-            run(config, files, preload, listener, started)
+            run(config, files, preload, listener, lambda: note(served))
     except KeyboardInterrupt:
         return
     finally:

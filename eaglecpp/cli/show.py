@@ -61,26 +61,16 @@ def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) ->
     modelfile = stored_modelfile(model)
     if as_json:
         write_json(_everything(model, verbose))
-    elif part is not None and part != "template":
-        text = _part(model, modelfile, part)
-        if text:
-            write(text if text.endswith("\n") else f"{text}\n")
-        else:
-            note(f"no {_WORDS[part]} was specified for {model.name}")
-    elif part == "template":
-        _show_template(model)
-    else:
+        return
+    if part is None:
         write(_overview(model, modelfile, verbose))
         for notice in modelfile.notices:
             note(str(notice))
-
-
-def _show_template(model: StoredModel) -> None:
-    """Prints the template in use to stdout, and why it was chosen to stderr."""
-    facts, _ = head_facts(model)
-    template = template_in_use(model, facts)
-    write("" if template is None else f"{template.text}\n")
-    note("a drafter has no chat template" if template is None else template.describe())
+        return
+    text, why = _part(model, modelfile, part)
+    write(text if text.endswith("\n") or not text else f"{text}\n")
+    if why or not text:
+        note(why or f"no {_WORDS[part]} was specified for {model.name}")
 
 
 def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
@@ -96,16 +86,25 @@ def _plan(model: StoredModel) -> OpeningPlan:
     return make_plan(with_draft(resolved(model)), defaults=run_defaults())
 
 
-def _part(model: StoredModel, modelfile: Modelfile, part: str) -> str:
+def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str]:
+    """What was asked for, and why it is that."""
     if part == "modelfile":
-        return modelfile_text(model, modelfile)
+        return modelfile_text(model, modelfile), ""
     if part == "parameters":
-        return parameter_text(modelfile)
-    if part == "license":
-        facts, _ = head_facts(model)
-        in_file = "" if facts is None else facts.file.text("general.license", "")
-        return "\n".join(modelfile.license) or in_file
-    return getattr(modelfile, part) or ""
+        return parameter_text(modelfile), ""
+    if part == "system":
+        return modelfile.system or "", ""
+    facts, _ = head_facts(model)
+    if part == "template":
+        template = template_in_use(model, facts)
+        return (
+            (f"{template.text}\n", template.describe())
+            if template
+            else ("", "a drafter has no chat template")
+        )
+    return "\n".join(modelfile.license) or (
+        "" if facts is None else facts.file.text("general.license", "")
+    ), ""
 
 
 def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
@@ -116,12 +115,14 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Capabilities", [[word] for word in capabilities(model, facts)]))
     if draft is not None:
         blocks.append(section("Draft", _draft_rows(model, draft)))
-        if learning := _learning_rows(model):
-            blocks.append(section("Learning", learning))
+        stock = model.draft_file()  # what `--learn` has kept, and the drafter that learnt
+        if stock is not None and facts is not None:
+            learning = Learning.of(model.target_files()[0]).rows(stock)
+            blocks += [section("Learning", learning)] if learning else []
     template = template_in_use(model, facts)
     if template is not None:
         blocks.append(section("Template", [[template.describe()]]))
-        blocks.append(section("Opened with", [list(row) for row in _plan(model).rows()]))
+        blocks.append(section("Opened with", _plan(model).rows()))
     if modelfile.parameters:
         blocks.append(section("Parameters", parameter_rows(modelfile)))
     if modelfile.settings.options or modelfile.settings.chat_template != "auto":
@@ -168,14 +169,6 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["from", layer.origin],
     ]
     return [row for row in rows if row[1]]
-
-
-def _learning_rows(model: StoredModel) -> list[list[str]]:
-    """What `--learn` has kept, and the drafter that learnt."""
-    stock = model.draft_file()
-    if stock is None or model.is_drafter:
-        return []
-    return [list(row) for row in Learning.of(model.target_files()[0]).rows(stock)]
 
 
 def _head(text: str) -> list[list[str]]:

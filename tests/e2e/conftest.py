@@ -5,27 +5,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-SAYS_WHEN_BEGUN = """
-import os, sys
-from eaglecpp.cli import main
-from eaglecpp.engine.stream import Stream
-first = Stream.__next__
-def tell(stream):
-    chunk = first(stream)
-    Stream.__next__ = first
-    os.write(2, b"begun\\n")
-    return chunk
-Stream.__next__ = tell
-sys.exit(main())
-"""
-COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
+from helpers.command import COMMAND, Cli, Start
 
 
 @pytest.fixture(autouse=True)
@@ -40,7 +25,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def cli(tmp_path: Path) -> Cli:
     """`cli("generate", ...)`: runs the command to its end; stdin is empty unless `input` is given."""
 
     def run(*args: Any, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -55,14 +40,11 @@ def cli(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Callable[..., subprocess.Popen[bytes]]:
-    """`start("generate", ...)`: starts the command with pipes for stdout and stderr. says_when_begun: a line
-    on stderr tells that the first tokens are there.
-    """
+def start(tmp_path: Path) -> Start:
+    """`start("generate", ...)`: starts the command with pipes for stdout and stderr."""
 
-    def run(*args: Any, says_when_begun: bool = False, **options: Any) -> subprocess.Popen[bytes]:
-        program = [sys.executable, "-P", "-c", SAYS_WHEN_BEGUN] if says_when_begun else [COMMAND]
-        command = [*program, *(str(arg) for arg in args)]
+    def run(*args: Any, **options: Any) -> subprocess.Popen[bytes]:
+        command = [COMMAND, *(str(arg) for arg in args)]
         pipe = subprocess.PIPE
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         # bufsize 0: what a `read` leaves over must still be there for `communicate`

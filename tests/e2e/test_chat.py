@@ -16,6 +16,7 @@ import pytest
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals of POSIX", allow_module_level=True)
 
+from helpers.command import COMMAND
 from helpers.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Open = Callable[..., Terminal]
-COMMAND = Path(sys.executable).with_name("eaglecpp")
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048")
 

@@ -12,13 +12,13 @@ import pytest
 
 pytest.importorskip("pexpect", reason="pseudo-terminals are not for Windows")
 
+from helpers.command import COMMAND
 from helpers.hostile import EVIL, raw_controls, write_hostile_target
 from helpers.terminal import Terminal
 
 if TYPE_CHECKING:
     from conftest import Models
 
-COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
 
 

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.command import COMMAND
 from helpers.hub_server import HubServer
 from helpers.store_check import orphans, store_problems
 
 if TYPE_CHECKING:
     from conftest import Models
 
-COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 NAME = "hf.co/user/tiny-GGUF:Q4_K_M"
 
 

@@ -8,17 +8,16 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.cli.doctor import report
+from helpers.command import Cli, Start
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
 if TYPE_CHECKING:
     from conftest import Models
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 
@@ -90,9 +89,7 @@ def test_bytes_that_are_no_utf8_are_replaced_and_that_is_said(cli: Cli, models: 
     assert "not valid UTF-8" in done.stderr
 
 
-def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(
-    start: Callable[..., subprocess.Popen[bytes]], models: Models
-) -> None:
+def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(start: Start, models: Models) -> None:
     options = ("--ignore-eos", "--temp", "0", "--ctx-size", "2048", "-t", "1")
     with start("run", models.target, "hello", "--draft", models.draft, *CHAIN, *options) as process:
         assert process.stdout is not None

@@ -6,23 +6,20 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.command import COMMAND, Cli, Start
 from helpers.terminal import ENTER, Terminal
 
 if TYPE_CHECKING:
     from conftest import Models
 
-COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[bytes]]
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
 # many seconds, to the end of the context

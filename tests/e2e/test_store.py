@@ -7,19 +7,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from helpers.command import Cli
 from helpers.hub_server import HubServer
 from helpers.stores import put_into_ollama
 
 if TYPE_CHECKING:
     from conftest import Models
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")
 

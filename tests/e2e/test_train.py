@@ -12,7 +12,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +22,11 @@ from safetensors.torch import load_file, save_file
 from eaglecpp import Engine
 from eaglecpp.convert import read_gguf, read_tensor
 from eaglecpp.learn.records import Learning
+from helpers.command import COMMAND, Cli, Start
 
 if TYPE_CHECKING:
     from conftest import Models
 
-COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
-Cli = Callable[..., subprocess.CompletedProcess[str]]
-Start = Callable[..., subprocess.Popen[bytes]]
 WORDS = (
     "the", "and", "that", "with", "this", "from", "have", "not", "are", "was", "for", "you", "all", "can",
 )  # fmt: skip

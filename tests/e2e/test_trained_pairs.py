@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,8 @@ from eaglecpp.convert import read_gguf
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.packaged import FOLDER, SMOLLM2
+from helpers.command import Cli
 
-Cli = Callable[..., subprocess.CompletedProcess[str]]
 DRAFT = FOLDER / SMOLLM2.draft
 DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 KNOWN = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.bench import measure, plan_report
+from eaglecpp.bench.strategies import measure, plan_report
 from eaglecpp.cli import main
 from eaglecpp.results import Timings
 from helpers.clock import set_clock

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 
 import eaglecpp
 from eaglecpp import Engine
-from eaglecpp.bench import measure
+from eaglecpp.bench.strategies import measure
 from eaglecpp.cli import group
 from eaglecpp.convert import inspect_file
 from eaglecpp.errors import MismatchError, UnsupportedError

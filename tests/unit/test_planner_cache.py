@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
-from eaglecpp.bench import verdict_of
+from eaglecpp.bench.verdict import verdict_of
 from eaglecpp.engine.planner_cache import PlannerCache
 from helpers.clock import set_clock
 

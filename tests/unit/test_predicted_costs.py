@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.bench import verdict_of
+from eaglecpp.bench.verdict import verdict_of
 from eaglecpp.engine.predicted_costs import PREDICTED, Processor, Weights, cost_text, predict
 from helpers.tiny import TargetSpec, target_weights, tiny_tokenizer, write_gguf
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.bench import Verdict, measure_verdict, planned_verdict, verdict_of
 from eaglecpp.bench.llama_plain import LlamaPlain
+from eaglecpp.bench.verdict import Verdict, measure_verdict, planned_verdict, verdict_of
 from eaglecpp.cli import main
 from eaglecpp.cli.figures import verdict_line
 from eaglecpp.engine.gains import Answered, Gain, Gains

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from eaglecpp.cli.chat.chat import Chat, check_format
@@ -94,10 +95,6 @@ def _think(chat: Chat, value: str, *, think: bool = True) -> None:
     chat.screen.say(f"Set '{mode}' mode to '{value}'." if value and think else f"Set '{mode}' mode.")
 
 
-def _nothink(chat: Chat, value: str) -> None:
-    _think(chat, value, think=False)
-
-
 SETTINGS = {
     "parameter": Word(_parameter, "Set a parameter; without a value, list them", "..."),
     "system": Word(set_system, "Set the system prompt", "<text>"),
@@ -112,5 +109,5 @@ SETTINGS = {
     ),
     "quiet": _switch("Show one line of statistics", "Set 'quiet' mode.", "settings", "verbose", False),
     "think": Word(_think, "Let the model think before it answers", "[level]"),
-    "nothink": Word(_nothink, "Do not let the model think"),
+    "nothink": Word(partial(_think, think=False), "Do not let the model think"),
 }

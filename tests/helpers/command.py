@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: MIT
+"""The installed command, and the types of the fixtures in tests/e2e that run and start it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+__all__ = ["COMMAND", "Cli", "Start"]
+
+COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
+Cli = Callable[..., subprocess.CompletedProcess[str]]
+Start = Callable[..., subprocess.Popen[bytes]]
