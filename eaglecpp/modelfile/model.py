@@ -21,7 +21,7 @@ from eaglecpp.limits import check_texts
 from eaglecpp.options import HEAD
 
 from . import parameters as params
-from .errors import ModelfileError, Notice
+from .errors import Notice
 from .parameters import ParameterValue
 from .pragmas import Settings, settings
 from .syntax import MAX_TEXT, Command, Document, format, read
@@ -30,6 +30,7 @@ __all__ = ["Modelfile", "built_in"]
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
 _TEXTS = ("template", "system", "renderer", "parser")
+_INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", *_TEXTS)
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Modelfile:
                             the files that exist
     parameters: typed values, only those that the file sets and that still mean something
     requires:   the Ollama version the file asks for, shown only
-    settings:   the `#eaglecpp:` pragmas
+    settings:   the `#eaglecpp:` pragmas, sorted out; ModelfileError for a value that one cannot have
     notices:    what its author should know
     """
 
@@ -56,9 +57,11 @@ class Modelfile:
     parser: str | None = None
     requires: str | None = None
     pragmas: tuple[Command, ...] = ()
-    settings: Settings = field(default_factory=Settings)
+    settings: Settings = field(init=False)
     notices: tuple[Notice, ...] = field(default=(), compare=False)
-    file: str | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", settings(self.pragmas))
 
     @property
     def drafts_head(self) -> bool:
@@ -75,35 +78,40 @@ class Modelfile:
     @classmethod
     def from_text(cls, text: str | bytes, *, file: str | None = None, strict: bool = False) -> Modelfile:
         """strict: refuse what Ollama refuses, and take pragmas for the comments they are."""
-        return cls.from_document(read(text, file=file, strict=strict), file=file, strict=strict)
+        return cls.from_document(read(text, file=file, strict=strict), strict=strict)
 
     @classmethod
-    def from_document(cls, document: Document, *, file: str | None = None, strict: bool = False) -> Modelfile:
+    def from_document(cls, document: Document, *, strict: bool = False) -> Modelfile:
         """From what `syntax.read` gives. Raises ModelfileError for a value its instruction cannot have."""
-        builder = _Builder(file, strict)
+        named: dict[str, list[Command]] = {}
+        parameters: dict[str, ParameterValue] = {}
+        notices = [*document.notices]
         for command in document.commands:
-            builder.add(command)
-        pragmas = settings(document.pragmas, file)
-        for command in (*builder.all_of("renderer")[-1:], *builder.all_of("parser")[-1:]):
-            if not strict:
-                builder.note(command, built_in(command.name, command.args))
-        return cls(
-            from_=builder.all_of("model"),
-            draft=builder.all_of("draft"),
-            adapters=builder.all_of("adapter"),
-            messages=tuple(builder.messages),
-            parameters=builder.parameters,
-            license=tuple(command.args for command in builder.all_of("license")),
-            requires=builder.requires,
+            if command.name in _INSTRUCTIONS:
+                named.setdefault(command.name, []).append(command)
+            else:
+                notices += _set_parameter(parameters, command, strict)
+        for command in named.get("requires", ()):
+            if _VERSION.fullmatch(command.args) is None:
+                message = "requires must be a valid semver (e.g. 0.14.0)"
+                raise command.error(message, f"found '{command.args}'")
+        last = {name: commands[-1] for name, commands in named.items()}
+        for command in () if strict else (last[name] for name in ("renderer", "parser") if name in last):
+            notices.append(command.notice(built_in(command.name, command.args)))
+        texts: dict[str, Any] = {name: last[name].args for name in _TEXTS if name in last}
+        turns = (command.args.partition(": ") for command in named.get("message", ()))
+        made = cls(
+            from_=tuple(named.get("model", ())),
+            draft=tuple(named.get("draft", ())),
+            adapters=tuple(named.get("adapter", ())),
+            messages=tuple(Message(role, content) for role, _, content in turns),
+            parameters=parameters,
+            license=tuple(command.args for command in named.get("license", ())),
             pragmas=document.pragmas,
-            settings=pragmas,
-            notices=(*document.notices, *builder.notices, *pragmas.notices),
-            template=builder.last_of("template"),
-            system=builder.last_of("system"),
-            renderer=builder.last_of("renderer"),
-            parser=builder.last_of("parser"),
-            file=file,
+            requires=last["requires"].args.removeprefix("v") if "requires" in last else None,
+            **texts,
         )
+        return replace(made, notices=(*notices, *made.settings.notices))
 
     def engine_options(self) -> dict[str, Any]:
         """Engine options by "group.field", and "strategy": Ollama's defaults, parameters, then pragmas."""
@@ -129,7 +137,6 @@ class Modelfile:
             parser=self.parser or base.parser,
             requires=self.requires or base.requires,
             pragmas=(*base.pragmas, *self.pragmas),
-            settings=settings((*base.pragmas, *self.pragmas), self.file),
         )
 
     def to_commands(self) -> list[Command]:
@@ -156,62 +163,24 @@ def built_in(instruction: str, name: str) -> str:
     return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
 
 
-class _Builder:
-    """Collects commands; holds what a repeat may still change."""
-
-    def __init__(self, file: str | None, strict: bool) -> None:
-        self.file = file
-        self.strict = strict
-        self.commands: dict[str, list[Command]] = {}
-        self.messages: list[Message] = []
-        self.parameters: dict[str, ParameterValue] = {}
-        self.requires: str | None = None
-        self.notices: list[Notice] = []
-
-    def add(self, command: Command) -> None:
-        if command.name in ("model", "draft", "adapter", "license", *_TEXTS):
-            self.commands.setdefault(command.name, []).append(command)
-        elif command.name == "message":
-            role, _, content = command.args.partition(": ")
-            self.messages.append(Message(role, content))
-        elif command.name == "requires":
-            if _VERSION.fullmatch(command.args) is None:
-                message = "requires must be a valid semver (e.g. 0.14.0)"
-                raise self._error(command, message, f"found '{command.args}'")
-            self.requires = command.args.removeprefix("v")
-        else:
-            self._add_parameter(command)
-
-    def all_of(self, name: str) -> tuple[Command, ...]:
-        return tuple(self.commands.get(name, ()))
-
-    def last_of(self, name: str) -> str | None:
-        commands = self.commands.get(name)
-        return commands[-1].args if commands else None
-
-    def _add_parameter(self, command: Command) -> None:
-        name = command.name
-        if name in params.DEPRECATED or (name in params.RETIRED and not self.strict):
-            self.note(command, f"parameter {name} is deprecated and ignored")
-            return
-        try:
-            value = params.parse_value(name, command.args)
-            if isinstance(value, tuple):
-                old = self.parameters.get(name)
-                value = (*(old if isinstance(old, tuple) else ()), *value)
-                check_texts(name, value)
-        except InvalidValueError as error:
-            hint = "" if name in params.PARAMETERS else f"known: {', '.join(params.PARAMETERS)}"
-            raise self._error(command, str(error), hint) from None
-        if isinstance(value, float) and not math.isfinite(value) and not self.strict:
-            raise self._error(command, f"invalid float value [{command.args}]", "expected a finite number")
-        parameter = params.PARAMETERS[name]
-        if (fitted := parameter.fitted(value)) != value:
-            self.note(command, f"parameter {name} is {value}; the range is {parameter.range}, using {fitted}")
-        self.parameters[name] = value
-
-    def note(self, command: Command, message: str) -> None:
-        self.notices.append(Notice(message, command.line or None, self.file))
-
-    def _error(self, command: Command, message: str, hint: str) -> ModelfileError:
-        return ModelfileError(message, line=command.line or None, file=self.file, hint=hint)
+def _set_parameter(parameters: dict[str, ParameterValue], command: Command, strict: bool) -> list[Notice]:
+    """Adds what a `PARAMETER` sets, and gives what its author should know."""
+    name = command.name
+    if name in params.DEPRECATED or (name in params.RETIRED and not strict):
+        return [command.notice(f"parameter {name} is deprecated and ignored")]
+    try:
+        value = params.parse_value(name, command.args)
+        if isinstance(value, tuple):
+            old = parameters.get(name)
+            value = (*(old if isinstance(old, tuple) else ()), *value)
+            check_texts(name, value)
+    except InvalidValueError as error:
+        hint = "" if name in params.PARAMETERS else f"known: {', '.join(params.PARAMETERS)}"
+        raise command.error(str(error), hint) from None
+    if isinstance(value, float) and not math.isfinite(value) and not strict:
+        raise command.error(f"invalid float value [{command.args}]", "expected a finite number")
+    parameters[name] = value
+    parameter = params.PARAMETERS[name]
+    fitted = parameter.fitted(value)
+    message = f"parameter {name} is {value}; the range is {parameter.range}, using {fitted}"
+    return [] if fitted == value else [command.notice(message)]

@@ -12,15 +12,14 @@ the list that the options themselves keep (`Option.untrusted`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 
-from .errors import ModelfileError, Notice
+from .errors import Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
@@ -55,7 +54,7 @@ class Settings:
     notices: tuple[Notice, ...] = field(default=(), compare=False)
 
 
-def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
+def settings(pragmas: Iterable[Command]) -> Settings:
     """Checks every pragma; the last one of a name wins, lists of strings grow.
 
     Raises ModelfileError, with the line, for a value that its option refuses.
@@ -64,15 +63,17 @@ def settings(pragmas: Iterable[Command], file: str | None = None) -> Settings:
     draft: Command | None = None
     options: dict[str, Any] = {}
     notices: list[Notice] = []
-    for pragma in _few(pragmas, file):
-        with _located(pragma, file):
+    for pragma in _few(pragmas):
+        try:
             if pragma.name in OWN_PRAGMAS:
                 own[pragma.name] = _own_value(pragma)
                 draft = pragma if pragma.name == "draft" else draft
             elif pragma.name in _known():
                 _set_option(options, *_known()[pragma.name], pragma.args)
             else:
-                notices.append(Notice(f"unknown pragma '{pragma.name}' ignored", pragma.line or None, file))
+                notices.append(pragma.notice(f"unknown pragma '{pragma.name}' ignored"))
+        except (ValueError, TypeError) as error:
+            raise pragma.error(f"pragma {pragma.name}: {error}") from None
     if "strategy" in own:
         options["strategy"] = own["strategy"]
     choice = own.get("chat_template", "auto")
@@ -99,7 +100,7 @@ def without_untrusted(
             left_out.append(f"parameter {name} {_text(value)}: using {limit}")
             value = limit
         set_parameters[name] = value
-    for pragma in _few(pragmas, None):
+    for pragma in _few(pragmas):
         if why := _why_not(pragma):
             left_out.append(f"pragma {pragma.name} {pragma.args[:60]}: {why}")
         else:
@@ -107,12 +108,12 @@ def without_untrusted(
     return set_parameters, tuple(set_pragmas), left_out
 
 
-def _few(pragmas: Iterable[Command], file: str | None) -> tuple[Command, ...]:
+def _few(pragmas: Iterable[Command]) -> tuple[Command, ...]:
     """Each of them is checked by itself, and a list is checked again with each of its values."""
     pragmas = tuple(pragmas)
     if len(pragmas) > _MAX_PRAGMAS:
         message = f"{len(pragmas)} lines of #eaglecpp:, at most {_MAX_PRAGMAS} are read"
-        raise ModelfileError(message, line=pragmas[_MAX_PRAGMAS].line or None, file=file)
+        raise pragmas[_MAX_PRAGMAS].error(message)
     return pragmas
 
 
@@ -138,16 +139,6 @@ def _why_not(pragma: Command) -> str:
     if option.untrusted is False:
         return _OWNERS
     return "" if 0 <= value <= option.untrusted else f"at most {option.untrusted}"
-
-
-@contextmanager
-def _located(pragma: Command, file: str | None) -> Iterator[None]:
-    """Gives refusals of the option classes the line of the pragma."""
-    try:
-        yield
-    except (ValueError, TypeError) as error:
-        message = f"pragma {pragma.name}: {error}"
-        raise ModelfileError(message, line=pragma.line or None, file=file) from None
 
 
 @cache

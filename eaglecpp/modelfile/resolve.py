@@ -63,13 +63,13 @@ def require_ollama(modelfile: Modelfile, directory: str | Path) -> None:
     for command in (*modelfile.draft, *modelfile.adapters):
         path = expand_path(command.args, resolver.directory)
         if not exists(path):
-            raise resolver.error(command, f"no such file: {path}")
+            raise command.error(f"no such file: {path}")
         if command.name == "draft":
             resolver.refuse_same(path)
     try:
         Template.parse(modelfile.template or "")
     except TemplateError as error:
-        raise ModelfileError(f"TEMPLATE: {error}", file=modelfile.file) from None
+        raise ModelfileError(f"TEMPLATE: {error}", file=modelfile.from_[0].file) from None
 
 
 def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | None = None) -> list[str]:
@@ -92,12 +92,12 @@ def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | Non
 
 
 @contextmanager
-def _located(modelfile: Modelfile, command: Command) -> Iterator[None]:
+def _located(command: Command) -> Iterator[None]:
     """Gives errors of the file search the line of the command that caused them."""
     try:
         yield
     except (FileSearchError, OSError, ModelNameError) as error:
-        raise ModelfileError(str(error), line=command.line or None, file=modelfile.file) from None
+        raise command.error(str(error)) from None
 
 
 class _Resolver:
@@ -134,37 +134,35 @@ class _Resolver:
         named = [(r, c) for r, c in zip(references, self.modelfile.from_, strict=True) if not r.paths]
         if named:
             if len(references) > 1:
-                self._note(named[-1][1], f"several FROM: using {named[-1][0].text}")
+                self.notices.append(named[-1][1].notice(f"several FROM: using {named[-1][0].text}"))
             return named[-1]
         command = self.modelfile.from_[-1]
         for reference, origin in zip(references, self.modelfile.from_, strict=True):
             self._sort(reference, origin)
         shards = _shards(self.targets)
         if shards is None:
-            raise self.error(
-                command,
+            raise command.error(
                 f"FROM gives {len(self.targets)} targets: {', '.join(map(str, self.targets))}",
                 "name the one to run; a drafter belongs in DRAFT",
             )
         if not shards:
-            raise self.error(command, f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
+            raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
         return Reference("path", references[-1].text, command.line, shards), command
 
     def _refer(self, command: Command) -> Reference:
         if not command.args.strip():
-            raise self.error(command, f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
-        with _located(self.modelfile, command):
+            raise command.error(f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
+        with _located(command):
             return replace(read_reference(command.args, self.directory), line=command.line)
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
         if reference.kind == "checkpoint":
-            raise self.error(
-                command,
+            raise command.error(
                 f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF",
                 "convert it with llama.cpp's convert_hf_to_gguf.py and name the result",
             )
-        with _located(self.modelfile, command):
+        with _located(command):
             files = _weights(reference.path)
         for file in files:
             self._need_gguf(command, file)
@@ -179,7 +177,7 @@ class _Resolver:
         try:
             keys = read_keys(file)
         except EagleError as error:
-            raise self.error(command, str(error)) from None
+            raise command.error(str(error)) from None
         architecture = keys.get("general.architecture")
         if architecture in of_convert.ALL:
             return self.drafters
@@ -196,7 +194,7 @@ class _Resolver:
             return None
         command = commands[-1]
         if len(commands) > 1:
-            self._note(command, f"several drafters are named: using {command.args}")
+            self.notices.append(command.notice(f"several drafters are named: using {command.args}"))
         if command.args.strip() in (TEXT, HEAD):
             self.drafts_text = command.args.strip() == TEXT
             self.drafts_head = not self.drafts_text
@@ -212,19 +210,19 @@ class _Resolver:
             return ()
         command = self.modelfile.adapters[-1]
         if len(self.modelfile.adapters) > 1:
-            self._note(command, f"several ADAPTER: using {command.args}")
-        with _located(self.modelfile, command):
+            self.notices.append(command.notice(f"several ADAPTER: using {command.args}"))
+        with _located(command):
             path = expand_path(command.args, self.directory)
         return (self._only_file(command, path),)
 
     def _only_file(self, command: Command, path: Path) -> Path:
         """The GGUF at a path, or the only one in a folder."""
-        with _located(self.modelfile, command):
+        with _located(command):
             files = _weights(path)
         if len(files) != 1:
             names = ", ".join(file.name for file in files)
             message = f"{_word(command)} {command.args}: several GGUF files: {names}"
-            raise self.error(command, message, "name one")
+            raise command.error(message, "name one")
         self._need_gguf(command, files[0])
         return files[0]
 
@@ -234,19 +232,13 @@ class _Resolver:
         for path in (*self.targets, *filter(exists, bases)):
             if os.path.realpath(path) == os.path.realpath(draft):
                 command = next(c for c in (*self.modelfile.draft, self.modelfile.settings.draft) if c)
-                raise self.error(command, f"DRAFT must not reference the same local path as FROM: {draft}")
+                raise command.error(f"DRAFT must not reference the same local path as FROM: {draft}")
 
     def _need_gguf(self, command: Command, file: Path) -> None:
-        with _located(self.modelfile, command), open_regular(file) as stream:
+        with _located(command), open_regular(file) as stream:
             magic = stream.read(4)
         if magic != b"GGUF":
-            raise self.error(command, f"{file}: not a GGUF file, it begins with {magic!r}")
-
-    def _note(self, command: Command, message: str) -> None:
-        self.notices.append(Notice(message, command.line or None, self.modelfile.file))
-
-    def error(self, command: Command, message: str, hint: str = "") -> ModelfileError:
-        return ModelfileError(message, line=command.line or None, file=self.modelfile.file, hint=hint)
+            raise command.error(f"{file}: not a GGUF file, it begins with {magic!r}")
 
 
 def _word(command: Command) -> str:

@@ -53,12 +53,22 @@ class Command:
 
     name: lower-case instruction, with two exceptions that are Ollama's: `FROM` is "model", and a
           `PARAMETER` goes by its own name. A `MESSAGE` has args "role: text".
-    line: 1-based line of the instruction; 0 when it comes from no file. Not part of equality.
+    line, file: 1-based line of the instruction, 0 when it comes from no text, and the file's name, for
+          messages. Not part of equality.
     """
 
     name: str
     args: str
     line: int = field(default=0, compare=False)
+    file: str | None = field(default=None, compare=False)
+
+    def error(self, message: str, hint: str = "") -> ModelfileError:
+        """A refusal that says where this command is."""
+        return ModelfileError(message, line=self.line or None, file=self.file, hint=hint)
+
+    def notice(self, message: str) -> Notice:
+        """A remark that says where this command is."""
+        return Notice(message, self.line or None, self.file)
 
 
 @dataclass(frozen=True)
@@ -176,7 +186,7 @@ class _Reader:
             self.notices.append(Notice(message, line, self.file))
             return
         value = (words[2] or "").strip(_BLANKS)
-        self.pragmas.append(Command(words[1].lower(), _unquoted(value), line))
+        self.pragmas.append(Command(words[1].lower(), _unquoted(value), line, self.file))
 
     def _command(self) -> None:
         start = self.at
@@ -192,7 +202,8 @@ class _Reader:
         elif word == "message":
             role = self._role()
         value = self._value()
-        self.commands.append(Command(name, f"{role}: {value}" if role else value, self._line_of(start)))
+        args = f"{role}: {value}" if role else value
+        self.commands.append(Command(name, args, self._line_of(start), self.file))
 
     def _need_blank(self, start: int, message: str, hint: str) -> None:
         if self.at == len(self.text):
@@ -291,10 +302,9 @@ def _unquoted(value: str) -> str:
 def _pragma_line(pragma: Command) -> str:
     words = _PRAGMA_WORDS.fullmatch(f"{pragma.name} x")
     if words is None or words[1] != pragma.name or pragma.name != pragma.name.lower():
-        raise ModelfileError(f"'{pragma.name}' cannot be the name of a pragma", line=pragma.line or None)
+        raise pragma.error(f"'{pragma.name}' cannot be the name of a pragma")
     if _ANY_NEWLINE.search(pragma.args):
-        message = f"pragma {pragma.name}: the value has a line break, but a pragma is one line"
-        raise ModelfileError(message, line=pragma.line or None)
+        raise pragma.error(f"pragma {pragma.name}: the value has a line break, but a pragma is one line")
     return f"#eaglecpp: {pragma.name} {_written(pragma, pragma.args, bare=_is_bare(pragma.args))}"
 
 
@@ -303,7 +313,7 @@ def _command_line(command: Command) -> str:
     if name == "message":
         role, _, text = args.partition(": ")
         if role not in ROLES:
-            raise ModelfileError(_BAD_ROLE, line=command.line or None, hint=f"found '{role}'")
+            raise command.error(_BAD_ROLE, f"found '{role}'")
         return f"MESSAGE {role} {_written(command, text, bare=False)}"
     if name in ("system", "template", "license"):
         return f"{name.upper()} {_written(command, args, bare=False)}"
@@ -311,7 +321,7 @@ def _command_line(command: Command) -> str:
         word = "FROM" if name == "model" else name.upper()
         return f"{word} {_written(command, args, bare=_is_bare(args))}"
     if _PARAMETER_NAME.fullmatch(name) is None:
-        raise ModelfileError(f"'{name}' cannot be the name of a parameter", line=command.line or None)
+        raise command.error(f"'{name}' cannot be the name of a parameter")
     return f"PARAMETER {name} {_written(command, args, bare=_is_bare(args) and not _SPACE.search(args))}"
 
 
@@ -327,7 +337,7 @@ def _written(command: Command, value: str, *, bare: bool) -> str:
     problem = _why_inexpressible(value)
     if problem:
         hint = "no quoting in a Modelfile can express this; change the text"
-        raise ModelfileError(f"{command.name}: {problem}", line=command.line or None, hint=hint)
+        raise command.error(f"{command.name}: {problem}", hint)
     return value if bare else f'"""{value}"""'
 
 

@@ -73,7 +73,8 @@ def create_model(
     DownloadError, TemplateError, OSError.
     """
     if not use_draft:
-        modelfile = replace(modelfile, draft=(), settings=replace(modelfile.settings, draft=None))
+        pragmas = tuple(pragma for pragma in modelfile.pragmas if pragma.name != "draft")
+        modelfile = replace(modelfile, draft=(), pragmas=pragmas)
     plan = resolve(modelfile, directory)
 
     def make(base: StoredModel | None) -> Created:

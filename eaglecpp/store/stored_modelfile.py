@@ -16,7 +16,7 @@ from eaglecpp.chat.message import Message
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
-from eaglecpp.modelfile.pragmas import settings, without_untrusted
+from eaglecpp.modelfile.pragmas import without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.store.model import StoredModel
 
@@ -35,7 +35,7 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
     made here, without what an untrusted one may not decide. Raises StoreError.
     """
     parameters, notices = _parameters(model)
-    pragmas = tuple(Command(name, value) for name, value in model.pragmas())
+    pragmas = tuple(Command(name, value, file=str(model.name)) for name, value in model.pragmas())
     if "settings" not in model.decided_here:
         parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
         notices += [f"{model.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
@@ -58,7 +58,6 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         parser=model.text("parser") or None,
         requires=model.text("requires") or None,
         pragmas=pragmas,
-        settings=settings(pragmas, str(model.name)),
         notices=tuple(map(Notice, notices)),
     )
 

@@ -12,7 +12,6 @@ from eaglecpp.cli.chat.words import NO_SYSTEM, Word
 from eaglecpp.cli.table import section
 from eaglecpp.human import human_bytes
 from eaglecpp.modelfile import Command, Modelfile
-from eaglecpp.modelfile.pragmas import settings
 from eaglecpp.store.describe import parameter_text
 
 
@@ -36,7 +35,6 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
         messages=_messages(chat),
         parameters={**base.parameters, **model.parameters},
         pragmas=pragmas,
-        settings=settings(pragmas),
     )
 
 
