@@ -278,7 +278,7 @@ class ChatTemplate:
         if thought and not is_open:
             text, is_open = text + tags.open + ("\n" if tags.breaks else ""), True
         text += thought.lstrip("\n") if is_open and thought else ""
-        if is_open and (said or think is False or (answers and not think)):
+        if is_open and (said or think is False):
             return text + tags.closing(text) + said, "answer"
         if tags.plain and not is_open and (said or (answers and not think)):
             return text + tags.plain + said, "answer"

@@ -369,6 +369,19 @@ def test_a_cancelled_task_leaves_too(models: Models) -> None:
     run(work())
 
 
+def test_a_prompt_goes_where_its_beginning_lies(models: Models) -> None:
+    async def work() -> None:
+        async with await opened(models) as engine:
+            texts = ("ab cd ef gh ij kl", "op qr st uv wx yz")
+            for text in texts:
+                await engine.generate(text, max_tokens=4)
+            for text in reversed(texts):
+                made = await engine.generate(text, max_tokens=4)
+                assert made.timings.reused_n == len(made.prompt_tokens) - 1
+
+    run(work())
+
+
 def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with await opened(models) as engine:

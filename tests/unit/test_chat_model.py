@@ -127,6 +127,19 @@ def test_a_thought_that_was_asked_for_comes_before_the_json(thinker: Path) -> No
         assert unasked.message.thinking == "" and unasked.message.content.startswith("{")
 
 
+def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought(thinker: Path) -> None:
+    """QwQ's, for one, knows no way to leave the thought out."""
+    always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\n' }}"
+    with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
+        form = {"type": "json_object"}
+        made = engine.chat(HELLO, template=always, response_format=form, **GREEDY)
+        assert made.message.thinking == "" and made.message.content.startswith("{")
+        quiet = engine.chat_prompt(HELLO, template=always, think=False)
+        assert text_of(engine, quiet).endswith("<|channel>thought\n<channel|>")
+        begun = [*HELLO, {"role": "assistant", "content": "y"}]
+        assert text_of(engine, engine.chat_prompt(begun, template=always)).endswith("thought\n<channel|>y")
+
+
 # Other files than most
 
 
