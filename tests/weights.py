@@ -26,7 +26,7 @@ BUDGETS = {
     "native/engine": 2600,
     "native/draft": 2150,  # block drafters: 250
     "native": 2800,  # their files: 130
-    "eaglecpp/server": 4850,
+    "eaglecpp/server": 4600,
     "eaglecpp/cli": 3750,
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2900,

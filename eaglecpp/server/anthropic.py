@@ -14,16 +14,8 @@ from starlette.responses import Response
 from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, of_model, respond
-from eaglecpp.server.bodies import (
-    CloudBody,
-    arguments_text,
-    offered,
-    read,
-    read_format,
-    read_tools,
-    sampling_of,
-)
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, sse
 from eaglecpp.server.loaded import LoadedModel
@@ -44,7 +36,7 @@ _REFUSED = {
 }
 
 
-class _Body(CloudBody, kw_only=True):
+class _Body(bodies.CloudBody, kw_only=True):
     messages: list[Any] = []
     system: Any = None
     stop_sequences: list[str] = []
@@ -65,22 +57,22 @@ class _Body(CloudBody, kw_only=True):
         turns = [Message(Role.SYSTEM, system)] if system else []
         for index, entry in enumerate(self.messages):
             turns += _turns(entry, f"messages[{index}]")
-        tools = read_tools([_tool(tool, i) for i, tool in enumerate(self.tools)])
+        tools = [_tool(tool, i) for i, tool in enumerate(self.tools)]
         choice = self.tool_choice or {}
         kind = choice.get("type") if isinstance(choice, dict) else choice
         wanted = {"any": "required", "none": "none", "tool": choice}.get(str(kind))
-        form = read_format(self.output_config.get("format"), "output_config.format")
+        form = bodies.read_format(self.output_config.get("format"), "output_config.format")
         return self.make_ask(
-            sampling_of(self, stop=self.stop_sequences),
+            bodies.sampling_of(self, stop=self.stop_sequences),
             messages=turns,
             think=self.thinking["type"] != "disabled" if "type" in self.thinking else None,
-            **offered(tools, wanted, form),
+            **bodies.offered(tools, wanted, form),
         )
 
 
 async def messages(request: Request) -> Response:
     """`POST /v1/messages`."""
-    body = await read(request, _Body)
+    body = await bodies.read(request, _Body)
     ask = await in_thread(request, body.ask)
     id = f"msg_{uuid.uuid4().hex[:24]}"
 
@@ -95,7 +87,7 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
-    body = await read(request, _Body)
+    body = await bodies.read(request, _Body)
     body.max_tokens = 1
     ask = await in_thread(request, body.ask)
     whole = replace(ask.generation, truncate=False)
@@ -245,7 +237,7 @@ def _filled(part: Part, id: str) -> dict[str, Any]:
 
 def _delta(part: Part) -> dict[str, Any]:
     if part[0] == "call":
-        return {"type": "input_json_delta", "partial_json": arguments_text(part[1].arguments)}
+        return {"type": "input_json_delta", "partial_json": bodies.arguments_text(part[1].arguments)}
     kind = "thinking" if part[0] == "thinking" else "text"
     return {"type": f"{kind}_delta", kind: part[1]}
 

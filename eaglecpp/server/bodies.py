@@ -234,7 +234,7 @@ def read_prompts(given: Any) -> list[str | list[int]]:
     return prompts
 
 
-def read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
+def _read_tools(tools: Sequence[Any]) -> list[dict[str, Any]]:
     """The tools, in the form of chat completions. Raises ApiError."""
     found = []
     for index, tool in enumerate(tools):
@@ -261,10 +261,11 @@ def read_format(value: Any, name: str = "response_format") -> dict[str, Any]:
     return {"json_schema": schema} if schema else {"response_format": {"type": "json_object"}}
 
 
-def offered(tools: list[dict[str, Any]], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
+def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[str, Any]:
     """The tools that may be called, and the form of the answer, as fields of `GenerationRequest`: `form`, or
     that of a call where one must be made. Raises ApiError.
     """
+    tools = _read_tools(given)
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools") or choice  # an object of its own in chat completions
         entries = allowed.get("tools") or [] if isinstance(allowed, dict) else []

@@ -9,6 +9,7 @@ thousands takes the server from nobody. What bodies may take is in `eaglecpp.ser
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from typing import Any
@@ -31,14 +32,12 @@ def raise_file_limit() -> int:
     except ImportError:  # Windows
         return 0
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return 0
     most = _FILES if hard == resource.RLIM_INFINITY else min(hard, _FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        except (OSError, ValueError):  # the system's own limit is lower still
-            return soft
-        return most
-    return soft if soft != resource.RLIM_INFINITY else 0
+    with contextlib.suppress(OSError, ValueError):  # the system's own limit may be lower still
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Connections:

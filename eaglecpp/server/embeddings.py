@@ -12,7 +12,6 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from msgspec import Meta
@@ -54,39 +53,35 @@ async def embed(request: Request) -> Response:
         raise FieldError("input", "expected a text or a list of texts")
     started = time.perf_counter()
     body.dimensions = body.dimensions or None
-    done = await _embedded(request, body, texts, truncate=body.truncate is not False)
+    found, name, load_ms = await _embedded(request, body, texts, truncate=body.truncate is not False)
     head = {
-        "model": done.model,
+        "model": name,
         "total_duration": int(1e9 * (time.perf_counter() - started)),
-        "load_duration": max(1, int(1e6 * done.load_ms)),
-        "prompt_eval_count": done.n_tokens,
+        "load_duration": max(1, int(1e6 * load_ms)),
+        "prompt_eval_count": sum(one.n_tokens for one in found),
     }
-    return await _list_response(
-        request, head, "embeddings", done.found, lambda index, one: one.vector.tolist()
-    )
+    return await _list_response(request, head, "embeddings", found, lambda index, one: one.vector.tolist())
 
 
 async def prompt_embedding(request: Request) -> Response:
     """`POST /api/embeddings`, the older form."""
     body = await read(request, _Body)
-    done = await _embedded(request, body, [body.prompt] if body.prompt else [])
-    return json_response({"embedding": done.found[0].vector.tolist() if done.found else []})
+    found, _, _ = await _embedded(request, body, [body.prompt] if body.prompt else [])
+    return json_response({"embedding": found[0].vector.tolist() if found else []})
 
 
 async def openai_embeddings(request: Request) -> Response:
     """`POST /v1/embeddings`. `truncate: true` is ours."""
     body = await read(request, _Body)
-    done = await _embedded(request, body, _inputs(body.input), truncate=bool(body.truncate))
+    found, name, _ = await _embedded(request, body, _inputs(body.input), truncate=bool(body.truncate))
 
     def item(index: int, one: Embedding) -> dict[str, Any]:
         data = one.vector.astype("<f4").tobytes() if body.encoding_format == "base64" else b""
         vector = base64.b64encode(data).decode() if data else one.vector.tolist()
         return {"object": "embedding", "index": index, "embedding": vector}
 
-    usage = {"prompt_tokens": done.n_tokens, "total_tokens": done.n_tokens}
-    return await _list_response(
-        request, {"object": "list", "model": done.model, "usage": usage}, "data", done.found, item
-    )
+    head = {"object": "list", "model": name, "usage": _usage(sum(one.n_tokens for one in found))}
+    return await _list_response(request, head, "data", found, item)
 
 
 async def rerank(request: Request) -> Response:
@@ -103,37 +98,30 @@ async def rerank(request: Request) -> Response:
         | ({"document": {"text": texts[index]}} if body.return_documents else {})
         for index in best
     ]
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    return json_response({"object": "list", "model": name, "usage": usage, "results": results})
+    return json_response({"object": "list", "model": name, "usage": _usage(n_tokens), "results": results})
 
 
-@dataclass(frozen=True)
-class _Done:
-    found: Sequence[Embedding]
-    model: str
-    load_ms: float
-
-    @property
-    def n_tokens(self) -> int:
-        return sum(one.n_tokens for one in self.found)
+def _usage(n_tokens: int) -> dict[str, int]:
+    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 
-async def _embedded(request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True) -> _Done:
-    """The vectors. What asks for none loads the model."""
+async def _embedded(
+    request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True
+) -> tuple[list[Embedding], str, float]:
+    """The vectors, and what `_with_model` gives besides. What asks for none loads the model."""
 
     async def work(engine: AsyncEngine) -> list[Embedding]:
         if not texts:
             return []
-        n_ctx = body.make_ask().n_ctx
         return await engine.embed(
             texts,
             dimensions=body.dimensions,
             truncate=truncate,
-            n_ctx=n_ctx,
+            n_ctx=body.make_ask().n_ctx,
             n_values_most=EMBEDDING_VALUES,
         )
 
-    return _Done(*await _with_model(request, body, work))
+    return await _with_model(request, body, work)
 
 
 async def _with_model(

@@ -7,21 +7,7 @@ import logging
 import re
 from typing import Any
 
-from eaglecpp.errors import (
-    ContextFullError,
-    EagleError,
-    EngineBrokenError,
-    EngineBusyError,
-    GrammarError,
-    InvalidArgumentError,
-    MismatchError,
-    ModelNotFoundError,
-    OutOfMemoryError,
-    PlaceLostError,
-    QueueFullError,
-    TemplateError,
-    UnsupportedError,
-)
+from eaglecpp import errors as of_engine
 from eaglecpp.modelfile.errors import ModelfileError
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.store.errors import DownloadError, HostRefusedError, OfflineError
@@ -93,8 +79,7 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    quotes = isinstance(error, InvalidArgumentError | GrammarError | TemplateError)  # of the request's own
-    text = str(error) if quotes else without_folders(str(error))
+    text = str(error) if isinstance(error, _OF_A_REQUEST) else without_folders(str(error))
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"
     if code in (None, "engine_broken") and status >= 403:
@@ -102,30 +87,26 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     return ApiError(status, text, code=code, param=param)
 
 
+_OF_A_REQUEST = (of_engine.InvalidArgumentError, of_engine.GrammarError, of_engine.TemplateError)
+"""They quote the request alone."""
 _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
-    (ModelNotFoundError, 404, "model_not_found", "model"),
-    (ContextFullError, 400, "context_length_exceeded", "messages"),
+    (of_engine.ModelNotFoundError, 404, "model_not_found", "model"),
+    (of_engine.ContextFullError, 400, "context_length_exceeded", "messages"),
     (
-        InvalidArgumentError
-        | GrammarError
-        | UnsupportedError
-        | MismatchError
-        | TemplateError
-        | ModelfileError
-        | ModelNameError,
+        (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError),
         400,
         None,
         None,
     ),
-    (QueueFullError, 503, "queue_full", None),
-    (EngineBusyError, 503, "engine_busy", None),
-    (PlaceLostError, 504, "timeout", None),
-    (OutOfMemoryError, 503, "out_of_memory", None),
+    (of_engine.QueueFullError, 503, "queue_full", None),
+    (of_engine.EngineBusyError, 503, "engine_busy", None),
+    (of_engine.PlaceLostError, 504, "timeout", None),
+    (of_engine.OutOfMemoryError, 503, "out_of_memory", None),
     (HostRefusedError, 403, None, None),
     (OfflineError, 503, None, None),
     (DownloadError, 502, None, None),
-    (EngineBrokenError, 500, "engine_broken", None),
-    (EagleError, 500, None, None),
+    (of_engine.EngineBrokenError, 500, "engine_broken", None),
+    (of_engine.EagleError, 500, None, None),
 )
 """Exceptions, and the status, code and field with which they are told; the first that fits."""
 

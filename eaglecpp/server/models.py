@@ -136,7 +136,8 @@ class ModelPool:
             )
         lease = Lease(None)
         if is_queued:
-            lease.in_queue.enter_context(self._counted(source.key))
+            self._n_asked[source.key] += 1
+            lease.in_queue.callback(self._left, source.key)
         try:
             lease.held = await self._taken(source, n_ctx)
             lease.held.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
@@ -146,14 +147,9 @@ class ModelPool:
             self._release(lease)
             lease.in_queue.close()
 
-    @contextlib.contextmanager
-    def _counted(self, key: Key) -> Iterator[None]:
-        self._n_asked[key] += 1
-        try:
-            yield
-        finally:
-            self._n_asked[key] -= 1
-            self._n_asked += Counter()  # drops what is 0
+    def _left(self, key: Key) -> None:
+        self._n_asked[key] -= 1
+        self._n_asked += Counter()  # drops what is 0
 
     async def enlarge(self, lease: Lease, n_ctx: int) -> None:
         """Opens the leased model again with a longer context as soon as nobody uses it. Others may use it

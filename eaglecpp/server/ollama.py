@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
 from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, respond
-from eaglecpp.server.bodies import Body, NTop, read, read_message, read_tools
+from eaglecpp.server.bodies import Body, NTop, offered, read, read_message
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
 from eaglecpp.server.models import server_of
@@ -55,7 +55,7 @@ class _Chat(_Body, kw_only=True):
 
     def ask(self) -> Ask:
         messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
-        return self.asked(messages=messages, tools=read_tools(self.tools))
+        return self.asked(messages=messages, **offered(self.tools, None, {}))
 
 
 class _Generate(_Body, kw_only=True):

@@ -16,21 +16,8 @@ from starlette.responses import Response
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.engine.infill import Infill
 from eaglecpp.results import LogprobLists
+from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, respond
-from eaglecpp.server.bodies import (
-    CloudBody,
-    Limit,
-    NTop,
-    arguments_text,
-    offered,
-    read,
-    read_effort,
-    read_format,
-    read_message,
-    read_prompts,
-    read_tools,
-    sampling_of,
-)
 from eaglecpp.server.catalog import entries, entry
 from eaglecpp.server.errors import FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
@@ -42,16 +29,16 @@ One = Annotated[int, Meta(ge=1, le=1)]
 _OF_PROMPTS = ("messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template")
 
 
-class _Body(CloudBody, kw_only=True):
+class _Body(bodies.CloudBody, kw_only=True):
     n: One = 1
-    max_completion_tokens: Limit | None = None
+    max_completion_tokens: bodies.Limit | None = None
     response_format: Any = None
     stream_options: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
         """The options for sampling. Raises ApiError."""
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return sampling_of(self, max_tokens=limit)
+        return bodies.sampling_of(self, max_tokens=limit)
 
     @property
     def wants_usage(self) -> bool:
@@ -63,7 +50,7 @@ class _Chat(_Body, kw_only=True):
 
     messages: Annotated[list[Any], Meta(min_length=1)]
     logprobs: bool = False
-    top_logprobs: NTop = 0
+    top_logprobs: bodies.NTop = 0
     reasoning_effort: str = ""
     reasoning: dict[str, Any] = {}
     chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=256)] = {}
@@ -72,15 +59,15 @@ class _Chat(_Body, kw_only=True):
     def ask(self) -> Ask:
         """What it asks for. Raises ApiError."""
         values = _template_values(self.chat_template_kwargs)
-        think = read_effort(self.reasoning_effort, self.reasoning)
+        think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         return self.make_ask(
             self.given(),
             n_top=self.top_logprobs if self.logprobs else None,
-            messages=[read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
+            messages=[bodies.read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
             template_values=values,
             think=next((one for one in wanted if isinstance(one, bool)), think),
-            **offered(read_tools(self.tools), self.tool_choice, read_format(self.response_format)),
+            **bodies.offered(self.tools, self.tool_choice, bodies.read_format(self.response_format)),
         )
 
 
@@ -102,15 +89,15 @@ class _Completions(_Body, kw_only=True):
     prompt: Any = None
     suffix: str = ""
     best_of: One = 1
-    logprobs: NTop | None = None
+    logprobs: bodies.NTop | None = None
     echo: bool = False
 
     def asks(self) -> list[Ask]:
         if self.echo and self.logprobs is not None:
             raise FieldError("echo", "there are no log-probabilities of a prompt; leave out logprobs")
-        options, form = self.given(), read_format(self.response_format)
+        options, form = self.given(), bodies.read_format(self.response_format)
         asks = []
-        for prompt in read_prompts(self.prompt):
+        for prompt in bodies.read_prompts(self.prompt):
             if self.suffix and not isinstance(prompt, str):
                 raise FieldError("suffix", "it needs a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
@@ -120,7 +107,7 @@ class _Completions(_Body, kw_only=True):
 
 async def chat(request: Request) -> Response:
     """`POST /v1/chat/completions`."""
-    body = await read(request, _Chat)
+    body = await bodies.read(request, _Chat)
     ask = await in_thread(request, body.ask)
     head = _head("chatcmpl", "chat.completion")
     choice = body.tool_choice
@@ -180,7 +167,7 @@ async def chat(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     """llama-server's `POST /apply-template`: the text that chat completions make of the same body."""
-    body = await read(request, _Chat)
+    body = await bodies.read(request, _Chat)
     ask = await in_thread(request, body.ask)
 
     def work(model: LoadedModel) -> str:
@@ -191,7 +178,7 @@ async def apply_template(request: Request) -> Response:
 
 async def completions(request: Request) -> Response:
     """`POST /v1/completions`: a prompt without a template, or several, which are answered side by side."""
-    body = await read(request, _Completions)
+    body = await bodies.read(request, _Completions)
     asks = await in_thread(request, body.asks)
     head = _head("cmpl", "text_completion")
 
@@ -273,7 +260,7 @@ def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
 
 
 def _call(call: ToolCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": arguments_text(call.arguments)}
+    function = {"name": call.name, "arguments": bodies.arguments_text(call.arguments)}
     return {"id": call.id, "type": "function", "function": function}
 
 

@@ -17,19 +17,8 @@ from starlette.responses import Response
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, respond
-from eaglecpp.server.bodies import (
-    CloudBody,
-    Limit,
-    arguments_text,
-    offered,
-    read,
-    read_effort,
-    read_format,
-    read_message,
-    read_tools,
-    sampling_of,
-)
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, in_thread, sse
 
@@ -41,10 +30,10 @@ _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_c
 _REPEATED_BYTES = 1 << 20
 
 
-class _Body(CloudBody, kw_only=True):
+class _Body(bodies.CloudBody, kw_only=True):
     input: Any = None
     instructions: str | None = None
-    max_output_tokens: Limit | None = None
+    max_output_tokens: bodies.Limit | None = None
     metadata: _Metadata = {}
     parallel_tool_calls: Any = True
     previous_response_id: Any = None
@@ -72,18 +61,18 @@ class _Body(CloudBody, kw_only=True):
                 f"{', '.join(_REPEATED)} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed"
             )
             raise ApiError(400, text)
-        form = read_format(self.text.get("format"), "text.format")
+        form = bodies.read_format(self.text.get("format"), "text.format")
         return self.make_ask(
-            sampling_of(self, max_tokens=self.max_output_tokens),
+            bodies.sampling_of(self, max_tokens=self.max_output_tokens),
             messages=_messages(self.input, self.instructions),
-            think=read_effort("", self.reasoning),
-            **offered(read_tools(self.functions), self.tool_choice, form),
+            think=bodies.read_effort("", self.reasoning),
+            **bodies.offered(self.functions, self.tool_choice, form),
         )
 
 
 async def responses(request: Request) -> Response:
     """`POST /v1/responses`."""
-    body = await read(request, _Body)
+    body = await bodies.read(request, _Body)
     ask = await in_thread(request, body.ask)
     made = _Made(body)
     return await respond(
@@ -108,7 +97,7 @@ def _messages(given: Any, instructions: str | None) -> list[Message]:
 def _item(item: Any, where: str) -> Message:
     kind = item.get("type", "message") if isinstance(item, dict) else None
     if kind == "message":
-        return read_message(item, where)
+        return bodies.read_message(item, where)
     if kind == "reasoning":
         return Message(Role.ASSISTANT, thinking=_texts(item.get("content")) or _texts(item.get("summary")))
     if kind == "function_call":
@@ -119,7 +108,7 @@ def _item(item: Any, where: str) -> Message:
         return Message(Role.ASSISTANT, tool_calls=(call,))
     if kind == "function_call_output":
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
-        return read_message(output, where)
+        return bodies.read_message(output, where)
     raise FieldError(where, f"items of type {kind!r} are not supported")
 
 
@@ -263,7 +252,7 @@ class _Made:
         self._open = None
 
     def _call(self, call: ToolCall) -> Iterator[Event]:
-        arguments = arguments_text(call.arguments)
+        arguments = bodies.arguments_text(call.arguments)
         item = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", "call_id": call.id,
                 "name": call.name, "arguments": arguments}  # fmt: skip
         at = {"output_index": len(self.output)}

@@ -68,7 +68,10 @@ def bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # where TCP is not named, asyncio leaves Nagle's algorithm on, which holds each answer back for 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, _port_option(), 1)
+    # With SO_REUSEADDR a port is free again at once after its last server ended. On Windows it would let a
+    # second server share the port; there it is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it ours.
+    option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+    listener.setsockopt(socket.SOL_SOCKET, option, 1)
     try:
         listener.bind((host, port))
     except OSError as error:
@@ -87,13 +90,6 @@ def bind(host: str, port: int) -> socket.socket:
     listener.listen(2048)
     listener.set_inheritable(True)
     return listener
-
-
-def _port_option() -> int:
-    """With SO_REUSEADDR a port is free again at once after its last server ended. On Windows it would let a
-    second server share the port; there a port is free at once anyway, and SO_EXCLUSIVEADDRUSE keeps it ours.
-    """
-    return getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
 
 
 def serve(

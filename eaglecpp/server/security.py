@@ -80,7 +80,7 @@ class Gate:
 
     def _is_called(self, host: str) -> bool:
         names = map(str.lower, (self.config.host, *self.config.hosts))
-        return _is_address(host) or _is_local(host) or host in names
+        return _address(host) is not None or _is_local(host) or host in names
 
     def _allows(self, origin: str, headers: Headers) -> bool:
         if "*" in self.config.origins or origin in self.config.origins or origin.startswith(_SCHEMES):
@@ -119,17 +119,15 @@ def _host(text: str) -> str:
     return text.lower().removesuffix(".")
 
 
-def _is_address(host: str) -> bool:
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
-        ipaddress.ip_address(host)
+        return ipaddress.ip_address(host)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _is_local(host: str) -> bool:
     """Whether it is this machine for whoever asks, on any network."""
-    if _is_address(host):
-        address = ipaddress.ip_address(host)
+    if (address := _address(host)) is not None:
         return address.is_loopback or address.is_unspecified
     return host == "localhost" or host.endswith(".localhost")
