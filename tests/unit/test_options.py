@@ -172,7 +172,7 @@ def test_shares_are_numbers_in_any_form() -> None:
 
 
 def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
-    from eaglecpp.modelfile.pragmas import settings, without_untrusted_pragmas
+    from eaglecpp.modelfile.pragmas import settings, without_untrusted
     from eaglecpp.modelfile.syntax import Command
 
     pragmas = [
@@ -185,5 +185,5 @@ def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
     model = ModelOptions(**{name.removeprefix("model."): value for name, value in options.items()})
     assert (model.n_cpu_moe, model.tensor_split, model.split_mode) == (4, (3.0, 1.0), "row")
     assert model.override_tensor == ("ffn_up=CPU",)
-    kept, dropped = without_untrusted_pragmas(pragmas)
+    _, kept, dropped = without_untrusted({}, pragmas)
     assert not kept and all("only this machine's owner may set it" in line for line in dropped)
