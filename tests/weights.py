@@ -30,7 +30,7 @@ BUDGETS = {
     "eaglecpp/cli": 3750,
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2900,
-    "eaglecpp/store": 2600,
+    "eaglecpp/store": 2550,
     "eaglecpp/train": 3850,
     "eaglecpp/learn": 550,
     "eaglecpp/modelfile": 950,

@@ -10,8 +10,6 @@ reason. Rules of inheritance are Ollama's (`Modelfile.over`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -175,18 +173,23 @@ class _Job:
             )
         return tuple(parts)
 
-    def _draft(self, facts: Facts, type: str) -> tuple[Layer, Facts] | None:
+    def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
         """The drafter's layer: the Modelfile's, else the base's."""
+        from eaglecpp.convert import errors
+
         transaction, plan, base = self.transaction, self.plan, self.base
-        with _way_out():
+        try:
             if plan.draft is not None:
                 stores, report = transaction.stores, transaction.report
-                found = find_draft(stores, plan.draft, self.directory, facts, type=type, report=report)
+                found = find_draft(stores, plan.draft, self.directory, facts, type=as_type, report=report)
             elif base is None or plan.drafts_text or plan.drafts_head or not base.manifest.of_kind("draft"):
                 return None
             else:
                 found = FoundDraft.of(base)
             return found.add_to(transaction, facts)
+        except (MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
+            kind = MismatchError if isinstance(error, errors.TargetError) else type(error)
+            raise kind(f"{error}. `create --no-draft` makes the model without it") from None
 
     def _inherited(self, kind: str) -> list[Layer]:
         base = self.base
@@ -229,15 +232,3 @@ class _Job:
             **{key: inherited[key] for key in _INHERITED if key in inherited},
             **{key: value for key, value in own.items() if value},
         }
-
-
-@contextmanager
-def _way_out() -> Iterator[None]:
-    """Adds to the refusal of a drafter that the model can be had without it."""
-    from eaglecpp.convert import errors
-
-    try:
-        yield
-    except (MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
-        kind = MismatchError if isinstance(error, errors.TargetError) else type(error)
-        raise kind(f"{error}. `create --no-draft` makes the model without it") from None

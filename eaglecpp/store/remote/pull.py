@@ -79,86 +79,67 @@ def pull(
     if not name.is_hub:
         require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
-    with Session(verify=not insecure) as session:
-        try:
-            result = _Pull(stores, session, name, draft, draft_type, insecure, report).run()
-        except DownloadError as error:
-            if stores.find(name) is None and (near := stores.near(str(asked))):
-                raise type(error)(f"{error}{near}") from error
-            raise
+    report(Status("pulling manifest"))
+    try:
+        with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
+            job = _Pull(transaction, session, name, draft, draft_type)
+            result = job.from_hub() if name.is_hub else job.from_registry(insecure)
+    except DownloadError as error:
+        if stores.find(name) is None and (near := stores.near(str(asked))):
+            raise type(error)(f"{error}{near}") from error
+        raise
     if packaged is not None:
         packaged.check(result.model)
     report(Status("success"))
     return result
 
 
-@dataclass(frozen=True)
-class _Published:
-    """What a publisher gives.
-
-    files:    the target's GGUF
+@dataclass
+class _Pull:
+    """layers:  what the publisher gives; files: its target's GGUF
     values:   the config, empty for what the GGUF says
     original: config layer and manifest as they came, for when nothing is added to them; None in place of a
               manifest that is to be written anew
     sibling:  a drafter in the target's repository
     """
 
-    layers: list[Layer]
-    files: list[Path]
-    values: dict[str, Any]
+    transaction: Transaction
+    session: Session
+    name: ModelName
+    draft: str | None
+    draft_type: str
+    layers: list[Layer] = field(default_factory=list)
+    files: list[Path] = field(default_factory=list)
+    values: dict[str, Any] = field(default_factory=dict)
     original: tuple[Layer, bytes | None] | None = None
     sibling: tuple[hub.Repository, hub.HubFile] | None = None
+    notices: list[Notice] = field(default_factory=list)
 
     @property
     def has_draft(self) -> bool:
         return any(layer.kind == "draft" for layer in self.layers)
 
-
-@dataclass
-class _Pull:
-    stores: Stores
-    session: Session
-    name: ModelName
-    draft: str | None
-    draft_type: str
-    insecure: bool
-    report: Report
-    notices: list[Notice] = field(default_factory=list)
-
-    def run(self) -> Pulled:
-        self.report(Status("pulling manifest"))
-        with Transaction(self.stores, self.report) as transaction:
-            get_target = self._from_hub if self.name.is_hub else self._from_registry
-            return self._finish(transaction, get_target(transaction))
-
-    def _from_hub(self, transaction: Transaction) -> _Published:
-        repository = hub.find_repository(f"{self.name.namespace}/{self.name.model}", report=self.report)
+    def from_hub(self) -> Pulled:
+        id, report = f"{self.name.namespace}/{self.name.model}", self.transaction.report
+        repository = hub.find_repository(id, report=report)
         parts = hub.choose_model(repository, self.name.tag)
         for part in parts:
             if not part.digest:
                 raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
-        is_split = len(parts) > 1
-        found = [
-            fetch_layer(
-                transaction, self.session, "model", repository.remote(part), part.name if is_split else ""
-            )
-            for part in parts
-        ]
-        texts = [
-            transaction.add_bytes(kind, hub.read_small(self.session, repository, file))
-            for kind in _TEXTS
-            if (file := repository.file(kind)) is not None
-        ]
+            self._fetch("model", repository.remote(part), part.name if len(parts) > 1 else "")
+        for kind in _TEXTS:
+            if (file := repository.file(kind)) is not None:
+                data = hub.read_small(self.session, repository, file)
+                self.layers.append(self.transaction.add_bytes(kind, data))
         drafter = hub.choose_drafter(repository, parts[0])
-        sibling = None if drafter is None else (repository, drafter)
-        layers = [layer for layer, _ in found] + texts
-        return _Published(layers, [file for _, file in found], {}, sibling=sibling)
+        self.sibling = None if drafter is None else (repository, drafter)
+        return self._finish()
 
-    def _from_registry(self, transaction: Transaction) -> _Published:
+    def from_registry(self, insecure: bool) -> Pulled:
         name = self.name
         if name.scheme not in ("http", "https"):
             raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
-        if name.scheme == "http" and not self.insecure:
+        if name.scheme == "http" and not insecure:
             raise DownloadError(
                 f"{name}: http is not encrypted; add --insecure to `pull` or `run` to allow it"
             )
@@ -175,53 +156,58 @@ class _Pull:
         if manifest.of_kind("tensor") or not manifest.of_kind("model"):
             what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
             raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
-        files = {}
-        for layer in manifest.blobs:
-            label = layer.kind if layer in manifest.layers else "config"
-            blob_url = f"{url}/blobs/{layer.digest}"
-            remote = Remote(blob_url, layer.digest, layer.size, label, str(name), help=help)
-            files[layer] = fetch_layer(transaction, self.session, layer.kind, remote)[1]
-        targets = [files[layer] for layer in manifest.of_kind("model")]
-        if manifest.config is None:
-            return _Published([*manifest.layers], targets, {})
-        content = read_limited(files[manifest.config], MAX_JSON)
-        config = decoded(content, f"{name}: config", dict[str, Any])
-        original = manifest.config, None if manifest.decided_here else data
-        return _Published([*manifest.layers], targets, config, original)
 
-    def _finish(self, transaction: Transaction, target: _Published) -> Pulled:
-        """Adds the drafter to a target's layers and makes the model."""
-        facts = read_facts(target.files)
-        values = target.values or facts.config()
-        layers = target.layers
-        old = self._old() if self.draft is None else None
+        def remote(layer: Layer, label: str) -> Remote:
+            return Remote(
+                f"{url}/blobs/{layer.digest}", layer.digest, layer.size, label, str(name), help=help
+            )
+
+        for layer in manifest.layers:
+            self._fetch(layer.kind, remote(layer, layer.kind))
+        self.layers = [*manifest.layers]
+        if (config := manifest.config) is not None:
+            file = fetch_layer(self.transaction, self.session, config.kind, remote(config, "config"))[1]
+            self.values = decoded(read_limited(file, MAX_JSON), f"{name}: config", dict[str, Any])
+            self.original = config, None if manifest.decided_here else data
+        return self._finish()
+
+    def _fetch(self, kind: str, remote: Remote, name: str = "") -> None:
+        layer, file = fetch_layer(self.transaction, self.session, kind, remote, name)
+        self.layers.append(layer)
+        self.files += [file] if kind == "model" else []
+
+    def _finish(self) -> Pulled:
+        """Adds the drafter to the target's layers and makes the model."""
+        facts = read_facts(self.files)
+        values, layers = self.values or facts.config(), self.layers
+        old = None
+        with contextlib.suppress(StoreError):  # what is replaced, if it can be read
+            old = self.transaction.stores.own.find(self.name) if self.draft is None else None
         is_decided = self.draft not in (None, "auto") or (old is not None and "draft" in old.decided_here)
         if old is not None and is_decided and not old.manifest.of_kind("draft"):
             self.draft = "none"
-        drafter = self._drafter(transaction, target, facts, old)
-        left_out = target.has_draft and (drafter is not None or self.draft == "none")
+        drafter = self._drafter(facts, old)
+        left_out = self.has_draft and (drafter is not None or self.draft == "none")
         if left_out:
             layers = [layer for layer in layers if layer.kind != "draft"]
             values.pop("draft", None)
         if drafter is not None:
             layers, values = [*layers, drafter[0]], {**values, "draft": draft_config(drafter[1])}
-        if target.original is not None and drafter is None and not left_out:
-            model = transaction.commit(self.name, layers, target.original[0], data=target.original[1])
+        if self.original is not None and drafter is None and not left_out:
+            model = self.transaction.commit(self.name, layers, self.original[0], data=self.original[1])
         else:
             is_kept = is_decided and (drafter is not None or left_out)
             decided = frozenset({"draft"} if is_kept else ())
-            model = transaction.commit(self.name, layers, values, decided_here=decided)
+            model = self.transaction.commit(self.name, layers, values, decided_here=decided)
         offered = None
-        if self.draft is None and drafter is None and target.sibling is not None:
-            offered = KnownDrafter.unlisted(target.sibling[0].id, "the same repository")
-        elif self.draft is None and drafter is None and not target.has_draft:
-            match = first_runnable(self._known(target, facts))
+        if self.draft is None and drafter is None and self.sibling is not None:
+            offered = KnownDrafter.unlisted(self.sibling[0].id, "the same repository")
+        elif self.draft is None and drafter is None and not self.has_draft:
+            match = first_runnable(self._known(facts))
             offered = None if match is None else match.drafter
         return Pulled(model, offered, tuple(self.notices))
 
-    def _drafter(
-        self, transaction: Transaction, target: _Published, facts: Facts, old: StoredModel | None
-    ) -> tuple[Layer, Facts] | None:
+    def _drafter(self, facts: Facts, old: StoredModel | None) -> tuple[Layer, Facts] | None:
         """The drafter's layer and facts; None for what the target comes with, or for none.
 
         old: what is replaced, when nothing was said of a drafter. One that the user named stays until he
@@ -229,40 +215,34 @@ class _Pull:
         """
         if self.draft == "none":
             return None
+        stores, report, type = self.transaction.stores, self.transaction.report, self.draft_type
         if self.draft is not None and self.draft != "auto":
-            here, type = Path.cwd(), self.draft_type
-            found = find_draft(self.stores, self.draft, here, facts, type=type, report=self.report)
-            return found.add_to(transaction, facts)
+            found = find_draft(stores, self.draft, Path.cwd(), facts, type=type, report=report)
+            return found.add_to(self.transaction, facts)
         has_old = old is not None and bool(old.manifest.of_kind("draft"))
-        is_published = target.has_draft or target.sibling is not None
+        is_published = self.has_draft or self.sibling is not None
         if old is not None and has_old and ("draft" in old.decided_here or not is_published):
             try:
-                return FoundDraft.of(old).add_to(transaction, facts)
+                return FoundDraft.of(old).add_to(self.transaction, facts)
             except (MismatchError, StoreError) as error:
                 self.notices.append(Notice(f"the old drafter was removed: {error}"))
                 return None
-        if target.sibling is not None and not target.has_draft and (self.draft == "auto" or has_old):
-            repository, file = target.sibling
-            layer, path = fetch_layer(transaction, self.session, "draft", repository.remote(file))
+        if self.sibling is not None and not self.has_draft and (self.draft == "auto" or has_old):
+            repository, file = self.sibling
+            layer, path = fetch_layer(self.transaction, self.session, "draft", repository.remote(file))
             return layer, check_fit(path, facts)
-        if target.has_draft or self.draft is None:
+        if self.has_draft or self.draft is None:
             return None
-        known = self._known(target, facts)
+        known = self._known(facts)
         match = first_runnable(known)
         if match is None:
             why = why_none(str(self.name), known)
             self.notices.append(Notice(f"{why}; make one with eaglecpp train"))
             return None
-        found = fetch_drafter(self.stores, match.drafter, facts, type=self.draft_type, report=self.report)
+        found = fetch_drafter(stores, match.drafter, facts, type=type, report=report)
         self.notices += [Notice(match.warning)] if match.warning else []
-        return found.add_to(transaction, facts)
+        return found.add_to(self.transaction, facts)
 
-    def _known(self, target: _Published, facts: Facts) -> list[Match]:
-        """What the table has for the target."""
-        return find_drafters([str(self.name), target.files[0].name], metadata(facts.file))
-
-    def _old(self) -> StoredModel | None:
-        """What is replaced, if it can be read."""
-        with contextlib.suppress(StoreError):
-            return self.stores.own.find(self.name)
-        return None
+    def _known(self, facts: Facts) -> list[Match]:
+        """What the table has for the self."""
+        return find_drafters([str(self.name), self.files[0].name], metadata(facts.file))
