@@ -120,11 +120,10 @@ def ctest(folder: Path, *options: str) -> None:
 def sanitized(*targets: str) -> Path:
     """The tree whose programs end at the first mistake that a sanitizer sees, for tests and fuzzing alike."""
     sanitizers = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer"
-    compiler = ("-DCMAKE_CXX_COMPILER=clang++",) if has_libfuzzer() else ()
+    compiler = ("-DCMAKE_CXX_COMPILER=clang++", "-DEAGLECPP_FUZZ=ON") if has_libfuzzer() else ()
     return cmake(
         "sanitized",
         "-DEAGLECPP_TESTS=ON",
-        "-DEAGLECPP_FUZZ=ON",
         "-DEAGLECPP_WERROR=ON",
         "-DCMAKE_BUILD_TYPE=RelWithDebInfo",
         # whole functions at -O2 with checks in between take most of the time to compile
@@ -258,6 +257,10 @@ def has_libfuzzer() -> bool:
 
 
 def fuzz() -> None:
+    if not has_libfuzzer():
+        print("there is no clang++ with libFuzzer: the GGUF reader is not fuzzed", flush=True)
+        with python_targets():
+            return
     folder = sanitized("make_corpus", "fuzz_draft_file")
     corpus = folder / "corpus"
     programs = folder / "tests" / "native" / "gguf"

@@ -66,7 +66,7 @@ def test_experts_stay_in_host_memory(
         assert everything - weights_off_the_cpu(engine) == pytest.approx(share * EXPERTS, rel=0.02)
         for strategy in ("off", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
             done = engine.generate(prompt, strategy=strategy, **greedy)
-            assert_same_text(done, plain, margin)
+            assert_same_text(done.tokens, plain, margin)
             if strategy not in ("off", "auto"):
                 assert done.timings.draft_n_accepted > 0
 
@@ -105,7 +105,7 @@ def test_a_tied_head_is_shared_in_place(
             assert engine.device_info["draft"] == device.name
             plain = engine.generate(prompt_ids(30), strategy="off", **greedy)
             ours = engine.generate(prompt_ids(30), strategy="chain:3", **greedy)
-            assert_same_text(ours, plain, 1e-3 if device.is_exact else MARGIN)
+            assert_same_text(ours.tokens, plain, 1e-3 if device.is_exact else MARGIN)
     assert sizes[True] - sizes[False] == pytest.approx(target.n_vocab * 64 * 4, abs=4096)
 
 

@@ -19,15 +19,28 @@ pytestmark = pytest.mark.skipif(
     SERVERS == 0, reason="no RPC servers here; `python tests/run.py gpu` starts some"
 )
 
-PROGRAM = """
+BEGIN = """
 import sys
 sys.path.insert(0, sys.argv[3])
 from eaglecpp import Engine
-from eaglecpp.errors import EngineBrokenError
-from eaglecpp.lowlevel import system_info
 from helpers.rpc_server import RpcServer
 
 target, draft = sys.argv[1:3]
+"""
+
+
+def run(program: str, target: object, draft: object) -> str:
+    """What the program prints."""
+    tests = str(Path(__file__).parents[1])
+    command = [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), tests]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+PROGRAM = """
+from eaglecpp.errors import EngineBrokenError
+
 options = dict(n_ctx=512, n_threads=1, planner_cache=False)
 prompt, greedy = [5] * 40, dict(max_tokens=30, temperature=0.0, ignore_eos=True, strategy="chain:4")
 with Engine.open(target, draft, **options) as engine:
@@ -77,11 +90,7 @@ print("lived on")
 def test_a_lost_server_is_one_error_and_the_process_lives_on(
     it: ConvertedPair, servers: tuple[str, ...]
 ) -> None:
-    tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-P", "-c", PROGRAM, str(it.pair.target.gguf), str(it.draft), tests]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    lines = done.stdout.splitlines()
+    lines = run(PROGRAM, it.pair.target.gguf, it.draft).splitlines()
     assert "RPC0" in lines[0] and "RPC1" in lines[0]
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
     assert "start it again and open the engine again" in lines[1]
@@ -89,11 +98,8 @@ def test_a_lost_server_is_one_error_and_the_process_lives_on(
 
 
 BESIDE = """
-import socket, sys, threading
-sys.path.insert(0, sys.argv[3])
-from eaglecpp import Engine
+import socket, threading
 from eaglecpp.lowlevel import system_info
-from helpers.rpc_server import RpcServer
 
 server = RpcServer()
 listener = socket.create_server(("127.0.0.1", 0))
@@ -112,7 +118,7 @@ def accept():
 
 threading.Thread(target=accept, daemon=True).start()
 endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-with Engine.open(*sys.argv[1:3], rpc=(endpoint,), n_ctx=512, n_threads=1, planner_cache=False) as engine:
+with Engine.open(target, draft, rpc=(endpoint,), n_ctx=512, n_threads=1, planner_cache=False) as engine:
     engine.generate([5] * 40, max_tokens=8, temperature=0.0, ignore_eos=True, strategy="chain:4")
     assert any(place["device"] == "RPC0" for place in engine.memory_plan)
     assert any(device["name"] == "RPC0" for device in system_info()["devices"])
@@ -123,23 +129,15 @@ print("answered")
 
 def test_other_threads_run_while_a_server_is_asked(it: ConvertedPair, servers: tuple[str, ...]) -> None:
     """What the server is asked and answers passes through threads of the same process."""
-    tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-P", "-c", BESIDE, str(it.pair.target.gguf), str(it.draft), tests]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "answered\n", done.stdout + done.stderr
+    assert run(BESIDE, it.pair.target.gguf, it.draft) == "answered\n"
 
 
 HEADS = """
-import sys
-sys.path.insert(0, sys.argv[3])
-from eaglecpp import Engine
-from helpers.rpc_server import RpcServer
-
 server = RpcServer()
 options = {"rpc": (server.endpoint,), "n_ctx": 256, "n_threads": 1, "planner_cache": False}
 texts = []
-for draft in (None, sys.argv[2]):
-    with Engine.open(sys.argv[1], draft, **options) as engine:
+for draft in (None, draft):
+    with Engine.open(target, draft, **options) as engine:
         assert any(place["device"] == "RPC0" for place in engine.memory_plan)
         strategy = "off" if draft is None else "chain:2"
         done = engine.generate([5] * 20, max_tokens=40, temperature=0.0, ignore_eos=True, strategy=strategy)
@@ -152,11 +150,11 @@ print("accepted" if done.timings.draft_n_accepted > 0 else "none")
 @pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
 def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
     """In its own file and beside it, one and two of them, and an assistant that reads the server's cells."""
+    draft: Path | str = "mtp"
     if kind == "gemma4":
-        target, draft = map(str, make_with_assistant(tmp_path))
+        target, draft = make_with_assistant(tmp_path)
     else:
-        target = str(make_with_head(tmp_path, "hy_v3" if kind == "file" else kind))
-        draft = str(make_head_file(tmp_path, "hy_v3")) if kind == "file" else "mtp"
-    command = [sys.executable, "-P", "-c", HEADS, target, draft, str(Path(__file__).parents[1])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout == "accepted\n", done.stdout + done.stderr
+        target = make_with_head(tmp_path, "hy_v3" if kind == "file" else kind)
+        if kind == "file":
+            draft = make_head_file(tmp_path, "hy_v3")
+    assert run(HEADS, target, draft) == "accepted\n"

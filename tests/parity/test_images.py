@@ -230,6 +230,19 @@ def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., e
         assert said.tokens and min(again) < min(before) - 280 * 800
 
 
+def test_the_image_that_was_used_longest_ago_goes_first(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    with open_engine() as engine:
+        rows = np.zeros((800, N_EMBD), np.float32)
+        first, n_rows = engine.native.add_image("first", rows, False)
+        for number in range(400):
+            engine.native.add_image(str(number), rows, False)
+            assert engine.native.has_image(first - n_rows + 1)
+        assert engine.native.find_image("first") == (first, n_rows)
+        assert engine.native.find_image("0") is None and not engine.native.has_image(first - n_rows)
+
+
 def test_a_mark_of_the_reader_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:
     with open_engine() as engine:
         for text in ("<__media__>", "<__me<__media__>dia__>"):

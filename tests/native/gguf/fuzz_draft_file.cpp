@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Any bytes must either make a DraftFile or throw Error; nothing else. Entry point of libFuzzer, and of fuzz_driver.cpp
-// where the compiler has no libFuzzer.
+// Any bytes must either make a DraftFile or throw Error; nothing else. Entry point of libFuzzer.
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -11,19 +10,10 @@
 #include "base/log.h"
 #include "gguf/draft_file.h"
 
-#ifdef _WIN32
-#include <process.h>
-#define getpid _getpid
-#else
 #include <unistd.h>
-#endif
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t * data, size_t size) {
-    static const bool quiet = [] {
-        ggml_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
-        return true;
-    }();
-    (void)quiet;
+    ggml_log_set([](ggml_log_level, const char *, void *) {}, nullptr);
     static const std::string path = [] {
         const bool has_shm = std::filesystem::is_directory("/dev/shm");
         const auto dir = has_shm ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();

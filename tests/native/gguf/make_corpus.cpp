@@ -13,18 +13,11 @@ int main(int argc, char ** argv) {
     const std::filesystem::path folder(argv[1]);
     std::filesystem::create_directories(folder);
     using eaglecpp::Kind;
-    for (const auto & [name, kind] : {std::pair{"eagle", Kind::eagle},
-                                      {"eagle3", Kind::eagle3},
-                                      {"eagle31", Kind::eagle31},
-                                      {"latent", Kind::latent}}) {
-        eaglecpp::write_draft_file((folder / name).string(), kind);
-    }
     int n = 0;
-    for (const auto & [kind, flaws] : {std::pair{Kind::eagle31, &eaglecpp::all_flaws},
-                                       {Kind::eagle, &eaglecpp::eagle_flaws},
-                                       {Kind::latent, &eaglecpp::latent_flaws}}) {
-        for (const auto & [flaw, word] : *flaws) {
-            eaglecpp::write_draft_file((folder / ("flaw-" + std::to_string(n++))).string(), kind, flaw);
+    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
+        eaglecpp::write_draft_file((folder / std::to_string(n++)).string(), kind);
+        for (const eaglecpp::Flaw & flaw : eaglecpp::flaws_of(kind)) {
+            eaglecpp::write_draft_file((folder / std::to_string(n++)).string(), kind, flaw);
         }
     }
     return 0;

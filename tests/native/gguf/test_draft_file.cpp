@@ -58,13 +58,12 @@ static void reads_latent_attention() {
 
 static void every_flaw_is_refused_with_its_place() {
     const std::string path = temp_file();
-    for (const auto & [kind, flaws] :
-         {std::pair{Kind::eagle31, &all_flaws}, {Kind::eagle, &eagle_flaws}, {Kind::latent, &latent_flaws}}) {
-        for (const auto & [flaw, word] : *flaws) {
+    for (Kind kind : {Kind::eagle31, Kind::eagle, Kind::latent}) {
+        for (const Flaw & flaw : flaws_of(kind)) {
             write_draft_file(path, kind, flaw);
             const std::string text = error_of(path);
-            CHECK_MSG(text.find(word) != std::string::npos && text.find(path) != std::string::npos,
-                      strf("'%s' and the path in '%s'", word, text.c_str()));
+            CHECK_MSG(text.find(flaw.word) != std::string::npos && text.find(path) != std::string::npos,
+                      strf("'%s' and the path in '%s'", flaw.word, text.c_str()));
         }
     }
     std::filesystem::remove(path);

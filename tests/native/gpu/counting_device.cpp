@@ -3,9 +3,6 @@
 // Its memory is not host memory, what is copied on its own (async) arrives when the caller waits and not before, and
 // each call that a GPU pays for is counted: waits, bytes up and down, graphs, operations. Loaded as a backend by
 // GGML_BACKEND_PATH=libcounting_device.so; the counters are read through the functions at the end.
-//
-// ggml's interface for backends is not installed with llama-cpp-python, so it is repeated here from
-// ggml/src/ggml-backend-impl.h of the pinned version.
 #include <ggml-backend.h>
 #include <ggml-cpp.h>
 
@@ -26,53 +23,13 @@
 #include "ggml_hook/ggml_abi.h"
 
 namespace abi = eaglecpp::kernels::abi;
+using abi::Backend, abi::Device;
 
 // exported by ggml, declared in its private header
 extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_type_t, abi::BufferInterface, void *,
                                                           size_t);
 
 namespace {
-
-struct BackendInterface {
-    const char * (*get_name)(ggml_backend_t);
-    void (*free)(ggml_backend_t);
-    void (*set_tensor_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t);
-    void (*get_tensor_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t);
-    void (*set_tensor_2d_async)(ggml_backend_t, ggml_tensor *, const void *, size_t, size_t, size_t, size_t, size_t);
-    void (*get_tensor_2d_async)(ggml_backend_t, const ggml_tensor *, void *, size_t, size_t, size_t, size_t, size_t);
-    bool (*cpy_tensor_async)(ggml_backend_t, ggml_backend_t, const ggml_tensor *, ggml_tensor *);
-    void (*synchronize)(ggml_backend_t);
-    ggml_backend_graph_plan_t (*graph_plan_create)(ggml_backend_t, const ggml_cgraph *);
-    void (*graph_plan_free)(ggml_backend_t, ggml_backend_graph_plan_t);
-    void (*graph_plan_update)(ggml_backend_t, ggml_backend_graph_plan_t, const ggml_cgraph *);
-    ggml_status (*graph_plan_compute)(ggml_backend_t, ggml_backend_graph_plan_t);
-    ggml_status (*graph_compute)(ggml_backend_t, ggml_cgraph *);
-    void (*event_record)(ggml_backend_t, ggml_backend_event_t);
-    void (*event_wait)(ggml_backend_t, ggml_backend_event_t);
-    void (*graph_optimize)(ggml_backend_t, ggml_cgraph *, void *);
-};
-
-struct Backend {
-    ggml_guid_t guid;
-    BackendInterface iface;
-    ggml_backend_dev_t device;
-    void * context;
-};
-
-using abi::Device;
-
-struct RegInterface {
-    const char * (*get_name)(ggml_backend_reg_t);
-    size_t (*get_device_count)(ggml_backend_reg_t);
-    ggml_backend_dev_t (*get_device)(ggml_backend_reg_t, size_t);
-    void * (*get_proc_address)(ggml_backend_reg_t, const char *);
-};
-
-struct Reg {
-    int api_version;
-    RegInterface iface;
-    void * context;
-};
 
 constexpr int api_version = 2;
 constexpr size_t n_align = 256;
@@ -94,10 +51,7 @@ const std::chrono::microseconds operation_time(number_of("EAGLECPP_COUNTING_US",
 
 // Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
 // is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
-const bool is_idle = [] {
-    const char * value = std::getenv("EAGLECPP_COUNTING_IDLE");
-    return value && *value == '1';
-}();
+const bool is_idle = number_of("EAGLECPP_COUNTING_IDLE", 0) == 1;
 
 void copy_in(void * to, const void * from, size_t n) {
     if (!is_idle) std::memcpy(to, from, n);
@@ -286,7 +240,7 @@ Stream & stream(ggml_backend_t backend) {
     return *(Stream *)((Backend *)backend)->context;
 }
 
-const BackendInterface backend_interface = {
+const abi::BackendInterface backend_interface = {
     /*get_name=*/[](ggml_backend_t) { return "Counting0"; },
     /*free=*/
     [](ggml_backend_t backend) {
@@ -369,7 +323,7 @@ enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {
     return GGML_BACKEND_DEVICE_TYPE_GPU;
 }
 
-extern Reg reg;
+extern abi::Registry reg;
 
 Device device = {
     {
@@ -414,7 +368,7 @@ Device device = {
     nullptr,
 };
 
-Reg reg = {
+abi::Registry reg = {
     api_version,
     {
         /*get_name=*/[](ggml_backend_reg_t) { return "Counting"; },
