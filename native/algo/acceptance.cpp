@@ -303,14 +303,13 @@ std::string TextAcceptance::to_text(const std::string & key) const {
     return write_state(state_kind, key, lines);
 }
 
-// Older files have more rows for a kind of request; what is left of them is the first.
 bool TextAcceptance::from_text(const std::string & text, const std::string & key) {
     const auto lines = read_state(text, state_kind, key);
     if (!lines || (int)lines->size() != n_request_kinds) return false;
     std::array<Weights, n_request_kinds> loaded;
     for (int k = 0; k < n_request_kinds; ++k) {
         const std::vector<double> & v = (*lines)[k].values;
-        if ((*lines)[k].name != strf("text%d", k) || v.empty() || v.size() % (2 * n_lengths) != 0) return false;
+        if ((*lines)[k].name != strf("text%d", k) || v.size() != 2 * n_lengths) return false;
         for (int i = 0; i < n_lengths; ++i) {
             if (!is_weight(v[2 * i], v[2 * i + 1], 8.0)) return false;
             loaded[k][i] = {v[2 * i], v[2 * i + 1]};

@@ -45,11 +45,9 @@ int RowCounts::next(int n_rows) const {
     return 0;
 }
 
-int RowCounts::first_refused(int n_rows) const {
-    for (int n = 2; n <= n_rows; ++n) {
-        if (!allows(n)) return n;
-    }
-    return 0;
+bool RowCounts::allows_all(int n_rows) const {
+    while (n_rows > 1 && allows(n_rows)) --n_rows;
+    return n_rows <= 1;
 }
 
 std::string RowCounts::to_string() const {

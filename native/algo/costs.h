@@ -33,7 +33,7 @@ class RowCounts {
     int next(int n_rows) const;
 
     // every number up to n_rows is exact
-    bool allows_all(int n_rows) const { return first_refused(n_rows) == 0; }
+    bool allows_all(int n_rows) const;
 
     // an exact number in (n_above, n_max] exists
     bool allows_any(int n_above, int n_max) const { return largest(n_max) > n_above; }
@@ -44,8 +44,6 @@ class RowCounts {
     const std::vector<std::pair<int, bool>> & points() const { return points_; }
 
   private:
-    int first_refused(int n_rows) const;
-
     std::vector<std::pair<int, bool>> points_;  // by number of rows
 };
 

@@ -9,23 +9,14 @@
 #include <vector>
 
 #include "algo/row_loops.h"
+#include "base/hash.h"
 
 namespace eaglecpp {
 
 namespace {
-constexpr uint64_t gamma = 0x9E3779B97F4A7C15ull;     // SplitMix64's step
-constexpr int n_block = n_row_block;                  // tokens told apart by one comparison
-constexpr uint64_t one_each = 0x0001000100010001ull;  // of the four 16-bit parts
-constexpr uint64_t top_bits = 0x8000ull * one_each;
+constexpr int n_block = n_row_block;  // tokens told apart by one comparison
 constexpr double ln2 = 0.693147180559945309417;
 constexpr double most = 45.1;  // -log(2^-65), rounded up
-
-// SplitMix64's output function (Vigna; Stafford's variant 13 of MurmurHash3's finaliser)
-inline uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
 
 // 2 * atanh(s) for |s| < 0.1716: log((1 + s) / (1 - s)). The first term left out is below 1e-18.
 double twice_atanh(double s) {
@@ -41,43 +32,6 @@ uint64_t coarse_mask(double gap) {
     const int n_bits = gap > 0.0 ? (int)std::min(gap * (1.0 / ln2), 16.0) : 0;
     return 0xFFFF & ~(0xFFFFull >> n_bits);
 }
-
-// What a draw does with every token, compiled for several instruction sets: 64-bit products and wide comparisons are
-// what x86-64's least processor lacks. Integers and maxima only, so that all of them give the same bits.
-#if defined(__GNUC__) && defined(__x86_64__)
-#define EAGLECPP_INLINE inline __attribute__((always_inline))
-#else
-#define EAGLECPP_INLINE inline
-#endif
-
-// Not 0 if one of the block's tokens may have none of `bits` in its 16; its hashes begin at group `first`.
-EAGLECPP_INLINE uint64_t zeros_in_block(uint64_t key, uint64_t first, uint64_t bits) {
-    uint64_t zeros = 0;
-    for (uint64_t i = 0; i < n_block / 4; ++i) {
-        const uint64_t four = mix(key + (first + i) * gamma) & bits;
-        zeros |= (four - one_each) & ~four;
-    }
-    return zeros & top_bits;
-}
-
-using ZerosInBlock = uint64_t (*)(uint64_t key, uint64_t first, uint64_t bits);
-
-uint64_t zeros_portable(uint64_t key, uint64_t first, uint64_t bits) {
-    return zeros_in_block(key, first, bits);
-}
-
-#if defined(__GNUC__) && defined(__x86_64__)
-__attribute__((target("avx2"))) uint64_t zeros_avx2(uint64_t key, uint64_t first, uint64_t bits) {
-    return zeros_in_block(key, first, bits);
-}
-__attribute__((target("avx512f,avx512dq,avx512vl"))) uint64_t zeros_avx512(uint64_t key, uint64_t first,
-                                                                           uint64_t bits) {
-    return zeros_in_block(key, first, bits);
-}
-constexpr ZerosInBlock zeros_of_way[] = {zeros_portable, zeros_avx2, zeros_avx512};  // as in row_loops.cpp
-#else
-constexpr ZerosInBlock zeros_of_way[] = {zeros_portable};
-#endif
 }  // namespace
 
 double portable_log(double x) {
@@ -95,13 +49,13 @@ double portable_log(double x) {
 }
 
 Noise::Noise(uint32_t seed, Pos pos) {
-    const uint64_t key = mix(((uint64_t)seed << 32 | (uint32_t)pos) + gamma);
-    coarse_key_ = mix(key + gamma);
-    fine_key_ = mix(key + 2 * gamma);
+    const uint64_t key = mix(((uint64_t)seed << 32 | (uint32_t)pos) + mix_step);
+    coarse_key_ = mix(key + mix_step);
+    fine_key_ = mix(key + 2 * mix_step);
 }
 
 Noise Noise::second() const {
-    return {mix(coarse_key_ ^ gamma), mix(fine_key_ ^ gamma)};
+    return {mix(coarse_key_ ^ mix_step), mix(fine_key_ ^ mix_step)};
 }
 
 double Noise::uniform() const {
@@ -110,7 +64,7 @@ double Noise::uniform() const {
 
 // 16 bits each of tokens 4 * i to 4 * i + 3, lowest first
 inline uint64_t Noise::coarse_of_four(uint32_t i) const {
-    return mix(coarse_key_ + i * gamma);
+    return mix(coarse_key_ + i * mix_step);
 }
 
 inline uint32_t Noise::coarse(Token token) const {
@@ -122,7 +76,7 @@ double Noise::gumbel(Token token) const {
 }
 
 double Noise::gumbel(Token token, uint32_t coarse) const {
-    const uint64_t bits = (uint64_t)coarse << 48 | mix(fine_key_ + (uint32_t)token * gamma) >> 16;
+    const uint64_t bits = (uint64_t)coarse << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
     // e = -log(1 - w), w = (bits + 1/2) / 2^64, exact to the last bits at both ends
     double e;
     if (bits >> 63) {
@@ -156,7 +110,7 @@ void NoisyBest::add(Token token, double score) {
 // largest of all.
 Token Noise::choose(const float * logits, int n, double scale, int way) const {
     if (n < 1) return 0;
-    const ZerosInBlock zeros = zeros_of_way[way < 0 ? n_row_ways() - 1 : way];
+    const ZerosInBlock zeros = zeros_in_block(way);
     thread_local std::vector<float> buffer;
     std::vector<float> & tops = buffer;  // a thread's variable is looked up at each use
     block_tops(logits, n, tops);

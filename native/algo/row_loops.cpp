@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "base/hash.h"
+
 #if defined(__GNUC__) && defined(__x86_64__)
 #define EAGLECPP_INLINE inline __attribute__((always_inline))
 #else
@@ -63,19 +65,32 @@ EAGLECPP_INLINE void add_exps(const float * x, int n, float max, float * lane) {
     }
 }
 
+EAGLECPP_INLINE uint64_t zeros_of_block(uint64_t key, uint64_t first, uint64_t bits) {
+    uint64_t zeros = 0;
+    for (uint64_t i = 0; i < n_row_block / 4; ++i) {
+        const uint64_t four = mix(key + (first + i) * mix_step) & bits;
+        zeros |= (four - one_each) & ~four;
+    }
+    return zeros & top_bits;
+}
+
 struct Loops {
     void (*tops)(const float * x, int n_blocks, float * tops);
     void (*exps)(const float * x, int n, float max, float * lane);
+    ZerosInBlock zeros;
 };
 
-#define EAGLECPP_ROW_LOOPS(name, how)                                       \
-    how void tops_##name(const float * x, int n_blocks, float * tops) {     \
-        tops_of_blocks(x, n_blocks, tops);                                  \
-    }                                                                       \
-    how void exps_##name(const float * x, int n, float max, float * lane) { \
-        add_exps(x, n, max, lane);                                          \
-    }                                                                       \
-    constexpr Loops name{tops_##name, exps_##name};
+#define EAGLECPP_ROW_LOOPS(name, how)                                        \
+    how void tops_##name(const float * x, int n_blocks, float * tops) {      \
+        tops_of_blocks(x, n_blocks, tops);                                   \
+    }                                                                        \
+    how void exps_##name(const float * x, int n, float max, float * lane) {  \
+        add_exps(x, n, max, lane);                                           \
+    }                                                                        \
+    how uint64_t zeros_##name(uint64_t key, uint64_t first, uint64_t bits) { \
+        return zeros_of_block(key, first, bits);                             \
+    }                                                                        \
+    constexpr Loops name{tops_##name, exps_##name, zeros_##name};
 
 EAGLECPP_ROW_LOOPS(portable, )
 #if defined(__GNUC__) && defined(__x86_64__)
@@ -117,6 +132,10 @@ void block_tops(const float * x, int n, std::vector<float> & tops, int way) {
     float top = -INFINITY;
     for (int i = n_whole * n_row_block; i < n; ++i) top = x[i] > top ? x[i] : top;
     tops[n_whole] = top;
+}
+
+ZerosInBlock zeros_in_block(int way) {
+    return loops_of(way).zeros;
 }
 
 double sum_exp(const float * x, int n, float max, int way) {

@@ -18,6 +18,13 @@ int n_row_ways();
 // -infinity.
 void block_tops(const float * x, int n, std::vector<float> & tops, int way = -1);
 
+// 64-bit hashes of neighbouring groups of four tokens, of which the first is group `first`; see noise.h. Not 0 if one
+// of a block's tokens may have none of `bits` in its 16.
+using ZerosInBlock = uint64_t (*)(uint64_t key, uint64_t first, uint64_t bits);
+ZerosInBlock zeros_in_block(int way = -1);
+constexpr uint64_t one_each = 0x0001000100010001ull;  // of the four 16-bit parts
+constexpr uint64_t top_bits = 0x8000ull * one_each;
+
 // sum(exp(x - max)), max the largest of x; relative error below 1e-5
 double sum_exp(const float * x, int n, float max, int way = -1);
 

@@ -21,6 +21,13 @@ inline Token stand_in(Token token) {
     return token < 0 ? 0 : token;
 }
 
+// For what others point to, and for what undoes at its end what it did at its beginning.
+struct Pinned {
+    Pinned() = default;
+    Pinned(const Pinned &) = delete;
+    Pinned & operator=(const Pinned &) = delete;
+};
+
 inline double now_ms() {
     using namespace std::chrono;
     return duration<double, std::milli>(steady_clock::now().time_since_epoch()).count();

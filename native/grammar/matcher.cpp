@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 
 namespace eaglecpp {
 
@@ -44,13 +45,8 @@ constexpr uint64_t behind_characters = uint64_t(1) << 32;
 constexpr uint32_t is_new = uint32_t(1) << 31;
 constexpr size_t n_masks_max = 32, n_entries_usual = 1 << 16;
 
-uint64_t mix(uint64_t z) {
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
-}
 uint64_t hash_of(uint64_t key) {
-    return mix(key + 0x9E3779B97F4A7C15ull);
+    return mix(key + mix_step);
 }
 
 // One byte more of a character: whether it can be one. Complete when n_lacking is 0 afterwards.
@@ -67,7 +63,7 @@ bool add_byte(uint32_t & bits, uint32_t & n_lacking, unsigned char byte) {
 }  // namespace
 
 uint64_t hash_of(const GrammarMatcher::Frame & f) {
-    return mix(mix((uint64_t)f.slot << 32 | f.count) + 0x9E3779B97F4A7C15ull * (f.next + 1));
+    return mix(mix((uint64_t)f.slot << 32 | f.count) + mix_step * (f.next + 1));
 }
 
 template <typename Key>

@@ -8,19 +8,15 @@
 #include <vector>
 
 #include "algo/tree.h"
+#include "base/hash.h"
 
 namespace eaglecpp::test {
 
 class Random {
   public:
-    explicit Random(uint64_t seed) : state_(seed * 0x9E3779B97F4A7C15ull + 1) {}
+    explicit Random(uint64_t seed) : state_(seed * mix_step + 1) {}
 
-    uint64_t bits() {
-        uint64_t z = state_ += 0x9E3779B97F4A7C15ull;
-        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-        z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-        return z ^ (z >> 31);
-    }
+    uint64_t bits() { return mix(state_ += mix_step); }
     double real() { return (double)(bits() >> 11) * 0x1.0p-53; }                                // [0, 1)
     int integer(int from, int to) { return from + (int)(bits() % (uint64_t)(to - from + 1)); }  // both included
 
@@ -55,17 +51,6 @@ inline std::vector<unsigned> closed_sets(const DraftTree & tree) {
 
 inline int count(unsigned set) {
     return (int)std::bitset<32>(set).count();
-}
-
-inline int n_leaves(const DraftTree & tree, unsigned set) {
-    int n = 0;
-    for (int i = 1; i < tree.size(); ++i) {
-        if (!(set >> (i - 1) & 1)) continue;
-        bool is_leaf = true;
-        for (int j = i + 1; j < tree.size(); ++j) is_leaf = is_leaf && !(tree.parent[j] == i && (set >> (j - 1) & 1));
-        n += is_leaf;
-    }
-    return n;
 }
 
 }  // namespace eaglecpp::test

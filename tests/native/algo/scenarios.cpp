@@ -80,14 +80,6 @@ Machine machine(int number) {
             m.level = 0.02;  // the drafter stays on the GPU
             return m;
         }
-        case 18:
-            return {"MI50 27B Q8_0", {{1, 34}, {2, 40.8}, {4, 45.6}, {8, 67.7}, {9, 109}, {16, 112}}};
-        case 19:
-            return {"Strix Halo 30B-A3B, Vulkan", {{1, 14}, {2, 19}, {4, 27}, {8, 43.1}, {9, 81}, {16, 85}}};
-        case 20:
-            return {"M4 27B Q3_K", {{1, 110}, {2, 200}, {8, 715}}};
-        case 21:
-            return {"M4 BF16", {{1, 80}, {8, 128}, {9, 160}, {16, 165}}};
         default:
             fail(ErrorKind::value, "no machine %d", number);
     }

@@ -5,15 +5,14 @@
 #include <cmath>
 
 #include "algo/tree.h"
+#include "base/hash.h"
+#include "play.h"
 #include "tree_grower.h"
 
 namespace eaglecpp::sim {
 
 uint64_t hash(uint64_t a, uint64_t b) {
-    uint64_t z = a * 0x9E3779B97F4A7C15ull + b + 0xD1B54A32D192ED03ull;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
-    return z ^ (z >> 31);
+    return mix(a * mix_step + b + 0xD1B54A32D192ED03ull);
 }
 
 double uniform(uint64_t h) {
@@ -201,7 +200,7 @@ double Scene::run_fixed(const Fixed & f, const std::vector<int> & rounds) const 
 class Run {
   public:
     Run(const Scene & scene, const RunOptions & options)
-        : s_(scene), options_(options), planner_(options.planner), clock_(scene.disturbance_, 99) {
+        : s_(scene), planner_(options.planner), clock_(scene.disturbance_, 99) {
         if (!options.cost_text.empty()) planner_.costs().from_text(options.cost_text, state_key);
     }
 
@@ -221,13 +220,19 @@ class Run {
             planner_.begin_request(plan_, kind, false);
         }
         const bool was_on = plan_.text.worth.pays();
-        planner_.begin_round(1);
-        planner_.decide(plan_, {0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()});
         const Decision & d = plan_.decision();
         const RoundDrafter drafter(*s_.world_, pos_);
-        double seen_ms = 0.0;
-        const double draft_ms = draft(drafter, seen_ms);
-        planner_.choose({&plan_});
+        const auto propose = [&](const test::Turn &) {
+            return drafter.propose(plan_.pool(), plan_.frontier(), plan_.k());
+        };
+        double draft_ms = 0.0;  // the true time
+        const auto ms_of = [&](bool is_first, int n_rows) {
+            const double ms = is_first ? s_.machine_.commit_ms(n_rows) : s_.machine_.level_ms(n_rows);
+            draft_ms += s_.drift(pos_) * ms;
+            return clock_(s_.drift(pos_) * ms);
+        };
+        const RoundRequest request{0, s_.world_->n_left(pos_), n_pending_, s_.machine_.limits()};
+        const double seen_ms = test::draft(planner_, {{&plan_, request}}, propose, ms_of);
         const Tokens tokens = drafter.emit(plan_.tree());
         const double verify_ms = verify();
         const double host_ms = d.mode == Decision::Mode::plain ? 0.0 : s_.host_ms(pos_);
@@ -238,21 +243,6 @@ class Run {
         if (d.reason == Decision::Reason::vain) out_.vain_ms += draft_ms + host_ms;
         n_pending_ = (d.mode == Decision::Mode::plain ? n_pending_ : 0) + (int)tokens.size();
         count(draft_ms + verify_ms + host_ms, (int)tokens.size());
-    }
-
-    // true time; seen_ms: what the clock showed
-    double draft(const RoundDrafter & drafter, double & seen_ms) {
-        double true_ms = 0.0;
-        while (!plan_.frontier().empty()) {
-            const Machine & m = s_.machine_;
-            const bool is_first = plan_.decision().levels.empty();
-            const double ms = is_first ? m.commit_ms(n_pending_) : m.level_ms((int)plan_.frontier().size());
-            const double seen = clock_(s_.drift(pos_) * ms);
-            true_ms += s_.drift(pos_) * ms;
-            seen_ms += seen;
-            planner_.grow({{&plan_, drafter.propose(plan_.pool(), plan_.frontier(), plan_.k())}}, seen);
-        }
-        return true_ms;
     }
 
     int n_rows_of_batch() const { return plan_.tree().size() + planner_.n_padding(); }
@@ -282,12 +272,9 @@ class Run {
         out_.ms += ms;
         ++out_.rows[n_rows_of_batch()];
         out_.marks.push_back({pos_, out_.ms});
-        out_.least_balance = std::min(out_.least_balance, planner_.ledger().balance());
-        if (options_.keep_decisions) out_.decisions.push_back(d);
     }
 
     const Scene & s_;
-    const RunOptions & options_;
     Planner planner_;
     SequencePlan plan_;
     NoisyClock clock_;

@@ -2,7 +2,6 @@
 #include "algo/acceptance.h"
 
 #include <limits>
-#include <sstream>
 #include <string>
 
 #include "../check.h"
@@ -279,47 +278,6 @@ static void the_rate_of_each_length_is_learned() {
     CHECK(a[0] > 0.6f);
 }
 
-// A text that does not copy is noticed within a few rounds, and so is one that begins to.
-static void recent_hits_count() {
-    TextAcceptance model;
-    TextTerm hits;
-    const TextDraft draft = chain(8, 12);
-    const float before = first(model, hits, draft);
-    for (int i = 0; i < 6; ++i) model.learn(RequestKind::greedy, hits, draft, {5});
-    const float low = first(model, hits, draft);
-    CHECK_MSG(low < 0.6f * before, strf("%.2f after %.2f", low, before));
-    for (int i = 0; i < 3; ++i) {
-        model.learn(RequestKind::greedy, hits, draft, {100, 101, 102, 103, 104, 105, 106, 107, 5});
-    }
-    CHECK_MSG(first(model, hits, draft) > 0.85f, strf("%.2f", first(model, hits, draft)));
-}
-
-static void the_state_is_read_back_and_damage_refused() {
-    TextAcceptance model;
-    TextTerm hits;
-    for (int i = 0; i < 50; ++i) model.learn(RequestKind::greedy, hits, chain(3, 2 + i % 9), {100, 101, 7});
-    const std::string text = model.to_text("a key");
-    TextAcceptance other;
-    CHECK(other.from_text(text, "a key") && other.to_text("a key") == text);
-    CHECK(!other.from_text(text, "another key"));
-    CHECK(!other.from_text(text.substr(0, text.size() / 2), "a key"));
-    CHECK(!other.from_text("", "a key"));
-    CHECK(other.to_text("a key") == text);
-}
-
-// Older files have rows for more sources; the first is read.
-static void an_older_state_is_read() {
-    TextAcceptance model, other;
-    TextTerm hits;
-    for (int i = 0; i < 50; ++i) model.learn(RequestKind::greedy, hits, chain(3, 2 + i % 9), {100, 101, 7});
-    std::string older;
-    std::istringstream lines(model.to_text("a key"));
-    for (std::string line; std::getline(lines, line); older += line + "\n") {
-        for (int i = 0; i < 10 && line.compare(0, 4, "text") == 0; ++i) line += " 0.5 1";
-    }
-    CHECK(other.from_text(older, "a key") && other.to_text("a key") == model.to_text("a key"));
-}
-
 int main() {
     starts_from_what_training_measured();
     siblings_share_one_token();
@@ -331,8 +289,5 @@ int main() {
     hostile_numbers_leave_it_finite();
     survives_a_round_trip_and_refuses_damage();
     the_rate_of_each_length_is_learned();
-    recent_hits_count();
-    the_state_is_read_back_and_damage_refused();
-    an_older_state_is_read();
     return result();
 }

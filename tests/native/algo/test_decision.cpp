@@ -24,7 +24,6 @@ static Decision tree_decision() {
 static void prints_one_line() {
     CHECK(tree_decision().to_line() ==
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
-    CHECK(Decision().to_line() == "plain reason=off");
     Decision again;
     again.reason = Decision::Reason::replay;  // the last name of the list
     CHECK(again.to_line() == "plain reason=replay");
@@ -36,17 +35,18 @@ static void explains_itself() {
     d.nodes = {1, 2, 3, 4};
     d.n_leaves = 1;
     CHECK(d.explain() == "chain 4: expected 2.9 tokens in the time of 1.31 plain steps");
-    Decision off;
-    CHECK(off.explain() == "off");
-    off.reason = Decision::Reason::parked;
-    off.best_speed = 0.93;
-    CHECK(off.explain() == "off: the best draft would reach 0.93 of plain speed");
-    off.reason = Decision::Reason::saving;
-    CHECK(off.explain() == "off: waiting before the next try, the best draft would reach 0.93 of plain speed");
-    off.reason = Decision::Reason::measuring;
-    CHECK(off.explain() == "off: measuring a plain step");
-    off.reason = Decision::Reason::room;
-    CHECK(off.explain() == "off: no room for a draft");
+    using R = Decision::Reason;
+    for (const auto & [reason, expected] :
+         {std::pair{R::off, "off"},
+          {R::parked, "off: the best draft would reach 0.93 of plain speed"},
+          {R::saving, "off: waiting before the next try, the best draft would reach 0.93 of plain speed"},
+          {R::measuring, "off: measuring a plain step"},
+          {R::room, "off: no room for a draft"}}) {
+        Decision off;
+        off.reason = reason;
+        off.best_speed = 0.93;
+        CHECK_MSG(off.explain() == expected, off.explain());
+    }
 }
 
 static void sums_up_a_generation() {
@@ -65,18 +65,13 @@ static void sums_up_a_generation() {
     CHECK(on.explain() ==
           "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps; drafted in 8 of 10 rounds");
     CHECK_NEAR(on.speedup(), (8 * 3 + 1) / (8 * 1.5 + 1), 1e-9);  // a round of unknown length does not count
-    CHECK_NEAR(on.n_nodes(), 3.0, 1e-9);
-    CHECK_NEAR(on.depth(), 2.0, 1e-9);
-    CHECK_NEAR(on.n_tokens_expected(), 2.913, 1e-9);
-    CHECK_NEAR(on.cost_expected(), 1.3125, 1e-9);
     for (int i = 0; i < 7; ++i) off.add(parked, 1, 0.0);
     off.add(probe, 1, 0.0);
     off.add(tree_decision(), 3, 0.0);
     off.add(measuring, 1, 0.0);
     CHECK(off.explain() ==
           "off: the best draft would reach 0.90 of plain speed; drafted in 1 of 10 rounds, and in 1 only compared a "
-          "draft "
-          "with the text");
+          "draft with the text");
     CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
 }

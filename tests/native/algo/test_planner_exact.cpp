@@ -4,6 +4,7 @@
 #include "algo/planner.h"
 #include "algo/tree.h"
 #include "base/error.h"
+#include "play.h"
 #include "random.h"
 
 using namespace eaglecpp;
@@ -36,30 +37,24 @@ struct Scene {
 
     // one round; rows of the batch
     int round(int n_left = 1000) {
-        planner.begin_round((int)plans.size());
-        std::vector<SequencePlan *> all;
-        double draft_ms = 0.0;
-        for (SequencePlan & plan : plans) {
-            planner.decide(plan, {0, n_left, 1, limits});
-            while (!plan.frontier().empty()) {
-                std::vector<std::vector<Candidate>> children(plan.frontier().size());
-                for (auto & c : children) {
-                    for (int j = 0; j < plan.k(); ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
-                }
-                planner.grow({{&plan, children}}, 0.4);
-                draft_ms += 0.4;
+        std::vector<Turn> turns;
+        for (SequencePlan & plan : plans) turns.push_back({&plan, {0, n_left, 1, limits}});
+        const auto propose = [](const Turn & t) {
+            std::vector<std::vector<Candidate>> children(t.plan->frontier().size());
+            for (auto & c : children) {
+                for (int j = 0; j < t.plan->k(); ++j) c.push_back({j + 1, j ? -3.0f - j : -0.2f});
             }
-            all.push_back(&plan);
-        }
-        planner.choose(all);
+            return children;
+        };
+        const double draft_ms = draft(planner, turns, propose, [](bool, int) { return 0.4; });
         int n_rows = 0;
-        for (SequencePlan * plan : all) n_rows += plan->tree().size();
-        for (SequencePlan * plan : all) {
-            const Tokens tokens = match(plan->tree(), [&](int) {
-                                      const double u = random.real();
-                                      return Choice{u < 0.8 ? 1 : u < 0.9 ? 2 : 99, false};
-                                  }).tokens;
-            planner.learn(*plan, tokens);
+        for (const SequencePlan & plan : plans) n_rows += plan.tree().size();
+        for (SequencePlan & plan : plans) {
+            const auto choose = [&](int) {
+                const double u = random.real();
+                return Choice{u < 0.8 ? 1 : u < 0.9 ? 2 : 99, false};
+            };
+            planner.learn(plan, match(plan.tree(), choose).tokens);
         }
         const double verify_ms = 10.0 + ms_per_row * (n_rows - 1);
         planner.end_round(verify_ms, verify_ms + draft_ms + 0.1);

@@ -8,6 +8,7 @@
 #include "algo/planner.h"
 #include "algo/tree.h"
 #include "base/error.h"
+#include "play.h"
 #include "random.h"
 
 using namespace eaglecpp;
@@ -45,17 +46,14 @@ struct Scene {
     // One round in which the text goes on with `next`; `propose(node)`: the drafter's children of a pool node.
     template <typename Propose>
     int round(const TextDraft * draft, const Tokens & next, Propose && propose, int n_left = 100) {
-        planner.begin_round(1);
-        planner.decide(plan, {0, n_left, n_pending, limits, draft});
-        double ms = 0.0;
-        while (!plan.frontier().empty()) {
-            std::vector<std::vector<Candidate>> children;
-            for (int node : plan.frontier()) children.push_back(propose(node));
-            planner.grow({{&plan, children}}, 1.0);
-            ms += 1.0;
+        const auto children = [&](const Turn &) {
+            std::vector<std::vector<Candidate>> out;
+            for (int node : plan.frontier()) out.push_back(propose(node));
             ++n_levels;
-        }
-        planner.choose({&plan});
+            return out;
+        };
+        const double ms = test::draft(planner, {{&plan, {0, n_left, n_pending, limits, draft}}}, children,
+                                      [](bool, int) { return 1.0; });
         const DraftTree & tree = plan.tree();
         const Tokens tokens = match(tree, [&](int node) {
                                   return Choice{next.at(tree.depth[node]), tree.depth[node] + 1 == (int)next.size()};

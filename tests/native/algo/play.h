@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+// A round as the engine plays it, up to the verification.
+#pragma once
+
+#include <vector>
+
+#include "algo/planner.h"
+
+namespace eaglecpp::test {
+
+// One conversation in a round.
+struct Turn {
+    SequencePlan * plan;
+    RoundRequest request;
+};
+
+// Begins a round, drafts in all conversations together and chooses. propose(turn): candidates for each frontier node;
+// ms(is_first, n_rows): what a call of the drafter takes. Returns the time of all calls.
+template <class Propose, class Ms>
+double draft(Planner & planner, const std::vector<Turn> & turns, const Propose & propose, const Ms & ms) {
+    std::vector<SequencePlan *> plans;
+    planner.begin_round((int)turns.size());
+    for (const Turn & t : turns) {
+        planner.decide(*t.plan, t.request);
+        plans.push_back(t.plan);
+    }
+    double sum = 0.0;
+    for (bool is_first = true;; is_first = false) {
+        std::vector<Proposal> proposals;
+        int n_rows = 0;
+        for (const Turn & t : turns) {
+            if (t.plan->frontier().empty()) continue;
+            n_rows += is_first ? t.request.n_pending : (int)t.plan->frontier().size();
+            proposals.push_back({t.plan, propose(t)});
+        }
+        if (proposals.empty()) break;
+        const double one = ms(is_first, n_rows);
+        sum += one;
+        planner.grow(proposals, one);
+    }
+    planner.choose(plans);
+    return sum;
+}
+
+}  // namespace eaglecpp::test
