@@ -14,8 +14,6 @@
 namespace eaglecpp {
 
 static void check(const EngineOptions & options) {
-    if (options.n_sequences < 1)
-        fail(ErrorKind::value, "n_sequences: expected at least 1, found %d", options.n_sequences);
     if (options.n_draft_max < 0 || options.n_draft_max > 1024 || options.n_leaves_max < 1) {
         fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
              options.n_draft_max, options.n_leaves_max);
@@ -111,11 +109,8 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     out.target = std::make_unique<Target>(target_options, weights ? weights->weights() : nullptr);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
     if (heads == Heads::in_model) check_heads(out.target->model());
-    if (heads != Heads::none) {
-        out.target->open_context_with_states();
-    } else {
-        out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : std::vector<int32_t>{});
-    }
+    const std::vector<int32_t> no_layers;
+    out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : no_layers, heads != Heads::none);
     if (has_drafter) out.target->check_generates();
     if (out.target->only_embeds()) out.drafts_text = false;
     if (out.draft_file) {

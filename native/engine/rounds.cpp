@@ -12,7 +12,7 @@ namespace eaglecpp {
 
 namespace {
 // rows see later ones, too
-class BothWays {
+class BothWays : Pinned {
   public:
     BothWays(Target & target, bool is_on) : target_(is_on ? &target : nullptr) {
         if (target_) target_->set_causal(false);
@@ -20,8 +20,6 @@ class BothWays {
     ~BothWays() {
         if (target_) target_->set_causal(true);
     }
-    BothWays(const BothWays &) = delete;
-    BothWays & operator=(const BothWays &) = delete;
 
   private:
     Target * target_;
@@ -38,9 +36,14 @@ Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner
       conversations_(conversations),
       exact_rows_(exact_rows),
       drafting_(models, planner),
-      sharing_(target_, exact_rows, can_draft_),
-      runner_(target_, options),
-      batch_(runner_.batch()) {}
+      sharing_(target_, exact_rows, can_draft_) {
+    // Threads are chosen only where a number was not asked for, and on the CPU: a GPU's threads wait for it, which
+    // looks like waiting for a core.
+    const TargetOptions & known = target_.options();
+    const bool is_fixed = options.n_threads > 0 || !target_.model().is_cpu();
+    threads_ = ThreadPolicy(known.n_threads, known.n_threads_batch, is_fixed, is_fixed || options.n_threads_batch > 0);
+    load_.free_cores(now_ms());
+}
 
 std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) {
     std::vector<StepResult> results;
@@ -93,8 +96,8 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
     const double start = now_ms();
     std::vector<SequencePlan *> plans;
     const bool plans_rounds = can_draft_;
-    if (plans_rounds) planner_.set_n_threads(runner_.n_threads());
-    if (drafter_) drafter_->set_n_threads(runner_.n_threads());
+    if (plans_rounds) planner_.set_n_threads(n_threads());
+    if (drafter_) drafter_->set_n_threads(n_threads());
     if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
     if (plans_rounds) {
         drafting_.draft(sequences);
@@ -113,7 +116,7 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
         Sequence & s = *r.seq;
         planner_.learn(s.plan, results.back().tokens);
     }
-    const bool is_timed = runner_.is_timed() && reading.empty();
+    const bool is_timed = threads_.is_timed() && reading.empty();
     const double round_ms = now_ms() - start;
     for (const Round & r : rounds) {
         if (!plans_rounds || !r.seq->params.log_plan) continue;
@@ -148,10 +151,10 @@ StepResult Rounds::result_of(const Sequence & s, const char * phase) const {
 // What the batches take is the first that the planner learns of this machine: the first answer already has prices.
 ExactRows Rounds::measure_exact_rows(int n_rows_max, int n_batch_max) {
     const auto decode = [&](TargetBatch & batch, bool is_prompt, int n_alike) {
-        planner_.set_n_threads(runner_.n_threads());
+        planner_.set_n_threads(n_threads());
         const double start = now_ms();
-        runner_.run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
-        if (!is_prompt && runner_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
+        run(batch, is_prompt ? ThreadPolicy::Kind::prompt : ThreadPolicy::Kind::decode);
+        if (!is_prompt && threads_.is_timed()) planner_.learn_decode(n_alike, batch.n_rows(), now_ms() - start);
     };
     return eaglecpp::measure_exact_rows(target_, n_rows_max, n_batch_max, decode);
 }
@@ -175,7 +178,7 @@ StepResult Rounds::prefill(Sequence & s) {
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
         {
             const BothWays scope(target_, is_whole);
-            run(ThreadPolicy::Kind::prompt);
+            run(batch_, ThreadPolicy::Kind::prompt);
         }
         // the last block and the head of all rows round by their number, those of the last row alone do not
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
@@ -226,8 +229,16 @@ void Rounds::commit_prefilled(Sequence & s, int row, int n_rows) {
 
 // --- verify, match, commit -------------------------------------------------------------------------------------------
 
-void Rounds::run(ThreadPolicy::Kind kind) {
-    runner_.run(kind);
+void Rounds::run(TargetBatch & batch, ThreadPolicy::Kind kind) {
+    double now = now_ms();
+    const double free_cores = load_.free_cores(now);
+    if (free_cores >= 0.0) threads_.hear_free(free_cores, now);
+    target_.set_n_threads(threads_.level(kind));
+    now = now_ms();
+    const double cpu_ms = process_cpu_ms();
+    target_.decode(batch, /*is_prompt=*/kind == ThreadPolicy::Kind::prompt);
+    const double end = now_ms();
+    threads_.learn({kind, batch.n_rows(), end - now, process_cpu_ms() - cpu_ms}, end);
     conversations_.note_order();
 }
 
@@ -250,7 +261,7 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
         add_rows(slice);
     }
     if (can_draft_ && slices.empty()) batch_.pad(planner_.n_padding());
-    run(slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
+    run(batch_, slices.empty() ? ThreadPolicy::Kind::decode : ThreadPolicy::Kind::prompt);
     const double ms = now_ms() - start;
     for (Round & r : rounds) r.seq->stats.verify_ms += ms;
     note_exactness(rounds);
@@ -273,7 +284,7 @@ void Rounds::replay(Sequence & s) {
     while (s.n_replay > 0) {
         batch_.clear();
         add_replay(s, n_each);
-        run(ThreadPolicy::Kind::decode);
+        run(batch_, ThreadPolicy::Kind::decode);
         s.n_replay -= n_each;
     }
 }

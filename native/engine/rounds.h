@@ -12,10 +12,11 @@
 #include "algo/topk.h"
 #include "algo/tree.h"
 #include "base/error.h"
-#include "engine/batch_runner.h"
 #include "engine/conversations.h"
 #include "engine/drafting.h"
+#include "engine/machine_load.h"
 #include "engine/prompt_sharing.h"
+#include "engine/thread_policy.h"
 #include "target/exact_rows.h"
 
 namespace eaglecpp {
@@ -54,7 +55,7 @@ class Rounds {
     ExactRows measure_exact_rows(int n_rows_max, int n_batch_max);
 
     // threads that decoding has now
-    int n_threads() const { return runner_.n_threads(); }
+    int n_threads() const { return threads_.level(ThreadPolicy::Kind::decode); }
 
   private:
     struct Round {
@@ -71,7 +72,8 @@ class Rounds {
     StepResult finish_slice(const Slice & slice, double start_ms);
     void commit_prefilled(Sequence & s, int row, int n_rows);
     double verify(std::vector<Round> & rounds, const std::vector<Sequence *> & reading, std::vector<Slice> & slices);
-    void run(ThreadPolicy::Kind kind);
+    // With the threads that are best at that moment.
+    void run(TargetBatch & batch, ThreadPolicy::Kind kind);
     void add_replay(const Sequence & s, int n);
     void note_exactness(const std::vector<Round> & rounds);
     StepResult finish_round(const Round & round);
@@ -89,8 +91,9 @@ class Rounds {
     const RowCounts & exact_rows_;
     Drafting drafting_;
     PromptSharing sharing_;
-    BatchRunner runner_;
-    TargetBatch & batch_;  // the runner's
+    TargetBatch batch_;
+    ThreadPolicy threads_;
+    MachineLoad load_;
 };
 
 }  // namespace eaglecpp

@@ -309,7 +309,7 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
             if (t->op == GGML_OP_MUL_MAT && is_packed_(t)) {
                 Step step;
                 find_products(i, step);
-                if (step.products.size() > 1) leaders_.push_back({t, &add_step(step)});
+                if (step.products.size() > 1) leaders_.push_back({t, &steps_.emplace_back(step)});
             }
             ++i;
         }
@@ -336,11 +336,6 @@ void Fusion::unmark() const {
     for (const auto & [node, step] : leaders_) node->extra = nullptr;
 }
 
-Step & Fusion::add_step(const Step & step) {
-    steps_.push_back(step);
-    return steps_.back();
-}
-
 // A norm with what is before and behind it. Where ggml would scale its result in another way than we do, both are
 // ggml's. Returns where to go on.
 size_t Fusion::find_norm(size_t i) {
@@ -348,7 +343,7 @@ size_t Fusion::find_norm(size_t i) {
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
     const bool is_used = next && next->op == GGML_OP_MUL && (next->src[0] == norm || next->src[1] == norm);
     if (is_used && !(is_scaling(next, norm) && keep_apart(norm->src[0], 1, next, 1))) return i + 1;
-    Step & step = add_step(Step());
+    Step & step = steps_.emplace_back();
     step.norm = norm;
     if (is_used) step.scaled = next;
     ggml_tensor * result = is_used ? next : norm;
@@ -381,7 +376,7 @@ size_t Fusion::find_norm(size_t i) {
 }
 
 size_t Fusion::find_gate(size_t i) {
-    Step & step = add_step(Step());
+    Step & step = steps_.emplace_back();
     step.gate = nodes_[i];
     ggml_tensor * next = i + 1 < nodes_.size() ? nodes_[i + 1] : nullptr;
     if (!next || next->op != GGML_OP_MUL_MAT || next->src[1] != step.gate || !is_packed_(next)) {
@@ -460,10 +455,13 @@ void Fusion::find_products(size_t i, Step & step) {
 
 // A rotation, and others and stores of the same tokens that follow it.
 size_t Fusion::find_ropes(size_t i) {
-    Step & step = add_step(Step());
+    Step & step = steps_.emplace_back();
     step.angles = known_angles(nodes_[i]);
     step.fills_angles = !step.angles;
-    if (step.fills_angles) step.angles = &add_angles(nodes_[i]);
+    if (step.fills_angles) {
+        const size_t n = (size_t)nodes_[i]->ne[2] * rope_param(nodes_[i], 1);
+        step.angles = &angles_.emplace_back(Angles{nodes_[i], std::vector<float>(n)});
+    }
     step.ropes.push_back(nodes_[i]);
     const int64_t n_tokens = nodes_[i]->ne[2];
     size_t last_at = i;
@@ -506,11 +504,6 @@ Angles * Fusion::known_angles(const ggml_tensor * rope) {
         if (is_same) return &a;
     }
     return nullptr;
-}
-
-Angles & Fusion::add_angles(const ggml_tensor * rope) {
-    angles_.push_back({rope, std::vector<float>((size_t)rope->ne[2] * rope_param(rope, 1))});
-    return angles_.back();
 }
 
 const Fusion & Fusions::of(ggml_cgraph * graph, uint64_t uid, Fusion::IsPacked is_packed) {

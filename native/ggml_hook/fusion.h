@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/types.h"
 #include "kernels/compute.h"
 #include "kernels/table.h"
 
@@ -59,12 +60,10 @@ class Fusion {
     void find(ggml_cgraph * graph, IsPacked is_packed);
     // While it lives, the node that computes a step has it as `extra`, others that the step takes are not computed, and
     // some have their results elsewhere. Then only ggml's CPU backend may compute the graph.
-    class Marks {
+    class Marks : Pinned {
       public:
         explicit Marks(const Fusion & fusion) : fusion_(fusion) { fusion_.mark(); }
         ~Marks() { fusion_.unmark(); }
-        Marks(const Marks &) = delete;
-        Marks & operator=(const Marks &) = delete;
 
       private:
         const Fusion & fusion_;
@@ -78,7 +77,6 @@ class Fusion {
         void *before, *data;
     };
 
-    Step & add_step(const Step & step);
     size_t find_norm(size_t i);
     size_t find_gate(size_t i);
     void find_products(size_t i, Step & step);
@@ -87,7 +85,6 @@ class Fusion {
     bool turn(size_t i, size_t j, const Step & step);
     void turn_back();
     Angles * known_angles(const ggml_tensor * rope);
-    Angles & add_angles(const ggml_tensor * rope);
 
     IsPacked is_packed_;
     std::vector<ggml_tensor *> nodes_;  // that are computed

@@ -43,11 +43,6 @@ bool takes_op(const ggml_tensor * op) {
     return true;
 }
 
-ggml_backend_reg_t cpu_registry() {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    return cpu ? ggml_backend_dev_backend_reg(cpu) : nullptr;
-}
-
 // A pointer of ggml's that other threads may be reading.
 template <typename T>
 struct Patch {
@@ -102,8 +97,7 @@ bool supports_buft(ggml_backend_dev_t dev, ggml_backend_buffer_type_t type) {
 
 // Returns the type whose questions come to us from now on, null where ggml has none.
 ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
-    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
-        cpu_registry(), "ggml_backend_dev_get_extra_bufts");
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)cpu_function("ggml_backend_dev_get_extra_bufts");
     for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) placement_.push_back(*b);
     for (ggml_backend_buffer_type_t type : placement_) {
         // KleidiAI knows its weights by this very pointer
@@ -143,8 +137,7 @@ bool trial_succeeds() {
     ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), rounded.data(), 0, n_out, n_in, nullptr);
     ggml_backend_tensor_set(w, rounded.data(), 0, rounded.size());
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
-    const auto set =
-        (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads");
+    const auto set = (ggml_backend_set_n_threads_t)cpu_function("ggml_backend_set_n_threads");
     if (!cpu || !set) return false;
     for (int n_threads : {1, 2}) {
         set(cpu.get(), n_threads);
@@ -190,11 +183,14 @@ Status install() {
         return s;
     }
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    void * in_cpu = cpu ? ggml_backend_reg_get_proc_address(cpu_registry(), "ggml_backend_set_n_threads") : nullptr;
-    barrier_of_ggml = (Barrier)symbol_beside(in_cpu, "ggml_barrier");
+    barrier_of_ggml = (Barrier)symbol_beside(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
     if (!barrier_of_ggml || !init) {
         s.why_not = "this libggml does not export what the kernels are hooked into";
+        return s;
+    }
+    if (!read_grids()) {
+        s.why_not = "this libggml has other sizes of IQ2 and IQ3 weights";
         return s;
     }
     const auto asked = (abi::BufferType *)find_asked_type(cpu);
@@ -208,7 +204,8 @@ Status install() {
     Patches & p = patches_;
     p.supports_op.apply(&((abi::Device *)cpu)->iface.supports_op, supports_op);
     p.supports_buft.apply(&((abi::Device *)cpu)->iface.supports_buft, supports_buft);
-    p.get_proc_address.apply(&((abi::Registry *)cpu_registry())->iface.get_proc_address, get_proc_address);
+    p.get_proc_address.apply(&((abi::Registry *)ggml_backend_dev_backend_reg(cpu))->iface.get_proc_address,
+                             get_proc_address);
     p.extra.apply(&asked->context, node_traits_before((abi::ExtraBufferType *)asked->context));
     s.is_active = trial_succeeds();
     if (!s.is_active) {
@@ -219,6 +216,11 @@ Status install() {
 }
 
 }  // namespace
+
+void * cpu_function(const char * name) {
+    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+    return cpu ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name) : nullptr;
+}
 
 bool is_known_ggml() {
     const std::string commit = ggml_commit();

@@ -16,6 +16,8 @@
 #include <string>
 #include <vector>
 
+#include "base/types.h"
+
 namespace eaglecpp::kernels {
 
 class LateLogits;
@@ -31,6 +33,9 @@ struct Status {
 // not tell; it passes, because the version of llama-cpp-python is checked when eaglecpp is imported, and the kernels
 // are tried before they are used.
 bool is_known_ggml();
+
+// A function that ggml's CPU backend gives out by its name; null where it has none.
+void * cpu_function(const char * name);
 
 // Installs the hook on the first call. Warns where it does not become active though it is possible.
 const Status & status();
@@ -52,12 +57,10 @@ struct Scope {
 // While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
 // (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file. `is_mapped`: the file stays
 // as it is and is mapped, so packing may go on after the model is loaded (late_packing.h).
-class LoadScope {
+class LoadScope : Pinned {
   public:
     LoadScope(bool kernels, bool repack, bool is_mapped = false);
     ~LoadScope();
-    LoadScope(const LoadScope &) = delete;
-    LoadScope & operator=(const LoadScope &) = delete;
 
   private:
     const Scope before_;
@@ -74,12 +77,10 @@ void name_graph(ggml_cgraph * graph);
 // While it lives, graphs that this thread computes use our kernels also for weights that are not packed, and logits are
 // left where they are, as `logits` allows, if given (late_logits.h). Does nothing when `on` is false or the hook is not
 // active.
-class ComputeScope {
+class ComputeScope : Pinned {
   public:
     explicit ComputeScope(bool on, LateLogits * logits = nullptr);
     ~ComputeScope();
-    ComputeScope(const ComputeScope &) = delete;
-    ComputeScope & operator=(const ComputeScope &) = delete;
 
   private:
     const Scope before_;

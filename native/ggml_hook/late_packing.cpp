@@ -21,11 +21,8 @@ namespace eaglecpp::kernels {
 namespace {
 
 // A second mapping of mapped bytes: the first is llama.cpp's, which unmaps what it thinks it does not need any more.
-class Mapping {
+class Mapping : Pinned {
   public:
-    Mapping() = default;
-    Mapping(const Mapping &) = delete;
-    Mapping & operator=(const Mapping &) = delete;
     ~Mapping() { release(); }
 
     // null where this is not a mapped file

@@ -12,18 +12,17 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/types.h"
 #include "kernels/table.h"
 
 namespace eaglecpp::kernels {
 
 // What is still to be packed of one ggml buffer. add() is called by the thread that loads, the rest by any thread.
-class LatePacking {
+class LatePacking : Pinned {
   public:
     LatePacking();
     // Drops the work that has not been begun.
     ~LatePacking();
-    LatePacking(const LatePacking &) = delete;
-    LatePacking & operator=(const LatePacking &) = delete;
 
     // Packs `data`, all bytes of the tensor, into `packed`: at once, unless they are part of a mapped file, which can
     // be mapped a second time.

@@ -4,16 +4,16 @@
 // so the question that ggml asks each device is answered here.
 #pragma once
 
+#include "base/types.h"
+
 namespace eaglecpp {
 
 // While it lives, graphs that this thread builds are computed where their weights are. Does nothing with a ggml other
 // than the version its interface was taken from.
-class NoOffloadScope {
+class NoOffloadScope : Pinned {
   public:
     explicit NoOffloadScope(bool on);
     ~NoOffloadScope();
-    NoOffloadScope(const NoOffloadScope &) = delete;
-    NoOffloadScope & operator=(const NoOffloadScope &) = delete;
 
   private:
     bool on_;

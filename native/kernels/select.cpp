@@ -4,6 +4,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "kernels/grids.h"
+
 #if defined(__linux__) && defined(__aarch64__)
 #include <sys/auxv.h>
 #elif defined(__APPLE__)
@@ -12,7 +14,9 @@
 
 namespace eaglecpp::kernels {
 
-Barrier barrier_of_ggml = nullptr;  // here, so that kernels can be tested without any library of ggml's
+// here, so that kernels can be tested without any library of ggml's
+Barrier barrier_of_ggml = nullptr;
+Grids grids;
 
 #if defined(EAGLECPP_KERNELS_X86)
 extern const KernelTable table_avx2, table_avx512;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "ggml_hook/hook.h"
 #include "target/llama_bridge.h"
 
 #ifndef _WIN32
@@ -23,11 +24,9 @@
 namespace eaglecpp {
 
 static ggml_backend_buffer_type_t amx_buffer_type() {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    if (!cpu) return nullptr;
-    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
-    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) {
+    const auto get = (ggml_backend_dev_get_extra_bufts_t)kernels::cpu_function("ggml_backend_dev_get_extra_bufts");
+    for (ggml_backend_buffer_type_t * b = get ? get(ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) : nullptr;
+         b && *b; ++b) {
         if (std::strcmp(ggml_backend_buft_name(*b), "AMX") == 0) return *b;
     }
     return nullptr;
@@ -45,8 +44,7 @@ static bool multiply_in_tiles(ggml_backend_buffer_type_t tiles) {
     ggml_backend_tensor_set(w, zeros.data(), 0, zeros.size());
 
     ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
-    const auto set = (ggml_backend_set_n_threads_t)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(ggml_backend_get_device(cpu.get())), "ggml_backend_set_n_threads");
+    const auto set = (ggml_backend_set_n_threads_t)kernels::cpu_function("ggml_backend_set_n_threads");
     if (set) set(cpu.get(), 1);
     ggml_context_ptr ctx(ggml_init({8 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
     ggml_tensor * x = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);

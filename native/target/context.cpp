@@ -89,7 +89,7 @@ void Context::set_n_threads(int n_threads) {
     llama_set_n_threads(get(), n_threads, n_threads);
 }
 
-void Context::decode(const llama_batch & rows, bool is_prompt, const std::function<void()> & meanwhile) {
+void Context::decode(const llama_batch & rows, bool is_prompt) {
     check_not_forked("the model cannot run");
     if (std::max(llama_n_threads(get()), llama_n_threads_batch(get())) > 1) note_helper_threads();
     has_results_ = false;
@@ -101,7 +101,6 @@ void Context::decode(const llama_batch & rows, bool is_prompt, const std::functi
     try {
         guarded([&] {
             rc = llama_decode(get(), rows);
-            if (rc == 0 && meanwhile && !model_->is_cpu()) meanwhile();
             if (rc == 0) llama_synchronize(get());
         });
     } catch (const std::bad_alloc &) {

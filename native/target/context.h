@@ -5,7 +5,6 @@
 
 #include <llama.h>
 
-#include <functional>
 #include <memory>
 #include <vector>
 
@@ -34,9 +33,9 @@ class Context {
     // for all decodes from now on
     void set_n_threads(int n_threads);
 
-    // Runs the rows. Long batches of a prompt need not round as single rows do. `meanwhile` is called while a device
-    // computes; on the CPU it is not called. Error(context_full | out_of_memory | broken)
-    void decode(const llama_batch & rows, bool is_prompt = true, const std::function<void()> & meanwhile = {});
+    // Runs the rows. Long batches of a prompt need not round as single rows do. Error(context_full | out_of_memory |
+    // broken)
+    void decode(const llama_batch & rows, bool is_prompt = true);
 
     // Of row i of the last decode, which has output; valid until the next decode: its logits, and the state that a head
     // gives beside them. Error(broken)

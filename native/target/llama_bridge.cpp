@@ -117,12 +117,7 @@ const Functions & llama() {
 using SetUseRef = void (*)(ggml_backend_t, bool);
 
 SetUseRef set_use_ref_fn() {
-    static const auto f = [] {
-        ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-        return cpu ? (SetUseRef)ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu),
-                                                                  "ggml_backend_cpu_set_use_ref")
-                   : nullptr;
-    }();
+    static const auto f = (SetUseRef)kernels::cpu_function("ggml_backend_cpu_set_use_ref");
     return f;
 }
 

@@ -182,18 +182,15 @@ void TargetModel::load_lora(const TargetOptions & options) {
         ErrorTrail trail;
         llama_adapter_lora * adapter = guarded([&] { return llama_adapter_lora_init(model_.get(), path); });
         if (!adapter) fail(ErrorKind::gguf, "%s: not a LoRA adapter for this target%s", path, trail.text().c_str());
-        lora_.push_back({adapter, lora.second});
+        lora_.push_back(adapter);
+        lora_scales_.push_back(lora.second);
     }
 }
 
 void TargetModel::attach_lora(llama_context * ctx) const {
     if (lora_.empty()) return;
-    std::vector<llama_adapter_lora *> adapters;
-    std::vector<float> scales;
-    for (const auto & [adapter, scale] : lora_) {
-        adapters.push_back(adapter);
-        scales.push_back(scale);
-    }
+    auto adapters = lora_;
+    auto scales = lora_scales_;
     if (llama_set_adapters_lora(ctx, adapters.data(), adapters.size(), scales.data()) != 0) {
         fail(ErrorKind::unsupported, "llama.cpp refused the LoRA adapters");
     }

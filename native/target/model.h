@@ -11,18 +11,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/types.h"
 #include "target/file_checks.h"
 #include "target/llama_bridge.h"
 #include "target/options.h"
 
 namespace eaglecpp {
 
-class TargetModel {
+class TargetModel : Pinned {  // llama.cpp's parameters point into it
   public:
     // Error(not_found | gguf | unsupported | out_of_memory | cancelled)
     explicit TargetModel(const TargetOptions & options);
-    TargetModel(const TargetModel &) = delete;  // llama.cpp's parameters point into it
-    TargetModel & operator=(const TargetModel &) = delete;
 
     llama_model * get() const { return model_.get(); }
     const std::string & path() const { return path_; }
@@ -97,7 +96,8 @@ class TargetModel {
     std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use
     llama_model_params params_{};                              // points into the above
     LlamaModelPtr model_;
-    std::vector<std::pair<llama_adapter_lora *, float>> lora_;
+    std::vector<llama_adapter_lora *> lora_;
+    std::vector<float> lora_scales_;
 };
 
 }  // namespace eaglecpp

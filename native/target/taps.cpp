@@ -10,8 +10,10 @@
 
 namespace eaglecpp {
 
-Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted)
+Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted, bool reads_states)
     : layers_(std::move(layers)), n_embd_(model.n_embd()) {
+    if (reads_states) check_state_functions();
+    if (reads_states) mode_ = Mode::states;
     if (layers_.empty()) return;
     const int n_layer = model.n_layer();
     for (int32_t k : layers_) {
@@ -39,13 +41,6 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::st
         }
         rows_.resize(layers_.size());
     }
-}
-
-std::unique_ptr<Taps> Taps::of_states(const TargetModel & model) {
-    check_state_functions();
-    auto taps = std::make_unique<Taps>(model, std::vector<int32_t>{}, "auto");
-    taps->mode_ = Mode::states;
-    return taps;
 }
 
 void Taps::configure(llama_context_params & params) {

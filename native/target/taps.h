@@ -10,25 +10,22 @@
 
 #include <llama.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/features.h"
+#include "base/types.h"
 #include "target/model.h"
 
 namespace eaglecpp {
 
-class Taps {
+class Taps : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
     // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
-    Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted);
-    // the states for heads; Error(unsupported) where this libllama has none
-    static std::unique_ptr<Taps> of_states(const TargetModel & model);
-    Taps(const Taps &) = delete;  // the context holds a pointer to it
-    Taps & operator=(const Taps &) = delete;
+    // `reads_states`: in place of layers, the states for heads; Error(unsupported) where this libllama has none.
+    Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted, bool reads_states);
 
     Mode mode() const { return mode_; }
     const char * mode_name() const {

@@ -155,16 +155,8 @@ void Target::make_context() {
     context_.make(model_, p);
 }
 
-void Target::open_context(const std::vector<int32_t> & layers) {
-    open(std::make_unique<Taps>(*model_, layers, options_.taps));
-}
-
-void Target::open_context_with_states() {
-    open(Taps::of_states(*model_));
-}
-
-void Target::open(std::unique_ptr<Taps> taps) {
-    taps_ = std::move(taps);
+void Target::open_context(const std::vector<int32_t> & layers, bool reads_states) {
+    taps_ = std::make_unique<Taps>(*model_, layers, options_.taps, reads_states);
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
@@ -216,7 +208,7 @@ void Target::set_causal(bool is_causal) {
     llama_set_causal_attn(context(), is_causal);
 }
 
-void Target::decode(TargetBatch & batch, bool is_prompt, const std::function<void()> & meanwhile) {
+void Target::decode(TargetBatch & batch, bool is_prompt) {
     const llama_batch rows = batch.view(model_->n_state());
     taps_->begin(batch.n_rows());
     picks_.begin(rows);
@@ -224,7 +216,7 @@ void Target::decode(TargetBatch & batch, bool is_prompt, const std::function<voi
         set_reference_kernels(context(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
-    context_.decode(rows, is_prompt, meanwhile);
+    context_.decode(rows, is_prompt);
 }
 
 FeatureRows Target::features() {

@@ -8,7 +8,6 @@
 
 #include <llama.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,10 +30,9 @@ class Target {
     // With the weights of another target, or loads them. Error(not_found | gguf | unsupported | out_of_memory)
     explicit Target(TargetOptions options, std::shared_ptr<const TargetModel> model = nullptr);
 
-    // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty)
-    void open_context(const std::vector<int32_t> & layers);
-    // the same, reading the states for heads of the model
-    void open_context_with_states();
+    // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty), or the
+    // states for heads of the model
+    void open_context(const std::vector<int32_t> & layers, bool reads_states = false);
 
     const TargetOptions & options() const { return options_; }
     const TargetModel & model() const { return *model_; }
@@ -90,7 +88,7 @@ class Target {
     void set_n_threads(int n_threads) { context_.set_n_threads(n_threads); }
 
     // Runs the batch, at most n_batch rows, as Context::decode. After an error the caller rolls its conversations back.
-    void decode(TargetBatch & batch, bool is_prompt = false, const std::function<void()> & meanwhile = {});
+    void decode(TargetBatch & batch, bool is_prompt = false);
 
     // Logits of row i of the last decode (rows with output only); valid until the next decode. Error(broken) if that
     // failed.
@@ -115,7 +113,6 @@ class Target {
     void choose_attention();
     void set_cells();
     void make_context();
-    void open(std::unique_ptr<Taps> taps);
 
     TargetOptions options_;
     std::shared_ptr<const TargetModel> model_;

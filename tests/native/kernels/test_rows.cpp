@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "kernels/grids.h"
 #include "tables.h"
 
 using namespace eaglecpp::kernels;
@@ -279,6 +280,12 @@ void check_choice_by_processor() {
 
 int main(int argc, char ** argv) {
     check_choice_by_processor();
+    // any sizes do
+    const auto fill = [](auto & grid, uint32_t bits) {
+        for (uint32_t & entry : grid) entry = (uint32_t)rng() & bits;
+    };
+    fill(grids.iq2_xxs, 0x33333333), fill(grids.iq2_xs, 0x33333333), fill(grids.iq2_s, 0x33333333);
+    fill(grids.iq3_xxs, 0x07070707), fill(grids.iq3_s, 0x07070707);
     std::vector<const KernelTable *> tables = tested_tables();
 #if defined(EAGLECPP_KERNELS_X86)
     KernelTable emulated;
