@@ -18,14 +18,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2950,
+    "native/algo": 2900,
     "native/grammar": 950,
-    "native/kernels": 3050,
+    "native/kernels": 2850,
     "native/ggml_hook": 1600,
-    "native/target": 3450,
-    "native/engine": 2600,
+    "native/target": 3400,
+    "native/engine": 2500,
     "native/draft": 2150,  # block drafters: 250
-    "native": 2800,  # their files: 130
+    "native": 2750,  # their files: 130
     "eaglecpp/server": 4600,
     "eaglecpp/cli": 3750,
     "eaglecpp/engine": 3600,
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 950,
     "eaglecpp": 4200,
     "convert": 5250,  # block drafters: 500 for nine families; AWQ and packed int4, which were asked for, stay
-    "tests": 40500,  # block drafters: 1,450 for reference, checkpoints, layouts, parity, llama.cpp
+    "tests": 39950,  # block drafters: 1,450 for reference, checkpoints, layouts, parity, llama.cpp
     "benchmarks": 6050,
 }
 VENDORED = "eaglecpp/server/static/vendor"

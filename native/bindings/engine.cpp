@@ -14,6 +14,7 @@
 #include "base/process.h"
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
+#include "bindings/fields.h"
 #include "bindings/gil.h"
 #include "engine/engine.h"
 #include "gguf/guard.h"
@@ -121,6 +122,14 @@ class EngineHandle {
     std::shared_ptr<Engine> engine_;
 };
 
+// A call that computes or waits.
+template <auto method, typename... Args>
+auto released(const EngineHandle & e, const Args &... args) {
+    const auto engine = e.share();
+    GilRelease release;
+    return guarded([&] { return ((*engine).*method)(args...); });
+}
+
 std::string from_bytes(const nb::bytes & b) {
     return std::string(b.c_str(), b.size());
 }
@@ -143,14 +152,14 @@ std::string chat_template(const EngineHandle & e, const std::string & name) {
 nb::dict fim_tokens(const EngineHandle & e) {
     const llama_vocab * vocab = e.target().vocab().get();
     nb::dict d;
-    const auto add = [&](const char * name, Token token) {
+    const std::pair<const char *, Token> all[] = {{"pre", llama_vocab_fim_pre(vocab)},
+                                                  {"suf", llama_vocab_fim_suf(vocab)},
+                                                  {"mid", llama_vocab_fim_mid(vocab)},
+                                                  {"rep", llama_vocab_fim_rep(vocab)},
+                                                  {"sep", llama_vocab_fim_sep(vocab)}};
+    for (const auto & [name, token] : all) {
         if (token >= 0) d[name] = token;
-    };
-    add("pre", llama_vocab_fim_pre(vocab));
-    add("suf", llama_vocab_fim_suf(vocab));
-    add("mid", llama_vocab_fim_mid(vocab));
-    add("rep", llama_vocab_fim_rep(vocab));
-    add("sep", llama_vocab_fim_sep(vocab));
+    }
     return d;
 }
 
@@ -162,12 +171,10 @@ nb::object draft_info(const EngineHandle & e) {
     if (const DraftFile * file = e.get().draft_file()) {
         info = draft_spec_dict(file->spec());
     } else {
-        info["arch"] = known.arch;
-        info["name"] = known.name;
-        info["n_layer"] = known.n_layer;
-        info["n_ctx_train"] = known.n_ctx_train;
-        info["n_embd"] = known.n_embd;
-        info["n_vocab"] = info["n_draft_vocab"] = known.n_vocab;
+        using T = DraftDescription;
+        put_fields(info, known, FIELD(arch), FIELD(name), FIELD(n_layer), FIELD(n_ctx_train), FIELD(n_embd),
+                   FIELD(n_vocab));
+        info["n_draft_vocab"] = known.n_vocab;
         info["target_layers"] = nb::list();
         info["has_head"] = true;
     }
@@ -238,12 +245,7 @@ nb::list memory_plan(const EngineHandle & e) {
 }
 
 nb::dict measure_exact(const EngineHandle & e) {
-    ExactRows rows;
-    {
-        const auto engine = e.share();
-        GilRelease release;
-        guarded([&] { rows = engine->measure_exact_rows(); });
-    }
+    const ExactRows rows = released<&Engine::measure_exact_rows>(e);
     nb::dict d;
     d["points"] = rows.counts.points();
     d["decodes"] = rows.n_decodes;
@@ -292,30 +294,6 @@ nb::dict timings(const EngineHandle & e, int id) {
     d["plan"] = plan_dict(e.get().sequence(id).plan_summary);
     d["plan_log"] = e.get().sequence(id).plan_log;
     return d;
-}
-
-// A call that computes or waits.
-template <typename F>
-auto without_gil(const EngineHandle & e, F && f) {
-    const auto engine = e.share();
-    GilRelease release;
-    return guarded([&] { return f(*engine); });
-}
-
-std::vector<StepResult> step(const EngineHandle & e, const std::vector<int> & ids, double for_ms) {
-    return without_gil(e, [&](Engine & it) { return it.step(ids, for_ms); });
-}
-
-ParkedSequence park(const EngineHandle & e, int id) {
-    return without_gil(e, [&](Engine & it) { return it.park(id); });
-}
-
-bool unpark(const EngineHandle & e, int id, const ParkedSequence & parked) {
-    return without_gil(e, [&](Engine & it) { return it.unpark(id, parked); });
-}
-
-std::vector<float> score(const EngineHandle & e, const Tokens & tokens) {
-    return without_gil(e, [&](Engine & it) { return it.score(tokens); });
 }
 
 nb::object image_ids(const std::shared_ptr<const Image> & image) {
@@ -436,16 +414,12 @@ void bind_results(nb::module_ & m) {
             for (const Candidate & c : t.top) out.push_back({c.token, c.logp});
             return out;
         });
-    nb::class_<StepResult>(m, "StepResult")
-        .def_ro("sequence", &StepResult::sequence)
-        .def_ro("phase", &StepResult::phase)
-        .def_ro("n_prompt_done", &StepResult::n_prompt_done)
-        .def_ro("n_prompt", &StepResult::n_prompt)
-        .def_ro("tokens", &StepResult::tokens)
-        .def_ro("accepted", &StepResult::accepted)
-        .def_ro("logprobs", &StepResult::logprobs)
-        .def_ro("finish", &StepResult::finish)
-        .def_prop_ro("error", [](const StepResult & r) { return r.error ? exception_of(*r.error) : nb::none(); });
+    using T = StepResult;
+    nb::class_<T> step_result(m, "StepResult");
+    def_fields(step_result, FIELD(sequence), FIELD(phase), FIELD(n_prompt_done), FIELD(n_prompt), FIELD(tokens),
+               FIELD(accepted), FIELD(logprobs), FIELD(finish));
+    step_result.def_prop_ro("error",
+                            [](const StepResult & r) { return r.error ? exception_of(*r.error) : nb::none(); });
 }
 
 }  // namespace
@@ -517,28 +491,21 @@ void bind_engine(nb::module_ & m) {
         .def(
             "has_image", [](const E & e, Token token) { return (bool)e.get().images().find(token); }, nb::arg("token"))
         .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
-        .def("open_sequence",
-             [](const E & e) { return without_gil(e, [](Engine & it) { return it.open_sequence(); }); })
-        .def(
-            "close_sequence", [](const E & e, int id) { without_gil(e, [&](Engine & it) { it.close_sequence(id); }); },
-            nb::arg("sequence"))
+        .def("open_sequence", &released<&Engine::open_sequence>)
+        .def("close_sequence", &released<&Engine::close_sequence, int>, nb::arg("sequence"))
         .def("make_sampler", &make_sampler, nb::arg("params"))
         .def("begin", &begin, nb::arg("sequence"), nb::arg("prompt"), nb::arg("params"),
              nb::arg("sampler").none() = nb::none())
-        .def("step", &step, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
-        .def(
-            "end", [](const E & e, int id, int n_taken) { without_gil(e, [&](Engine & it) { it.end(id, n_taken); }); },
-            nb::arg("sequence"), nb::arg("n_taken") = -1)
+        .def("step", &released<&Engine::step, std::vector<int>, double>, nb::arg("sequences"), nb::arg("for_ms") = 0.0)
+        .def("end", &released<&Engine::end, int, int>, nb::arg("sequence"), nb::arg("n_taken") = -1)
         .def(
             "tokens", [](const E & e, int id) { return e.get().sequence(id).tokens; }, nb::arg("sequence"))
         .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
-        .def("park", &park, nb::arg("sequence"))
-        .def("unpark", &unpark, nb::arg("sequence"), nb::arg("parked"))
-        .def("score", &score, nb::arg("tokens"))
+        .def("park", &released<&Engine::park, int>, nb::arg("sequence"))
+        .def("unpark", &released<&Engine::unpark, int, ParkedSequence>, nb::arg("sequence"), nb::arg("parked"))
+        .def("score", &released<&Engine::score, Tokens>, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
-        .def(
-            "clear", [](const E & e, int id) { without_gil(e, [&](Engine & it) { it.clear(id); }); },
-            nb::arg("sequence"))
+        .def("clear", &released<&Engine::clear, int>, nb::arg("sequence"))
         .def(
             "planner_state",
             [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {

@@ -2,6 +2,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "bindings/fields.h"
 #include "bindings/gil.h"
 #include "gguf/draft_file.h"
 #include "target/file_checks.h"
@@ -11,38 +12,18 @@ namespace nb = nanobind;
 namespace eaglecpp {
 
 nb::dict draft_spec_dict(const DraftSpec & s) {
+    using T = DraftSpec;
     nb::dict d;
-    d["arch"] = s.arch;
-    d["name"] = s.name;
-    d["n_layer"] = s.n_layer;
-    d["n_ctx_train"] = s.n_ctx_train;
-    d["n_embd"] = s.n_embd;
-    d["n_embd_target"] = s.n_embd_target;
+    put_fields(d, s, FIELD(arch), FIELD(name), FIELD(n_layer), FIELD(n_ctx_train), FIELD(n_embd), FIELD(n_embd_target),
+               FIELD(n_vocab), FIELD(n_draft_vocab), FIELD(n_head), FIELD(n_head_kv), FIELD(head_dim), FIELD(n_ff),
+               FIELD(rms_eps), FIELD(logit_scale), FIELD(sliding_window), FIELD(target_layers), FIELD(n_layer_target),
+               FIELD(fuses_embedding), FIELD(mask_token), FIELD(norm_before_residual), FIELD(norm_before_fc),
+               FIELD(fc_norm), FIELD(norm_output), FIELD(head_norm), FIELD(has_embedding), FIELD(has_head));
     d["n_aux"] = s.n_aux();
-    d["n_vocab"] = s.n_vocab;
-    d["n_draft_vocab"] = s.n_draft_vocab;
-    d["n_head"] = s.n_head;
-    d["n_head_kv"] = s.n_head_kv;
-    d["head_dim"] = s.head_dim;
     d["kv_rank"] = s.latent.kv_rank;
-    d["n_ff"] = s.n_ff;
-    d["rms_eps"] = s.rms_eps;
-    d["logit_scale"] = s.logit_scale;
     d["rope_type"] = s.rope.neox ? "neox" : "norm";
     d["rope_freq_base"] = s.rope.freq_base;
-    d["sliding_window"] = s.sliding_window;
-    d["target_layers"] = s.target_layers;
-    d["n_layer_target"] = s.n_layer_target;
-    d["fuses_embedding"] = s.fuses_embedding;
     d["n_parallel"] = s.is_block() ? s.block.n_slots() : s.n_parallel;
-    d["mask_token"] = s.mask_token;
-    d["norm_before_residual"] = s.norm_before_residual;
-    d["norm_before_fc"] = s.norm_before_fc;
-    d["fc_norm"] = s.fc_norm;
-    d["norm_output"] = s.norm_output;
-    d["head_norm"] = s.head_norm;
-    d["has_embedding"] = s.has_embedding;
-    d["has_head"] = s.has_head;
     return d;
 }
 

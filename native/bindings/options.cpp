@@ -3,6 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings/bindings.h"
+#include "bindings/fields.h"
 #include "engine/options.h"
 
 namespace nb = nanobind;
@@ -12,77 +13,28 @@ namespace eaglecpp {
 void bind_options(nb::module_ & m) {
     {
         using T = EngineOptions;
-        nb::class_<T>(m, "EngineOptions")
-            .def(nb::init<>())
-            .def_rw("target_path", &T::path)
-            .def_rw("draft_path", &T::draft_path)
-            .def_rw("n_ctx", &T::n_ctx)
-            .def_rw("n_batch", &T::n_batch)
-            .def_rw("n_ubatch", &T::n_ubatch)
-            .def_rw("n_threads", &T::n_threads)
-            .def_rw("n_threads_batch", &T::n_threads_batch)
-            .def_rw("n_gpu_layers", &T::n_gpu_layers)
-            .def_rw("main_gpu", &T::main_gpu)
-            .def_rw("split_mode", &T::split_mode)
-            .def_rw("tensor_split", &T::tensor_split)
-            .def_rw("n_cpu_moe", &T::n_cpu_moe)
-            .def_rw("override_tensor", &T::override_tensor)
-            .def_rw("flash_attn", &T::flash_attn)
-            .def_rw("type_k", &T::type_k)
-            .def_rw("type_v", &T::type_v)
-            .def_rw("use_mmap", &T::use_mmap)
-            .def_rw("use_mlock", &T::use_mlock)
-            .def_rw("offload_kqv", &T::offload_kqv)
-            .def_rw("rope_freq_base", &T::rope_freq_base)
-            .def_rw("rope_freq_scale", &T::rope_freq_scale)
-            .def_rw("taps", &T::taps)
-            .def_rw("repack", &T::repack)
-            .def_rw("kernels", &T::kernels)
-            .def_rw("n_sequences", &T::n_sequences)
-            .def_rw("separate_caches", &T::separate_caches)
-            .def_rw("n_draft_max", &T::n_draft_max)
-            .def_rw("n_draft_more", &T::n_draft_more)
-            .def_rw("n_leaves_max", &T::n_leaves_max)
-            .def_rw("draft_device", &T::draft_device)
-            .def_rw("draft_type_kv", &T::draft_type_kv)
-            .def_rw("text_drafts", &T::text_drafts)
-            .def_rw("text_memory", &T::text_memory)
-            .def_rw("exact", &T::exact)
-            .def_rw("lora", &T::lora)
-            .def("cancel", [](T & options) { *options.is_cancelled = true; });
+        nb::class_<T> c(m, "EngineOptions");
+        c.def(nb::init<>()).def_rw("target_path", &T::path).def("cancel", [](T & options) {
+            *options.is_cancelled = true;
+        });
+        def_fields(c, FIELD(draft_path), FIELD(n_ctx), FIELD(n_batch), FIELD(n_ubatch), FIELD(n_threads),
+                   FIELD(n_threads_batch), FIELD(n_gpu_layers), FIELD(main_gpu), FIELD(split_mode), FIELD(tensor_split),
+                   FIELD(n_cpu_moe), FIELD(override_tensor), FIELD(flash_attn), FIELD(type_k), FIELD(type_v),
+                   FIELD(use_mmap), FIELD(use_mlock), FIELD(offload_kqv), FIELD(rope_freq_base), FIELD(rope_freq_scale),
+                   FIELD(taps), FIELD(repack), FIELD(kernels), FIELD(n_sequences), FIELD(separate_caches),
+                   FIELD(n_draft_max), FIELD(n_draft_more), FIELD(n_leaves_max), FIELD(draft_device),
+                   FIELD(draft_type_kv), FIELD(text_drafts), FIELD(text_memory), FIELD(exact), FIELD(lora));
     }
     {
         using T = SamplingParams;
-        nb::class_<T>(m, "SamplingParams")
-            .def(nb::init<>())
-            .def_rw("rng", &T::rng)
-            .def_rw("seed", &T::seed)
-            .def_rw("temperature", &T::temperature)
-            .def_rw("dynatemp_range", &T::dynatemp_range)
-            .def_rw("dynatemp_exponent", &T::dynatemp_exponent)
-            .def_rw("top_k", &T::top_k)
-            .def_rw("top_p", &T::top_p)
-            .def_rw("min_p", &T::min_p)
-            .def_rw("typical_p", &T::typical_p)
-            .def_rw("top_n_sigma", &T::top_n_sigma)
-            .def_rw("xtc_probability", &T::xtc_probability)
-            .def_rw("xtc_threshold", &T::xtc_threshold)
-            .def_rw("min_keep", &T::min_keep)
-            .def_rw("infill", &T::infill)
-            .def_rw("repeat_last_n", &T::repeat_last_n)
-            .def_rw("repeat_penalty", &T::repeat_penalty)
-            .def_rw("frequency_penalty", &T::frequency_penalty)
-            .def_rw("presence_penalty", &T::presence_penalty)
-            .def_rw("dry_multiplier", &T::dry_multiplier)
-            .def_rw("dry_base", &T::dry_base)
-            .def_rw("dry_allowed_length", &T::dry_allowed_length)
-            .def_rw("dry_penalty_last_n", &T::dry_penalty_last_n)
-            .def_rw("dry_sequence_breakers", &T::dry_sequence_breakers)
-            .def_rw("mirostat", &T::mirostat)
-            .def_rw("mirostat_tau", &T::mirostat_tau)
-            .def_rw("mirostat_eta", &T::mirostat_eta)
-            .def_rw("grammar", &T::grammar)
-            .def_rw("logit_bias", &T::logit_bias);
+        nb::class_<T> c(m, "SamplingParams");
+        c.def(nb::init<>());
+        def_fields(c, FIELD(rng), FIELD(seed), FIELD(temperature), FIELD(dynatemp_range), FIELD(dynatemp_exponent),
+                   FIELD(top_k), FIELD(top_p), FIELD(min_p), FIELD(typical_p), FIELD(top_n_sigma),
+                   FIELD(xtc_probability), FIELD(xtc_threshold), FIELD(min_keep), FIELD(infill), FIELD(repeat_last_n),
+                   FIELD(repeat_penalty), FIELD(frequency_penalty), FIELD(presence_penalty), FIELD(dry_multiplier),
+                   FIELD(dry_base), FIELD(dry_allowed_length), FIELD(dry_penalty_last_n), FIELD(dry_sequence_breakers),
+                   FIELD(mirostat), FIELD(mirostat_tau), FIELD(mirostat_eta), FIELD(grammar), FIELD(logit_bias));
     }
     nb::class_<Strategy>(m, "Strategy")
         .def(
@@ -97,17 +49,10 @@ void bind_options(nb::module_ & m) {
         .def_ro("nodes", &Strategy::nodes);
     {
         using T = GenerateParams;
-        nb::class_<T>(m, "GenerateParams")
-            .def(nb::init<>())
-            .def_rw("sampling", &T::sampling)
-            .def_rw("strategy", &T::strategy)
-            .def_rw("max_tokens", &T::max_tokens)
-            .def_rw("n_probs", &T::n_probs)
-            .def_rw("ignore_eos", &T::ignore_eos)
-            .def_rw("cache_prompt", &T::cache_prompt)
-            .def_rw("exact", &T::exact)
-            .def_rw("log_plan", &T::log_plan)
-            .def_rw("synth_rates", &T::synth_rates);
+        nb::class_<T> c(m, "GenerateParams");
+        c.def(nb::init<>());
+        def_fields(c, FIELD(sampling), FIELD(strategy), FIELD(max_tokens), FIELD(n_probs), FIELD(ignore_eos),
+                   FIELD(cache_prompt), FIELD(exact), FIELD(log_plan), FIELD(synth_rates));
     }
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "bindings/bindings.h"
+#include "bindings/fields.h"
 #include "bindings/gil.h"
 #include "ggml_hook/hook.h"
 #include "gguf/keys.h"
@@ -38,12 +39,9 @@ static nb::dict system_info() {
         found = list_devices();
     }
     for (const DeviceInfo & info : found) {
+        using T = DeviceInfo;
         nb::dict d;
-        d["name"] = info.name;
-        d["description"] = info.description;
-        d["kind"] = info.kind;
-        d["memory_total"] = info.memory_total;
-        d["memory_free"] = info.memory_free;
+        put_fields(d, info, FIELD(name), FIELD(description), FIELD(kind), FIELD(memory_total), FIELD(memory_free));
         devices.append(d);
     }
     const AmxState amx = probe_amx();

@@ -9,82 +9,54 @@
 namespace eaglecpp::sim {
 
 // clang-format off
-Machine machine(int number) {
-    switch (number) {
-        case 1:
-            return {"RTX 3090 Q4_0", {{1, 6.4}, {2, 7.17}, {3, 7.68}, {4, 8.51}, {5, 9.79}, {6, 11.07}, {7, 12.48},
-                                      {8, 13.7}, {16, 13.82}, {32, 19.84}}};
-        case 2:
-            return {"CPU Q4_0", {{1, 97}, {2, 103}, {3, 107}, {4, 112}, {5, 149}, {6, 165}, {7, 171}, {8, 151},
-                                 {9, 191}, {12, 201}, {16, 252}, {24, 354}, {32, 453}}};
-        case 3:
-            return {"CPU Q8_0", {{1, 107}, {2, 117}, {3, 114}, {4, 127}, {5, 168}, {6, 175}, {7, 194}, {8, 161},
-                                 {9, 217}, {12, 216}, {16, 259}, {24, 352}, {32, 432}}};
-        case 4:
-            return {"Metal", {{1, 20}, {2, 30}, {3, 40}, {4, 49}, {8, 86}, {16, 100}, {32, 120}}};
-        case 5:
-            return {"M4 Pro", {{1, 20}, {2, 36.2}, {3, 52.4}}};
-        case 6:
-            return {"A100 34B Q8_0", {{1, 25}, {2, 26.75}, {3, 28}, {4, 32}, {5, 32}, {6, 38.5}, {7, 40.25}, {8, 43},
-                                      {9, 97}, {10, 97.25}, {11, 97.75}, {64, 110}}};
-        case 7:
-            return {"flat", {{1, 10}, {2, 10.2}, {3, 10.3}, {4, 10.4}, {16, 11.2}, {64, 15}}};
-        case 8:
-            return {"MoE GLM4.5-Air", {{1, 15}, {2, 45.75}, {3, 52.5}, {4, 58.35}, {5, 63.75}, {6, 69}, {7, 72.75},
-                                       {8, 76.65}}};
-        case 9:
-            return {"moderate slope", {{1, 20}, {2, 24.8}, {3, 27.6}, {4, 32.6}, {5, 37.4}, {6, 42.2}, {7, 44},
-                                       {8, 45}, {16, 52}, {32, 68}}};
-        case 10:
-            return {"NUMA 671B", {{1, 100}, {2, 121}, {3, 142}, {4, 166}, {5, 189}, {6, 217}, {7, 237}, {8, 265}}};
-        case 11:
-            return {"Qwen3-235B", {{1, 50}, {2, 65}, {3, 70.5}, {4, 72.5}, {5, 78}, {6, 83.5}, {7, 88}, {8, 94}}};
-        case 12: {
-            Machine m{"phone", {{1, 409}, {2, 518}}};
-            m.level = 0.1;
-            return m;
-        }
-        case 13: {
-            Machine m = machine(1);
-            m.name = "RTX 3090, slow drafter";
-            m.level = 0.35;
-            m.per_commit = 0.01;
-            return m;
-        }
-        case 14: {
-            Machine m = machine(1);
-            m.name = "RTX 3090, hybrid target";
-            m.n_leaves = 1;
-            return m;
-        }
-        case 15: {
-            Machine m{"deep CPU", {{1, 10.7}, {2, 12.8}, {3, 15.1}, {4, 17.7}, {5, 23.5}, {6, 26}, {8, 33}, {16, 60}}};
-            m.level = 0.012;
-            m.host = 0.005;
-            return m;
-        }
-        case 16: {
-            // 128 experts of which a token takes 8, in host memory, four fifths of a plain step: rows that choose their
-            // experts without regard to each other read nearly as many times as many
-            Machine m{"experts on the CPU", {}};
-            for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
-                const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
-                m.curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
-            }
-            return m;
-        }
-        case 17: {
-            // as published for a mixture whose neighbouring tokens share experts, the rest of it as above
-            Machine m = machine(11);
-            m.name = "shared experts on the CPU";
-            m.level = 0.02;  // the drafter stays on the GPU
-            return m;
-        }
-        default:
-            fail(ErrorKind::value, "no machine %d", number);
+static std::vector<Machine> machines() {
+    std::vector<Machine> all = {
+        {"RTX 3090 Q4_0", {{1, 6.4}, {2, 7.17}, {3, 7.68}, {4, 8.51}, {5, 9.79}, {6, 11.07}, {7, 12.48}, {8, 13.7},
+                           {16, 13.82}, {32, 19.84}}},
+        {"CPU Q4_0", {{1, 97}, {2, 103}, {3, 107}, {4, 112}, {5, 149}, {6, 165}, {7, 171}, {8, 151}, {9, 191},
+                      {12, 201}, {16, 252}, {24, 354}, {32, 453}}},
+        {"CPU Q8_0", {{1, 107}, {2, 117}, {3, 114}, {4, 127}, {5, 168}, {6, 175}, {7, 194}, {8, 161}, {9, 217},
+                      {12, 216}, {16, 259}, {24, 352}, {32, 432}}},
+        {"Metal", {{1, 20}, {2, 30}, {3, 40}, {4, 49}, {8, 86}, {16, 100}, {32, 120}}},
+        {"M4 Pro", {{1, 20}, {2, 36.2}, {3, 52.4}}},
+        {"A100 34B Q8_0", {{1, 25}, {2, 26.75}, {3, 28}, {4, 32}, {5, 32}, {6, 38.5}, {7, 40.25}, {8, 43}, {9, 97},
+                           {10, 97.25}, {11, 97.75}, {64, 110}}},
+        {"flat", {{1, 10}, {2, 10.2}, {3, 10.3}, {4, 10.4}, {16, 11.2}, {64, 15}}},
+        {"MoE GLM4.5-Air", {{1, 15}, {2, 45.75}, {3, 52.5}, {4, 58.35}, {5, 63.75}, {6, 69}, {7, 72.75}, {8, 76.65}}},
+        {"moderate slope", {{1, 20}, {2, 24.8}, {3, 27.6}, {4, 32.6}, {5, 37.4}, {6, 42.2}, {7, 44}, {8, 45},
+                            {16, 52}, {32, 68}}},
+        {"NUMA 671B", {{1, 100}, {2, 121}, {3, 142}, {4, 166}, {5, 189}, {6, 217}, {7, 237}, {8, 265}}},
+        {"Qwen3-235B", {{1, 50}, {2, 65}, {3, 70.5}, {4, 72.5}, {5, 78}, {6, 83.5}, {7, 88}, {8, 94}}},
+        {"phone", {{1, 409}, {2, 518}}},
+        {"RTX 3090, slow drafter", {}},
+        {"RTX 3090, hybrid target", {}},
+        {"deep CPU", {{1, 10.7}, {2, 12.8}, {3, 15.1}, {4, 17.7}, {5, 23.5}, {6, 26}, {8, 33}, {16, 60}}},
+        {"experts on the CPU", {}},
+        {"shared experts on the CPU", {}},
+    };
+    const auto number = [&](int n) -> Machine & { return all[n - 1]; };
+    number(12).level = 0.1;
+    number(13).curve = number(14).curve = number(1).curve;
+    number(13).level = 0.35, number(13).per_commit = 0.01;
+    number(14).n_leaves = 1;
+    number(15).level = 0.012, number(15).host = 0.005;
+    // 128 experts of which a token takes 8, in host memory, four fifths of a plain step: rows that choose their
+    // experts without regard to each other read nearly as many times as many
+    for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64}) {
+        const double n_experts = 128.0 * (1.0 - std::pow(1.0 - 8.0 / 128.0, n));
+        number(16).curve.emplace_back(n, 8.0 + 32.0 * n_experts / 8.0);
     }
+    // as published for a mixture whose neighbouring tokens share experts; the drafter stays on the GPU
+    number(17).curve = number(11).curve;
+    number(17).level = 0.02;
+    return all;
 }
 // clang-format on
+
+Machine machine(int number) {
+    static const std::vector<Machine> all = machines();
+    return all.at(number - 1);
+}
 
 namespace {
 const Style code{2.2, 2.2, 0.8, 0.08}, prose{1.3, 2.0, -0.2, 0.15}, weak{0.8, 1.8, -1.2, 0.25};
@@ -104,65 +76,49 @@ Style published_eagle3() {
     }
     return s;
 }
+std::vector<Text> texts() {
+    const auto in_turn = [](int n) { return [n](int pos) { return pos / n % 2 ? hostile : code; }; };
+    const auto changes = [](Style from, Style to) { return [=](int pos) { return pos < 2000 ? from : to; }; };
+    const auto decay = [](int pos) {
+        Style s = code;
+        s.shift -= 0.6 * (pos / 64) * 64 / 1000.0;
+        return s;
+    };
+    const auto mixed = [](int pos) {
+        const uint64_t kind = hash(11, pos / 32) % 3;
+        return kind == 0 ? code : kind == 1 ? prose : hostile;
+    };
+    const Style hot{0.6, 1.5, -0.9, 0.1, 0.9};
+    Style uninformative = prose;
+    uninformative.noise = 2.0;
+    std::vector<Text> all = {
+        always("code", code),
+        always("prose", prose),
+        always("weak", weak),
+        always("hostile", hostile),
+        always("over-confident", confident),
+        {"alternating 256", in_turn(256)},
+        {"alternating 64", in_turn(64)},
+        {"hostile, then code", changes(hostile, code)},
+        {"code, then hostile", changes(code, hostile)},
+        {"decay", decay},
+        always("uninformative q", uninformative),
+        always("published EAGLE-3", published_eagle3()),
+        always("adversary", hostile),
+        {"greedy and hot", [hot](int pos) { return pos / 128 % 2 ? hot : prose; }, 128,
+         [](int request) { return request % 2 ? RequestKind::hot : RequestKind::greedy; }},
+        {"requests of 32", mixed, 32},
+        {"code in answers of 64", [](int) { return code; }, 64},
+        {"well-trained drafter, answers of 64", [](int) { return Style{1.3, 2.0, 2.0, 0.1, 0.7}; }, 64},
+    };
+    all[12].is_adversary = true;
+    return all;
+}
 }  // namespace
 
 Text text(int number) {
-    switch (number) {
-        case 1:
-            return always("code", code);
-        case 2:
-            return always("prose", prose);
-        case 3:
-            return always("weak", weak);
-        case 4:
-            return always("hostile", hostile);
-        case 5:
-            return always("over-confident", confident);
-        case 6:
-            return {"alternating 256", [](int pos) { return pos / 256 % 2 ? hostile : code; }};
-        case 7:
-            return {"alternating 64", [](int pos) { return pos / 64 % 2 ? hostile : code; }};
-        case 8:
-            return {"hostile, then code", [](int pos) { return pos < 2000 ? hostile : code; }};
-        case 9:
-            return {"code, then hostile", [](int pos) { return pos < 2000 ? code : hostile; }};
-        case 10:
-            return {"decay", [](int pos) {
-                        Style s = code;
-                        s.shift -= 0.6 * (pos / 64) * 64 / 1000.0;
-                        return s;
-                    }};
-        case 11: {
-            Style s = prose;
-            s.noise = 2.0;
-            return always("uninformative q", s);
-        }
-        case 12:
-            return always("published EAGLE-3", published_eagle3());
-        case 13: {
-            Text t = always("adversary", hostile);
-            t.is_adversary = true;
-            return t;
-        }
-        case 14: {
-            const Style hot{0.6, 1.5, -0.9, 0.1, 0.9};
-            return {"greedy and hot", [hot](int pos) { return pos / 128 % 2 ? hot : prose; }, 128,
-                    [](int request) { return request % 2 ? RequestKind::hot : RequestKind::greedy; }};
-        }
-        case 15:
-            return {"requests of 32",
-                    [](int pos) {
-                        const uint64_t kind = hash(11, pos / 32) % 3;
-                        return kind == 0 ? code : kind == 1 ? prose : hostile;
-                    },
-                    32};
-        case 16:
-            return {"code in answers of 64", [](int) { return code; }, 64};
-        case 17:
-            return {"well-trained drafter, answers of 64", [](int) { return Style{1.3, 2.0, 2.0, 0.1, 0.7}; }, 64};
-        default:
-            fail(ErrorKind::value, "no text %d", number);
-    }
+    static const std::vector<Text> all = texts();
+    return all.at(number - 1);
 }
 
 // --- cells ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// The fields of a struct T under their own names: def_fields(c, FIELD(a), FIELD(b)) as attributes of a class,
+// put_fields(d, value, FIELD(a), FIELD(b)) as entries of a dict.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#define FIELD(name) #name, &T::name
+
+namespace eaglecpp {
+
+template <class Class, class Member, class... More>
+void def_fields(Class & c, const char * name, Member member, More... more) {
+    c.def_rw(name, member);
+    if constexpr (sizeof...(more) > 0) def_fields(c, more...);
+}
+
+template <class T, class Member, class... More>
+void put_fields(nanobind::dict & d, const T & value, const char * name, Member member, More... more) {
+    d[name] = value.*member;
+    if constexpr (sizeof...(more) > 0) put_fields(d, value, more...);
+}
+
+}  // namespace eaglecpp
