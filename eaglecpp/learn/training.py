@@ -31,14 +31,14 @@ from eaglecpp.train.capture.identity import quantisation
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
-from eaglecpp.train.fit.evaluate import evaluate
+from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
 from eaglecpp.train.run import Silent, train
-from eaglecpp.train.samples import Samples, TrainText
+from eaglecpp.train.samples import TrainText
 
 __all__ = ["Compared", "Learnt", "learn"]
 
@@ -248,17 +248,18 @@ def _compare(
     listener: Listener,
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
-    device, plans = torch.device("cpu"), [_plan(options, one, corpus, listener) for one in drafters]
-    models = [plan.model(compute_type(device, options.dtype)) for plan in plans]
+    plans = [_plan(options, one, corpus, listener) for one in drafters]
+    dtype = compute_type(torch.device("cpu"), options.dtype)
+    methods = [TrainingTimeTest(plan.model(dtype), plan.vocab.draft_ids) for plan in plans]
     model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
     source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
     sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds
     try:
         for index, row in enumerate(sums):
-            one = Samples([source.sample(index)])
-            for plan, model, pair in zip(plans, models, row, strict=True):
-                found = evaluate(model, one, [0], plan.vocab.draft_ids, _DEPTH, one.lengths[0])
-                pair[:] = found.length * found.n_rounds, found.n_rounds
+            sample = source.sample(index)
+            for method, pair in zip(methods, row, strict=True):
+                accepted, reached = method.rounds([sample], _DEPTH)
+                pair[:] = reached[0] + accepted.sum(), reached[0]
             listener.on_work("comparing", index + 1, len(texts))
     finally:
         source.close()

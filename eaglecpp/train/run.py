@@ -27,7 +27,7 @@ from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.fit.distributed import Ranks, joined
-from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
@@ -183,10 +183,9 @@ class _Run:
             f"training-time test, lr {lr:.2g}, {n_train} conversations, {len(everything) - n_train} held out"
         )
         return Trainer(
-            model,
+            TrainingTimeTest(model, plan.vocab.draft_ids, hyper.n_steps, hyper.later_every),
             source,
             (everything[:n_train], everything[n_train:]),
-            plan.vocab.draft_ids,
             options.out / "state",
             Budget(epochs=_EPOCHS) if budget == Budget() else budget,
             hyper,

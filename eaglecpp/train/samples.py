@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["FeatureSource", "Sample", "Samples", "TrainText"]
+__all__ = ["FeatureSource", "Sample", "TrainText"]
 
 
 @dataclass(frozen=True)
@@ -62,14 +62,3 @@ class FeatureSource(Protocol):
     def sample(self, index: int) -> Sample:
         """One sample. Raises EagleError when the target cannot give it."""
         ...
-
-
-class Samples:
-    """A `FeatureSource` of samples that are there already."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self.samples = samples
-        self.lengths = [len(one.tokens) for one in samples]
-
-    def sample(self, index: int) -> Sample:
-        return self.samples[index]

@@ -16,7 +16,7 @@ if __name__ == "__main__":
 
 from eaglecpp.convert import parse_type
 from eaglecpp.train.fit.distributed import joined
-from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.stored import StoredWeights
@@ -53,10 +53,9 @@ def run(out: Path, qat: str = "") -> None:
     listener = Listener()
     with joined(torch.device("cpu")) as ranks:
         trainer = Trainer(
-            model,
+            TrainingTimeTest(model, draft_ids(), n_steps=3),
             Samples(samples),
             (range(6), range(6, 8)),
-            draft_ids(),
             out / "state",
             Budget(steps=5),
             Hyper(n_steps=3, lr=1e-2, batch_tokens=40),

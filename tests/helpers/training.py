@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from eaglecpp.convert import DraftSpec, RopeSpec
-from eaglecpp.train.samples import Sample, Samples
+from eaglecpp.train.samples import Sample
 
 N_VOCAB = 40
 SPEC = DraftSpec(
@@ -70,6 +70,17 @@ def make_sample(n_tokens: int, seed: int, turns: Sequence[int] | None = None, n_
         ids,
         np.log(p).astype(np.float32),
     )
+
+
+class Samples:
+    """A `FeatureSource` of samples that are there already."""
+
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self.samples = samples
+        self.lengths = [len(one.tokens) for one in samples]
+
+    def sample(self, index: int) -> Sample:
+        return self.samples[index]
 
 
 def make_source(n_samples: int, seed: int = 1) -> Samples:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.train.fit.attention import Layout
+from eaglecpp.train.fit.attention import Layout, takes_mask
 from eaglecpp.train.fit.loss import counted_rows
 from eaglecpp.train.samples import Sample
 
@@ -127,12 +127,15 @@ def make_batch(
     """Joins samples.
 
     draft_ids: i64 [n_vocab], the draft id of each token, -1 outside. every: run only the rows that have loss,
-    and in the steps after the first one in so many of them, beginning with number `offset`; None = run all.
-    Then rows that mean nothing are added up to round numbers: products of sizes that come again are prepared
-    once, and memory of sizes that come again is found at once.
+    and in the steps after the first one in so many of them, beginning with number `offset`; None = run all,
+    and so is 1 where attention to chosen rows is slow. Then rows that mean nothing are added up to round
+    numbers: products of sizes that come again are prepared once, and memory of sizes that come again is found
+    at once.
 
     Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
     """
+    if every == 1 and not takes_mask(device):
+        every = None
     n_idle = 0 if every is None else -sum(len(sample.tokens) for sample in samples) % _ROUND
     if n_idle:
         samples = [*samples, _idle(samples[0], n_idle)]

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eaglecpp.train.fit.attention import takes_mask
 from eaglecpp.train.fit.batch import Batch, make_batch, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.samples import FeatureSource
+from eaglecpp.train.samples import FeatureSource, Sample
 
-__all__ = ["Acceptance", "evaluate"]
+__all__ = ["Acceptance", "Method", "TrainingTimeTest", "evaluate"]
 
 
 @dataclass(frozen=True)
@@ -39,26 +39,63 @@ class Acceptance:
     n_rounds: int
 
 
+class Method(Protocol):
+    """A drafter and how it learns: what loop and evaluation ask, whatever its form."""
+
+    @property
+    def model(self) -> DraftModel:
+        """Its forward takes a batch and gives `Sums`."""
+        ...
+
+    def batch(self, samples: Sequence[Sample], step: int) -> Batch:
+        """What a step of the run learns from."""
+        ...
+
+    def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
+        """The samples' answers walked through in rounds of `depth` drafts: how many drafts of each depth were
+        accepted, and how many were reached, [2, depth].
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class TrainingTimeTest:
+    """EAGLE's `Method`: chains of `n_steps` from the rows of a text. later_every: the steps after the first
+    run one row in so many; draft_ids: i64 [n_vocab], the draft id of each token, -1 outside.
+    """
+
+    model: DraftModel
+    draft_ids: NDArray[np.int64]
+    n_steps: int = 1
+    later_every: int = 1
+
+    def batch(self, samples: Sequence[Sample], step: int) -> Batch:
+        """Other rows of the later steps in each step of the run."""
+        device = self.model.fc.device
+        return make_batch(samples, self.draft_ids, self.n_steps, device, self.later_every, step)
+
+    def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
+        """By the drafter's best tokens and the target's."""
+        batch = make_batch(samples, self.draft_ids, depth, self.model.fc.device, every=1)
+        return _walk(batch, self.model.drafts(batch))
+
+
 def evaluate(
-    model: DraftModel,
+    method: Method,
     source: FeatureSource,
     indices: Sequence[int],
-    draft_ids: NDArray[np.int64],
     depth: int,
     n_tokens: int,
     ranks: Ranks | None = None,
 ) -> Acceptance:
-    """Runs chains of `depth` drafts over some samples, shared among all processes.
+    """Runs rounds of `depth` drafts over some samples, shared among all processes.
 
     n_tokens: most tokens of a micro-batch. The result is the same in every process.
     """
     ranks = ranks or Ranks()
-    device = model.fc.device
-    every = 1 if takes_mask(device) else None
-    sums = torch.zeros(2, depth, device=device)  # accepted, reached
+    sums = torch.zeros(2, depth, device=method.model.fc.device)  # accepted, reached
     for micro in micro_batches(indices, source.lengths, n_tokens, ranks.rank, ranks.n):
-        batch = make_batch([source.sample(i) for i in micro], draft_ids, depth, device, every)
-        sums += torch.from_numpy(_walk(batch, model.drafts(batch))).to(sums)
+        sums += torch.from_numpy(method.rounds([source.sample(i) for i in micro], depth)).to(sums)
     accepted, reached = ranks.sum(sums).cpu()
     n_rounds = int(reached[0])
     rates = (accepted / reached.clamp(min=1)).tolist()

@@ -19,13 +19,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from eaglecpp.train.fit.attention import takes_mask
-from eaglecpp.train.fit.batch import epoch_steps, make_batch, micro_batches
+from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
-from eaglecpp.train.fit.evaluate import Acceptance, evaluate
-from eaglecpp.train.fit.model import DraftModel, Sums
+from eaglecpp.train.fit.evaluate import Acceptance, Method, evaluate
+from eaglecpp.train.fit.model import Sums
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
 from eaglecpp.train.fit.state import check_same_run, load_state, save_state
 from eaglecpp.train.fit.stored import StoredWeights
@@ -174,10 +172,9 @@ class Trainer:
 
     def __init__(
         self,
-        model: DraftModel,
+        method: Method,
         source: FeatureSource,
         parts: tuple[Sequence[int], Sequence[int]],
-        draft_ids: NDArray[np.int64],
         folder: Path,
         budget: Budget,
         hyper: Hyper,
@@ -188,20 +185,18 @@ class Trainer:
         ranks: Ranks | None = None,
         stored: StoredWeights | None = None,
     ) -> None:
-        """parts: sample indices to train on and to evaluate on; draft_ids: i64 [n_vocab], -1 outside;
-        facts: whatever else makes this run this run, plain values; stored: compute with these weights.
+        """parts: sample indices to train on and to evaluate on; facts: whatever else makes this run this
+        run, plain values; stored: compute with these weights.
         """
-        self.model, self.draft_ids = model, draft_ids
+        self.method, self.model = method, method.model
         self.train, self.held_out = list(parts[0]), list(parts[1])
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
         self.ranks = ranks or Ranks()
-        self.device = model.fc.device
-        chosen = hyper.later_every > 1 or takes_mask(self.device)
-        self._every = hyper.later_every if chosen else None
+        self.device = self.model.fc.device
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"
-        self.optimizer = Optimizer(model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
-        self.wrapped = self.ranks.wrap(model)
+        self.optimizer = Optimizer(self.model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
+        self.wrapped = self.ranks.wrap(self.model)
         self.progress = Progress()
         self._computing = contextlib.nullcontext if stored is None else stored.lent
         self._lengths = source.lengths
@@ -290,7 +285,7 @@ class Trainer:
     def _acceptance(self, indices: Sequence[int], ranks: Ranks | None = None) -> Acceptance:
         depth, n_most = self.limits.depth, self.limits.micro_tokens
         with self._computing():
-            return evaluate(self.model, self.source, indices, self.draft_ids, depth, n_most, ranks)
+            return evaluate(self.method, self.source, indices, depth, n_most, ranks)
 
     def _trained(self) -> list[int]:
         """The samples that steps have seen, in an order that has nothing to do with that of the data."""
@@ -316,7 +311,7 @@ class Trainer:
         p.tokens, p.epoch_tokens = p.tokens + n_tokens, p.epoch_tokens + n_tokens
         p.seconds = time.monotonic() - self._began
         loss /= max(weight, 1e-9)
-        n = hyper.n_steps
+        n = len(sums.hits)
         rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
         p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
         share = self.share()  # every process takes part in this
@@ -325,14 +320,13 @@ class Trainer:
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
         """Forward and backward over this process's share, a micro-batch at a time."""
-        n = self.hyper.n_steps
         micros = micro_batches(
             indices, self._lengths, self.limits.micro_tokens, self.ranks.rank, self.ranks.n
         )
         total: Sums | None = None
         for i, micro in enumerate(micros or [[indices[0]]]):
             samples = [self.source.sample(k) for k in micro]
-            batch = make_batch(samples, self.draft_ids, n, self.device, self._every, self.progress.step)
+            batch = self.method.batch(samples, self.progress.step)
             if not micros:  # every process must take part in the reduction
                 batch = batch.without_loss()
             last = i == len(micros) - 1 or not micros

@@ -26,17 +26,16 @@ in it, what is left to chance has little mass.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["LOSSES", "Loss", "counted_rows", "head_loss", "step_weights"]
+__all__ = ["Loss", "counted_rows", "head_loss", "step_weights"]
 
 Loss = Literal["cross-entropy", "lk"]
-LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 _BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eaglecpp.train.fit.batch import Batch
-from eaglecpp.train.fit.evaluate import evaluate
+from eaglecpp.train.fit.evaluate import TrainingTimeTest, evaluate
 from eaglecpp.train.fit.model import DraftModel
 from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
@@ -32,7 +32,7 @@ def test_a_round_starts_behind_what_the_one_before_accepted() -> None:
     # a chain of three, the last for one of two
     model.script = {0: 1, 1: 3, 2: 0, 3: 3, 4: 3, 5: 0, 6: 0, 7: 1}
     source = Samples([make_sample(10, seed=1)])
-    found = evaluate(model, source, [0], draft_ids(), depth=3, n_tokens=64)
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=3, n_tokens=64)
     # rounds start at 0 (one accepted), 2 (none), 3 (all three), and 7, where only one draft is possible
     assert found.n_rounds == 4
     assert found.rates == pytest.approx((3 / 4, 1 / 2, 1 / 1))
@@ -46,7 +46,7 @@ def test_each_answer_is_walked_through_on_its_own() -> None:
     script = {1: 2, 2: 0, 3: 0, 7: 0, 8: 0, 9: 1}
     model.script = {row + 12 * b: n for b in (0, 1) for row, n in script.items()}
     source = Samples([make_sample(12, seed=seed, turns=turns) for seed in (1, 2)])
-    found = evaluate(model, source, [0, 1], draft_ids(), depth=2, n_tokens=64)
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0, 1], depth=2, n_tokens=64)
     assert found.n_rounds == 2 * 4  # at 1, 7, 8, 9: the first leaves nothing of its answer
     assert found.length == pytest.approx(1 + 3 / 4)
 
@@ -54,5 +54,5 @@ def test_each_answer_is_walked_through_on_its_own() -> None:
 def test_nothing_counted_gives_a_length_of_one() -> None:
     model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     silent = Samples([make_sample(9, seed=1, turns=np.zeros(9, int).tolist())])
-    found = evaluate(model, silent, [0], draft_ids(), depth=2, n_tokens=64)
+    found = evaluate(TrainingTimeTest(model, draft_ids()), silent, [0], depth=2, n_tokens=64)
     assert (found.length, found.rates, found.n_rounds) == (1.0, (0.0, 0.0), 0)

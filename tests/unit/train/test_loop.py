@@ -15,7 +15,7 @@ import torch
 
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
-from eaglecpp.train.fit.evaluate import Acceptance
+from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, StepReport, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
@@ -55,9 +55,8 @@ def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: An
     }
     options |= changes
     parts, hyper, limits = options.pop("parts"), options.pop("hyper"), options.pop("limits")
-    return Trainer(
-        model, make_source(12), parts, draft_ids(), folder, budget, hyper, limits, recorder, **options
-    )
+    method = TrainingTimeTest(model, draft_ids(), hyper.n_steps, hyper.later_every)
+    return Trainer(method, make_source(12), parts, folder, budget, hyper, limits, recorder, **options)
 
 
 def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path) -> None:
@@ -238,8 +237,8 @@ def test_the_last_weights_are_kept_unless_others_were_clearly_better_and_patienc
 ) -> None:
     found: list[torch.Tensor] = []
 
-    def fake(model: DraftModel, *_: object) -> Acceptance:
-        found.append(model.fc.detach().clone())
+    def fake(method: TrainingTimeTest, *_: object) -> Acceptance:
+        found.append(method.model.fc.detach().clone())
         return Acceptance((0.5,), lengths[len(found) - 1], 7)
 
     monkeypatch.setattr("eaglecpp.train.fit.loop.evaluate", fake)

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import numpy as np
 import pytest
 import torch
 
 from eaglecpp.train.fit import loss as loss_module
-from eaglecpp.train.fit.loss import LOSSES, counted_rows, head_loss
+from eaglecpp.train.fit.loss import Loss, counted_rows, head_loss
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
@@ -25,11 +27,9 @@ def test_short_conversations_have_no_rows_where_no_token_follows(n_tokens: int) 
     assert [len(r) for r in rows] == [max(n_tokens - 2 - k, 0) for k in range(4)]
 
 
-@pytest.mark.parametrize("kind", LOSSES)
+@pytest.mark.parametrize("kind", get_args(Loss))
 @pytest.mark.parametrize("block", [1 << 24, 7 * 4 * 50])
-def test_loss_and_gradients_are_autograds(
-    block: int, kind: loss_module.Loss, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loss_module, "_BLOCK_BYTES", block)
     rng = torch.Generator().manual_seed(2)
     states = torch.randn(33, 16, generator=rng).requires_grad_()
@@ -66,8 +66,8 @@ def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> Non
     assert float(half) == pytest.approx(float(full) / 2)
 
 
-@pytest.mark.parametrize("kind", LOSSES)
-def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: loss_module.Loss) -> None:
+@pytest.mark.parametrize("kind", get_args(Loss))
+def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) -> None:
     rng = torch.Generator().manual_seed(3)
     states = torch.randn(40, 16, generator=rng).requires_grad_()
     head = (torch.randn(600, 16, generator=rng) * 0.2).requires_grad_()

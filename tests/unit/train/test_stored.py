@@ -15,6 +15,7 @@ import torch
 from eaglecpp.convert import DraftSpec, open_drafter, parse_type, read_gguf
 from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Trainer
 from eaglecpp.train.fit.model import DraftModel
@@ -93,7 +94,16 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     trained = make_model()
     stored = StoredWeights(trained, parse_type(COARSE))
     parts, limits = (range(4), range(0)), Limits(micro_tokens=1000)
-    made = trained, source, parts, draft_ids(), tmp_path, Budget(steps=1), hyper, limits, Listener()
+    made = (
+        TrainingTimeTest(trained, draft_ids(), 2),
+        source,
+        parts,
+        tmp_path,
+        Budget(steps=1),
+        hyper,
+        limits,
+        Listener(),
+    )
     Trainer(*made, stored=stored).run()
     same = [
         torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), trained.parameters(), strict=True)
@@ -115,7 +125,16 @@ def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
 
     monkeypatch.setattr(model, "drafts", watched)
     hyper, parts = Hyper(n_steps=2, lr=0.01, batch_tokens=60), (range(3), range(3, 4))
-    made = model, source, parts, draft_ids(), tmp_path, Budget(steps=2), hyper, Limits(), Listener()
+    made = (
+        TrainingTimeTest(model, draft_ids(), 2),
+        source,
+        parts,
+        tmp_path,
+        Budget(steps=2),
+        hyper,
+        Limits(),
+        Listener(),
+    )
     trainer = Trainer(*made, stored=stored)
     trainer.run()
     exact = model.fc.detach().clone()
