@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import zipfile
 from importlib import metadata
@@ -29,17 +28,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import cuda_build
 from common import arguments
+from packages import ROOT, run
 from packaging.requirements import Requirement
 
 from helpers import backends
 
-ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
-
-
-def run(*command: str | Path, **environment: str) -> None:
-    print("+", *command, flush=True)
-    subprocess.run([str(c) for c in command], check=True, env=os.environ | environment)
 
 
 def build_here(folder: Path, architecture: str, python: str) -> None:

@@ -52,7 +52,7 @@ def make_index(folder: Path) -> None:
     """A package index with llama-cpp-python alone."""
     page = folder / "llama-cpp-python"
     page.mkdir(parents=True)
-    wheel = installed_wheel("llama_cpp_python", page)
+    wheel = installed_wheel("llama-cpp-python", page, kept={"include", "llama_cpp"})
     (page / "index.html").write_text(f'<a href="{wheel.name}">{wheel.name}</a>\n')
 
 

@@ -22,15 +22,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from packages import PAIR, ROOT, run
+
 from helpers import backends
-
-ROOT = Path(__file__).resolve().parents[1]
-PAIR = ROOT / "examples" / "demo_model" / "pair"
-
-
-def run(*command: str | Path, **environment: str) -> None:
-    print("+", *command, flush=True)
-    subprocess.run([str(c) for c in command], check=True, env=os.environ | environment)
 
 
 def paths(*folders: Path | None) -> str:
