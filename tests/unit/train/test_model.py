@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.batch import Batch, make_batch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.samples import Sample
 from helpers.chains import chain_logits, random_model, reference
@@ -16,6 +16,15 @@ from helpers.training import KINDS, N_VOCAB, draft_ids, make_sample
 
 N_STEPS = 4
 CPU = torch.device("cpu")
+
+
+def outcome(model: DraftModel, *batches: Batch) -> list[torch.Tensor]:
+    """Sums of loss and weight of some batches, and the gradients of all weights."""
+    model.zero_grad()
+    sums = [model(batch) for batch in batches]
+    loss, weight = (torch.stack([one[i] for one in sums]).sum() for i in (0, 1))
+    loss.backward()
+    return [loss, weight, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -73,14 +82,10 @@ def test_samples_of_a_batch_change_nothing_for_each_other() -> None:
     model = random_model(KINDS["eagle31"])
     short, long = make_sample(10, 1), make_sample(21, 2)
 
-    def losses(*batches: list[Sample]) -> list[torch.Tensor]:
-        model.zero_grad()
-        total = sum(model(make_batch(b, draft_ids(), 3, CPU)).loss for b in batches)
-        assert isinstance(total, torch.Tensor)
-        total.backward()
-        return [total, *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+    def made(*several: list[Sample]) -> list[torch.Tensor]:
+        return outcome(model, *(make_batch(samples, draft_ids(), 3, CPU) for samples in several))
 
-    for found, expected in zip(losses([short, long]), losses([short], [long]), strict=True):
+    for found, expected in zip(made([short, long]), made([short], [long]), strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -115,12 +120,7 @@ def test_left_out_rows_are_all_that_thinned_steps_leave_out(kind: str) -> None:
         assert thin.run is not None and len(thin.run.later) == 16 and len(set(thin.run.later.tolist())) <= 13
         assert thin.counted[0].tolist() == whole.counted[0].tolist()
         same = replace(whole, counted=thin.counted, places=thin.counted, weights=thin.weights)
-        results = []
-        for batch in (thin, same):
-            model.zero_grad()
-            sums = model(batch)
-            sums.loss.backward()
-            results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
+        results = [outcome(model, batch) for batch in (thin, same)]
         for found, expected in zip(*results, strict=True):
             # EAGLE-1 has no norms in its chain: gradients of hundreds
             atol = 1e-3 if kind == "eagle1" else 1e-5
@@ -144,11 +144,7 @@ def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: 
     results = []
     for every in (None, 1):
         batch = make_batch(samples, draft_ids(), n_steps, CPU, every)
-        model.zero_grad()
-        sums = model(batch)
-        sums.loss.backward()
-        results.append([sums.loss, sums.weight, *(p.grad.clone() for p in model.parameters())])  # type: ignore[union-attr]
-        results[-1].append(torch.cat(model.drafts(batch)))
+        results.append([*outcome(model, batch), torch.cat(model.drafts(batch))])
     assert batch.run is not None and len(batch.run.first) == 32 and len(batch.tokens) == 64
     rows = [1, 2, 3, 4, 8, 9, 21, 24, 25, 26] if chains == "some" else [2, 6]
     assert batch.run.first[: len(rows)].tolist() == batch.counted[0].tolist() == rows
