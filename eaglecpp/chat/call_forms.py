@@ -32,8 +32,7 @@ _PAIRS = re.compile(
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
 _DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]++)\s*+(?:```json)?\s*+(?=\{)")
 _DEEPSEEK_31 = re.compile(r"<｜tool▁call▁begin｜>([^\n`{<]++)<｜tool▁sep｜>\s*+(?=\{)")
-_KIMI_ARGUMENTS = "<|tool_call_argument_begin|>"
-_KIMI = re.compile(rf"(?<![\w-])([\w-]++)(?::(\d++))?\s*+{re.escape(_KIMI_ARGUMENTS)}\s*+(?=\{{)")
+_KIMI = re.compile(r"(?<![\w-])([\w-]++)(?::(\d++))?\s*+<\|tool_call_argument_begin\|>\s*+(?=\{)")
 _HARMONY = re.compile(
     r"(?<![\w-])([\w-]++)(?:<\|channel\|>\w++)?\s*+(?:<\|constrain\|>)?\s*+(?:json)?\s*+<\|message\|>\s*+(?=\{)"
 )
@@ -74,18 +73,23 @@ def parse_calls(
     quotes; is_cut: the text ended before the call did
     """
     tools = tools or {}
-    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls, _kimi_calls):
+    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls):
         calls = form(text, tools, is_cut)
         if calls is not None:
             return calls
-    for pattern in (_DEEPSEEK_31, _DEEPSEEK, _HARMONY, _NAMED):
+    for pattern in (_KIMI, _DEEPSEEK_31, _DEEPSEEK, _HARMONY, _NAMED):
         found = list(_objects(pattern, text))
         if found and (pattern is not _NAMED or text.strip().startswith(found[0][0][1])):
-            return [ToolCall(match[1].strip(), value) for match, value in found if value is not None]
+            return [ToolCall(m[1].strip(), value, _id(m)) for m, value in found if value is not None]
     calls = [call for value in _values(text) for call in _from_json(value)]
     if names and any(call.name not in names for call in calls):
         return []
     return calls or _python(text, names)
+
+
+def _id(match: re.Match[str]) -> str:
+    """What stands before the object in a call of Kimi K2, whose template writes it before the result."""
+    return f"functions.{match[1]}:{match[2]}" if match.re is _KIMI and match[2] is not None else ""
 
 
 def is_inside_value(text: str) -> bool:
@@ -139,19 +143,6 @@ def _invocations(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None
             values[key] = value if is_text == "true" else _value(value, {})
         calls.append(ToolCall(match[1], values))
     return calls
-
-
-def _kimi_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`functions.name:0<|tool_call_argument_begin|>{"key": "text"}`, of Kimi K2; what stands before the
-    object is the call's id, which its template writes before the result.
-    """
-    if _KIMI_ARGUMENTS not in text:
-        return None
-    return [
-        ToolCall(match[1], value, "" if match[2] is None else f"functions.{match[1]}:{match[2]}")
-        for match, value in _objects(_KIMI, text)
-        if value is not None
-    ]
 
 
 def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:

@@ -112,10 +112,10 @@ class Embedder:
             raise EagleError("the model's vectors are not finite numbers; its file may be damaged")
         if normalize:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
-        if native.pooling != "none":
-            return [Embedding(row, len(tokens), n) for row, (tokens, n) in zip(rows, read, strict=True)]
-        ends = np.cumsum([len(tokens) for tokens, _ in read])
-        parts = np.split(rows, ends[:-1]) if read else []
+        parts: Sequence[NDArray[np.float32]] = list(rows)
+        if native.pooling == "none":
+            ends = np.cumsum([len(tokens) for tokens, _ in read])
+            parts = np.split(rows, ends[:-1]) if read else []
         return [Embedding(part, len(tokens), n) for part, (tokens, n) in zip(parts, read, strict=True)]
 
     def rerank(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
@@ -71,6 +72,7 @@ def describe(options: type | Any) -> tuple[Option, ...]:
     return tuple(map(_described, dataclasses.fields(options)))
 
 
+@cache
 def _described(field: dataclasses.Field[Any]) -> Option:
     facts = dict(field.metadata["option"])
     flags, parameter = facts.pop("flags"), facts.pop("parameter")
