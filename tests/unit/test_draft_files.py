@@ -68,7 +68,7 @@ GEMMA = DraftShape(gemma="keys", n_draft_vocab=367)
         (EAGLE1, {}, added("blk.0.attn_q_norm.weight", 16), "unknown tensor 'blk.0.attn_q_norm.weight'"),
         (EAGLE1, {}, added("blk.0.post_ffw_norm.weight"), "unknown tensor 'blk.0.post_ffw_norm.weight'"),
         (EAGLE1, {}, lambda tensors: tensors.pop("fc.weight"), "missing tensor 'fc.weight'"),
-        (GEMMA, {"eagle31.hidden_activation": "relu"}, nothing, "expected silu or gelu, found 'relu'"),
+        (GEMMA, {"eagle31.hidden_activation": "relu"}, nothing, "gelu_pytorch_tanh, found 'relu'"),
         (GEMMA, {"eagle31.attention.scale": 0.0}, nothing, "expected a positive number"),
         (GEMMA, {"eagle31.final_logit_softcapping": -5.0}, nothing, "expected a positive number"),
         (GEMMA, {"eagle31.attention.value_norm": False}, nothing, "missing tensor 'blk.0.attn_v.weight'"),
