@@ -34,13 +34,7 @@ from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import means_path, read_name, stamp
 from eaglecpp.server.errors import ApiError, without_folders
-from eaglecpp.server.http import (
-    LiveResponse,
-    body_parts,
-    dump,
-    json_response,
-    while_there,
-)
+from eaglecpp.server.http import LiveResponse, body_parts, dump, json_response, while_there
 from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 from eaglecpp.store.layout import is_digest

@@ -98,13 +98,7 @@ class ModelPool:
         self._turns = FairLock()
         self._sweeper: asyncio.Task[None] | None = None
         self._last_use = time.monotonic()
-        self.learner = Learner(
-            self._learning,
-            self.idle_for,
-            self.unload,
-            config.learn_idle_s,
-            work.files,
-        )
+        self.learner = Learner(self._learning, self.idle_for, self.unload, config.learn_idle_s, work.files)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
         """Models whose answers are kept for their drafter: name, target, drafter."""

@@ -91,24 +91,9 @@ def test_openais_answer(running: TestServer, bert: Path, vectors: Any) -> None:
         assert np.array([one["embedding"] for one in found]) == pytest.approx(vectors[:n], abs=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "code"),
-    [
-        ({"input": ""}, None),
-        ({"input": []}, None),
-        ({}, None),
-        ({"input": ["x", 7]}, None),
-        ({"input": [[]]}, None),
-        ({"input": [10**9]}, None),
-        ({"input": [True]}, None),
-        ({"input": "x", "encoding_format": "hex"}, None),
-        ({"input": "x", "dimensions": 0}, None),
-        ({"input": "the fox " * 200}, "context_length_exceeded"),
-    ],
-)
-def test_openais_errors(running: TestServer, wrong: Any, code: str | None) -> None:
-    error = told(running, "/v1/embeddings", {"model": "bert", **wrong}, 400)["error"]
-    assert error["code"] == code and error["message"] and error["type"] == "invalid_request_error"
+def test_a_text_that_does_not_fit_has_openais_code(running: TestServer) -> None:
+    error = told(running, "/v1/embeddings", {"model": "bert", "input": "the fox " * 200}, 400)["error"]
+    assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
 
 
 def test_a_rerankers_answer(running: TestServer) -> None:

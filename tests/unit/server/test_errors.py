@@ -172,6 +172,102 @@ def test_no_body_is_our_fault(
     assert not faults, "\n".join(map(str, faults))
 
 
+CHAT = {"model": MODEL, "messages": TURNS[1:2]}
+ASKS: dict[str, dict[str, Any]] = {
+    "/api/chat": CHAT, "/v1/chat/completions": CHAT, "/v1/messages": {**CHAT, "max_tokens": 1},
+    "/v1/responses": {"model": MODEL, "input": "x"}, "/v1/embeddings": {"model": MODEL, "input": "x"},
+    "/infill": {"model": MODEL, "input_prefix": "", "input_suffix": ""},
+}  # fmt: skip
+"""What is answered; anything else is {"model": MODEL, "prompt": "x"}."""
+PROMPTED = ("/completion", "/v1/completions")
+PICTURE = {"type": "image_url", "image_url": {"url": "x"}}
+RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
+REFUSED: list[tuple[str, Any, str]] = [
+    ("/api/chat", b"{", "not JSON"),
+    ("/api/chat", b"", "missing request body"),
+    ("/api/chat", b"[1]", "must be a JSON object"),
+    ("/api/chat", {"model": ""}, "model is required"),
+    ("/api/chat", {"model": 7}, "model: expected str"),
+    ("/api/chat", {"messages": "x"}, "messages: expected array"),
+    ("/api/chat", {"messages": ["x"]}, "messages[0]: expected an object"),
+    ("/api/chat", {"messages": [{"role": "user", "content": 7}]}, "content must be text"),
+    ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, "images"),
+    ("/api/chat", {"think": "very"}, "think: "),
+    ("/api/chat", {"think": True}, "does not support thinking"),
+    ("/api/chat", {"keep_alive": "soon"}, "keep_alive: "),
+    ("/api/chat", {"tools": [{"type": "function"}]}, "tools[0]"),
+    ("/api/chat", {"draft": "yes"}, "draft: expected bool"),
+    ("/api/chat", {"exact": "very"}, "exact must be"),
+    ("/api/chat", {"strategy": "chain:99"}, "99 nodes"),
+    ("/api/chat", {"strategy": "quick"}, "expected auto"),
+    ("/api/chat", {"format": "yaml"}, "invalid format"),
+    ("/api/chat", {"format": {"type": "object", "properties": 7}}, "schema"),
+    ("/api/generate", {"raw": True, "system": "x"}, "raw mode"),
+    ("/api/generate", {"suffix": "x"}, "suffix"),
+    ("/v1/chat/completions", {"messages": []}, "messages: "),
+    ("/v1/chat/completions", {"n": 2}, "n: "),
+    ("/v1/chat/completions", {"temperature": 3}, "temperature: expected float <= 2.0, found 3"),
+    ("/v1/chat/completions", {"tool_choice": "required"}, "tool_choice: "),
+    ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice: "),
+    ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format.type: "),
+    ("/v1/chat/completions", {"grammar": "root ::= ("}, "grammar"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x " * 2000}]}, "512"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0]: "),
+    ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix: "),
+    ("/v1/messages", {"max_tokens": None}, "max_tokens is required"),
+    ("/v1/messages", {"max_tokens": 0}, "max_tokens"),
+    ("/v1/messages", {"max_tokens": -1}, "max_tokens"),
+    ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, "web_search_20250305"),
+    ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
+    ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
+    ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: "),
+    ("/v1/responses", {"input": {"a": 1}}, "input: "),
+    ("/infill", {"input_suffix": None}, "input_suffix"),
+    ("/infill", {"input_suffix": 1}, "input_suffix: expected str, got int"),
+    ("/infill", {"input_extra": [{}]}, "input_extra[0]: object missing"),
+    ("/infill", {"input_extra": {}}, "input_extra: expected array"),
+    ("/infill", {"input_extra": [{"text": "a", "filename": 1}]}, "filename"),
+    ("/infill", {"prompt": ["a"]}, "prompt: expected str"),
+    ("/completion", {"samplers": 7}, "samplers: "),
+    ("/detokenize", {"tokens": [-1]}, "token id"),
+    ("/tokenize", {"content": 7}, "content: expected str"),
+    ("/apply-template", {}, "messages"),
+    *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
+        ([{"type": "document"}], "source"),
+        ([{"type": "document", "source": {"type": "base64", "data": "JVBERg=="}}], "PDF"),
+        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "fetched"),
+        ([{"type": "container_upload", "file_id": "x"}], "container_upload"),
+        ([{"type": "text", "text": 5}], "messages[0]"),
+        (["x"], "messages[0]"),
+    )),
+    *(("/v1/responses", {"input": [TURNS[1], item]}, said) for item, said in (
+        ({"type": "item_reference", "id": "x"}, "item_reference"),
+        (RESULT | {"output": [{"type": "input_file", "file_id": "x"}]}, "input_file"),
+        (RESULT | {"output": {"a": 1}}, "input[1]"),
+        ({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{"}, "input[1]"),
+    )),
+    *(("/v1/embeddings", wrong, "") for wrong in (
+        *({"input": given} for given in ("", [], None, ["x", 7], [[]], [10**9], [True])),
+        {"encoding_format": "hex"}, {"dimensions": 0},
+    )),
+    *((path, {"prompt": prompt}, "prompt: ") for path in PROMPTED for prompt in (
+        [], {}, 7, [["a"], 7.5], [1, "a"], None, [True], ["a", [1, "b"]],
+    )),
+    *((path, {"logit_bias": bias}, "logit_bias: ") for path in PROMPTED for bias in (
+        7, [[1]], [[1, "x"]], [["text", 1]], [[None, 1]], {"x": 1},
+    )),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "wrong", "said"), REFUSED, ids=range(len(REFUSED)))
+def test_what_is_wrong_is_told_in_the_form_of_the_api(
+    server: TestServer, path: str, wrong: Any, said: str
+) -> None:
+    usual = ASKS.get(path, {"model": MODEL, "prompt": "x"})
+    answer = server.post(path, wrong if isinstance(wrong, bytes) else usual | wrong)
+    assert answer.status_code == 400 and said in message_of(answer, path), answer.text
+
+
 @pytest.mark.parametrize("options", [{"temperature": "hot"}, {"seed": [1]}, {"stop": 5},
                                      {"dry_sequence_breakers": 5}, {"min_keep": 1.5}], ids=str)  # fmt: skip
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions",

@@ -108,8 +108,6 @@ def test_a_prompt_is_text_or_tokens_or_several_of_them(coder: TestServer) -> Non
     for part in coder.events("/completion", {"prompt": prompts, **SHORT}):
         texts[part["index"]] += part["content"]
     assert texts == alone
-    for prompt in ([], {}, 7, [["a"], 7.5], [1, "a"], None, [True]):
-        assert "prompt" in refused(coder, "/completion", {"prompt": prompt})["message"]
     for prompt in ([99999], ["a", [99999]]):
         assert "token id 99999" in refused(coder, "/completion", {"prompt": prompt})["message"]
     assert refused(coder, "/completion", {"prompt": "x " * 600})["type"] == "exceed_context_size_error"
@@ -135,7 +133,6 @@ def test_samplers_that_are_not_named_do_nothing(coder: TestServer) -> None:
         for seed in range(5)
     }
     assert len(texts) > 1
-    assert "samplers" in refused(coder, "/completion", {"prompt": "x", "samplers": 7})["message"]
 
 
 @pytest.mark.parametrize("form", ["pairs", "object"])
@@ -143,8 +140,6 @@ def test_biases_of_tokens(coder: TestServer, form: str) -> None:
     told = whole(coder, "/completion", {"prompt": "def main():"})["tokens"][0]
     bias: Any = [[told, False]] if form == "pairs" else {str(told): -100}
     assert whole(coder, "/completion", {"prompt": "def main():", "logit_bias": bias})["tokens"][0] != told
-    for bias in (7, [[1]], [[1, "x"]], [["text", 1]], [[None, 1]]):
-        assert "logit_bias" in refused(coder, "/completion", {"prompt": "x", "logit_bias": bias})["message"]
 
 
 def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
@@ -193,24 +188,6 @@ def test_infill_leaves_out_what_is_far_from_the_gap(coder: TestServer) -> None:
     assert len(prefix) > 2 * len(suffix)
 
 
-@pytest.mark.parametrize(
-    ("body", "said"),
-    [
-        ({"input_prefix": "x"}, "input_suffix"),
-        ({"input_prefix": "x", "input_suffix": 1}, "input_suffix: expected str, got int"),
-        (
-            {"input_prefix": "", "input_suffix": "", "input_extra": [{}]},
-            "input_extra[0]: object missing",
-        ),
-        ({"input_prefix": "", "input_suffix": "", "input_extra": {}}, "input_extra: expected array"),
-        ({"input_prefix": "", "input_suffix": "", "input_extra": [{"text": "a", "filename": 1}]}, "filename"),
-        ({"input_prefix": "", "input_suffix": "", "prompt": ["a"]}, "prompt: expected str"),
-    ],
-)
-def test_bad_requests_for_infill(coder: TestServer, body: dict[str, Any], said: str) -> None:
-    assert said in refused(coder, "/infill", body)["message"]
-
-
 def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> None:
     body = {"input_prefix": PREFIX, "input_suffix": SUFFIX}
     with Engine.open(coder.get("/props").json()["model_path"], **FAST) as engine:
@@ -243,8 +220,6 @@ def test_texts_to_tokens_and_back(coder: TestServer) -> None:
     for nothing in ({}, {"content": ""}):
         assert coder.post("/tokenize", nothing).json() == {"tokens": []}
     assert coder.post("/detokenize", {}).json() == {"content": ""}
-    assert "token id" in refused(coder, "/detokenize", {"tokens": [-1]})["message"]
-    assert "content: expected str" in refused(coder, "/tokenize", {"content": 7})["message"]
 
 
 def test_the_template_alone(coder: TestServer) -> None:
@@ -253,7 +228,6 @@ def test_the_template_alone(coder: TestServer) -> None:
     assert "What is len?" in text
     chat = coder.post("/v1/chat/completions", {"messages": turns, "max_tokens": 1}).json()
     assert chat["usage"]["prompt_tokens"] == len(tokens_of(coder, text, add_special=True))
-    assert "messages" in refused(coder, "/apply-template", {})["message"]
 
 
 def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer, server: TestServer) -> None:

@@ -185,33 +185,3 @@ def test_the_stops_of_a_model_stay_where_a_request_has_none(
     (choice,) = whole(server, body, "/v1/completions")["choices"]
     assert (choice["finish_reason"], choice["text"]) == ("stop", told["content"])
     server.delete("stopper")
-
-
-@pytest.mark.parametrize(
-    ("path", "body", "status"),
-    [
-        ("/v1/chat/completions", {"model": MODEL}, 400),
-        ("/v1/chat/completions", ask(model="none"), 404),
-        ("/v1/chat/completions", ask(n=2), 400),
-        ("/v1/chat/completions", ask(temperature=3), 400),
-        ("/v1/chat/completions", ask(tool_choice="required"), 400),
-        ("/v1/chat/completions", ask(response_format={"type": "xml"}), 400),
-        ("/v1/chat/completions", ask(grammar="root ::= ("), 400),
-        ("/v1/chat/completions", ask(logit_bias={"x": 1}), 400),
-        ("/v1/chat/completions", ask("long " * 2000), 400),
-        ("/v1/chat/completions",
-         ask(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
-         400),
-        ("/v1/completions", {"model": MODEL, "prompt": ["a", [1, "b"]]}, 400),
-        ("/v1/completions", {"model": MODEL, "prompt": [1], "suffix": "b"}, 400),
-        ("/v1/chat/completions", ask(tools=[TOOL], tool_choice={"type": "allowed_tools"}), 400),
-        ("/v1/chat/completions", ask(temperature=None, options={"temperature": "hot"}), 400),
-        ("/v1/chat/completions", ask(options={"stop": 5}), 400),
-        ("/v1/nothing", {}, 404),
-    ],
-)  # fmt: skip
-def test_errors_have_openais_form(server: TestServer, path: str, body: Any, status: int) -> None:
-    answer = server.post(path, body)
-    assert answer.status_code == status, answer.text
-    assert set(answer.json()["error"]) == {"message", "type", "param", "code"}
-    assert answer.json()["error"]["message"]
