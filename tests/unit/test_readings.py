@@ -42,27 +42,21 @@ def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
     """The demo drafter as canonical config and tensors: trained with theta 10000 on R_2, R_7 and R_11."""
     draft = open_drafter(DRAFT, TARGET)
     spec = draft.spec
-    config = {
-        "architectures": ["Eagle3LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": spec.hidden_size,
-        "target_hidden_size": spec.target_hidden_size,
-        "intermediate_size": spec.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": spec.n_heads,
-        "num_key_value_heads": spec.n_kv_heads,
-        "head_dim": spec.head_dim,
-        "vocab_size": spec.vocab_size,
-        "draft_vocab_size": spec.draft_vocab_size,
-        "rms_norm_eps": spec.rms_norm_eps,
-        "rope_theta": spec.rope.theta,
-        "max_position_embeddings": spec.context_length,
-        "fc_norm": spec.fc_norm,
-        "norm_output": spec.norm_output,
-        "norm_before_fc": False,
-        "norm_before_residual": False,
-        IDS: list(spec.aux_layers),
-    }
+    shape = DraftShape(
+        n_embd=spec.hidden_size,
+        n_embd_target=spec.target_hidden_size,
+        layers=spec.aux_layers,
+        n_heads=spec.n_heads,
+        n_kv_heads=spec.n_kv_heads,
+        head_dim=spec.head_dim,
+        n_ff=spec.intermediate_size,
+        n_vocab=spec.vocab_size,
+        n_draft_vocab=spec.draft_vocab_size,
+        eps=spec.rms_norm_eps,
+        fc_norm=spec.fc_norm,
+        norm_output=spec.norm_output,
+    )
+    config = shape.config() | {"max_position_embeddings": spec.context_length}
     assert (spec.aux_layers, spec.rope.theta, spec.target_block_count) == ((2, 7, 11), 10000.0, 14)
     return config, {name: np.asarray(source.read(), np.float32) for name, source in draft.sources.items()}
 
