@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
-__all__ = ["circle", "import_graph"]
+__all__ = ["circle", "import_graph", "imports"]
 
 
 def import_graph(root: Path, package: str) -> dict[str, set[str]]:
@@ -22,7 +22,13 @@ def import_graph(root: Path, package: str) -> dict[str, set[str]]:
         for path in sorted((root / package).rglob("*.py*"))
         if path.suffix in (".py", ".pyi")
     }
-    return {name: _imports(name, path, files) - {name} for name, path in files.items()}
+    graph = {}
+    for name, path in files.items():
+        package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        # a submodule, or a name of the module
+        found = {one if one in files else one.rpartition(".")[0] for one in imports(path, package)}
+        graph[name] = found & files.keys() - {name}
+    return graph
 
 
 def circle(graph: Mapping[str, Iterable[str]]) -> list[str]:
@@ -38,18 +44,16 @@ def _module_name(root: Path, path: Path) -> str:
     return ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
 
 
-def _imports(name: str, path: Path, files: Mapping[str, Path]) -> set[str]:
-    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+def imports(path: Path, package: str = "") -> set[str]:
+    """What a file imports: modules, and names as `module.name`. package: that of the file, for its relative
+    imports, which are left out without it.
+    """
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                up = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*up, *filter(None, [node.module])])
-            for alias in node.names:  # a submodule, or a name of the module
-                whole = f"{base}.{alias.name}"
-                found.add(whole if whole in files else base)
-    return found & files.keys()
+        elif isinstance(node, ast.ImportFrom) and (package or not node.level):
+            up = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            base = ".".join([*up, *filter(None, [node.module])])
+            found |= {f"{base}.{alias.name}" for alias in node.names}
+    return found

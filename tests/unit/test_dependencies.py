@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import sys
 import tomllib
 from pathlib import Path
+
+from helpers.import_graph import imports
 
 ROOT = Path(__file__).parents[2]
 # imported where they are asked for, with a way out
@@ -21,14 +22,8 @@ NAMES = {
 
 def imported() -> dict[str, str]:
     """Top-level modules by the file that imports them."""
-    found = {}
-    for path in [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
-                names = [node.module]
-            found |= {name.partition(".")[0]: str(path) for name in names}
-    return found
+    files = [*(ROOT / "eaglecpp").rglob("*.py"), *(ROOT / "convert").rglob("*.py")]
+    return {name.partition(".")[0]: str(path) for path in files for name in imports(path)}
 
 
 def test_every_import_is_declared() -> None:

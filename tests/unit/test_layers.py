@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.import_graph import circle, import_graph
+from helpers.import_graph import circle, import_graph, imports
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
@@ -74,16 +74,6 @@ def python_files(folder: str) -> list[Path]:
 
 def nodes(path: Path) -> list[ast.AST]:
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def imports(path: Path) -> set[str]:
-    found = set()
-    for node in nodes(path):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
 
 
 def prints(path: Path) -> bool:
