@@ -16,7 +16,6 @@ when it is opened.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions
 
 __all__ = [
-    "ContextChoice",
     "choose_n_ctx",
     "free_for_cache",
     "free_memory",
@@ -44,38 +42,27 @@ _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625,
                "q5_0": 0.6875, "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ContextChoice:
-    """A context length in tokens and why it is that; n_train: the model's own, 0 when it does not say."""
-
-    n_ctx: int
-    why: str
-    n_train: int = 0
-
-
-def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_free: int) -> ContextChoice:
-    """The context length of one conversation with a target GGUF.
+def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_free: int) -> tuple[int, str]:
+    """The context length of one conversation with a target GGUF in tokens, and why it is that.
 
     options: of the model, by field name; n_weights: bytes of all that is loaded; n_free: bytes of free memory
     where the cache goes
     """
     keys = head_keys(target)
     n_train = _count(keys, "context_length")
-    whole = ContextChoice(n_train, "everything the model was trained for", n_train)
+    whole = n_train, "everything the model was trained for"
     if not n_train:
-        return ContextChoice(SAFE_N_CTX, "the model does not say what context length it was trained for")
+        return SAFE_N_CTX, "the model does not say what context length it was trained for"
     if n_train <= SAFE_N_CTX:
         return whole
     if _reads_at_once(keys):
-        return ContextChoice(
-            min(n_train, _STEPS[0]), "a text is read at once, and nothing of it is kept", n_train
-        )
+        return min(n_train, _STEPS[0]), "a text is read at once, and nothing of it is kept"
     # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
     usual = "f32" if options.get("flash_attn") == "off" else "f16"
     types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
     n_token = kv_bytes_per_token(keys, *types)
     if not n_token:
-        return ContextChoice(SAFE_N_CTX, "the model does not say how much memory its context takes", n_train)
+        return SAFE_N_CTX, "the model does not say how much memory its context takes"
     # and a column of attention scores: F32, one layer at a time
     n_heads = _per_layer(keys, "attention.head_count")
     n_token += 4.0 * max(n_heads) * options.get("n_ubatch", 512)
@@ -86,7 +73,7 @@ def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_fre
     else:
         n_ctx = SAFE_N_CTX
     why = f"it needs {human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
-    return whole if n_ctx == n_train else ContextChoice(n_ctx, why, n_train)
+    return whole if n_ctx == n_train else (n_ctx, why)
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:

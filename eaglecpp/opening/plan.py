@@ -21,7 +21,7 @@ from typing import Any
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
-from eaglecpp.opening.context import ContextChoice, choose_n_ctx, free_for_cache
+from eaglecpp.opening.context import choose_n_ctx, free_for_cache
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
@@ -53,7 +53,7 @@ class OpeningPlan:
     found: Found
     strategy: Setting
     settings: Mapping[str, Setting]
-    context: ContextChoice
+    context: Setting
 
     @property
     def model(self) -> ResolvedModel:
@@ -101,10 +101,10 @@ class OpeningPlan:
         """The same with the length of its context chosen once more, for the memory that is free now; a length
         that was given stays.
         """
-        if self.context.why == _ASKED:
+        if self.context.origin == _ASKED:
             return self
-        context, setting = _choose_context(self.found, self.settings)
-        return replace(self, settings={**self.settings, "model.n_ctx": setting}, context=context)
+        context = _choose_context(self.found, self.settings)
+        return replace(self, settings={**self.settings, "model.n_ctx": context}, context=context)
 
     def without_drafts(self) -> OpeningPlan:
         """The same model for plain decoding, its drafter not loaded."""
@@ -202,10 +202,9 @@ def make_plan(
     if found.drafts_text:
         DraftOptions(**_values(settings, "draft"))  # what is wrong by itself comes before what contradicts
         _ask_for_text(settings)
-    wanted = _value(settings, "model.n_ctx")  # whatever it is: the options check it
-    context = ContextChoice(wanted if isinstance(wanted, int) else 0, _ASKED)
-    if choose_context and not context.n_ctx:
-        context, settings["model.n_ctx"] = _choose_context(found, settings)
+    context = Setting(_value(settings, "model.n_ctx"), _ASKED)  # whatever it is: the options check it
+    if choose_context and context.value in (None, 0):
+        context = settings["model.n_ctx"] = _choose_context(found, settings)
     can_draft = found.draft is not None or _value(settings, "draft.text_drafts") == "on"
     if strategy is not None:
         chosen = Setting(strategy, _ASKED)
@@ -216,10 +215,9 @@ def make_plan(
     return OpeningPlan(found, chosen, settings, context)
 
 
-def _choose_context(found: Found, settings: Mapping[str, Setting]) -> tuple[ContextChoice, Setting]:
+def _choose_context(found: Found, settings: Mapping[str, Setting]) -> Setting:
     options = _values(settings, "model")
-    context = choose_n_ctx(found.target, options, found.n_weight_bytes, free_for_cache(options))
-    return context, Setting(context.n_ctx, context.why)
+    return Setting(*choose_n_ctx(found.target, options, found.n_weight_bytes, free_for_cache(options)))
 
 
 def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Setting]:

@@ -70,15 +70,14 @@ def test_a_quarter_of_the_free_memory_decides_up_to_what_the_model_was_trained_f
     tmp_path: Path, model: dict[str, Any], n_free: int, options: dict[str, Any], n_ctx: int
 ) -> None:
     path = write_model(tmp_path / "m.gguf", **model)
-    choice = choose_n_ctx(path, options, options.get("n_weights", 0), n_free * GIB)
-    assert (choice.n_ctx, choice.n_train) == (n_ctx, model.get("n_train", 131072) or 0)
-    is_all = n_ctx == choice.n_train
-    assert choice.why == "everything the model was trained for" if is_all else choice.why
+    chosen, why = choose_n_ctx(path, options, options.get("n_weights", 0), n_free * GIB)
+    assert chosen == n_ctx
+    assert (why == "everything the model was trained for") == (n_ctx == model.get("n_train", 131072))
 
 
 def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None:
     model = make_bert(tmp_path / "m.gguf", BertSpec(n_ctx=8192))
-    assert choose_n_ctx(model, {}, 0, 0).n_ctx == 8192
+    assert choose_n_ctx(model, {}, 0, 0)[0] == 8192
     assert kv_bytes_per_token(head_keys(model), "f16", "f16") == 0
 
 
@@ -86,8 +85,8 @@ def test_a_model_that_reads_texts_at_once_keeps_no_cache(tmp_path: Path) -> None
 def test_a_file_that_is_no_model_is_left_to_the_engine(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "x.gguf"
     path.write_bytes(damage)
-    assert choose_n_ctx(path, {}, 0, GIB).n_ctx == 4096
-    assert choose_n_ctx(tmp_path / "missing.gguf", {}, 0, GIB).n_ctx == 4096
+    assert choose_n_ctx(path, {}, 0, GIB)[0] == 4096
+    assert choose_n_ctx(tmp_path / "missing.gguf", {}, 0, GIB)[0] == 4096
 
 
 def test_keys_are_found_before_and_behind_long_lists(tmp_path: Path) -> None:
@@ -104,4 +103,4 @@ def test_truncated_heads_give_what_they_have(tmp_path: Path) -> None:
     path = tmp_path / "cut.gguf"
     for size in range(0, 600, 7):
         path.write_bytes(data[:size])
-        assert choose_n_ctx(path, {}, 0, GIB).n_ctx == 4096
+        assert choose_n_ctx(path, {}, 0, GIB)[0] == 4096

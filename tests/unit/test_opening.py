@@ -12,7 +12,6 @@ import pytest
 from eaglecpp import ModelOptions
 from eaglecpp.cli import main
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.opening.context import ContextChoice
 from eaglecpp.opening.find import find_here
 from eaglecpp.opening.plan import OpeningPlan, make_plan, plan_opening
 from helpers.http_server import MODEL, TestServer
@@ -108,10 +107,10 @@ def test_only_a_context_that_nobody_gave_is_chosen_again(
 ) -> None:
     lengths = iter((512, 1024))
     choose = "eaglecpp.opening.plan.choose_n_ctx"
-    monkeypatch.setattr(choose, lambda *args: ContextChoice(next(lengths), "free memory"))
+    monkeypatch.setattr(choose, lambda *args: (next(lengths), "free memory"))
     plan = make_plan(find_here(models.target), choose_context=True)
     again = plan.with_context()
-    assert (plan.model_options().n_ctx, again.model_options().n_ctx, again.context.n_ctx) == (512, 1024, 1024)
+    assert (plan.model_options().n_ctx, again.model_options().n_ctx, again.context.value) == (512, 1024, 1024)
     given = make_plan(find_here(models.target), options={"n_ctx": 256}, choose_context=True)
     assert given.with_context() is given
 

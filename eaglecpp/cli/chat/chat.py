@@ -288,7 +288,7 @@ class Chat:
         if self.server is not None:
             where = f"answered by {self.server.address}"
         else:
-            where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.why})"
+            where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.origin})"
         draft = model.source.draft
         drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
         if model.plan.drafts_text_alone:

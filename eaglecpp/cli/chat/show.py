@@ -58,7 +58,7 @@ def _info(chat: Chat) -> str:
         ("file", str(source.target)),
     ]
     of_chat = [
-        ("context", f"{engine.n_ctx} tokens ({engine.plan.context.why})"),
+        ("context", f"{engine.n_ctx} tokens ({engine.plan.context.origin})"),
         ("template", chat.model.chat.template.describe()),
         ("thinking", "no" if tags is None else f"between {tags.open} tags"),
     ]
