@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 import eaglecpp.cli
-from eaglecpp.cli import terminal
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import LogFormatter, Watch, note, visible, write, write_json
@@ -72,18 +71,11 @@ def test_generated_text_is_clean_on_a_terminal(is_terminal: bool, capsys: pytest
 
 def test_only_one_module_writes_to_the_terminal() -> None:
     """A second one would have to be looked at: `terminal` cleans what goes through it."""
-    allowed = {"terminal.py": {"stdout", "stderr"}, "screen.py": {"stderr"}}
-    folder = Path(eaglecpp.cli.__file__).parent
-    for path in folder.glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Call):
-                called = ast.unparse(node.func)
-                assert called not in ("print", "click.secho"), (path.name, node.lineno)
-                assert called != "click.echo" or path.name in ("terminal.py", "bench.py"), (
-                    path.name,
-                    node.lineno,
-                )
-                for stream in ("stdout", "stderr"):
-                    if called == f"sys.{stream}.write":
-                        assert stream in allowed.get(path.name, ()), (path.name, node.lineno)
-    assert terminal.visible is visible
+    writes = {"print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write"}
+    found = {
+        path.name
+        for path in Path(eaglecpp.cli.__file__).parent.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in writes
+    }
+    assert found == {"terminal.py", "screen.py"}, "screen writes thoughts to a pipe's stderr"

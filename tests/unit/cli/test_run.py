@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import click
 import pytest
@@ -12,46 +13,33 @@ import pytest
 from eaglecpp.cli.run import _question
 
 
-@pytest.fixture
-def piped(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """Standard input that is not a terminal."""
-    data = io.BytesIO()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(data))
-    return data
-
-
 @pytest.mark.parametrize(
-    ("stdin", "words", "question"),
+    ("stdin", "words", "is_shown", "question"),
     [
-        (b"", ("hello", "there"), b"hello there"),
-        (b"a file\nof two lines\n", ("sum", "up"), b"a file\nof two lines\n\nsum up"),
-        (b"only this\n", (), b"only this"),
-        (b"\n", ("hello",), b"hello"),
-        (b"", ("\udcff",), b"\xff"),
+        (b"", ("hello", "there"), False, b"hello there"),
+        (b"a file\nof two lines\n", ("sum", "up"), False, b"a file\nof two lines\n\nsum up"),
+        (b"only this\n", (), False, b"only this"),
+        (b"\n", ("hello",), False, b"hello"),
+        (b"", ("\udcff",), False, b"\xff"),
+        (b"", (), False, click.UsageError),
+        (None, ("hello",), True, b"hello"),
+        (None, (), True, None),
+        (None, (), False, click.UsageError),
     ],
 )
-def test_piped_input_overrides_the_words(
-    piped: io.BytesIO, stdin: bytes, words: tuple[str, ...], question: bytes
+def test_piped_input_goes_before_the_words_and_two_terminals_without_any_mean_a_chat(
+    stdin: bytes | None,
+    words: tuple[str, ...],
+    is_shown: bool,
+    question: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    piped.write(stdin)
-    piped.seek(0)
-    assert _question(words) == question
-
-
-def test_nothing_to_ask_is_wrong_usage(piped: io.BytesIO) -> None:
-    with pytest.raises(click.UsageError, match="no prompt"):
-        _question(())
-
-
-@pytest.mark.parametrize(("stdout", "question"), [(True, None), (False, click.UsageError)])
-def test_a_terminal_without_a_prompt_means_a_chat(
-    monkeypatch: pytest.MonkeyPatch, stdout: bool, question: object
-) -> None:
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: stdout)
-    assert _question(("hello",)) == b"hello"
-    if question is None:
-        assert _question(()) is None
-    else:
+    """stdin: None = a terminal; is_shown: whether stdout is one"""
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin or b"")))
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: stdin is None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_shown)
+    if question is click.UsageError:
         with pytest.raises(click.UsageError, match="no prompt"):
-            _question(())
+            _question(words)
+    else:
+        assert _question(words) == question

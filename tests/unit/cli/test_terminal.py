@@ -36,46 +36,36 @@ STATS = Timings(
 )
 
 
-def planned(strategy: str, why: str, of: Timings = Timings()) -> Timings:  # noqa: B008 - frozen
-    return replace(of, plan={"strategy": strategy, "why": why})
+NOTHING, ONE = Timings(), Timings(predicted_n=1, predicted_ms=0.033)
+TREE = "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps"
+SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 rounds"
 
 
 @pytest.mark.parametrize(
-    ("stats", "speedup", "end"),
+    ("stats", "strategy", "why", "speedup", "end"),
     [
-        (STATS, None, " accepted · chain:2 ]"),
-        (STATS, 1.9, " accepted · chain:2 · ~1.90x plain ]"),
-        (planned("off", "asked for"), None, "[ 0 tokens · drafting off ]"),
-        (
-            planned("auto", "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31", STATS),
-            None,
-            " accepted · auto: tree 8 nodes, depth 3 ]",
-        ),
-        (
-            planned("auto", "off: the best draft would reach 0.93 of plain speed; drafted in 2 rounds"),
-            None,
-            " · not drafted: plain decoding is faster here ]",
-        ),
-        (
-            planned("auto", "off: waiting before the next try"),
-            None,
-            "it did not pay a moment ago, and is tried again soon ]",
-        ),
-        (
-            planned("auto", "off: measuring a plain step", Timings(predicted_n=1, predicted_ms=0.033)),
-            0.93,
-            "[ 1 token · not drafted yet: measuring the model's own speed first ]",
-        ),
+        (STATS, "chain:2", "asked for", None, " accepted · chain:2 ]"),
+        (STATS, "chain:2", "asked for", 1.9, " accepted · chain:2 · ~1.90x plain ]"),
+        (STATS, "auto", TREE, None, " accepted · auto: tree 8 nodes, depth 3 ]"),
+        (NOTHING, "off", "asked for", None, "[ 0 tokens · drafting off ]"),
+        (NOTHING, "auto", SLOW, None, " · not drafted: plain decoding is faster here ]"),
+        (NOTHING, "auto", "off: waiting before the next try", None, " and is tried again soon ]"),
+        (ONE, "auto", "off: measuring a plain step", 0.93, " yet: measuring the model's own speed first ]"),
     ],
 )
-def test_the_line_after_an_answer(stats: Timings, speedup: float | None, end: str) -> None:
-    assert stats_line(stats, has_draft=True, speedup=speedup).endswith(end)
+def test_the_line_after_an_answer(
+    stats: Timings, strategy: str, why: str, speedup: float | None, end: str
+) -> None:
+    planned = replace(stats, plan={"strategy": strategy, "why": why})
+    assert stats_line(planned, has_draft=True, speedup=speedup).endswith(end)
 
 
 def test_the_line_has_speed_and_acceptance_and_says_that_there_is_no_drafter() -> None:
     begin = "[ 298 tokens · 76.4 tokens/s · acceptance length 2.27 · 64% of 259 drafted tokens accepted · "
     assert stats_line(STATS, has_draft=True).startswith(begin)
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
+    unsaid = stats_line(ONE, has_draft=True)
+    assert unsaid.startswith("[ 1 token · not drafted"), "the speed of one token is noise"
 
 
 def test_verbose_has_ollamas_lines_first() -> None:

@@ -37,6 +37,7 @@ def text(tmp_path: Path) -> Path:
         (("--eagle1", "--eagle3"), "leave out --eagle3", 2),
         (("--cache-type", "int8"), "--cache-type needs --cache", 2),
         (("--temp", "0"), "are for --generate", 2),
+        (("--generate",), "--generate answers the prompts in --data", 2),
         (("--type", "Q9"), "Q9", 1),
         (("-c", "5000"), "--n-ctx 5000: the target was trained for 2048", 1),
     ],
@@ -51,18 +52,13 @@ def test_bad_input_is_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(out), "--steps", "1"]
+    data = [] if more == ("--generate",) else ["--data", str(text)]
+    args = ["train", "--target", str(models.target), *data, "-o", str(out), "--steps", "1"]
     assert main([*args, "-t", "1", *more]) == code
     captured = capsys.readouterr()
     assert message in captured.err.splitlines()[-1]
     assert captured.out == ""
     assert not list(tmp_path.glob("out/*"))
-
-
-def test_generate_needs_prompts(models: Models, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["train", "--target", str(models.target), "-o", str(tmp_path / "out"), "--generate"]
-    assert main(args) == 2
-    assert "--generate answers the prompts in --data" in capsys.readouterr().err
 
 
 def test_a_folder_with_a_training_is_not_overwritten(
