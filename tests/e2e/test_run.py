@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import pytest
 
 from eaglecpp.cli.doctor import report
 from helpers.command import Cli, Start
@@ -103,20 +106,36 @@ def test_ctrl_c_ends_the_answer_and_says_so_by_the_exit_status(start: Start, mod
     assert err.startswith(b"[ ") and b"acceptance length" in err
 
 
-def test_one_answer_loads_only_what_it_needs(models: Models, tmp_path: Path) -> None:
-    """All of these are slow to load; llama_cpp itself loads numpy and jinja2."""
-    heavy = ["prompt_toolkit", "gguf", "safetensors", "huggingface_hub", "requests", "tqdm", "torch"]
-    heavy.append("eaglecpp.chat.go_template")  # the template here is a Jinja template
+QUICK = [["list"], ["show", "tiny", "--modelfile"], ["cp", "tiny", "b"], ["rm", "b"], ["ps"]]
+SLOW = {"gguf", "huggingface_hub", "requests", "tqdm"}
+"""All modules named here take long to load; llama_cpp itself loads numpy and jinja2."""
+
+
+@pytest.mark.parametrize(
+    ("commands", "slow"),
+    [
+        (QUICK, SLOW | {"numpy", "llama_cpp", "eaglecpp._core"}),
+        # the template here is a Jinja template
+        (
+            [["run", "tiny", "hello", *SHORT]],
+            SLOW | {"prompt_toolkit", "safetensors", "torch", "eaglecpp.chat.go_template"},
+        ),
+    ],
+)
+def test_a_command_loads_only_what_it_needs(
+    commands: list[list[str]], slow: set[str], cli: Cli, models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n")
+    assert cli("create", "tiny").returncode == 0
     script = (
-        "import sys\nfrom eaglecpp.cli import main\ncode = main(sys.argv[1:])\n"
-        f"print([name for name in {heavy} if name in sys.modules], code)"
+        f"import sys\nfrom eaglecpp.cli import main\ncodes = [main(one) for one in {commands}]\n"
+        f"print({slow} & set(sys.modules) or 'none', sum(codes))"
     )
-    arguments = ["run", str(models.target), "--draft", str(models.draft), "hello", *SHORT]
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments],
+        [sys.executable, "-P", "-c", script],
         cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, encoding="utf-8", check=False,
     )  # fmt: skip
-    assert done.stdout.splitlines()[-1] == "[] 0", done.stderr
+    assert done.stdout.splitlines()[-1] == "none 0", done.stderr
 
 
 def test_without_a_saved_chat_there_is_nothing_to_go_on_with(cli: Cli, models: Models) -> None:
@@ -170,25 +189,18 @@ def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
     assert cli("doctor", "no-such-file.gguf").returncode == 1
 
 
-def test_doctor_passes_on_why_llama_cpp_could_not_use_a_device(cli: Cli, tmp_path: Path) -> None:
-    import os
-
+def test_doctor_passes_on_why_llama_cpp_could_not_use_a_device_and_names_what_is_broken(
+    cli: Cli, tmp_path: Path
+) -> None:
     library = tmp_path / "libggml-some.so"
     library.write_text("not a library")
     done = cli("doctor", env={**os.environ, "GGML_BACKEND_PATH": str(library)})
     assert done.returncode == 0
     (note,) = (line for line in done.stdout.splitlines() if line.startswith("note: llama.cpp says:"))
     assert "failed to load" in note and library.name in note
-
-
-def test_doctor_names_what_is_broken(cli: Cli, tmp_path: Path) -> None:
-    import os
-
     done = cli("doctor", "--json", env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)})
-    assert done.returncode == 1
-    assert any(
-        "llama-cpp-python cannot be loaded" in problem for problem in json.loads(done.stdout)["problems"]
-    )
+    (problem,) = json.loads(done.stdout)["problems"]
+    assert done.returncode == 1 and "llama-cpp-python cannot be loaded" in problem
 
 
 def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Models, tmp_path: Path) -> None:

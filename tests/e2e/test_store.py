@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,24 +109,3 @@ def test_a_drafter_checkpoint_of_the_hub_is_converted_once(
     assert "hf.co/maker/eagle3:Q8_0" in cli("list").stdout
     wrong = cli("generate", models.draft, "-p", "ab", "--draft", "hf.co/maker/eagle3", *SHORT)
     assert wrong.returncode == 1
-
-
-def test_the_quick_commands_load_nothing_heavy(cli: Cli, models: Models, tmp_path: Path) -> None:
-    (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n")
-    cli("create", "tiny")
-    script = (
-        "import sys\nfrom eaglecpp.cli import main\n"
-        "assert main(['list']) == 0\nassert main(['show', 'tiny', '--modelfile']) == 0\n"
-        "assert main(['cp', 'tiny', 'b']) == 0\nassert main(['rm', 'b']) == 0\nassert main(['ps']) == 0\n"
-        "heavy = {'numpy', 'gguf', 'llama_cpp', 'eaglecpp._core', 'requests', 'huggingface_hub', 'tqdm'}\n"
-        "sys.exit(','.join(sorted(heavy & set(sys.modules))) or 0)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
