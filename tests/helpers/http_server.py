@@ -30,6 +30,11 @@ CITY = {
     "additionalProperties": False,
 }
 """Arguments of a tool."""
+WEATHER = {
+    "type": "function",
+    "function": {"name": "weather", "description": "The weather somewhere", "parameters": CITY},
+}
+"""A tool."""
 THOUGHT = 'root ::= "<think>ab cd</think>ef gh"'
 """A grammar for an answer that thinks."""
 FAST = {"n_ctx": 512, "n_threads": 1, "exact": "off", "planner_cache": False}

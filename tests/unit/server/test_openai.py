@@ -9,23 +9,9 @@ from typing import Any
 
 import pytest
 
-from helpers.http_server import MODEL, QUESTION, SAID, TestServer
+from helpers.http_server import CITY, MODEL, QUESTION, SAID, WEATHER, TestServer
 
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "weather",
-        "description": "The weather somewhere",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"enum": ["Paris"]}},
-            "required": ["city"],
-            "additionalProperties": False,
-        },
-    },
-}
-
-OTHER = {"type": "function", "function": {**TOOL["function"], "name": "other"}}  # type: ignore[dict-item]
+OTHER: dict[str, Any] = {"type": "function", "function": {"name": "other", "parameters": CITY}}
 
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
@@ -75,7 +61,7 @@ def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> No
 
 
 def test_a_tool_that_must_be_called_is_called(server: TestServer) -> None:
-    forced = ask("Hello", tools=[TOOL], tool_choice="required", max_tokens=100)
+    forced = ask("Hello", tools=[WEATHER], tool_choice="required", max_tokens=100)
     (choice,) = whole(server, forced)["choices"]
     (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
@@ -91,7 +77,7 @@ def test_a_tool_that_must_be_called_is_called(server: TestServer) -> None:
 def test_a_tool_that_is_named_is_called_for_no_reason_of_its_own(server: TestServer) -> None:
     """OpenAI's `finish_reason` is "stop" then."""
     named = ask(
-        "Hello", tools=[TOOL, OTHER], tool_choice={"type": "function", "function": {"name": "weather"}}
+        "Hello", tools=[WEATHER, OTHER], tool_choice={"type": "function", "function": {"name": "weather"}}
     )
     (choice,) = whole(server, named | {"max_tokens": 100})["choices"]
     assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
@@ -102,12 +88,12 @@ def test_a_tool_that_is_named_is_called_for_no_reason_of_its_own(server: TestSer
 def test_tools_that_are_allowed_are_the_only_ones(server: TestServer) -> None:
     names = [{"type": "function", "function": {"name": "weather"}}]
     allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}}
-    forced = ask("Hello", tools=[OTHER, TOOL], tool_choice=allowed, max_tokens=100)
+    forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=allowed, max_tokens=100)
     (choice,) = whole(server, forced)["choices"]
     assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
     assert choice["finish_reason"] == "tool_calls"
     allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
-    tools = [{"type": "function", **tool["function"]} for tool in (OTHER, TOOL)]  # type: ignore[dict-item]
+    tools = [{"type": "function", **tool["function"]} for tool in (OTHER, WEATHER)]
     body = {"model": MODEL, "input": "Hello", "temperature": 0, "max_output_tokens": 5, "tools": tools}
     free = whole(server, body | {"tool_choice": allowed}, "/v1/responses")["usage"]["input_tokens"]
     alone = whole(server, body | {"tools": tools[1:]}, "/v1/responses")["usage"]["input_tokens"]

@@ -93,33 +93,25 @@ def called(content: str, *ids: str, thinking: str = "") -> dict[str, Any]:
     return {"role": "assistant", "content": content, "tool_calls": calls, "thinking": thinking}
 
 
+def said(kind: str, text: str, **rest: Any) -> dict[str, Any]:
+    return {"content": [{"type": kind, "text": text}], **rest}
+
+
+THOUGHT_ABOUT = {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "cd"}]}
+MESSAGE = said("output_text", "ab", type="message", role="assistant")
+TOLD = {"role": "tool", "content": "sun", "tool_call_id": "c1"}
+
+
 @pytest.mark.parametrize(
     ("items", "messages"),
     [
+        ([MESSAGE, CALL, OTHER, RESULT], [called("ab", "c1", "c2"), TOLD]),
+        ([THOUGHT_ABOUT, CALL], [called("", "c1", thinking="cd")]),
         (
-            [
-                {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "ab"}]},
-                CALL,
-                OTHER,
-                RESULT,
-            ],
-            [called("ab", "c1", "c2"), {"role": "tool", "content": "sun", "tool_call_id": "c1"}],
+            [said("reasoning_text", "cd", type="reasoning", summary=[]), MESSAGE],
+            [{"role": "assistant", "content": "ab", "thinking": "cd"}],
         ),
-        (
-            [{"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "cd"}]}, CALL],
-            [called("", "c1", thinking="cd")],
-        ),
-        (
-            [
-                {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "cd"}]},
-                {"role": "assistant", "content": "ef"},
-            ],
-            [{"role": "assistant", "content": "ef", "thinking": "cd"}],
-        ),
-        (
-            [CALL, RESULT | {"output": [{"type": "input_text", "text": "sun"}]}],
-            [called("", "c1"), {"role": "tool", "content": "sun", "tool_call_id": "c1"}],
-        ),
+        ([CALL, RESULT | {"output": [{"type": "input_text", "text": "sun"}]}], [called("", "c1"), TOLD]),
     ],
     ids=["a message and its calls", "a summary", "a thought", "a list as output"],
 )

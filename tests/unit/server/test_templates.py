@@ -14,7 +14,7 @@ from eaglecpp.modelfile import Modelfile
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
-from helpers.http_server import TARGET, TestServer
+from helpers.http_server import TARGET, WEATHER, TestServer
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 NAMES = {"qwen35": "Qwen3.5-4B", "gemma3": "gemma-3", "idefics3": "idefics3", "mistral": "mistral-7b-v0.3",
@@ -24,12 +24,6 @@ OWN = {
     "moody": "{% for m in messages %}{{ m.content }}{% endfor %} [{{ mood }}]",
     "always": "{% for m in messages %}{{ m.content }}\n{% endfor %}{{ '<think>\\n' }}",  # as QwQ's
 }
-TOOL = {
-    "type": "function",
-    "function": {"name": "weather", "description": "The weather somewhere", "parameters": {
-        "type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"],
-        "additionalProperties": False}},
-}  # fmt: skip
 FORM = {
     "type": "object",
     "properties": {"n": {"enum": [17]}},
@@ -88,8 +82,8 @@ def test_what_is_put_elsewhere_is_said(models: TestServer) -> None:
     (notice,) = chat(models, "mistral", asked, max_tokens=1)["timings"]["notices"]
     assert "takes no system prompt" in notice and "be brief\n\nhello" in prompt(models, "mistral", asked)
     assert chat(models, "qwen35", asked, max_tokens=1)["timings"]["notices"] == []
-    (notice,) = chat(models, "smollm", asked, max_tokens=1, tools=[TOOL])["timings"]["notices"]
-    assert "knows no tools" in notice and "weather" in prompt(models, "smollm", asked, tools=[TOOL])
+    (notice,) = chat(models, "smollm", asked, max_tokens=1, tools=[WEATHER])["timings"]["notices"]
+    assert "knows no tools" in notice and "weather" in prompt(models, "smollm", asked, tools=[WEATHER])
 
 
 @pytest.mark.parametrize("model", ["qwen35", "always", "gpt-oss", "smollm"])
@@ -109,16 +103,16 @@ def test_json_is_the_answer(models: TestServer, model: str, think: bool | None) 
 @pytest.mark.parametrize("model", ["qwen35", "gpt-oss", "mistral", "nemo", "llama31", "gemma3"])
 def test_a_forced_call_is_made_and_its_result_comes_back(models: TestServer, model: str) -> None:
     asked = turns("user: weather?")
-    forced = chat(models, model, asked, tools=[TOOL], tool_choice="required", max_tokens=99, num_ctx=1024)
+    forced = chat(models, model, asked, tools=[WEATHER], tool_choice="required", max_tokens=99, num_ctx=1024)
     message = forced["choices"][0]["message"]
     (call,) = message["tool_calls"]
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     result = {"role": "tool", "tool_call_id": call["id"], "content": "it is sunny"}
-    assert "it is sunny" in prompt(models, model, [*asked, message, result], tools=[TOOL])
+    assert "it is sunny" in prompt(models, model, [*asked, message, result], tools=[WEATHER])
     other = {**call, "id": "call_of_another_server"}
     twice = [*asked, {**message, "tool_calls": [call, other]}, result,
              {**result, "tool_call_id": other["id"], "content": "it rains"}]  # fmt: skip
-    text = prompt(models, model, twice, tools=[TOOL])
+    text = prompt(models, model, twice, tools=[WEATHER])
     assert text.index("it is sunny") < text.index("it rains") and text.count("Paris") >= 2
 
 
