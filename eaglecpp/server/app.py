@@ -22,7 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError, cut
-from eaglecpp.server.http import ClientGoneError, Held, error_response, json_response
+from eaglecpp.server.http import ClientGoneError, error_response, json_response
 from eaglecpp.server.models import Server, server_of
 from eaglecpp.server.security import Gate
 
@@ -101,8 +101,8 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         route.app = request_response(_answering_errors(route.endpoint))
     app = Starlette(routes=routes, lifespan=life)
     app.add_exception_handler(HTTPException, _on_http_error)
-    app.state.server, app.state.held = server, Held(max(config.n_held, config.n_body))
-    return Access(Gate(app, config), server, app.state.held)
+    app.state.server = server
+    return Access(Gate(app, config), server)
 
 
 def _answering_errors(handler: Handler) -> Handler:
@@ -120,12 +120,11 @@ def _answering_errors(handler: Handler) -> Handler:
 
 
 class Access:
-    """Logs and counts requests. server, held: what they share"""
+    """Logs and counts requests. server: what they share"""
 
-    def __init__(self, app: ASGIApp, server: Server, held: Held) -> None:
+    def __init__(self, app: ASGIApp, server: Server) -> None:
         self.app = app
         self.server = server
-        self.held = held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -142,7 +141,7 @@ class Access:
         try:
             await self.app(scope, receive, watch)
         finally:
-            self.held.release(scope)
+            self.server.held.release(scope)
             route = scope.get("route")
             path = getattr(route, "path", "other")  # the pattern: names of models are not labels
             self.server.metrics.requests.add(1, path=path, status=status)

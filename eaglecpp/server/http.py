@@ -42,31 +42,6 @@ class _UnreadError(Exception):
     """The client takes nothing of what is sent."""
 
 
-class Held:
-    """Bytes of bodies that requests hold until they are answered. n_max: of all together. What nearly every
-    request has is free, so that the large ones of some do not refuse the others'.
-    """
-
-    FREE = 64 << 10
-
-    def __init__(self, n_max: int) -> None:
-        self._n_max = n_max
-        self._n = 0
-
-    def hold(self, scope: Scope, size: int) -> None:
-        """size: bytes that this request has by now. Raises ApiError."""
-        more = max(0, size - self.FREE) - scope.get("held", 0)
-        if more <= 0:
-            return
-        if self._n + more > self._n_max:
-            raise ApiError(503, "server busy with other large requests, please try again", code="queue_full")
-        self._n += more
-        scope["held"] = scope.get("held", 0) + more
-
-    def release(self, scope: Scope) -> None:
-        self._n -= scope.pop("held", 0)
-
-
 async def body_parts(request: Request) -> AsyncIterator[bytes]:
     """The body as it comes. Raises ApiError for one that does not come, ClientGoneError where nobody sends it
     any more.
@@ -95,7 +70,8 @@ async def read_json(request: Request) -> dict[str, Any]:
     of characters, which a client sends that cuts a text within one, are U+FFFD, as Ollama reads them. Raises
     ApiError for one that is too long or too slow.
     """
-    limit, held = server_of(request).config.n_body, request.app.state.held
+    server = server_of(request)
+    limit = server.config.n_body
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding != "identity":
         raise ApiError(415, f"Content-Encoding {coding[:80]!r} is not supported: send the body as it is")
@@ -107,7 +83,7 @@ async def read_json(request: Request) -> dict[str, Any]:
         data += part
         if len(data) > limit:
             raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
-        held.hold(request.scope, len(data))
+        server.held.hold(request.scope, len(data))
     request.state.n_body = len(data)
     if not data.strip():
         raise ApiError(400, "missing request body")

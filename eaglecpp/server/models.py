@@ -29,7 +29,7 @@ from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.work import Work
+from eaglecpp.server.work import Held, Work
 
 T = TypeVar("T")
 
@@ -41,6 +41,7 @@ class Server:
         self.config = config
         self.metrics = Metrics()
         self.work = Work()
+        self.held = Held(max(config.n_held, config.n_body))
         self.pool = ModelPool(config, self.metrics, files, self.work)
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:

@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""`Work`: which threads of the server do what. Everything that blocks, and everything that takes longer than
-some milliseconds, runs in one of these, or in those that each engine has for its prompts and vectors
-(`eaglecpp.engine.AsyncEngine`); so no kind of slow request keeps the others waiting.
+"""What requests share: `Work`, which threads of the server do what, and `Held`, the bytes of their bodies.
+
+Everything that blocks, and everything that takes longer than some milliseconds, runs in one of these threads,
+or in those that each engine has for its prompts and vectors (`eaglecpp.engine.AsyncEngine`); so no kind of
+slow request keeps the others waiting.
 """
 
 from __future__ import annotations
 
+from starlette.types import Scope
+
+from eaglecpp.server.errors import ApiError
 from eaglecpp.threads import Threads
 
 
@@ -25,3 +30,28 @@ class Work:
         self.downloads = Threads("downloads", 8)
         self.bodies = Threads("bodies", 1)
         self.answers = Threads("answers", 4)
+
+
+class Held:
+    """Bytes of bodies that requests hold until they are answered. n_max: of all together. What nearly every
+    request has is free, so that the large ones of some do not refuse the others'.
+    """
+
+    FREE = 64 << 10
+
+    def __init__(self, n_max: int) -> None:
+        self._n_max = n_max
+        self._n = 0
+
+    def hold(self, scope: Scope, size: int) -> None:
+        """size: bytes that this request has by now. Raises ApiError."""
+        more = max(0, size - self.FREE) - scope.get("held", 0)
+        if more <= 0:
+            return
+        if self._n + more > self._n_max:
+            raise ApiError(503, "server busy with other large requests, please try again", code="queue_full")
+        self._n += more
+        scope["held"] = scope.get("held", 0) + more
+
+    def release(self, scope: Scope) -> None:
+        self._n -= scope.pop("held", 0)

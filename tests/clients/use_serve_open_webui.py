@@ -25,6 +25,8 @@ from serving import MODEL, free_port, serving
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 START_S = 900  # it imports much
 WAIT_MS = 300_000
+OFF = ("WEBUI_AUTH", "ENABLE_VERSION_UPDATE_CHECK", "ENABLE_TITLE_GENERATION", "ENABLE_TAGS_GENERATION",
+       "ENABLE_FOLLOW_UP_GENERATION", "ENABLE_AUTOCOMPLETE_GENERATION", "ANONYMIZED_TELEMETRY")  # fmt: skip
 QUESTION, SAID = "What does os.path.join do?", "Join two or more pathname components"
 
 
@@ -35,8 +37,8 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
     with tempfile.TemporaryDirectory() as folder, Path(folder, "log").open("w+") as log:
         environment = {
             **os.environ,
+            **dict.fromkeys(OFF, "False"),
             "DATA_DIR": folder,
-            "WEBUI_AUTH": "False",
             "WEBUI_SECRET_KEY": "x",
             "ENABLE_OLLAMA_API": str(not over_openai),
             "OLLAMA_BASE_URL": url,
@@ -47,12 +49,6 @@ def web_ui(url: str, *, over_openai: bool) -> Iterator[str]:
             "RAG_EMBEDDING_ENGINE": "ollama",  # its own would fetch a model
             "OFFLINE_MODE": "True",
             "HF_HUB_OFFLINE": "1",
-            "ENABLE_VERSION_UPDATE_CHECK": "False",
-            "ENABLE_TITLE_GENERATION": "False",
-            "ENABLE_TAGS_GENERATION": "False",
-            "ENABLE_FOLLOW_UP_GENERATION": "False",
-            "ENABLE_AUTOCOMPLETE_GENERATION": "False",
-            "ANONYMIZED_TELEMETRY": "False",
             "DO_NOT_TRACK": "True",
             "SCARF_NO_ANALYTICS": "True",
         }
