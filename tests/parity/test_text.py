@@ -17,7 +17,7 @@ from helpers.tiny import prompt_ids
 from helpers.tiny_arch import make_hybrid, make_recurrent
 
 from .conftest import ConvertedPair
-from .test_exact import SIZES, conversation, quantised
+from .test_exact import SIZES, check_conversation, quantised
 
 STRATEGIES = ["chain:1", "chain:12", "tree:k=3,depth=8,nodes=16", "auto"]
 COPY = [*prompt_ids(60, seed=3), *prompt_ids(60, seed=4), *prompt_ids(60, seed=3)[:40]]
@@ -62,17 +62,7 @@ def drafted(
 def test_every_kind_of_reuse_gives_plain_decodings_bits(
     strategy: str, temperature: float, drafted: eaglecpp.Engine, plain: eaglecpp.Engine
 ) -> None:
-    options: dict[str, Any] = {"temperature": temperature}
-    pairs = zip(
-        conversation(drafted, strategy=strategy, **options), conversation(plain, **options), strict=True
-    )
-    stats = eaglecpp.Timings()
-    for (name, ours), (_, theirs) in pairs:
-        assert ours.tokens == theirs.tokens, name
-        assert ours.logprobs == theirs.logprobs, name
-        assert ours.timings.reused_n == theirs.timings.reused_n, name
-        assert ours.timings.exact, name
-        stats = stats + ours.timings
+    stats = check_conversation(drafted, plain, strategy, temperature)
     if drafted.draft_path is None:
         assert stats.text_draft_n == stats.draft_n and stats.text_draft_n_accepted == stats.draft_n_accepted
         if strategy != "auto":

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.template import ChatTemplate, Rendered
+from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.tool_calls import call_marks
 from eaglecpp.chat.turns import accepted
 from eaglecpp.engine.engine import Engine
@@ -134,14 +134,9 @@ class ChatEncoder:
         is_eog = self._engine.native.is_eog
         return next((index + 1 for index in range(begin, end) if is_eog(int(tokens[index]))), None)
 
-    def _rendered(
-        self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool
-    ) -> Rendered:
-        with rendered_at(TEMPLATE_DATE):
-            return self.template.render(turns, tools=tools, add_generation_prompt=opened)
-
     def _tokens(self, turns: Sequence[Message], tools: Sequence[Mapping[str, Any]], opened: bool) -> Tokens:
-        rendered = self._rendered(turns, tools, opened)
+        with rendered_at(TEMPLATE_DATE):
+            rendered = self.template.render(turns, tools=tools, add_generation_prompt=opened)
         return np.array(self._engine.tokenize(rendered.text, add_bos=not rendered.has_bos), np.int32)
 
 

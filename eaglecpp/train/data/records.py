@@ -52,8 +52,6 @@ _SHAPES = (
     '"messages" [{"role", "content"}], "conversations" [{"from", "value"}], "text", or answers recorded with '
     "--generate"
 )
-
-
 _FORMATS = ("eaglecpp answers", "eaglecpp conversations")
 
 
