@@ -71,9 +71,10 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         ("eval duration", _duration(stats.predicted_ms)),
         ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n >= _ENOUGH else ""),
     ]
+    strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
     if stats.draft_n:
         rows += [
-            ("strategy", _plan(stats)),
+            ("strategy", f"{strategy} ({why})" if why else strategy),
             ("rounds", str(stats.rounds)),
             *draft_rows(stats),
             ("draft duration", _duration(stats.draft_ms)),
@@ -97,12 +98,6 @@ def draft_rows(stats: Timings) -> list[tuple[str, str]]:
         ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
         ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),
     ]
-
-
-def _plan(stats: Timings) -> str:
-    """The strategy that ran and why."""
-    why = stats.plan.get("why", "")
-    return f"{stats.plan.get('strategy', '')} ({why})" if why else str(stats.plan.get("strategy", ""))
 
 
 def _duration(ms: float) -> str:

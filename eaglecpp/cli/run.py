@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
     from eaglecpp.opening.find import Found
 
-_STDIN_PATIENCE_S = 3.0
-
 
 class _RunCommand(Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -256,8 +254,7 @@ def _question(words: tuple[str, ...]) -> bytes | None:
     """Standard input, unless it is a terminal, then a blank line and the prompt. None: chat."""
     parts = [argument_bytes(" ".join(words))] if words else []
     if not sys.stdin.isatty():
-        hint = "reading standard input to its end (</dev/null to skip this) ..."
-        with patience(_STDIN_PATIENCE_S, hint):
+        with patience("reading standard input to its end (</dev/null to skip this) ..."):
             parts.insert(0, read_input("-").rstrip(b"\n"))
     elif not words and sys.stdout.isatty():
         return None

@@ -190,12 +190,12 @@ class Watch:
 
 
 @contextlib.contextmanager
-def patience(seconds: float, text: str) -> Iterator[None]:
-    """Shows the text while the block takes long, on a terminal."""
+def patience(text: str) -> Iterator[None]:
+    """Shows the text while the block takes longer than a second, on a terminal."""
     if not stderr_is_terminal():
         yield
         return
-    waiting = threading.Timer(seconds, show_progress, [text])
+    waiting = threading.Timer(1.0, show_progress, [text])
     waiting.daemon = True
     waiting.start()
     try:

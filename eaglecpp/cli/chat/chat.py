@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _QUOTED_CHARS = 40
 _SHOWN_LINES = 12
-_PATIENCE_S = 1.0
 
 
 @dataclass
@@ -174,7 +173,7 @@ class Chat:
             if self.server is not None:
                 address = self.server.address
                 try:
-                    with patience(_PATIENCE_S, f"waiting for {address} ..."):
+                    with patience(f"waiting for {address} ..."):
                         answer = begin(**options)
                 except ServerRefusedError as error:
                     name = model.source.name

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
-_LOAD_PATIENCE_S = 1.0
 _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
@@ -61,7 +60,7 @@ class RunModel:
         if self._engine is None:
             started = time.perf_counter()
             self.notices += self.plan.notices
-            with patience(_LOAD_PATIENCE_S, f"loading {self.source.name} ..."):
+            with patience(f"loading {self.source.name} ..."):
                 self._engine = self._open()
             self.load_ms = 1000 * (time.perf_counter() - started)
             self.notices += self.chat.template.notices

@@ -150,13 +150,12 @@ class Screen:
     def _turn(self, thinking: bool) -> list[tuple[str, str]]:
         """Changes from thinking to the answer or back, with Ollama's marks."""
         self._is_thinking = thinking
-        if self.hide_thinking:
-            return []
-        if not self.is_terminal:
-            self._aside("Thinking...\n" if thinking else "\n...done thinking.\n\n")
-            return []
         text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
-        return self._wrapper.feed(text, self._dim)
+        if self.is_terminal and not self.hide_thinking:
+            return self._wrapper.feed(text, self._dim)
+        if not self.hide_thinking:
+            self._aside(text)
+        return []
 
     def _aside(self, text: str) -> None:
         """Writes thinking to stderr, when a program reads the answer."""
