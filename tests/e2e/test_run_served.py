@@ -131,22 +131,20 @@ def test_what_listens_where_a_killed_server_did_is_told_nothing(cli: Cli, server
     assert (done.returncode, asked) == (0, [])
 
 
-def test_a_server_that_ends_in_the_middle_is_an_error(start: Start, server: Server) -> None:
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_an_answer_ends_with_ctrl_c_which_frees_the_place_or_with_its_server_which_is_an_error(
+    is_killed: bool, cli: Cli, start: Start, server: Server
+) -> None:
     with start(*ENDLESS) as process:
         assert process.stdout is not None and process.stdout.read(8)
-        server.kill()
+        if is_killed:
+            server.kill()
+        else:
+            process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=120)
-    assert process.returncode == 1
-    assert "the server ended in the middle of the answer" in err.decode()
-
-
-def test_ctrl_c_ends_the_answer_and_frees_the_place(cli: Cli, start: Start, server: Server) -> None:
-    with start(*ENDLESS) as process:
-        assert process.stdout is not None and process.stdout.read(8)
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
-    assert process.returncode == 130
-    assert cli(*ASK).returncode == 0
+    assert process.returncode == (1 if is_killed else 130)
+    assert ("the server ended in the middle of the answer" in err.decode()) is is_killed
+    assert is_killed or cli(*ASK).returncode == 0
 
 
 def chat(tmp_path: Path, lines: list[str], *options: str) -> str:
