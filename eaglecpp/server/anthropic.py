@@ -6,6 +6,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 from starlette.requests import Request
@@ -124,29 +125,26 @@ def _turns(entry: Any, where: str) -> list[Message]:
     content = entry.get("content")
     if not isinstance(content, str | list):
         raise ApiError(400, f"{where}: content must be text or a list of blocks")
-    turns: list[Message] = []
-    held: list[Any] = []
-
-    def take() -> None:
-        calls = [_call(block) for block in held if _kind(block) == "tool_use"]
-        thoughts = [str(block.get("thinking", "")) for block in held if _kind(block) == "thinking"]
-        others = ("tool_use", "thinking", "redacted_thinking")
-        text, images = _read([block for block in held if _kind(block) not in others], where)
-        if text or calls or thoughts:
-            turns.append(Message(role, text, "".join(thoughts), tuple(calls), images=tuple(images)))
-        held.clear()
-
     blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    for block in blocks:
-        if _kind(block) == "tool_result":
-            take()
-            text, images = _read(block.get("content"), f"{where}: tool_result")
-            result = Message(Role.TOOL, text, tool_call_id=str(block.get("tool_use_id", "")))
-            turns.append(replace(result, images=tuple(images)))
-        else:
-            held.append(block)
-    take()
+    turns: list[Message] = []
+    for is_result, group in groupby(blocks, lambda block: _kind(block) == "tool_result"):
+        some = list(group)
+        turns += [_result(one, where) for one in some] if is_result else _said(role, some, where)
     return turns or [Message(role)]
+
+
+def _result(block: Mapping[str, Any], where: str) -> Message:
+    text, images = _read(block.get("content"), f"{where}: tool_result")
+    return Message(Role.TOOL, text, tool_call_id=str(block.get("tool_use_id", "")), images=tuple(images))
+
+
+def _said(role: str, blocks: list[Any], where: str) -> list[Message]:
+    calls = [_call(block) for block in blocks if _kind(block) == "tool_use"]
+    thoughts = [str(block.get("thinking", "")) for block in blocks if _kind(block) == "thinking"]
+    others = ("tool_use", "thinking", "redacted_thinking")
+    text, images = _read([block for block in blocks if _kind(block) not in others], where)
+    message = Message(role, text, "".join(thoughts), tuple(calls), images=tuple(images))
+    return [message] if text or calls or thoughts else []
 
 
 def _kind(block: Any) -> Any:

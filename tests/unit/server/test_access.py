@@ -114,8 +114,7 @@ def keyed(store_root: Path) -> Iterator[TestServer]:
 
 def test_a_body_has_one_length(server: TestServer) -> None:
     """What the server and a proxy before it read differently is where one request hides in another."""
-    host, port = server.url.removeprefix("http://").split(":")
-    client = http.client.HTTPConnection(host, int(port), timeout=30)
+    client = http.client.HTTPConnection(*server.listener.getsockname(), timeout=30)
     client.putrequest("POST", "/api/show")
     client.putheader("Content-Length", "4")
     client.putheader("Transfer-Encoding", "chunked")

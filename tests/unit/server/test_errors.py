@@ -8,8 +8,6 @@ import gzip
 import hashlib
 import json
 import logging
-import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,7 +21,7 @@ from eaglecpp.server.errors import as_api_error
 from eaglecpp.server.http import dump
 from eaglecpp.store import Stores
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError
-from helpers.http_server import MODEL, TARGET, TestServer
+from helpers.http_server import MODEL, TARGET, TestServer, until
 
 SHORT = {"temperature": 0, "num_predict": 1}
 TOOL = {
@@ -378,13 +376,12 @@ def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
 def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    host, _, port = server.url.removeprefix("http://").partition(":")
     with caplog.at_level(logging.INFO, "eaglecpp.server"):
-        with socket.create_connection((host, int(port)), timeout=60) as client:
-            client.sendall(b'POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"mo')
-        while not (told := [one.getMessage() for one in caplog.records if "/api/chat" in one.getMessage()]):
-            time.sleep(0.01)
-    assert len(told) == 1 and told[0].startswith("POST /api/chat 499"), told
+        data = b'POST /api/chat HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{"mo'
+        server.connect(data).close()
+        until(lambda: "/api/chat" in caplog.text)
+    (told,) = [one.getMessage() for one in caplog.records if "/api/chat" in one.getMessage()]
+    assert told.startswith("POST /api/chat 499"), told
 
 
 def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Path, tmp_path: Path) -> None:

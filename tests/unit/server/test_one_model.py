@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.create import create_model
 from eaglecpp.store.transaction import copy_model
-from helpers.http_server import DRAFT, TARGET, TestServer
+from helpers.http_server import DRAFT, TARGET, TestServer, until
 
 PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
 SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.ollama.ai/library/Pair")
@@ -98,10 +97,8 @@ def test_a_name_that_moves_to_another_loaded_model_leaves_the_old_one(own: TestS
     stores = Stores.open()
     copy_model(stores, stores.get(ModelName.parse("other")), ModelName.parse("pair"))
     assert say(own, "pair").status_code == 200
-    end = time.monotonic() + 30
-    while loaded(own) != ["other:latest"] and time.monotonic() < end:
-        time.sleep(0.05)
-    assert loaded(own) == ["other:latest"] and own.metric("eaglecpp_model_loads_total") == 2
+    until(lambda: loaded(own) == ["other:latest"])
+    assert own.metric("eaglecpp_model_loads_total") == 2
 
 
 class Opened:
