@@ -28,7 +28,7 @@ from eaglecpp.references.reference import first_part, is_hub_text, is_path_text,
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores, read_again
-from eaglecpp.store.stored_modelfile import stored_modelfile, templates_of
+from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
@@ -266,16 +266,16 @@ def resolved(model: StoredModel) -> ResolvedModel:
     """What a stored model is made of. Raises StoreError, UnsupportedError."""
     files = model.target_files()
     modelfile = stored_modelfile(model)
-    template, stored_template = templates_of(model, modelfile)
+    is_theirs = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
     return ResolvedModel(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",
         target=files[0],
-        modelfile=replace(modelfile, template=template),
+        modelfile=replace(modelfile, template=None) if is_theirs else modelfile,
         draft=model.draft_file() or (files[0] if modelfile.drafts_head else None),
         adapters=model.files("adapter"),
         projectors=model.files("projector"),
         name=model.name,
-        stored_template=stored_template,
+        stored_template=modelfile.template if is_theirs else None,
     )
 
 

@@ -20,7 +20,7 @@ from eaglecpp.modelfile.pragmas import without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["stored_modelfile", "templates_of"]
+__all__ = ["stored_modelfile"]
 
 _TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 
@@ -60,15 +60,6 @@ def stored_modelfile(model: StoredModel) -> Modelfile:
         pragmas=pragmas,
         notices=tuple(map(Notice, notices)),
     )
-
-
-def templates_of(model: StoredModel, modelfile: Modelfile) -> tuple[str | None, str | None]:
-    """The template that an author wrote, and the one that Ollama chose; at most one of them is there.
-
-    modelfile: `stored_modelfile(model)`
-    """
-    chosen = not model.own or bool(model.template_origin)
-    return (None, modelfile.template) if chosen else (modelfile.template, None)
 
 
 def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
