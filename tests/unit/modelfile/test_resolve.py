@@ -101,6 +101,10 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM ./damaged\n", "Modelfile:1: {}/damaged/bad.gguf"),
         ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file, it begins with b'vers'"),
         ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
+        (
+            "FROM ./head.gguf\n",
+            "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name a GGUF file; a",
+        ),
         ("FROM ./empty\n", "Modelfile:1: no GGUF files in {}/empty"),
     ],
 )
@@ -117,11 +121,12 @@ def test_refusals_name_line_and_path(directory: Path, text: str, message: str) -
 def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
     write_gguf(directory / "mmproj.gguf", "clip", "mmproj")
     write_gguf(directory / "lora.gguf", "llama", "adapter")
-    found = plan(directory, "FROM .\n")
-    assert found.target.paths == (directory / "target.gguf",)
-    assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
-    assert found.projectors == (directory / "mmproj.gguf",)
-    assert found.adapters == (directory / "lora.gguf",)
+    for text in ("FROM .\n", "".join(f"FROM ./{file.name}\n" for file in sorted(directory.iterdir()))):
+        found = plan(directory, text)
+        assert found.target.paths == (directory / "target.gguf",)
+        assert found.draft is not None and found.draft.paths == (directory / "head.gguf",)
+        assert found.projectors == (directory / "mmproj.gguf",)
+        assert found.adapters == (directory / "lora.gguf",)
     write_gguf(directory / "z-dflash.gguf", "dflash")
     found = plan(directory, "FROM .\n")
     assert found.draft is not None and found.draft.paths == (directory / "z-dflash.gguf",)
