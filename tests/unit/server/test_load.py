@@ -34,12 +34,6 @@ CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "What is len?"}
 LONG = {"model": MODEL, "prompt": "What", "draft": False, "options": {"num_predict": 450, "ignore_eos": True}}
 
 
-@pytest.fixture(scope="module")
-def server(store_root: Any) -> Iterator[TestServer]:
-    with TestServer(preload=MODEL, n_parallel=2) as running:
-        yield running
-
-
 @contextmanager
 def asked(server: TestServer, n: int, path: str, body: Any) -> Iterator[list[http.client.HTTPConnection]]:
     """Clients that have sent the same request and wait; they leave at the end."""
@@ -202,7 +196,7 @@ def test_a_slow_reader_keeps_the_model_from_nobody(store_root: Any, monkeypatch:
 
 def test_requests_for_vectors_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first turn of many texts lasts until the other request is there; it has the second."""
-    (model,) = server.server._shared.pool.models.values()
+    model = next(one for one in server.server._shared.pool.models.values() if one.name == MODEL)
     turns, real = list[int](), Embedder.embed
 
     def embed(self: Embedder, texts: Any, *args: Any, **options: Any) -> Any:

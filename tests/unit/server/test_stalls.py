@@ -8,7 +8,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -32,12 +32,6 @@ pytestmark = pytest.mark.alone  # measures time
 BOUND_S = 8.0  # of an answer to /health, on a busy machine; what these tests guard against takes minutes
 BURNS = "{% for a in range(300) %}{% for b in range(300) %}{% set x = a * b %}{% endfor %}{% endfor %}"
 QUESTION = {"role": "user", "content": "What is len?"}
-
-
-@pytest.fixture(scope="module")
-def stalled(store_root: Any) -> Iterator[TestServer]:
-    with TestServer(preload=MODEL, n_parallel=2) as running:
-        yield running
 
 
 def chat(**rest: Any) -> dict[str, Any]:
@@ -65,9 +59,9 @@ def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any
     ids=["special tokens", "spaces", "'s", "words"],
 )
 @pytest.mark.parametrize("path", ["/v1/completions", "/api/chat"])
-def test_a_prompt_that_cannot_fit_is_refused_at_once(stalled: TestServer, path: str, text: str) -> None:
+def test_a_prompt_that_cannot_fit_is_refused_at_once(server: TestServer, path: str, text: str) -> None:
     body = chat(messages=[{"role": "user", "content": text}], prompt=text)
-    slowest, answer = slowest_health(stalled, path, body)
+    slowest, answer = slowest_health(server, path, body)
     assert answer.status_code == 400, answer.text
     assert any(said in answer.text for said in ("the context has 512", "can be tokenised")), answer.text
     assert slowest < BOUND_S
@@ -75,7 +69,7 @@ def test_a_prompt_that_cannot_fit_is_refused_at_once(stalled: TestServer, path: 
 
 @pytest.mark.parametrize("path", ["/api/generate", "/v1/messages/count_tokens"])
 def test_templates_are_rendered_beside_the_loop(
-    stalled: TestServer, path: str, monkeypatch: pytest.MonkeyPatch
+    server: TestServer, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wherever they are rendered: a loop of asyncio in the thread would say so."""
     original, on_the_loop = ChatModel.render, []
@@ -88,7 +82,7 @@ def test_templates_are_rendered_beside_the_loop(
     monkeypatch.setattr(ChatModel, "render", render)
     template = BURNS + "{% for message in messages %}{{ message.content }}{% endfor %}"
     body = chat(context=[1, 2, 3], prompt="a", template=template)
-    slowest, answer = slowest_health(stalled, path, body)
+    slowest, answer = slowest_health(server, path, body)
     assert answer.status_code == 200 and not on_the_loop
     assert slowest < BOUND_S
 
@@ -138,25 +132,25 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     ],
 )  # fmt: skip
 def test_what_is_too_much_is_refused_with_the_limit(
-    stalled: TestServer, field: str, value: Any, told: str
+    server: TestServer, field: str, value: Any, told: str
 ) -> None:
-    slowest, answer = slowest_health(stalled, "/v1/chat/completions", chat(**{field: value}))
+    slowest, answer = slowest_health(server, "/v1/chat/completions", chat(**{field: value}))
     assert answer.status_code == 400 and told in answer.json()["error"]["message"]
     assert slowest < BOUND_S
 
 
-def test_options_hold_no_biases(stalled: TestServer) -> None:
+def test_options_hold_no_biases(server: TestServer) -> None:
     """Whose number is bounded where they are read."""
     answers = [
-        stalled.post("/v1/chat/completions", chat(options=options, temperature=0)).json()["choices"]
+        server.post("/v1/chat/completions", chat(options=options, temperature=0)).json()["choices"]
         for options in ({}, {"logit_bias": {"65": 1000}})
     ]
     assert answers[0] == answers[1]
 
 
-def test_a_body_of_too_many_values_is_not_read(stalled: TestServer) -> None:
+def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
     body = b'{"model": "demo", "x": [' + b"{}," * 2_000_000 + b"0]}"
-    slowest, answer = slowest_health(stalled, "/v1/chat/completions", body)
+    slowest, answer = slowest_health(server, "/v1/chat/completions", body)
     assert answer.status_code == 413 and f"at most {limits.JSON_VALUES}" in answer.text
     assert slowest < BOUND_S
 
