@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
@@ -40,17 +40,15 @@ def chat(**rest: Any) -> dict[str, Any]:
 
 def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any]:
     """The longest wait for /health while a request is served, and its answer."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(server.post(path, data)))
-    thread.start()
     slowest = 0.0
-    while thread.is_alive():
-        started = time.perf_counter()
-        assert server.get("/health").status_code == 200
-        slowest = max(slowest, time.perf_counter() - started)
-        thread.join(0.01)
-    return slowest, answers[0]
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.post, path, body)
+        while not answer.done():
+            started = time.perf_counter()
+            assert server.get("/health").status_code == 200
+            slowest = max(slowest, time.perf_counter() - started)
+            time.sleep(0.01)
+    return slowest, answer.result()
 
 
 @pytest.mark.parametrize(
@@ -191,13 +189,10 @@ def test_a_generation_that_nobody_takes_ends() -> None:
 
 def test_whose_place_others_wait_for_is_told_so(store_root: Any, slow_rounds: None) -> None:
     body = chat(max_tokens=450, stream=True, options={"ignore_eos": True}, draft=False)
-    with TestServer(preload=MODEL, n_parallel=1, place_s=0.2) as server:
-        events = server.events("/v1/chat/completions", body)
+    with TestServer(preload=MODEL, n_parallel=1, place_s=0.2) as own, ThreadPoolExecutor() as pool:
+        events = own.events("/v1/chat/completions", body)
         assert "choices" in next(events)
-        others = [threading.Thread(target=server.post, args=("/v1/chat/completions", chat())) for _ in "ab"]
-        for other in others:
-            other.start()
+        for _ in range(2):
+            pool.submit(own.post, "/v1/chat/completions", chat())
         last = [event for event in events if event != "[DONE]"][-1]
-        for other in others:
-            other.join()
     assert last["error"]["code"] == "timeout" and "others wait for its place" in last["error"]["message"]

@@ -8,7 +8,6 @@ import http.client
 import json
 import shutil
 import socket
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import takewhile
 from pathlib import Path
@@ -166,19 +165,14 @@ def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
 
 
 def test_a_longer_context_waits_for_the_answers_of_the_shorter_one(store_root: Path) -> None:
-    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL) as own:
-        told: list[requests.Response] = []
-        longer = ask("What is len? " * 80, options={"num_ctx": 512, "num_predict": 2})
-        asking = threading.Thread(
-            target=lambda: told.append(own.post("/api/chat", longer | {"stream": False}))
-        )
+    longer = ask("What is len? " * 80, options={"num_ctx": 512, "num_predict": 2}, stream=False)
+    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL) as own, ThreadPoolExecutor() as pool:
         lines = own.lines("/api/chat", ask("What is len?", options={"ignore_eos": True, "num_predict": 200}))
         next(lines)
-        asking.start()
+        told = pool.submit(own.post, "/api/chat", longer)
         *_, last = lines
-        asking.join()
         assert (last["done_reason"], last["eval_count"]) == ("length", 200)
-        assert told[0].status_code == 200
+        assert told.result().status_code == 200
         assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
 
 
