@@ -18,7 +18,6 @@ import msgspec
 
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
-from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.resolve import Plan, resolve
 from eaglecpp.options import HEAD
@@ -28,25 +27,17 @@ from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, read_facts
 from eaglecpp.store.fit import check_adapter
 from eaglecpp.store.manifest import PRAGMAS, Layer
-from eaglecpp.store.model import StoredModel
+from eaglecpp.store.model import Made, StoredModel
 from eaglecpp.store.quantize import quantize_target
 from eaglecpp.store.remote.drafter import FoundDraft, draft_config, find_draft
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["Created", "create_model"]
+__all__ = ["create_model"]
 
 _INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
 _OWN_DRAFT_PRAGMAS = ("draft", "draft_type")
-
-
-@dataclass(frozen=True)
-class Created:
-    """A model that was made. notices: what its author should know."""
-
-    model: StoredModel
-    notices: tuple[Notice, ...] = ()
 
 
 def create_model(
@@ -60,7 +51,7 @@ def create_model(
     use_draft: bool = True,
     fetch: bool = False,
     report: Report = silent,
-) -> Created:
+) -> Made:
     """Makes (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
 
     quantize:   type to bring an unquantised target to, "" to leave it
@@ -75,7 +66,7 @@ def create_model(
         modelfile = replace(modelfile, draft=(), pragmas=pragmas)
     plan = resolve(modelfile, directory)
 
-    def make(base: StoredModel | None) -> Created:
+    def make(base: StoredModel | None) -> Made:
         if base is not None:
             base.check_runnable()
         with Transaction(stores, report) as transaction:
@@ -107,7 +98,7 @@ class _Job:
     draft_type: str
     use_draft: bool
 
-    def run(self, name: ModelName, quantize: str) -> Created:
+    def run(self, name: ModelName, quantize: str) -> Made:
         transaction, plan, whole = self.transaction, self.plan, self.modelfile
         if self.base is not None:
             whole = whole.over(stored_modelfile(self.base))
@@ -152,7 +143,7 @@ class _Job:
         decided = {"settings", "draft"} if plan.draft is not None else {"settings"}
         model = transaction.commit(name, layers, config, decided_here=decided)
         transaction.report(Status("success"))
-        return Created(model, (*self.modelfile.notices, *plan.notices))
+        return Made(model, (*self.modelfile.notices, *plan.notices))
 
     def _target_files(self) -> tuple[Path, ...]:
         if self.base is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.files import link
@@ -24,7 +24,11 @@ from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import child
 from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
 
-__all__ = ["VIEWS", "StoredModel"]
+if TYPE_CHECKING:
+    from eaglecpp.modelfile.errors import Notice
+    from eaglecpp.store.drafters import KnownDrafter
+
+__all__ = ["VIEWS", "Made", "StoredModel"]
 
 VIEWS = "views"
 """Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
@@ -189,3 +193,16 @@ class StoredModel:
         if layer.size > MAX_JSON:  # more than any honest template, prompt or license has
             raise StoreError(f"{self.name}: {what}: {layer.size} bytes; at most {MAX_JSON} are read")
         return self.find_blob(layer).read_bytes()
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `create` or `pull` made.
+
+    notices: what whoever asked for it should know
+    offered: a drafter known for the model that was not asked for
+    """
+
+    model: StoredModel
+    notices: tuple[Notice, ...] = ()
+    offered: KnownDrafter | None = None

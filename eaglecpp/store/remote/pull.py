@@ -28,7 +28,7 @@ from eaglecpp.store.errors import DownloadError, Report, Status, StoreError, sil
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.fit import check_fit
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
-from eaglecpp.store.model import StoredModel
+from eaglecpp.store.model import Made, StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
@@ -37,21 +37,12 @@ from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["Pulled", "pull"]
+__all__ = ["pull"]
 
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
 _MAX_LAYERS = 1000
 """Of a model; a split GGUF has a layer for each part."""
-
-
-@dataclass(frozen=True)
-class Pulled:
-    """What a pull made. offered: a drafter known for the model that was not asked for."""
-
-    model: StoredModel
-    offered: KnownDrafter | None = None
-    notices: tuple[Notice, ...] = ()
 
 
 def pull(
@@ -62,7 +53,7 @@ def pull(
     insecure: bool = False,
     report: Report = silent,
     stores: Stores | None = None,
-) -> Pulled:
+) -> Made:
     """Brings a model into our store, or up to date, and returns what was pulled.
 
     draft:      "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
@@ -119,7 +110,7 @@ class _Pull:
     def has_draft(self) -> bool:
         return any(layer.kind == "draft" for layer in self.layers)
 
-    def from_hub(self) -> Pulled:
+    def from_hub(self) -> Made:
         id, report = f"{self.name.namespace}/{self.name.model}", self.transaction.report
         repository = hub.find_repository(id, report=report)
         parts = hub.choose_model(repository, self.name.tag)
@@ -135,7 +126,7 @@ class _Pull:
         self.sibling = None if drafter is None else (repository, drafter)
         return self._finish()
 
-    def from_registry(self, insecure: bool) -> Pulled:
+    def from_registry(self, insecure: bool) -> Made:
         name = self.name
         if name.scheme not in ("http", "https"):
             raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
@@ -176,7 +167,7 @@ class _Pull:
         self.layers.append(layer)
         self.files += [file] if kind == "model" else []
 
-    def _finish(self) -> Pulled:
+    def _finish(self) -> Made:
         """Adds the drafter to the target's layers and makes the model."""
         facts = read_facts(self.files)
         values, layers = self.values or facts.config(), self.layers
@@ -205,7 +196,7 @@ class _Pull:
         elif self.draft is None and drafter is None and not self.has_draft:
             match = first_runnable(self._known(facts))
             offered = None if match is None else match.drafter
-        return Pulled(model, offered, tuple(self.notices))
+        return Made(model, tuple(self.notices), offered)
 
     def _drafter(self, facts: Facts, old: StoredModel | None) -> tuple[Layer, Facts] | None:
         """The drafter's layer and facts; None for what the target comes with, or for none.

@@ -14,7 +14,8 @@ from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, OfflineError, Status, Stores
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.remote.pull import Pulled, pull
+from eaglecpp.store.model import Made
+from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import remove_model
 from helpers.clock import set_clock
 from helpers.hub_server import HubServer, digest_of
@@ -25,7 +26,7 @@ from helpers.stores import OllamaModel, Tiny, files_of, make_model, put_into_cac
 REPO = "user/tiny-GGUF"
 
 
-def fetch(stores: Stores, name: str, **options: Any) -> Pulled:
+def fetch(stores: Stores, name: str, **options: Any) -> Made:
     return pull(ModelName.parse(name), **options)
 
 
