@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What tests/arm.py runs on 64-bit ARM: a drafter against its reference, the text with and without drafting,
-and the command.
+"""What `tests/run.py arm` runs on 64-bit ARM: a drafter against its reference, the text with and without
+drafting, and the command.
 
     python3 arm_engine.py FOLDER KERNELS
 
