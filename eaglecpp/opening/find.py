@@ -222,7 +222,7 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
         return found
     packaged = find_packaged(name)
     if packaged is not None:
-        target = packaged.target(stores)
+        target = packaged.target(stores.find)
         draft = packaged.draft_file()
         return ResolvedModel("package", target, _of_file(target), draft, name=packaged.name)
     problems = "".join(f". {problem}" for problem in stores.problems)

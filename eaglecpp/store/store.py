@@ -163,7 +163,7 @@ class Stores:
 
         found = self.find(name)
         packaged = None if found is not None else find_packaged(name)
-        return found if packaged is None else packaged.stored(self)
+        return found if packaged is None else packaged.stored(self.find)
 
     def get(self, name: ModelName) -> StoredModel:
         """As `look_up`; raises ModelNotFoundError instead of returning None."""
@@ -189,7 +189,7 @@ class Stores:
 
         found = [model for store in (self.own, *self.others) for model in store.models()]
         by_name: dict[tuple[str, ...], StoredModel] = {}
-        for model in (*found, *installed_models(self)):
+        for model in (*found, *installed_models(self.find)):
             by_name.setdefault(model.name.key, model)
         return list(by_name.values())
 
