@@ -157,10 +157,8 @@ def schema(rng: random.Random, depth: int = 0) -> Any:
 
 
 def tools(rng: random.Random) -> Any:
-    one = {
-        "type": "function",
-        "function": {"name": rng.choice(("f", "", "a b", text(rng)[:50])), "parameters": schema(rng)},
-    }
+    function = {"name": rng.choice(("f", "", "a b", text(rng)[:50])), "parameters": schema(rng)}
+    one = {"type": "function", "function": function}
     return rng.choice(
         ([one], [one] * rng.choice((1, 3, 200)), junk(rng), [{"name": "f", "input_schema": schema(rng)}])
     )
@@ -352,14 +350,9 @@ def health(url: str, watch: Watch) -> None:
 
 
 def victim(url: str, model: str, watch: Watch) -> None:
-    told = {
-        "model": model,
-        "prompt": "What is len?",
-        "stream": True,
-        "options": {"num_predict": 200, "ignore_eos": True, "seed": 1},
-    }
-    last = time.perf_counter()
-    done = False
+    options = {"num_predict": 200, "ignore_eos": True, "seed": 1}
+    told = {"model": model, "prompt": "What is len?", "options": options}
+    last, done = time.perf_counter(), False
     with requests.post(f"{url}/api/generate", json=told, timeout=VICTIM_S, stream=True) as answer:
         assert answer.status_code in (200, 503), answer.text[:200]
         for line in answer.iter_lines() if answer.status_code == 200 else ():

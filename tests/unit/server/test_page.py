@@ -36,6 +36,15 @@ def test_libraries_are_what_the_manifest_says() -> None:
         assert name.startswith("LICENSE-") or f"static/vendor/{name}" in page, name
 
 
+def printed(script: str) -> Any:
+    """The JSON that a script of Node's prints."""
+    assert NODE is not None
+    command = [NODE, "--input-type=module", "-e", script]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert made.returncode == 0, made.stderr
+    return json.loads(made.stdout)
+
+
 def run(script: str) -> Any:
     """What the script's `told` is at its end, saved and read again as the browser's storage does after each
     step.
@@ -57,13 +66,7 @@ def run(script: str) -> Any:
             return count > 1 ? `${{one.content}} ${{at}}/${{count}}` : one.content;
         }}).join(" "));
     """
-    assert NODE is not None
-    made = subprocess.run(
-        [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(told));"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert made.returncode == 0, made.stderr
-    return json.loads(made.stdout)
+    return printed(f"{head}{script}; console.log(JSON.stringify(told));")
 
 
 def read(*chats: Any) -> Any:
@@ -75,12 +78,7 @@ def read(*chats: Any) -> Any:
         const read = (one) => {{ try {{ return asChat(one); }} catch (error) {{ return error.message; }} }};
         console.log(JSON.stringify({json.dumps(chats)}.map((one) => [read(one), goodPart(one)])));
     """
-    assert NODE is not None
-    made = subprocess.run(
-        [NODE, "--input-type=module", "-e", script], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert made.returncode == 0, made.stderr
-    return json.loads(made.stdout)
+    return printed(script)
 
 
 @needs_node
