@@ -27,7 +27,7 @@ BUDGETS = {
     "native/draft": 2150,  # block drafters: 250
     "native": 2750,  # their files: 130
     "eaglecpp/server": 4600,
-    "eaglecpp/cli": 3750,
+    "eaglecpp/cli": 3700,
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2900,
     "eaglecpp/store": 2550,
