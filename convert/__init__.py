@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .quantize import TypePlan, as_stored, parse_type
     from .readings import Choice, Reading
     from .rope import rope_divisors, unpair_rows
-    from .spec import DraftSpec, LatentSpec, RopeSpec
+    from .spec import BlockSpec, DraftSpec, LatentSpec, RopeSpec
     from .stream import TensorReport
 
 # where the names are, modules that need least before those that need more
@@ -45,6 +45,7 @@ _HOMES = (
     "pipeline",
 )
 __all__ = [
+    "BlockSpec",
     "Choice",
     "ConvertReport",
     "DraftCheckpoint",

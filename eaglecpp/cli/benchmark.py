@@ -120,8 +120,14 @@ def bench(
         ]
         best = best if best in others else f"auto, {drafts[0]}"
     if as_json:
-        told = verdict.as_dict() | ({"best": best} if others else {})
-        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "verdict": told})
+        results = [one.as_dict() for one in measured]
+        write_json(
+            {
+                "results": results,
+                "plan": plan,
+                "verdict": verdict.as_dict() | ({"best": best} if others else {}),
+            }
+        )
     else:
         write(speeds(measured))
         if str(verdict):

@@ -24,6 +24,7 @@ from eaglecpp.human import human_bytes
 from eaglecpp.server.announced import Address, find_server, reached_as
 
 _ALWAYS_YEARS = 10
+_PATIENCE_S = 10.0
 
 
 _server_options = added(
@@ -92,7 +93,7 @@ def _ask(
     an error.
     """
     # answers in progress end before a model is freed
-    patience = 10.0 if body is None else None
+    patience = _PATIENCE_S if body is None else None
     try:
         answer = request(str(address), method, f"/api/{path}", body, api_key or "", patience)
     except OSError:

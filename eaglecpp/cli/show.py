@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -110,27 +109,33 @@ def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str
 
 def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
     facts, draft = head_facts(model)
-    template, stock = template_in_use(model, facts), model.draft_file()
-    blocks: list[tuple[str, Sequence[Sequence[str]]]] = []
+    blocks = []
     if facts is not None:
-        blocks.append(("Model", _model_rows(model, facts)))
-        blocks.append(("Capabilities", [[word] for word in capabilities(model, facts)]))
+        blocks.append(section("Model", _model_rows(model, facts)))
+        blocks.append(section("Capabilities", [[word] for word in capabilities(model, facts)]))
     if draft is not None:
-        blocks.append(("Draft", _draft_rows(model, draft)))
-    if stock is not None and facts is not None:  # what `--learn` has kept, and the drafter that learnt
-        blocks.append(("Learning", Learning.of(model.target_files()[0]).rows(stock)))
+        blocks.append(section("Draft", _draft_rows(model, draft)))
+        stock = model.draft_file()  # what `--learn` has kept, and the drafter that learnt
+        if stock is not None and facts is not None:
+            learning = Learning.of(model.target_files()[0]).rows(stock)
+            blocks += [section("Learning", learning)] if learning else []
+    template = template_in_use(model, facts)
     if template is not None:
-        blocks += [("Template", [[template.describe()]]), ("Opened with", _plan(model).rows())]
-    blocks.append(("Parameters", parameter_rows(modelfile)))
+        blocks.append(section("Template", [[template.describe()]]))
+        blocks.append(section("Opened with", _plan(model).rows()))
+    if modelfile.parameters:
+        blocks.append(section("Parameters", parameter_rows(modelfile)))
     if modelfile.settings.options or modelfile.settings.chat_template != "auto":
-        blocks.append(("Settings", [[p.name, p.args] for p in modelfile.pragmas]))
+        blocks.append(section("Settings", [[p.name, p.args] for p in modelfile.pragmas]))
     if verbose and facts is not None:
         from eaglecpp.store.facts import metadata
 
-        found = metadata(facts.file, arrays=True)
-        blocks.append(("Metadata", [[key, _short(value)] for key, value in found.items()]))
-    blocks += [("System", _head(modelfile.system or "")), ("License", _head("\n".join(modelfile.license)))]
-    return "".join(section(title, rows) for title, rows in blocks if rows)
+        rows = [[key, _short(value)] for key, value in metadata(facts.file, arrays=True).items()]
+        blocks.append(section("Metadata", rows))
+    for title, text in (("System", modelfile.system or ""), ("License", "\n".join(modelfile.license))):
+        if text:
+            blocks.append(section(title, _head(text)))
+    return "".join(blocks)
 
 
 def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:

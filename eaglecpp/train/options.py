@@ -6,13 +6,15 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import MAX_SEQUENCES, SamplingOptions
 from eaglecpp.options.checked import Option, checked
 
-__all__ = ["TrainOptions", "describe"]
+__all__ = ["Family", "TrainOptions", "describe"]
+
+Family = Literal["eagle31", "eagle3", "eagle1", "dspark", "dflash"]
 
 
 def _option(
@@ -75,18 +77,25 @@ class TrainOptions:
         "Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
         "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
     )
-    eagle3: bool = _option(bool, "Plain EAGLE-3 instead of EAGLE 3.1 (no fc_norm, no norm_output).", False)
-    eagle1: bool = _option(
-        bool,
-        "EAGLE-1: reads the target's last state and uses its output head, the whole vocabulary.",
-        False,
+    family: Family | None = _option(  # noqa: RUF009 # a text is immutable
+        str,
+        "Kind of drafter: eagle31, plain eagle3, eagle1 (which uses the target's output head and whole "
+        "vocabulary), or the block drafters dspark and dflash.  [default: eagle31]",
+        choices=get_args(Family),
+    )
+    block_size: int | None = _option(
+        int, "Rows of a block, with dspark and dflash.  [default: 8]", minimum=2, maximum=64
     )
     ttt_steps: int | None = _option(
-        int, "Steps of training-time test.  [default: 3 on a CPU, 4 on a GPU]", minimum=1, maximum=16
+        int,
+        "Steps of training-time test, or slots of a block.  [default: 3 on a CPU, 4 on a GPU, all slots]",
+        minimum=1,
+        maximum=16,
     )
     later_every: int | None = _option(
         int,
-        "Run every N-th row in the later steps of training-time test.  [default: 2 on a CPU, 1 on a GPU]",
+        "Run every N-th row in the later steps of training-time test; a block drafter begins a block at one "
+        "row in N.  [default: 2 on a CPU, 1 on a GPU; 8]",
         minimum=1,
     )
     loss: Literal["cross-entropy", "lk"] = _option(
@@ -109,7 +118,7 @@ class TrainOptions:
     draft_layers: int | None = _option(
         int,
         "Layers of the drafter; with --finetune, layers are added that change nothing at first.  "
-        "[default: 1, or as many as it has]",
+        "[default: 1, of a block drafter 2, or as many as it has]",
         minimum=1,
         maximum=16,
     )
@@ -190,11 +199,13 @@ class TrainOptions:
             raise InvalidValueError("--temp and --predict are for --generate")
         if self.share_head and self.draft_vocab:
             raise InvalidValueError("--share-head drafts from the whole vocabulary: leave out --draft-vocab")
-        fixed = ("eagle3", "draft_vocab", "draft_layers", "aux_layers")
-        if self.eagle1 and (others := self._given(*fixed)):
-            raise InvalidValueError(f"--eagle1 fixes the form of the drafter: leave out {others}")
+        fixed: tuple[str, ...] = ("draft_vocab", "draft_layers", "aux_layers")
+        if self.family == "eagle1" and (others := self._given(*fixed)):
+            raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
+        if self.block_size and self.family not in ("dspark", "dflash"):
+            raise InvalidValueError("--block-size is for --family dspark and dflash")
         # a drafter that exists has these already
-        fixed = ("eagle1", "eagle3", "share_head", "random_start")
+        fixed = ("family", "block_size", "share_head", "random_start")
         if self.finetune and (others := self._given(*fixed)):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: leave out {others}")
 

@@ -30,6 +30,7 @@ from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import DraftVocabulary
+from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.loop import Reporter
 from eaglecpp.train.fit.model import DraftModel
@@ -91,7 +92,9 @@ class Plan:
 
     def model(self, dtype: torch.dtype, **options: Any) -> DraftModel:
         """With the first weights; options: of `DraftModel`."""
-        model = DraftModel(self.spec, self.embedding, share_head=self.share_head, dtype=dtype, **options)
+        model = model_for(self.spec)(
+            self.spec, self.embedding, share_head=self.share_head, dtype=dtype, **options
+        )
         model.load_state_dict(self.start.state)
         return model
 
@@ -179,7 +182,9 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
-    if plan.spec.fuses_embedding:
+    if plan.spec.block is not None:
+        kind = plan.spec.block.kind
+    elif plan.spec.fuses_embedding:
         kind = "EAGLE-1"
     kind += f", {plan.spec.n_layers} layers" if plan.spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
@@ -197,13 +202,20 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     layers = options.aux_layers or default_layers(corpus.n_layer)
-    spec = new_spec(file, n_vocab, corpus.n_layer, layers, eagle3=options.eagle3, eagle1=options.eagle1)
-    share_head = options.share_head or options.eagle1
+    family = options.family or "eagle31"
+    block = options.block_size or 8, _mask_token(corpus)
+    spec = new_spec(file, n_vocab, corpus.n_layer, layers, family, block)
+    share_head = options.share_head or family == "eagle1"
     size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
     chosen = vocab.choose(corpus.counts, size, corpus.special)
-    spec = with_vocab(with_layers(spec, options.draft_layers or 1), len(chosen.ids))
+    spec = with_vocab(with_layers(spec, options.draft_layers or (2 if spec.block else 1)), len(chosen.ids))
     start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
     return Plan(spec, chosen, start, target_embedding(file), share_head, own_embedding=False)
+
+
+def _mask_token(corpus: Corpus) -> int:
+    """One that the data do not have, a control token if there is one: its embedding says "not yet known"."""
+    return min(corpus.special or range(len(corpus.counts)), key=lambda token: (corpus.counts[token], -token))
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:

@@ -47,6 +47,8 @@ _CACHED_TOKENS, _CAPTURED_TOKENS = 32768, 8192
 """On which the finished drafter is tried, twice: a large target takes its time to read them."""
 _USELESS = 1.1
 """Tokens per round; drafting costs more than it gains even where it is cheap."""
+_BLOCK_EVERY = 8
+"""Rows of an answer for each block, so that a token has about one row of a block."""
 _LOSS_VOCAB = 4096
 """Tokens that the loss of a step looks at, on a CPU."""
 
@@ -161,26 +163,31 @@ class _Run:
             loss_vocab = _LOSS_VOCAB if on_cpu else 0
         model = plan.model(dtype, loss_vocab=loss_vocab, loss=options.loss).to(self.device)
         lr = options.lr or default_lr(plan.spec.hidden_size) * (_FINETUNE_LR if options.finetune else 1.0)
+        block = plan.spec.block
+        n_steps, every = (3, 2) if on_cpu else (4, 1)
+        if block is not None:
+            n_steps, every = block.n_drafts, _BLOCK_EVERY
         hyper = Hyper(
-            n_steps=options.ttt_steps or (3 if on_cpu else 4),
+            n_steps=min(options.ttt_steps or n_steps, n_steps if block else 16),
             lr=lr,
             batch_tokens=options.batch_tokens or (1024 if on_cpu else 8192),
             weight_decay=options.weight_decay,
             clip=options.clip,
-            later_every=options.later_every or (2 if on_cpu else 1),
+            later_every=options.later_every or every,
             seed=options.seed,
         )
         limits = Limits(
             options.micro_tokens,
-            depth=max(Limits.depth, hyper.n_steps),
+            depth=hyper.n_steps if block else max(Limits.depth, hyper.n_steps),
             eval_steps=options.eval_steps or 0,
             patience=options.patience or 0,
         )
         budget = Budget(options.steps, options.epochs, options.minutes)
         everything = range(len(self.corpus.conversations))
         self.listener.note(
-            f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} steps of "
-            f"training-time test, lr {lr:.2g}, {n_train} conversations, {len(everything) - n_train} held out"
+            f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} "
+            f"{'slots' if block else 'steps of training-time test'}, lr {lr:.2g}, {n_train} conversations, "
+            f"{len(everything) - n_train} held out"
         )
         return Trainer(
             TrainingTimeTest(model, plan.vocab.draft_ids, hyper.n_steps, hyper.later_every),

@@ -90,7 +90,7 @@ def acceptance_length(cli: Cli, target: Path, draft: Path, question: str, strate
     [
         (),
         pytest.param(("--loss", "lk"), marks=pytest.mark.long),
-        pytest.param(("--eagle1",), marks=pytest.mark.long),
+        pytest.param(("--family", "eagle1"), marks=pytest.mark.long),
     ],
 )
 def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
@@ -102,7 +102,7 @@ def test_what_the_target_said_is_learnt_until_the_engine_accepts_it(
         for n in (0, 80)
     ]
     assert [one["steps"] for one in made] == [0, 80]
-    assert read_gguf(Path(made[1]["gguf"])).architecture == ("eagle" if "--eagle1" in more else "eagle31")
+    assert read_gguf(Path(made[1]["gguf"])).architecture == ("eagle" if "eagle1" in more else "eagle31")
     before, after = (acceptance_length(cli, models.target, one["gguf"], QUESTIONS[0]) for one in made)
     assert before < 1.6
     assert after > 2.4
@@ -191,7 +191,7 @@ def test_the_bar_has_a_clock_and_says_what_is_done_from_the_beginning(
 def test_finetune_keeps_the_form_of_the_drafter(
     what: str, cli: Cli, models: Models, texts: Path, tmp_path: Path
 ) -> None:
-    args = train_args(models, texts, tmp_path / "a", "--steps", 2, "--eagle3", "--draft-vocab", 200)
+    args = train_args(models, texts, tmp_path / "a", "--steps", 2, "--family", "eagle3", "--draft-vocab", 200)
     first = result_of(cli(*args))
     tuned = result_of(
         cli(*train_args(models, texts, tmp_path / "b", "--steps", 2, "--finetune", first[what]))

@@ -61,6 +61,10 @@ def _take(chat: Chat, text: str) -> bool:
     return run_word("", COMMANDS, chat, " ".join(typed))
 
 
+def _bye(chat: Chat, rest: str) -> bool:
+    return False
+
+
 def _clear(chat: Chat, rest: str) -> None:
     chat.start_over(chat.conversation.system)
     chat.screen.say("Cleared session context")
@@ -249,7 +253,7 @@ def _stats(chat: Chat, rest: str) -> None:
     chat.screen.say("\n".join(figures(rows)))
 
 
-_BYE = Word(lambda chat, rest: False, "Leave")
+_BYE = Word(_bye, "Leave")
 _HELP = Word(
     _help, "Show this help, or help on: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
 )

@@ -123,6 +123,8 @@ def make_batch(
     device: torch.device,
     every: int | None = None,
     offset: int = 0,
+    *,
+    has_blocks: bool = False,
 ) -> Batch:
     """Joins samples.
 
@@ -130,11 +132,12 @@ def make_batch(
     and in the steps after the first one in so many of them, beginning with number `offset`; None = run all,
     and so is 1 where attention to chosen rows is slow. Then rows that mean nothing are added up to round
     numbers: products of sizes that come again are prepared once, and memory of sizes that come again is found
-    at once.
+    at once. has_blocks: of a block drafter, whose steps are all of the same rows, the anchors: one in
+    `every`, drawn anew for each `offset`.
 
     Features stay in fp32 until they are normed: some targets' residual streams reach thousands.
     """
-    if every == 1 and not takes_mask(device):
+    if every == 1 and not takes_mask(device) and not has_blocks:
         every = None
     n_idle = 0 if every is None else -sum(len(sample.tokens) for sample in samples) % _ROUND
     if n_idle:
@@ -155,7 +158,9 @@ def make_batch(
     ids[ids < 0] = 0
     counted = counted_rows(turns, n_steps)
     run, places, weights = None, counted, [1.0] * n_steps
-    if every is not None:
+    if every is not None and has_blocks:
+        counted, run, places, weights = _anchored(counted, lengths, every, offset, device)
+    elif every is not None:
         counted, run, places, weights = _thinned(counted, lengths, every, offset, device)
 
     def on_device(rows: Sequence[NDArray[Any]]) -> tuple[Tensor, ...]:
@@ -188,6 +193,22 @@ def _idle(like: Sample, n: int) -> Sample:
     )
 
 
+def _anchored(
+    counted: list[NDArray[np.int64]], lengths: Sequence[int], every: int, offset: int, device: torch.device
+) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
+    """As `_thinned`, but that all steps are of the same rows."""
+    n = max(1, len(counted[0]) // every) if len(counted[0]) else 0
+    chosen = np.sort(np.random.default_rng(offset).permutation(counted[0])[:n])
+    rows_of = [chosen[np.isin(chosen, of_step)] for of_step in counted]
+    places = [np.searchsorted(chosen, rows) for rows in rows_of]
+    weights = [len(rows) / max(len(kept), 1) for rows, kept in zip(counted, rows_of, strict=True)]
+    first = np.pad(chosen, (0, -len(chosen) % (_ROUND // 8)), constant_values=sum(lengths) - 1)
+    layout = _layout_of(first, lengths, device)
+    anchors = torch.from_numpy(first).to(device)
+    run = Run(anchors, anchors[:0], anchors[:0], layout)
+    return rows_of, run, places, weights
+
+
 def _thinned(
     counted: list[NDArray[np.int64]], lengths: Sequence[int], every: int, offset: int, device: torch.device
 ) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
@@ -212,13 +233,18 @@ def _thinned(
     n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // 4)
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
-    ends = np.cumsum(lengths)
-    n_of = np.diff(np.searchsorted(later, ends), prepend=0)
-    starts = np.repeat(ends - lengths, n_of)
     run = Run(
         torch.from_numpy(first).to(device),
         torch.from_numpy(later).to(device),
         torch.from_numpy(np.pad(of_first, (0, n_idle))).to(device),
-        Layout(tuple(lengths), tuple(n_of.tolist()), torch.from_numpy(later - starts).to(device)),
+        _layout_of(later, lengths, device),
     )
     return rows_of, run, places, weights
+
+
+def _layout_of(rows: NDArray[np.int64], lengths: Sequence[int], device: torch.device) -> Layout:
+    """Of these rows, ascending."""
+    ends = np.cumsum(lengths)
+    n_of = np.diff(np.searchsorted(rows, ends), prepend=0)
+    at = torch.from_numpy(rows - np.repeat(ends - lengths, n_of)).to(device)
+    return Layout(tuple(lengths), tuple(n_of.tolist()), at)

@@ -60,8 +60,9 @@ class Method(Protocol):
 
 @dataclass(frozen=True)
 class TrainingTimeTest:
-    """EAGLE's `Method`: chains of `n_steps` from the rows of a text. later_every: the steps after the first
-    run one row in so many; draft_ids: i64 [n_vocab], the draft id of each token, -1 outside.
+    """EAGLE's `Method`: chains of `n_steps` from the rows of a text, and a block drafter's, whose slots are
+    such steps. later_every: the steps after the first, or all of a block, run one row in so many; draft_ids:
+    i64 [n_vocab], the draft id of each token, -1 outside.
     """
 
     model: DraftModel
@@ -71,13 +72,17 @@ class TrainingTimeTest:
 
     def batch(self, samples: Sequence[Sample], step: int) -> Batch:
         """Other rows of the later steps in each step of the run."""
-        device = self.model.fc.device
-        return make_batch(samples, self.draft_ids, self.n_steps, device, self.later_every, step)
+        return self._joined(samples, self.n_steps, self.later_every, step)
 
     def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
         """By the drafter's best tokens and the target's."""
-        batch = make_batch(samples, self.draft_ids, depth, self.model.fc.device, every=1)
+        batch = self._joined(samples, depth, 1, 0)
         return _walk(batch, self.model.drafts(batch))
+
+    def _joined(self, samples: Sequence[Sample], depth: int, every: int, offset: int) -> Batch:
+        model, ids = self.model, self.draft_ids
+        has_blocks = model.spec.block is not None
+        return make_batch(samples, ids, depth, model.fc.device, every, offset, has_blocks=has_blocks)
 
 
 def evaluate(

@@ -23,13 +23,14 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import save_file
 
-from eaglecpp.convert import ConvertReport, DraftSpec, TypePlan, convert_checkpoint, open_drafter
+from eaglecpp.convert import BlockSpec, ConvertReport, DraftSpec, TypePlan, convert_checkpoint, open_drafter
 from eaglecpp.errors import TrainError
 from eaglecpp.files import replace_bytes, replaced
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
@@ -72,6 +73,8 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     }
     if spec.fuses_embedding:
         return config | {"bias": False}
+    if spec.block is not None:
+        return config | _block_config(spec, spec.block)
     switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
     return (
         config
@@ -87,6 +90,25 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
             },
         }
     )
+
+
+def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
+    """As DeepSpec writes it, whose rank 0 is DFlash; its ids are of the block before."""
+    return {
+        "architectures": ["Qwen3DSparkModel"],
+        "model_type": "qwen3",
+        "attention_bias": False,
+        "num_target_layers": spec.target_block_count,
+        "target_layer_ids": [k - 1 for k in spec.aux_layers],
+        "layer_types": ["full_attention"] * spec.n_layers,
+        "draft_vocab_size": spec.draft_vocab_size,
+        "block_size": block.size,
+        "mask_token_id": block.mask_token,
+        "is_causal": block.causal[0],
+        "markov_rank": block.markov_rank,
+        "markov_head_type": "vanilla",
+        "enable_confidence_head": False,
+    }
 
 
 def _rope_scaling(spec: DraftSpec) -> dict[str, Any] | None:
@@ -152,10 +174,11 @@ def check_engine(
         return 0.0
     expected = _here(folder, target, model, vocab, _cut(sample, n_tokens), rounded)
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
+    ids = vocab.draft_ids if model.spec.block else None
     embedding = model.embedding.float().cpu().numpy()
 
     def difference(gguf: Path) -> float:
-        found = _engine(gguf, embedding, head, _cut(sample, n_tokens))
+        found = _engine(gguf, embedding, head, _cut(sample, n_tokens), ids)
         return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
 
     error = difference(report.out)
@@ -200,7 +223,7 @@ def _here(
     """
     draft = open_drafter(folder, target)
     shares = model.share_head
-    exact = DraftModel(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
+    exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
     exact.load_state_dict(from_checkpoint(draft), strict=False)
     if model.share_head:  # the engine uses the target's own
         exact.head.copy_(model.head.cpu())
@@ -208,19 +231,31 @@ def _here(
     row = len(sample.tokens) - 2 - _N_STEPS
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
-        return np.stack([step[row].numpy() for step in exact.logits(batch)])
+        return np.stack([step[row].log_softmax(-1).numpy() for step in exact.logits(batch)])
 
 
 def _engine(
-    gguf: Path, embedding: NDArray[np.float32], head: NDArray[np.float32] | None, sample: Sample
+    gguf: Path,
+    embedding: NDArray[np.float32],
+    head: NDArray[np.float32] | None,
+    sample: Sample,
+    draft_ids: NDArray[np.int64] | None,
 ) -> NDArray[np.float32]:
-    """The same by the engine."""
+    """The same by the engine. draft_ids: of a block drafter."""
     row, tokens = len(sample.tokens) - 2 - _N_STEPS, sample.tokens.tolist()
     options = EngineOptions()
     options.draft_type_kv, options.draft_device, options.n_threads = "f32", "cpu", torch.get_num_threads()
     drafter = Drafter(str(gguf), options, embedding, head)
     try:
         features = np.ascontiguousarray(sample.features[:, : row + 1])
+        if draft_ids is not None:
+            behind = tokens[row + 2 : row + 1 + _N_STEPS]
+            slots = drafter.block(features, tokens[1 : row + 2], behind, int(draft_ids.max()) + 1)
+            rows = np.empty((_N_STEPS, len(slots[0])), np.float32)
+            for one, slot in zip(rows, slots, strict=True):
+                ids, values = zip(*slot, strict=True)
+                one[draft_ids[list(ids)]] = values
+            return rows
         logits, state = drafter.commit(features, tokens[1 : row + 2])
         found = [np.asarray(logits)]
         for k in range(1, _N_STEPS):
@@ -229,4 +264,4 @@ def _engine(
             state = states[0]
     finally:
         drain()
-    return np.stack(found)
+    return np.stack([one - np.logaddexp.reduce(one) for one in found])

@@ -31,7 +31,7 @@ from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
 from eaglecpp.train.fit.rope import inv_freq, rotate
 
-__all__ = ["DraftModel", "Sums"]
+__all__ = ["DraftModel", "Sums", "matrix", "of_layer", "ones"]
 
 
 class Sums(NamedTuple):
@@ -55,16 +55,16 @@ class Layer(nn.Module):
     def __init__(self, spec: DraftSpec, index: int) -> None:
         super().__init__()
         n_embd, n_q = spec.hidden_size, spec.n_heads * spec.head_dim
-        is_wide = index == 0 and not spec.fuses_embedding
-        self.attn_norm = _ones(n_embd) if index or is_wide else None
-        self.hidden_norm = _ones(n_embd) if is_wide else None
-        self.qkv = _matrix(n_q + 2 * spec.n_kv_heads * spec.head_dim, n_embd * (2 if is_wide else 1))
-        self.q_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        self.k_norm = _ones(spec.head_dim) if spec.qk_norm else None
-        self.o = _matrix(n_embd, n_q)
-        self.mlp_norm = _ones(n_embd)
-        self.gate_up = _matrix(2 * spec.intermediate_size, n_embd)
-        self.down = _matrix(n_embd, spec.intermediate_size)
+        is_wide = index == 0 and not spec.fuses_embedding and spec.block is None
+        self.attn_norm = ones(n_embd) if index or not spec.fuses_embedding else None
+        self.hidden_norm = ones(n_embd) if is_wide else None
+        self.qkv = matrix(n_q + 2 * spec.n_kv_heads * spec.head_dim, n_embd * (2 if is_wide else 1))
+        self.q_norm = ones(spec.head_dim) if spec.qk_norm else None
+        self.k_norm = ones(spec.head_dim) if spec.qk_norm else None
+        self.o = matrix(n_embd, n_q)
+        self.mlp_norm = ones(n_embd)
+        self.gate_up = matrix(2 * spec.intermediate_size, n_embd)
+        self.down = matrix(n_embd, spec.intermediate_size)
 
 
 class DraftModel(nn.Module):
@@ -88,12 +88,12 @@ class DraftModel(nn.Module):
         self.loss_vocab, self.loss = loss_vocab, loss
         n_embd, n_feature = spec.hidden_size, spec.n_aux * spec.target_hidden_size
         is_first = spec.fuses_embedding  # EAGLE-1
-        self.fc = _matrix(n_embd, 2 * n_embd if is_first else n_feature)
-        self.fc_norm = _ones(n_feature) if spec.fc_norm else None
-        self.input_norm = _ones(n_feature) if spec.norm_before_fc else None
+        self.fc = matrix(n_embd, 2 * n_embd if is_first else n_feature)
+        self.fc_norm = ones(n_feature) if spec.fc_norm else None
+        self.input_norm = ones(n_feature) if spec.norm_before_fc else None
         self.layers = nn.ModuleList(Layer(spec, index) for index in range(spec.n_layers))
-        self.norm = None if is_first else _ones(n_embd)
-        self.head = _matrix(spec.draft_vocab_size, n_embd)
+        self.norm = None if is_first else ones(n_embd)
+        self.head = matrix(spec.draft_vocab_size, n_embd)
         self.head.requires_grad_(not share_head)
         self.embedding: Tensor
         self.register_buffer("embedding", embedding.to(dtype), persistent=False)
@@ -114,7 +114,7 @@ class DraftModel(nn.Module):
         label, row_weight = torch.cat(at), torch.cat(weight)
         loss, hit = head_loss(
             torch.cat(states),
-            self.head,
+            self.whole_head(),
             batch.label_ids[label].long(),
             batch.label_p[label],
             batch.best[label],
@@ -125,10 +125,14 @@ class DraftModel(nn.Module):
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)
 
+    def whole_head(self) -> Tensor:
+        """What a step's states are multiplied by, [n_draft_vocab, width of a state]."""
+        return self.head
+
     @torch.no_grad()
     def drafts(self, batch: Batch) -> list[Tensor]:
         """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
-        head = self.head.to(self.dtype)
+        head = self.whole_head().to(self.dtype)
         hits = []
         for k, normed in enumerate(self.steps(batch)):
             states = normed.index_select(0, batch.places[k])
@@ -138,7 +142,7 @@ class DraftModel(nn.Module):
 
     def logits(self, batch: Batch) -> list[Tensor]:
         """For each step the draft logits of its rows, [n_rows, n_draft_vocab]."""
-        return [F.linear(normed, self.head.to(self.dtype)) for normed in self.steps(batch)]
+        return [F.linear(normed, self.whole_head().to(self.dtype)) for normed in self.steps(batch)]
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """What the head reads at each step, [n_rows, n_embd], over the rows of `batch.run`. Without it the
@@ -155,7 +159,7 @@ class DraftModel(nn.Module):
         # turning by places in the batch is as good as by places in the sample: only differences matter
         cos, sin = self._rotation(n_tokens + n_steps)
         caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in range(spec.n_layers)]
-        layers = [_of_layer(w, i) for i in range(spec.n_layers)]
+        layers = [of_layer(w, i) for i in range(spec.n_layers)]
         for k in range(n_steps):
             layout = batch.layout
             if k and run is not None:
@@ -263,15 +267,15 @@ class DraftModel(nn.Module):
         return F.linear(F.silu(gate) * up, w["down"])
 
 
-def _of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
+def of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
     """The weights of `layers[index]` by their own names."""
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
 
 
-def _matrix(n_out: int, n_in: int) -> nn.Parameter:
+def matrix(n_out: int, n_in: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(n_out, n_in) * 0.02)
 
 
-def _ones(n: int) -> nn.Parameter:
+def ones(n: int) -> nn.Parameter:
     return nn.Parameter(torch.ones(n))

@@ -6,8 +6,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, RopeSpec
+from eaglecpp.convert import BlockSpec, DraftCheckpoint, DraftSpec, GgufFile, RopeSpec
 from eaglecpp.errors import MismatchError, UnsupportedError
+from eaglecpp.train.options import Family
 
 __all__ = ["check_trainable", "new_spec", "with_layers", "with_vocab"]
 
@@ -20,16 +21,17 @@ def new_spec(
     n_vocab: int,
     n_layer: int,
     layers: Sequence[int],
-    *,
-    eagle3: bool = False,
-    eagle1: bool = False,
+    family: Family = "eagle31",
+    block: tuple[int, int] = (8, 0),
 ) -> DraftSpec:
-    """One layer of the target's own shape, EAGLE 3.1, plain EAGLE-3 or EAGLE-1, over the whole vocabulary.
+    """One layer of the target's own shape, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. RoPE has the target's base
+    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter its
+    rows and its mask token. RoPE has the target's base
     and no scaling: the drafter learns its own use of positions. Raises
     MismatchError for layers that the target does not have.
     """
+    eagle1, is_block = family == "eagle1", family in ("dspark", "dflash")
     if eagle1:
         layers = (n_layer + 1,)
     elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
@@ -54,7 +56,7 @@ def new_spec(
     if number("attention.kv_lora_rank", 0) and 0 < rope < key:  # latent attention: numbers are of its cache
         n_kv_heads, head_dim = n_heads, key - rope
     return DraftSpec(
-        family="eagle1" if eagle1 else "torchspec",
+        family="deepspec-block" if is_block else "eagle1" if eagle1 else "torchspec",
         hidden_size=n_embd,
         target_hidden_size=n_embd,
         intermediate_size=int(number("feed_forward_length", 0)) or 4 * n_embd,
@@ -71,9 +73,17 @@ def new_spec(
         layer_ids_rule="final" if eagle1 else "boundary",
         target_block_count=n_layer,
         fuses_embedding=eagle1,
-        fc_norm=not (eagle3 or eagle1),
-        norm_output=not (eagle3 or eagle1),
+        fc_norm=family == "eagle31",
+        norm_output=family == "eagle31",
+        qk_norm=is_block,
+        block=_block(*block, family, n_embd) if is_block else None,
     )
+
+
+def _block(size: int, mask_token: int, family: Family, n_embd: int) -> BlockSpec:
+    """DeepSpec's form, bidirectional. A rank of 64 is what SmolLM2's width has use for."""
+    rank = min(256, max(64, n_embd // 8)) if family == "dspark" else 0
+    return BlockSpec(size, anchor_first=True, mask_token=mask_token, causal=(False,), markov_rank=rank)
 
 
 def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
@@ -92,7 +102,14 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
             f"--draft-layers {n}: the drafter to be tuned has {spec.n_layers} layers, and none can be left "
             "out; give that or more"
         )
-    return replace(spec, n_layers=n, sliding_layers=(False,) * n if spec.sliding_layers else ())
+    block = spec.block and replace(spec.block, causal=spec.block.causal[:1] * n)
+    sliding = (False,) * n if spec.sliding_layers else ()
+    return replace(spec, n_layers=n, sliding_layers=sliding, block=block)
+
+
+def _is_trained(block: BlockSpec) -> bool:
+    is_plain = block.embedding_scale == 1.0 and block.softcap == 0.0 and not block.selector and not block.conv
+    return block.anchor_first and is_plain and not block.confidence and len(set(block.causal)) == 1
 
 
 def check_trainable(draft: DraftCheckpoint) -> None:
@@ -107,7 +124,8 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "a head without a norm": not spec.head_norm,
         "logit_scale": spec.logit_scale != 1.0,
         "Gemma 4's layer": spec.gemma is not None,
-        "parallel drafting": spec.parallel is not None or spec.block is not None,
+        "parallel drafting": spec.parallel is not None,
+        "a block of another form than DeepSpec's": spec.block is not None and not _is_trained(spec.block),
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
     found = [reason for reason, holds in reasons.items() if holds]

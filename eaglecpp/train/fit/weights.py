@@ -22,7 +22,8 @@ from torch import Tensor
 
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor, unpair_rows
 from eaglecpp.errors import UnsupportedError
-from eaglecpp.train.fit.model import DraftModel, Layer
+from eaglecpp.train.fit.block import model_for
+from eaglecpp.train.fit.model import Layer
 
 __all__ = [
     "Start",
@@ -36,7 +37,15 @@ __all__ = [
 
 State = dict[str, Tensor]
 
-_NAMES = {"fc": "fc", "input_norm": "input_norm", "norm": "norm", "head": "lm_head"}
+_NAMES = {
+    "fc": "fc",
+    "input_norm": "input_norm",
+    "hidden_norm": "hidden_norm",
+    "norm": "norm",
+    "head": "lm_head",
+    "markov_w1": "markov_head.markov_w1",
+    "markov_w2": "markov_head.markov_w2",
+}
 _OF_LAYER = {
     "attn_norm": "input_layernorm",
     "hidden_norm": "hidden_norm",
@@ -112,7 +121,7 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
         tensors |= {f"fc_norm.{i}": part for i, part in enumerate(state["fc_norm"].chunk(spec.n_aux))}
     if spec.fuses_embedding:
         del tensors["lm_head"]  # EAGLE-1 has none: it is the target's
-    first = "layers.0." if spec.fuses_embedding else "midlayer."
+    first = "layers.0." if spec.fuses_embedding or spec.block else "midlayer."
     return {f"{name.replace('layers.0.', first)}.weight": tensor for name, tensor in tensors.items()}
 
 
@@ -123,7 +132,7 @@ def new_layers(
     zero. What they read with is from the target's last block if that has their shape, unless told otherwise;
     else it is small and random.
     """
-    block = None if random or not indices else _last_block(target, spec)
+    block = None if random or not indices else _block_of(target, spec)
     state: State = {}
     with _seeded(seed):
         for index in indices:
@@ -151,21 +160,23 @@ def from_target(
     layer too, not the target's last block.
     """
     with _seeded(seed):
-        model = DraftModel(spec, torch.empty(0), share_head=False, dtype=torch.float32)
+        model = model_for(spec)(spec, torch.empty(0), share_head=False, dtype=torch.float32)
     state: State = dict(model.state_dict())
-    state |= new_layers(target, spec, range(1, spec.n_layers), seed, random=random)
+    if spec.block is None:
+        state |= new_layers(target, spec, range(1, spec.n_layers), seed, random=random)
     if spec.hidden_size != spec.target_hidden_size:
         return Start(state, ("all weights random",))
     state["head"] = target_head(target)[torch.from_numpy(ids)]
     if "output_norm.weight" in target.tensors and "norm" in state:
         state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
-    copied = "layer: random" if random else _copy_block(target, spec, state)
+    copy = _copy_block if spec.block is None else _copy_blocks
+    copied = "layer: random" if random else copy(target, spec, state)
     return Start(state, ("head and final norm: from the target", copied))
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     """Puts the target's last block into `state`, as far as it fits; says how far."""
-    block = _last_block(target, spec)
+    block = _block_of(target, spec)
     if block is None:
         return (
             f"layer: random (the target's last block, architecture {target.architecture}, has another form)"
@@ -180,9 +191,24 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     return "layer: from the target's last block"
 
 
-def _last_block(target: GgufFile, spec: DraftSpec) -> State | None:
-    """The target's last block under the names of `Layer`, None unless it has the shape of one."""
-    arch, block = target.architecture, f"blk.{spec.target_block_count - 1}"
+def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str:
+    """Of a block drafter: its layers are blocks of the target from the middle on, and fc gives the mean of
+    the features.
+    """
+    n = spec.target_block_count
+    for i in range(spec.n_layers):
+        block = _block_of(target, spec, n // 2 + (i * (n - n // 2 - 3)) // max(spec.n_layers - 1, 1))
+        if block is None:
+            return "layers: random (the target's blocks have another form)"
+        state |= {f"layers.{i}.{name}": value for name, value in block.items()}
+    state["fc"] = torch.cat([torch.eye(spec.hidden_size) / spec.n_aux] * spec.n_aux, dim=1)
+    return "layers: from the target's blocks"
+
+
+def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:
+    """The target's last block, or another, by the names of `Layer`; None unless it has the shape of one."""
+    index = spec.target_block_count - 1 if index is None else index
+    arch, block = target.architecture, f"blk.{index}"
     shapes = {
         "attn_q": (spec.n_heads * spec.head_dim, spec.hidden_size),
         "attn_k": (spec.n_kv_heads * spec.head_dim, spec.hidden_size),

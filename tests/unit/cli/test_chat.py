@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Talk = Callable[..., Chat]
+SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
 
 
 def said(chat: Chat) -> list[tuple[str, str]]:

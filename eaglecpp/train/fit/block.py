@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters as they are trained: DSpark, and DFlash as DeepSpec has it: DSpark without its bias.
+
+A row p that counts is an anchor: behind the features of p and before, a block of rows `[token p+1, mask, ..]`
+at the RoPE positions p+1, p+2, .. gives the tokens p+2, p+3, .., slot k as EAGLE's step k. So labels, counted
+rows, loss and evaluation are EAGLE's. With the bias by the token before, the head reads `[state ; W1 of that
+token]` and is `[head | W2]`: one product, and the loss may look at a part of the vocabulary as ever.
+Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eaglecpp.convert import DraftSpec
+from eaglecpp.train.fit.attention import Layout
+from eaglecpp.train.fit.batch import Batch
+from eaglecpp.train.fit.loss import Loss
+from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
+
+__all__ = ["BlockModel", "model_for"]
+
+
+class BlockModel(DraftModel):
+    """`spec.block` says how many rows a block has, and the rank of the bias."""
+
+    def __init__(
+        self,
+        spec: DraftSpec,
+        embedding: Tensor,
+        *,
+        share_head: bool,
+        dtype: torch.dtype,
+        loss_vocab: int = 0,
+        loss: Loss = "cross-entropy",
+    ) -> None:
+        assert spec.block is not None
+        super().__init__(
+            spec, embedding, share_head=share_head, dtype=dtype, loss_vocab=loss_vocab, loss=loss
+        )
+        self.block = spec.block
+        self.hidden_norm = ones(spec.hidden_size)
+        rank = self.block.markov_rank
+        self.markov_w1 = matrix(spec.vocab_size, rank) if rank else None
+        self.markov_w2 = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank)) if rank else None
+
+    def whole_head(self) -> Tensor:
+        return self.head if self.markov_w2 is None else torch.cat([self.head, self.markov_w2], dim=1)
+
+    def steps(self, batch: Batch) -> Iterator[Tensor]:
+        """What the head reads of each slot, over the anchors `batch.run.first`, all rows without a run."""
+        spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
+        n_tokens, n_embd = len(batch.features), spec.hidden_size
+        layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
+        if batch.run is not None:
+            layout, anchors = batch.run.layout, batch.run.first
+        kept = ("head", "markov_w1", "markov_w2")  # those are read in their own ways
+        w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
+        tokens = F.pad(batch.tokens, (0, size + 1))
+        ids = torch.full((len(anchors), size), self.block.mask_token, device=tokens.device)
+        ids[:, 0] = tokens[anchors + 1]
+        hidden = self.embedding[ids].flatten(0, 1)
+        features = F.linear(batch.features.to(self.dtype), w["fc"])
+        context = F.rms_norm(features, (n_embd,), w["hidden_norm"], eps)
+        # turning by places in the batch is as good as by places in the sample: only differences matter
+        cos, sin = self._rotation(n_tokens + size + 1)
+        places = (anchors[:, None] + 1 + torch.arange(size, device=anchors.device)).flatten()
+        for i in range(spec.n_layers):
+            layer = of_layer(w, i)
+            normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], eps)
+            q, k, v = self._heads(F.linear(normed, layer["qkv"]), cos[places], sin[places], layer)
+            _, seen_k, seen_v = self._heads(
+                F.linear(context, layer["qkv"]), cos[:n_tokens], sin[:n_tokens], layer
+            )
+            hidden = hidden + F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout), layer["o"])
+            hidden = hidden + self._mlp(hidden, layer)
+        states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
+        for slot in range(batch.n_steps):
+            state = states[:, slot]
+            if self.markov_w1 is not None:
+                before = F.embedding(tokens[anchors + 1 + slot], self.markov_w1).to(self.dtype)
+                state = torch.cat([state, before], dim=1)
+            yield state
+
+    def _attend(
+        self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout
+    ) -> Tensor:
+        """`[n_anchors * size, n_heads * head_dim]`: the rows of each block see the text up to their anchor's
+        row, within its sample, and their own block. q, own: `[n_heads, n_anchors * size, head_dim]`; seen: of
+        all rows of the text; layout: of the anchors.
+        """
+        size, (n_heads, _, width) = self.block.size, q.shape
+        later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
+        outs = []
+        for part in layout.parts():
+            rows = slice(part.queries.start * size, part.queries.stop * size)
+            n, n_keys = part.queries.stop - part.queries.start, part.keys.stop - part.keys.start
+            keys, values = (x[:, part.keys] for x in seen)
+            own_keys, own_values = (x[:, rows].reshape(n_heads, n, size, width) for x in own)
+            mine = q[:, rows] * width**-0.5
+            at = torch.arange(n, device=q.device) if part.at is None else part.at
+            far = (mine @ keys.transpose(1, 2)).float()
+            is_hidden = torch.arange(n_keys, device=q.device) > at.repeat_interleave(size)[:, None]
+            far = far.masked_fill(is_hidden, float("-inf"))
+            near = (mine.reshape(n_heads, n, size, width) @ own_keys.transpose(2, 3)).float()
+            if self.block.causal[0]:
+                near = near.masked_fill(later, float("-inf"))
+            p = torch.cat([far, near.flatten(1, 2)], dim=-1).softmax(-1).to(q.dtype)
+            within = p[..., n_keys:].reshape(n_heads, n, size, size) @ own_values
+            outs.append(p[..., :n_keys] @ values + within.flatten(1, 2))
+        return torch.cat(outs, dim=1).transpose(0, 1).flatten(1)
+
+
+def model_for(spec: DraftSpec) -> type[DraftModel]:
+    """What trains drafters of this kind."""
+    return DraftModel if spec.block is None else BlockModel

@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: MIT
+"""Block drafters in training: what a block sees, which rows begin one, and that it learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eaglecpp.convert import BlockSpec
+from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.block import BlockModel
+from eaglecpp.train.fit.evaluate import TrainingTimeTest, evaluate
+from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
+
+CPU = torch.device("cpu")
+SIZE = 4
+
+
+def make_model(rank: int = 8, *, causal: bool = False) -> BlockModel:
+    """With weights such that everything it reads moves what it says."""
+    torch.manual_seed(3)
+    block = BlockSpec(SIZE, anchor_first=True, mask_token=7, causal=(causal,) * 2, markov_rank=rank)
+    spec = replace(SPEC, n_layers=2, qk_norm=True, fc_norm=False, norm_output=False, block=block)
+    model = BlockModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.3)
+    return model
+
+
+def test_a_block_sees_the_text_before_its_anchor_and_nothing_else() -> None:
+    """Neither later features, nor other blocks, nor the other sample."""
+    model, samples = make_model(), [make_sample(12, 1), make_sample(9, 2)]
+    batch = make_batch(samples, draft_ids(), SIZE, CPU, every=1, has_blocks=True)
+    batch.features.requires_grad_()
+    anchors = batch.counted[0].tolist()
+    for place, anchor in enumerate(anchors):
+        states = torch.stack([state[place] for state in model.steps(batch)])
+        (gradient,) = torch.autograd.grad(states.square().sum(), batch.features)
+        seen = gradient.abs().sum(-1) > 0
+        first = 0 if anchor < 12 else 12
+        assert seen.nonzero()[:, 0].tolist() == list(range(first, anchor + 1))
+    alone = make_batch(samples, draft_ids(), SIZE, CPU, every=4, offset=5, has_blocks=True)
+    few = alone.counted[0].tolist()
+    for state, one in zip(model.steps(batch), model.steps(alone), strict=True):
+        torch.testing.assert_close(state[[anchors.index(anchor) for anchor in few]], one[: len(few)])
+
+
+def test_a_causal_block_hides_its_later_rows() -> None:
+    batch = make_batch([make_sample(12, 1)], draft_ids(), SIZE, CPU, every=1, has_blocks=True)
+    for causal in (True, False):
+        model = make_model(rank=0, causal=causal)
+        short = make_model(rank=0, causal=causal)
+        short.block = replace(short.block, size=SIZE - 1)
+        whole = list(model.steps(batch))[: SIZE - 1]
+        cut = list(short.steps(replace(batch, counted=batch.counted[: SIZE - 1])))
+        assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(whole, cut, strict=True)) == causal
+
+
+def test_the_bias_is_of_the_token_before_each_slot() -> None:
+    model, sample = make_model(), make_sample(12, 1)
+    batch = make_batch([sample], draft_ids(), SIZE, CPU)
+    row, width = 3, SPEC.hidden_size
+    for slot, state in enumerate(model.steps(batch)):
+        assert model.markov_w1 is not None
+        torch.testing.assert_close(state[row, width:], model.markov_w1[int(sample.tokens[row + 1 + slot])])
+
+
+def test_anchors_are_drawn_anew_and_the_same_for_a_run_that_goes_on() -> None:
+    sample = make_sample(200, 1)
+
+    def anchors(offset: int) -> list[int]:
+        batch = make_batch([sample], draft_ids(), SIZE, CPU, every=8, offset=offset, has_blocks=True)
+        assert all(set(rows.tolist()) <= set(batch.counted[0].tolist()) for rows in batch.counted)
+        for rows, places in zip(batch.counted, batch.places, strict=True):
+            assert batch.run is not None
+            torch.testing.assert_close(batch.run.first[places], rows)
+        assert len(batch.counted[0]) == 198 // 8
+        return batch.counted[0].tolist()
+
+    assert anchors(1) == anchors(1) != anchors(2)
+
+
+@pytest.mark.parametrize("rank", [0, 8])
+def test_it_learns_texts_by_heart(rank: int) -> None:
+    """Random labels over random features: only what it learnt of these texts can be right."""
+    model = make_model(rank)
+    source = Samples([make_sample(16, seed) for seed in range(2)])
+    method = TrainingTimeTest(model, draft_ids(), SIZE, 1)
+    before = evaluate(method, source, [0, 1], SIZE, 64).length
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(150):
+        sums = model(method.batch(source.samples, step))
+        optimizer.zero_grad()
+        (sums.loss / sums.weight).backward()
+        optimizer.step()
+    assert before < 1.5
+    assert evaluate(method, source, [0, 1], SIZE, 64).length > 2.0
