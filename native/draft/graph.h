@@ -57,7 +57,7 @@ struct GraphShape {
     int n_steps = 0;
     // Of a block drafter's commit: the blocks behind the rows, one for each conversation; n_out: their slots that the
     // head runs for. Empty: rows of a prompt.
-    std::vector<GraphPart> block;
+    std::vector<GraphPart> block = {};
 
     int n_rows() const {
         return std::accumulate(parts.begin(), parts.end(), 0, [](int n, const GraphPart & p) { return n + p.n_rows; });

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
 // The whole test framework: a failed check prints where and what and makes the program return 1; the test goes on.
+// A program has tests, `TEST(name) { ... }`, which run in their order (main.cpp), or a main() of its own.
 #pragma once
 
 #include <cmath>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace eaglecpp::test {
 
@@ -18,6 +20,15 @@ inline bool report(bool is_fine, const char * file, int line, const std::string 
     return is_fine;
 }
 
+inline std::vector<void (*)()> & tests() {
+    static std::vector<void (*)()> all;
+    return all;
+}
+
+struct Registered {
+    explicit Registered(void (*test)()) { tests().push_back(test); }
+};
+
 // for the end of main()
 inline int result() {
     if (n_failed > 0) std::fprintf(stderr, "%d checks failed\n", n_failed);
@@ -25,6 +36,11 @@ inline int result() {
 }
 
 }  // namespace eaglecpp::test
+
+#define TEST(name)                                                   \
+    static void name();                                              \
+    static const eaglecpp::test::Registered registered_##name(name); \
+    static void name()
 
 #define CHECK(condition) eaglecpp::test::report((condition), __FILE__, __LINE__, #condition)
 

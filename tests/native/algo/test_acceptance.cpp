@@ -59,7 +59,7 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-static void siblings_share_one_token() {
+TEST(siblings_share_one_token) {
     Random random(51);
     AcceptanceModel model;
     TextState text;
@@ -79,7 +79,7 @@ static void siblings_share_one_token() {
 }
 
 // The text terms follow every text and so never rest; what counts is that predictions are right on average.
-static void learns_a_drafter_and_is_calibrated() {
+TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
     TextState text;
     const Target target{0.5, -0.2, 0.3};
@@ -102,7 +102,7 @@ static void learns_a_drafter_and_is_calibrated() {
     CHECK(model.n_labels(RequestKind::greedy) == 4000);
 }
 
-static void follows_a_change_of_text_within_tens_of_labels() {
+TEST(follows_a_change_of_text_within_tens_of_labels) {
     AcceptanceModel model;
     TextState text;
     const Target code{0.65, 0.8, 0.3}, hostile{0.65, -5.0, 0.02};
@@ -118,7 +118,7 @@ static void follows_a_change_of_text_within_tens_of_labels() {
 
 // What all texts have in common belongs to the drafter: after a handful of short ones the next starts right, also at a
 // depth that was hardly seen. One odd text does not undo that.
-static void what_texts_have_in_common_is_handed_over() {
+TEST(what_texts_have_in_common_is_handed_over) {
     AcceptanceModel model;
     TextState text;
     const Target good{0.65, 2.0, 0.1};
@@ -135,7 +135,7 @@ static void what_texts_have_in_common_is_handed_over() {
     CHECK(first_chance(model, TextState(), 0.5) > known - 0.2);
 }
 
-static void a_grammar_teaches_nothing_lasting() {
+TEST(a_grammar_teaches_nothing_lasting) {
     AcceptanceModel model, fresh;
     TextState text;
     const auto children = siblings(0.8, 4);
@@ -144,7 +144,7 @@ static void a_grammar_teaches_nothing_lasting() {
     CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // but the text is followed
 }
 
-static void kinds_of_request_are_kept_apart() {
+TEST(kinds_of_request_are_kept_apart) {
     CHECK(request_kind(0.0, false) == RequestKind::greedy && request_kind(-1.0, false) == RequestKind::greedy);
     CHECK(request_kind(0.7, false) == RequestKind::sampled && request_kind(0.8, false) == RequestKind::hot);
     CHECK(request_kind(0.0, true) == RequestKind::constrained);
@@ -161,7 +161,7 @@ static void kinds_of_request_are_kept_apart() {
     CHECK(first_chance(model, other, 0.8) < before);
 }
 
-static void hostile_numbers_leave_it_finite() {
+TEST(hostile_numbers_leave_it_finite) {
     AcceptanceModel model;
     TextState text;
     const float inf = std::numeric_limits<float>::infinity();
@@ -181,7 +181,7 @@ static void hostile_numbers_leave_it_finite() {
     CHECK(AcceptanceModel().from_text(model.to_text(key), key));
 }
 
-static void survives_a_round_trip_and_refuses_damage() {
+TEST(survives_a_round_trip_and_refuses_damage) {
     AcceptanceModel model, loaded;
     TextState text, fresh;
     teach(model, text, {0.4, -1.0, 0.2}, 1000, 9);
@@ -204,7 +204,7 @@ static void survives_a_round_trip_and_refuses_damage() {
 
 // A drafter that says how often it was right starts near that, at every depth and kind of request; what was learned
 // stays.
-static void starts_from_what_training_measured() {
+TEST(starts_from_what_training_measured) {
     const TextState fresh;
     for (float rate : {0.3f, 0.6f, 0.9f}) {
         AcceptanceModel model;
@@ -256,7 +256,7 @@ float first(const TextAcceptance & model, const TextTerm & hits, const TextDraft
 }  // namespace
 
 // Each length finds its own rate, whatever it starts from.
-static void the_rate_of_each_length_is_learned() {
+TEST(the_rate_of_each_length_is_learned) {
     TextAcceptance model;
     Random random(5);
     const double rates[] = {0.55, 0.2, 0.97};
@@ -276,18 +276,4 @@ static void the_rate_of_each_length_is_learned() {
     std::vector<float> a;
     model.predict(RequestKind::hot, {}, chain(1, 10), a);
     CHECK(a[0] > 0.6f);
-}
-
-int main() {
-    starts_from_what_training_measured();
-    siblings_share_one_token();
-    learns_a_drafter_and_is_calibrated();
-    follows_a_change_of_text_within_tens_of_labels();
-    what_texts_have_in_common_is_handed_over();
-    a_grammar_teaches_nothing_lasting();
-    kinds_of_request_are_kept_apart();
-    hostile_numbers_leave_it_finite();
-    survives_a_round_trip_and_refuses_damage();
-    the_rate_of_each_length_is_learned();
-    return result();
 }

@@ -9,7 +9,7 @@ using namespace eaglecpp;
 using namespace eaglecpp::sim;
 
 // Builds and captures as an H200 needs them for a model of 8B.
-static void the_first_batches_of_a_size_tell_what_a_change_costs() {
+TEST(the_first_batches_of_a_size_tell_what_a_change_costs) {
     CostTable table;
     for (int k = 0; k < 8; ++k) {
         for (int n : {1, 4}) {
@@ -69,7 +69,7 @@ static Run run(const Machine & on, int text_number, bool pads_rows, double chang
 }
 
 // RTX 3090: rows cost little beside a change
-static void the_planner_keeps_a_size_where_that_is_cheap() {
+TEST(the_planner_keeps_a_size_where_that_is_cheap) {
     for (int text_number : {1, 2}) {
         const Run before = run(machine(1), text_number, false), after = run(machine(1), text_number, true);
         std::printf("RTX 3090, %s: %.3f of plain, %.3f of the rounds built; without padding %.3f, %.3f\n",
@@ -81,7 +81,7 @@ static void the_planner_keeps_a_size_where_that_is_cheap() {
 
 // An H200 and a model of 8B, where a change costs two plain rounds, or, as for models of 1 GB, six. Before the price of
 // a change was measured, and before a prompt was taken for one, this drafted nothing there.
-static void on_a_fast_card_an_answer_keeps_its_size() {
+TEST(on_a_fast_card_an_answer_keeps_its_size) {
     Machine m{"H200 8B Q4_0",
               {{1, 2.98},
                {2, 3.25},
@@ -110,15 +110,7 @@ static void on_a_fast_card_an_answer_keeps_its_size() {
     }
 }
 
-static void trees_where_the_prices_say_so() {
+TEST(trees_where_the_prices_say_so) {
     CHECK(!run(machine(1), 2, true).has_trees);
     CHECK(run(machine(7), 2, true).has_trees);  // sixteen rows cost twelve hundredths more than one
-}
-
-int main() {
-    the_first_batches_of_a_size_tell_what_a_change_costs();
-    the_planner_keeps_a_size_where_that_is_cheap();
-    on_a_fast_card_an_answer_keeps_its_size();
-    trees_where_the_prices_say_so();
-    return test::result();
 }

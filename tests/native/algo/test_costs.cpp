@@ -11,7 +11,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-static void between_two_measured_counts_both_must_be_exact() {
+TEST(between_two_measured_counts_both_must_be_exact) {
     RowCounts counts;
     CHECK(counts.largest(64) == 1 && !counts.allows_any(1, 64) && counts.to_string() == "1");
     for (int n : {16, 2, 5, 3, 8}) counts.set(n, n != 8);
@@ -31,7 +31,7 @@ static void learn(StepCosts & costs, int n_rows, double ms, int n_times = 4) {
     for (int i = 0; i < n_times; ++i) costs.learn(n_rows, ms);
 }
 
-static void keeps_steps_and_dips() {
+TEST(keeps_steps_and_dips) {
     StepCosts costs(0.06);
     CHECK(costs.empty() && costs.ms(3) == 0.0);
     for (int i = 0; i < 12; ++i) {
@@ -48,7 +48,7 @@ static void keeps_steps_and_dips() {
     CHECK(costs.n_rows_measured() == 8);
 }
 
-static void first_samples_are_believed_with_care() {
+TEST(first_samples_are_believed_with_care) {
     StepCosts costs(0.06);
     learn(costs, 1, 10.0);
     costs.learn(4, 500.0);  // building graphs
@@ -65,7 +65,7 @@ static void first_samples_are_believed_with_care() {
 }
 
 // Which of the two is slower, machine or size, the rounds of the other sizes decide.
-static void a_size_that_became_dear_is_told_from_a_slow_machine() {
+TEST(a_size_that_became_dear_is_told_from_a_slow_machine) {
     Random random(32);
     StepCosts size(0.06, true), machine(0.06, true);
     const auto noise = [&] { return 0.98 + 0.04 * random.real(); };
@@ -84,7 +84,7 @@ static void a_size_that_became_dear_is_told_from_a_slow_machine() {
 }
 
 // A long stretch of one size, with the long tail that times have, and a machine that was slow at first.
-static void sizes_that_wait_keep_their_ratio() {
+TEST(sizes_that_wait_keep_their_ratio) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
         Random random(seed);
         StepCosts costs(0.06, true);
@@ -101,7 +101,7 @@ static void sizes_that_wait_keep_their_ratio() {
 }
 
 // Prices from a time when the machine was busy, as a file had them: sizes beside them say what is possible.
-static void what_cannot_be_true_is_not_believed() {
+TEST(what_cannot_be_true_is_not_believed) {
     StepCosts costs(0.06, true);
     const std::pair<int, double> saved[] = {{1, 3.7},  {2, 50.8},  {3, 5.1},  {4, 5.06},
                                             {6, 5.09}, {7, 114.5}, {8, 80.2}, {16, 208.5}};
@@ -131,7 +131,7 @@ static CostTable example() {
     return table;
 }
 
-static void knows_what_it_was_told() {
+TEST(knows_what_it_was_told) {
     CostTable table;
     CHECK(!table.is_known(1) && table.plain() == 0.0);
     table = example();
@@ -146,7 +146,7 @@ static void knows_what_it_was_told() {
     CHECK(table.verify_points(8).size() == 8 && table.verify_points(8)[3].n_rows == 4);
 }
 
-static void a_slow_machine_is_slow_at_everything() {
+TEST(a_slow_machine_is_slow_at_everything) {
     CostTable table = example();
     table.take_changed();
     for (int i = 0; i < 8; ++i) table.learn_verify(4, 28.0);  // a co-tenant: twice the time
@@ -158,7 +158,7 @@ static void a_slow_machine_is_slow_at_everything() {
     CHECK_NEAR(table.plain(), 11.1, 1.2);
 }
 
-static void noise_and_stalls_are_no_change_of_the_machine() {
+TEST(noise_and_stalls_are_no_change_of_the_machine) {
     Random random(41);
     CostTable table = example();
     table.take_changed();
@@ -170,7 +170,7 @@ static void noise_and_stalls_are_no_change_of_the_machine() {
     CHECK_NEAR(table.verify(4) / table.verify(1), 14.0 / 11.0, 0.2);
 }
 
-static void nonsense_is_ignored() {
+TEST(nonsense_is_ignored) {
     CostTable table = example();
     const std::string before = table.to_text(key);
     const double inf = std::numeric_limits<double>::infinity();
@@ -187,7 +187,7 @@ static void nonsense_is_ignored() {
     CHECK(table.to_text(key) == before);
 }
 
-static void survives_a_round_trip() {
+TEST(survives_a_round_trip) {
     const CostTable table = example();
     CostTable loaded;
     CHECK(loaded.from_text(table.to_text(key), key));
@@ -209,7 +209,7 @@ static std::string predicted_text() {
 }
 
 // What was worked out from the processor and the file is a price from the start, but no measurement.
-static void a_prediction_counts_until_something_is_measured() {
+TEST(a_prediction_counts_until_something_is_measured) {
     CostTable table;
     CHECK(table.from_text(predicted_text(), key));
     CHECK_NEAR(table.verify(4), 10.0, 1e-6);
@@ -229,7 +229,7 @@ static void a_prediction_counts_until_something_is_measured() {
     CHECK(table.to_text(key).find("verify 4") != std::string::npos);
 }
 
-static void damaged_or_foreign_text_is_refused() {
+TEST(damaged_or_foreign_text_is_refused) {
     const CostTable table = example();
     const std::string text = table.to_text(key);
     CostTable other;
@@ -251,21 +251,4 @@ static void damaged_or_foreign_text_is_refused() {
         t.learn_verify(1, 10.0);
         CHECK(std::isfinite(t.plain()) && std::isfinite(t.verify(5)) && t.verify(5) >= 0.0);
     }
-}
-
-int main() {
-    between_two_measured_counts_both_must_be_exact();
-    keeps_steps_and_dips();
-    first_samples_are_believed_with_care();
-    a_size_that_became_dear_is_told_from_a_slow_machine();
-    sizes_that_wait_keep_their_ratio();
-    what_cannot_be_true_is_not_believed();
-    knows_what_it_was_told();
-    a_slow_machine_is_slow_at_everything();
-    noise_and_stalls_are_no_change_of_the_machine();
-    nonsense_is_ignored();
-    survives_a_round_trip();
-    a_prediction_counts_until_something_is_measured();
-    damaged_or_foreign_text_is_refused();
-    return result();
 }

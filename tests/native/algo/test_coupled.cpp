@@ -48,7 +48,7 @@ static const CoupledSampling samplings[] = {
     {7, 0.7f, 0, 1.0f, 0.1f},    {8, 1.0f, 1, 1.0f, 0.0f}, {9, 1.0f, 0, 0.3f, 0.02f},
 };
 
-static void proposes_the_best_scores() {
+TEST(proposes_the_best_scores) {
     Random random(3);
     std::vector<Token> ids(900);
     for (int i = 0; i < (int)ids.size(); ++i) ids[i] = 3 * i + random.integer(0, 2);
@@ -80,7 +80,7 @@ static void proposes_the_best_scores() {
 
 // the reason for it all: with a distribution near the target's it agrees with the target at least with
 // (1 - TV) / (1 + TV), far more often than its likeliest token does
-static void agrees_with_the_target() {
+TEST(agrees_with_the_target) {
     Random random(4);
     const int n = 500;
     CoupledDraft draft;
@@ -108,7 +108,7 @@ static void agrees_with_the_target() {
 
 // A drafter whose log-probabilities miss the target's by normal errors: after some hundred labels predicted chances are
 // true ones, in every temperature band.
-static void chances_are_calibrated() {
+TEST(chances_are_calibrated) {
     Random random(5);
     const int n = 300, k = 4;
     CoupledDraft draft;
@@ -147,7 +147,7 @@ static void chances_are_calibrated() {
     }
 }
 
-static void a_token_lifted_by_noise_is_less_certain() {
+TEST(a_token_lifted_by_noise_is_less_certain) {
     const AcceptanceModel model;
     const Candidate sure = {1, std::log(0.8f), std::log(0.9f)}, lifted = {1, std::log(0.8f), std::log(0.01f)};
     double a[2];
@@ -157,12 +157,4 @@ static void a_token_lifted_by_noise_is_less_certain() {
     CHECK(a[0] > a[1] + 0.2);
     for (int i = 0; i < 2; ++i) model.predict(RequestKind::hot, {}, 1, i == 0 ? &sure : &lifted, 1, a + i);
     CHECK(a[0] == a[1]);
-}
-
-int main() {
-    proposes_the_best_scores();
-    agrees_with_the_target();
-    chances_are_calibrated();
-    a_token_lifted_by_noise_is_less_certain();
-    return result();
 }

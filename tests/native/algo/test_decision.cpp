@@ -21,7 +21,7 @@ static Decision tree_decision() {
     return d;
 }
 
-static void prints_one_line() {
+TEST(prints_one_line) {
     CHECK(tree_decision().to_line() ==
           "draft k=4 levels=0/1,2/5,6 nodes=1,2,5 depth=2 leaves=2 reason=pays tokens=2.913 cost=1.312 speed=2.2");
     Decision again;
@@ -29,7 +29,7 @@ static void prints_one_line() {
     CHECK(again.to_line() == "plain reason=replay");
 }
 
-static void explains_itself() {
+TEST(explains_itself) {
     Decision d = tree_decision();
     CHECK(d.explain() == "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps");
     d.nodes = {1, 2, 3, 4};
@@ -49,7 +49,7 @@ static void explains_itself() {
     }
 }
 
-static void sums_up_a_generation() {
+TEST(sums_up_a_generation) {
     PlanSummary none, on, off;
     CHECK(none.explain() == "off");
     Decision parked, probe, measuring;
@@ -74,11 +74,4 @@ static void sums_up_a_generation() {
           "draft with the text");
     CHECK(off.speedup() == 0.0 && none.n_nodes() == 0.0);
     CHECK(off.n_rounds() == 10 && off.n_drafted() == 1 && off.n_probes() == 1);
-}
-
-int main() {
-    prints_one_line();
-    explains_itself();
-    sums_up_a_generation();
-    return result();
 }

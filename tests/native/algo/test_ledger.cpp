@@ -7,7 +7,7 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-static void plain_rounds_fill_it_slowly_up_to_the_cap() {
+TEST(plain_rounds_fill_it_slowly_up_to_the_cap) {
     Ledger ledger;
     CHECK(ledger.balance() == 4.0 && ledger.covers(4.0) && !ledger.covers(4.1));
     for (int i = 0; i < 100; ++i) ledger.settle(1.0, 1.0);
@@ -16,7 +16,7 @@ static void plain_rounds_fill_it_slowly_up_to_the_cap() {
     CHECK(ledger.balance() == 8.0);
 }
 
-static void first_uses_are_free_up_to_a_point_and_once() {
+TEST(first_uses_are_free_up_to_a_point_and_once) {
     Ledger::Options options;
     options.first_uses = 3.0;
     Ledger ledger(options);
@@ -29,7 +29,7 @@ static void first_uses_are_free_up_to_a_point_and_once() {
 
 // The promise: whoever spends all that is covered, and never gets a draft accepted, stays within the bound in every
 // window, whatever came before.
-static void every_window_keeps_the_bound() {
+TEST(every_window_keeps_the_bound) {
     Random random(61);
     for (int run = 0; run < 20; ++run) {
         Ledger ledger;
@@ -52,11 +52,4 @@ static void every_window_keeps_the_bound() {
             }
         }
     }
-}
-
-int main() {
-    plain_rounds_fill_it_slowly_up_to_the_cap();
-    first_uses_are_free_up_to_a_point_and_once();
-    every_window_keeps_the_bound();
-    return result();
 }

@@ -14,7 +14,7 @@ using namespace eaglecpp;
 using namespace eaglecpp::test;
 
 // The noise is part of what a seed means: another value here is another text for every seed.
-static void has_known_values() {
+TEST(has_known_values) {
     CHECK(Noise(1, 0).gumbel(0) == 0x1.1d3fde1395831p+1);
     CHECK(Noise(1, 100).gumbel(4711) == -0x1.f37a6798b7cd8p-1);
     CHECK(Noise(0xFFFFFFFF, 1 << 20).gumbel(262143) == 0x1.dbb7f5656be58p-1);
@@ -69,7 +69,7 @@ static std::vector<float> some_logits(Random & random, int n, double spread) {
     return x;
 }
 
-static void choice_has_the_right_frequencies() {
+TEST(choice_has_the_right_frequencies) {
     Random random(5);
     for (double spread : {0.0, 2.0, 10.0}) {
         for (int n : {2, 40, 300}) {
@@ -88,7 +88,7 @@ static void choice_has_the_right_frequencies() {
     }
 }
 
-static void choice_is_the_argmax() {
+TEST(choice_is_the_argmax) {
     Random random(9);
     for (int round = 0; round < 3000; ++round) {
         const int n = random.integer(1, 700);
@@ -115,7 +115,7 @@ static void choice_is_the_argmax() {
 
 // The choices of whole vocabularies as they were when the draw was defined: whatever makes it faster must not move
 // them.
-static void large_choices_stay() {
+TEST(large_choices_stay) {
     Random random(11);
     uint64_t sum = 0;
     for (int n : {32000, 128256, 262144}) {
@@ -133,12 +133,4 @@ static void large_choices_stay() {
         }
     }
     CHECK_MSG(sum == 17306460652214516601u, strf("%llu", (unsigned long long)sum));
-}
-
-int main() {
-    has_known_values();
-    choice_has_the_right_frequencies();
-    choice_is_the_argmax();
-    large_choices_stay();
-    return result();
 }

@@ -91,7 +91,7 @@ struct Scene {
 };
 
 // Rows that are run again are paid for like any others, and a round of them is not a plain one.
-static void a_round_that_runs_rows_again_drafts_nothing_and_is_charged() {
+TEST(a_round_that_runs_rows_again_drafts_nothing_and_is_charged) {
     const auto measured = [](bool is_again) {
         Scene s(0);
         s.plan.use(Strategy());
@@ -112,7 +112,7 @@ static void a_round_that_runs_rows_again_drafts_nothing_and_is_charged() {
     CHECK_NEAR(same_ms, plain_ms, 0.1);  // the reference did not take them for plain rounds
 }
 
-static void plans_are_legal_whatever_happens() {
+TEST(plans_are_legal_whatever_happens) {
     for (int seed = 0; seed < 80; ++seed) {
         Scene s(100 + seed);
         s.is_hostile = seed >= 40;
@@ -133,7 +133,7 @@ static void plans_are_legal_whatever_happens() {
     }
 }
 
-static void several_conversations_share_legally() {
+TEST(several_conversations_share_legally) {
     for (int seed = 0; seed < 20; ++seed) {
         Scene s(200 + seed, 6);
         s.plans[4].use(Strategy::make("tree", 3, 3, 7));
@@ -146,7 +146,7 @@ static void several_conversations_share_legally() {
 }
 
 // A round that an error cut short leaves nothing behind that matters.
-static void a_round_may_be_begun_anew() {
+TEST(a_round_may_be_begun_anew) {
     Scene s(300);
     for (int round = 0; round < 200; ++round) {
         if (round % 7 == 0) {
@@ -174,7 +174,7 @@ static DraftTree depth_first(const DraftTree & tree) {
 }
 
 // Fixed strategies give exactly the tree of EAGLE-2's growth and re-rank.
-static void fixed_strategies_are_eagle_2s() {
+TEST(fixed_strategies_are_eagle_2s) {
     for (const Strategy & strategy :
          {Strategy::make("chain", 1, 4, 4), Strategy::make("tree", 4, 5, 15), Strategy::make("tree", 3, 2, 30)}) {
         for (int n_leaves : {1, 4, 64}) {
@@ -195,7 +195,7 @@ static void fixed_strategies_are_eagle_2s() {
     }
 }
 
-static void a_fixed_strategy_stays_within_the_request() {
+TEST(a_fixed_strategy_stays_within_the_request) {
     Scene s(401);
     s.plan.use(Strategy::make("chain", 1, 8, 8));
     for (int n_left : {1, 2, 3, 9, 20}) {
@@ -204,7 +204,7 @@ static void a_fixed_strategy_stays_within_the_request() {
     }
 }
 
-static void nothing_is_drafted_after_an_end() {
+TEST(nothing_is_drafted_after_an_end) {
     PlannerOptions options;
     options.end_tokens = {10, 20, 30};
     for (int seed = 0; seed < 10; ++seed) {
@@ -219,7 +219,7 @@ static void nothing_is_drafted_after_an_end() {
     }
 }
 
-static void misuse_is_an_error() {
+TEST(misuse_is_an_error) {
     Planner planner;
     SequencePlan plan;
     CHECK_THROWS(planner.grow({{&plan, {}}}, 1.0), "frontier");
@@ -239,7 +239,7 @@ static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     return s.planner.charged();
 }
 
-static void catching_up_is_charged() {
+TEST(catching_up_is_charged) {
     Scene s(0);
     const auto round = [&](double ms) { return round_with_commit(s, 1, ms); };  // nothing is drafted
     for (int i = 0; i < 2; ++i) CHECK(round(0.0) == 0.0);  // nobody is sure yet how long a plain round takes
@@ -252,7 +252,7 @@ static void catching_up_is_charged() {
 }
 
 // As long as the ledger saves for a trial, catching up takes nothing of what plain rounds earn.
-static void saving_is_not_spent_on_catching_up() {
+TEST(saving_is_not_spent_on_catching_up) {
     PlannerOptions options;
     options.ledger.start = 0.0;
     Scene s(0, 1, options);
@@ -266,7 +266,7 @@ static void saving_is_not_spent_on_catching_up() {
 }
 
 // A round in which a fixed strategy drafts is no plain one, however long the others wait for one.
-static void a_fixed_strategy_beside_it_keeps_nobody_from_drafting() {
+TEST(a_fixed_strategy_beside_it_keeps_nobody_from_drafting) {
     Scene s(310, 2);
     s.plans[1].use(Strategy::make("chain", 1, 3, 3));
     for (int n : {1, 2, 3, 4, 5, 6, 8}) {
@@ -281,7 +281,7 @@ static void a_fixed_strategy_beside_it_keeps_nobody_from_drafting() {
 }
 
 // A third row costs half a plain step, those after it nothing: one level more does not pay, two do.
-static void a_draft_goes_past_an_expensive_row() {
+TEST(a_draft_goes_past_an_expensive_row) {
     const auto verify_ms = [](int n_rows) { return n_rows <= 2 ? 10.0 : 17.0; };
     Scene s(600);
     for (int n = 1; n <= 8; ++n) {
@@ -307,7 +307,7 @@ static void a_draft_goes_past_an_expensive_row() {
 }
 
 // On a target that loses accepted rows along with rejected ones each may have to be run again.
-static void rows_that_may_be_run_again_cost_twice() {
+TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
         Scene s(700);
         for (int n = 1; n <= 16; ++n) {
@@ -324,21 +324,4 @@ static void rows_that_may_be_run_again_cost_twice() {
     };
     const int once = n_verified(false), twice = n_verified(true);
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
-}
-
-int main() {
-    plans_are_legal_whatever_happens();
-    a_round_that_runs_rows_again_drafts_nothing_and_is_charged();
-    several_conversations_share_legally();
-    a_round_may_be_begun_anew();
-    fixed_strategies_are_eagle_2s();
-    a_fixed_strategy_stays_within_the_request();
-    nothing_is_drafted_after_an_end();
-    misuse_is_an_error();
-    catching_up_is_charged();
-    saving_is_not_spent_on_catching_up();
-    a_fixed_strategy_beside_it_keeps_nobody_from_drafting();
-    a_draft_goes_past_an_expensive_row();
-    rows_that_may_be_run_again_cost_twice();
-    return result();
 }

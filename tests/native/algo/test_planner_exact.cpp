@@ -66,7 +66,7 @@ const Strategy automatic = Strategy::make("auto", 1, 0, 0);
 
 }  // namespace
 
-static void only_exact_counts_are_planned() {
+TEST(only_exact_counts_are_planned) {
     for (const std::vector<int> & exact : {std::vector<int>{2, 3}, {5}, {2, 3, 4, 8, 16}}) {
         const RowCounts counts = counts_of(exact);
         for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6), Strategy::make("tree", 3, 4, 12)}) {
@@ -82,7 +82,7 @@ static void only_exact_counts_are_planned() {
     }
 }
 
-static void a_fixed_strategy_is_cut_to_the_next_exact_size() {
+TEST(a_fixed_strategy_is_cut_to_the_next_exact_size) {
     Scene scene(counts_of({2, 3, 4, 8}), {Strategy::make("chain", 1, 6, 6)}, Exactness::on);
     CHECK(scene.round() == 4 && scene.plans[0].cut() == 3);
     // a level that cannot be verified is not drafted
@@ -91,7 +91,7 @@ static void a_fixed_strategy_is_cut_to_the_next_exact_size() {
     CHECK(whole.round() == 8 && whole.plans[0].cut() == -1);
 }
 
-static void with_nothing_exact_rounds_are_plain_and_say_why() {
+TEST(with_nothing_exact_rounds_are_plain_and_say_why) {
     for (const Strategy & s : {automatic, Strategy::make("chain", 1, 6, 6)}) {
         Scene scene(counts_of({}), {s}, Exactness::on);
         for (int i = 0; i < 20; ++i) CHECK(scene.round() == 1);
@@ -105,7 +105,7 @@ static void with_nothing_exact_rounds_are_plain_and_say_why() {
     CHECK(scene.round() == 1);
 }
 
-static void several_conversations_share_an_exact_count() {
+TEST(several_conversations_share_an_exact_count) {
     const RowCounts counts = counts_of({4, 6});
     for (const std::vector<Strategy> & s : {std::vector<Strategy>{automatic, automatic},
                                             {Strategy::make("chain", 1, 4, 4), Strategy::make("chain", 1, 3, 3)},
@@ -121,13 +121,13 @@ static void several_conversations_share_an_exact_count() {
     }
 }
 
-static void off_means_any_count() {
+TEST(off_means_any_count) {
     Scene scene(counts_of({}), {Strategy::make("chain", 1, 6, 6)}, Exactness::off);
     CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
 }
 
 // Prices decide. Rows that cost much are not wanted anyway; cheap rows are worth more than the same bits.
-static void automatic_is_exact_where_that_costs_little() {
+TEST(automatic_is_exact_where_that_costs_little) {
     const auto is_exact = [](const std::vector<int> & exact, double ms_per_row) {
         Scene scene(counts_of(exact), {automatic}, Exactness::off);
         scene.ms_per_row = ms_per_row;
@@ -146,14 +146,4 @@ static void automatic_is_exact_where_that_costs_little() {
     // what was asked for runs as it is
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
     CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
-}
-
-int main() {
-    only_exact_counts_are_planned();
-    a_fixed_strategy_is_cut_to_the_next_exact_size();
-    with_nothing_exact_rounds_are_plain_and_say_why();
-    several_conversations_share_an_exact_count();
-    off_means_any_count();
-    automatic_is_exact_where_that_costs_little();
-    return eaglecpp::test::result();
 }

@@ -82,7 +82,7 @@ Tokens run_of(int n, Token from = 100) {
 }  // namespace
 
 // Without a drafter: a copied passage soon runs ten tokens a round and more.
-static void a_copied_passage_runs_many_tokens_a_round() {
+TEST(a_copied_passage_runs_many_tokens_a_round) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
     for (int i = 0; i < 40; ++i) scene.round(&draft, run_of(30));
@@ -93,7 +93,7 @@ static void a_copied_passage_runs_many_tokens_a_round() {
 }
 
 // What never comes true is hardly ever verified, and costs nothing to speak of.
-static void proposals_that_fail_are_not_verified() {
+TEST(proposals_that_fail_are_not_verified) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 8);
     for (int i = 0; i < 100; ++i) scene.round(&draft, run_of(20, 500));
@@ -105,7 +105,7 @@ static void proposals_that_fail_are_not_verified() {
 }
 
 // And yet a passage that begins to repeat itself is noticed at once: every round labels what was proposed.
-static void proposals_that_begin_to_come_true_are_taken_up() {
+TEST(proposals_that_begin_to_come_true_are_taken_up) {
     Scene scene(false);
     const TextDraft draft = text_chain(16, 12);
     for (int i = 0; i < 200; ++i) scene.round(&draft, run_of(20, 500));
@@ -115,7 +115,7 @@ static void proposals_that_begin_to_come_true_are_taken_up() {
 }
 
 // Beside a drafter a sure copy is verified alone, for the drafter's levels would only cost.
-static void a_sure_copy_needs_no_drafter() {
+TEST(a_sure_copy_needs_no_drafter) {
     Scene scene(true);
     const TextDraft draft = text_chain(16, 20);
     for (int i = 0; i < 60; ++i) scene.round(&draft, run_of(30));
@@ -128,7 +128,7 @@ static void a_sure_copy_needs_no_drafter() {
 }
 
 // Both sources in one tree: a token that both propose is one node, and no two children of a node carry the same token.
-static void both_sources_share_one_tree() {
+TEST(both_sources_share_one_tree) {
     Scene scene(true);
     const TextDraft draft = text_chain(2, 4);  // 100, 101: too little to go alone
     int n_mixed = 0;
@@ -151,7 +151,7 @@ static void both_sources_share_one_tree() {
     CHECK_MSG(n_mixed > 8, strf("%d rounds", n_mixed));
 }
 
-static void a_strategy_that_is_asked_for_comes_from_the_text() {
+TEST(a_strategy_that_is_asked_for_comes_from_the_text) {
     const TextDraft draft = text_chain(10, 3);
     Scene scene(false);
     scene.plan.use(Strategy::make("chain", 1, 5, 5));
@@ -163,7 +163,7 @@ static void a_strategy_that_is_asked_for_comes_from_the_text() {
 }
 
 // Nothing is drafted behind the end of a generation.
-static void nothing_follows_an_end() {
+TEST(nothing_follows_an_end) {
     PlannerOptions options;
     options.end_tokens = {102};
     Scene scene(false);
@@ -174,7 +174,7 @@ static void nothing_follows_an_end() {
     CHECK(scene.plan.tree().token == (Tokens{0, 100, 101, 102}));
 }
 
-static void what_was_learned_is_kept_with_the_drafters() {
+TEST(what_was_learned_is_kept_with_the_drafters) {
     Scene scene(true);
     const TextDraft draft = text_chain(4, 3);
     for (int i = 0; i < 50; ++i) scene.round(&draft, run_of(10));
@@ -185,16 +185,4 @@ static void what_was_learned_is_kept_with_the_drafters() {
     CHECK(!other.acceptance_from_text(text.substr(0, text.size() - 40), "key"));
     // files of before know nothing of the text
     CHECK(other.acceptance_from_text(scene.planner.acceptance().to_text("key"), "key"));
-}
-
-int main() {
-    a_copied_passage_runs_many_tokens_a_round();
-    proposals_that_fail_are_not_verified();
-    proposals_that_begin_to_come_true_are_taken_up();
-    a_sure_copy_needs_no_drafter();
-    both_sources_share_one_tree();
-    a_strategy_that_is_asked_for_comes_from_the_text();
-    nothing_follows_an_end();
-    what_was_learned_is_kept_with_the_drafters();
-    return result();
 }

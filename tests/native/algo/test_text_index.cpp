@@ -42,7 +42,7 @@ Tokens some_text(Random & random, int n, int n_tokens) {
 
 }  // namespace
 
-static void what_followed_the_longest_suffix_is_proposed() {
+TEST(what_followed_the_longest_suffix_is_proposed) {
     for (int seed = 0; seed < 30; ++seed) {
         Random random(seed);
         TextIndex index;
@@ -66,7 +66,7 @@ static void what_followed_the_longest_suffix_is_proposed() {
     }
 }
 
-static void another_prompt_may_begin_alike() {
+TEST(another_prompt_may_begin_alike) {
     for (int seed = 0; seed < 20; ++seed) {
         Random random(100 + seed);
         TextIndex index(0, seed % 5 == 0 ? 64 : 1 << 12), fresh(0, 1 << 12);
@@ -86,7 +86,7 @@ static void another_prompt_may_begin_alike() {
 }
 
 // The answer that was rolled back is gone, unless it is to be kept.
-static void what_was_taken_back_is_forgotten_unless_it_is_kept() {
+TEST(what_was_taken_back_is_forgotten_unless_it_is_kept) {
     const Tokens prompt{1, 2, 3, 4};
     for (int n_memory : {0, 50}) {
         TextIndex index(n_memory);
@@ -103,7 +103,7 @@ static void what_was_taken_back_is_forgotten_unless_it_is_kept() {
 }
 
 // Borders between texts are never proposed, and what is kept of earlier ones is bounded.
-static void memory_is_bounded_and_has_borders() {
+TEST(memory_is_bounded_and_has_borders) {
     TextIndex index(200, 1000);
     for (int i = 0; i < 50; ++i) {
         Tokens text;
@@ -115,7 +115,7 @@ static void memory_is_bounded_and_has_borders() {
 }
 
 // A token costs the same however long the text is, or this would take until ctest ends it.
-static void a_token_costs_the_same_in_a_long_text() {
+TEST(a_token_costs_the_same_in_a_long_text) {
     for (int n_tokens : {2, 60, 30000}) {
         Random random(n_tokens);
         TextIndex index;
@@ -124,13 +124,4 @@ static void a_token_costs_the_same_in_a_long_text() {
             index.propose(32);
         }
     }
-}
-
-int main() {
-    what_followed_the_longest_suffix_is_proposed();
-    another_prompt_may_begin_alike();
-    what_was_taken_back_is_forgotten_unless_it_is_kept();
-    memory_is_bounded_and_has_borders();
-    a_token_costs_the_same_in_a_long_text();
-    return result();
 }

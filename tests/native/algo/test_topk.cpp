@@ -26,7 +26,7 @@ static double slow_lse(const std::vector<float> & x) {
     return max + std::log(sum);
 }
 
-static void agrees_with_sorting() {
+TEST(agrees_with_sorting) {
     Random random(6);
     Largest largest;
     for (int n : {1, 2, 15, 16, 17, 31, 100, 127, 128, 129, 300, 5000}) {
@@ -53,7 +53,7 @@ static void agrees_with_sorting() {
 }
 
 // The same bits from the loops of every instruction set.
-static void ways_agree() {
+TEST(ways_agree) {
     Random random(8);
     for (int n : {1, 16, 127, 128, 129, 1000, 12672}) {
         std::vector<float> x = random_logits(random, n, false);
@@ -78,7 +78,7 @@ static void ways_agree() {
     }
 }
 
-static void survives_masked_and_broken_rows() {
+TEST(survives_masked_and_broken_rows) {
     const float inf = std::numeric_limits<float>::infinity(), nan = std::nanf("");
     const float masked[] = {-inf, 1.0f, -inf, 0.0f};
     const std::vector<Candidate> best = top_k(masked, 4, 4, nullptr);
@@ -90,11 +90,4 @@ static void survives_masked_and_broken_rows() {
     std::vector<float> one(300, nan);
     one[250] = 1.0f;
     CHECK(Largest().of(one.data(), 300, 2) == std::vector<int>{250});
-}
-
-int main() {
-    agrees_with_sorting();
-    ways_agree();
-    survives_masked_and_broken_rows();
-    return result();
 }

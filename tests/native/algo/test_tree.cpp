@@ -22,7 +22,7 @@ static DraftTree example() {
     return t;
 }
 
-static void knows_its_shape() {
+TEST(knows_its_shape) {
     const DraftTree t = example();
     CHECK(t.size() == 6 && t.n_draft() == 5 && !t.is_chain());
     CHECK(t.depth == (std::vector<int32_t>{0, 1, 1, 2, 2, 2}));
@@ -36,7 +36,7 @@ static void knows_its_shape() {
     CHECK_THROWS(broken.add(2, -1, 0.0f), "parent -1");
 }
 
-static void takes_nodes_in_the_order_given() {
+TEST(takes_nodes_in_the_order_given) {
     const DraftTree t = example().take({2, 5, 1});
     CHECK(t.token == (std::vector<Token>{10, 12, 15, 11}) && t.parent == (std::vector<int32_t>{-1, 0, 1, 0}));
     CHECK(t.depth == (std::vector<int32_t>{0, 1, 2, 1}) && t.logp[2] == -3.0f);
@@ -59,7 +59,7 @@ static MatchResult run(const DraftTree & tree, const Tokens & target, size_t sto
     });
 }
 
-static void follows_the_target() {
+TEST(follows_the_target) {
     const MatchResult all = run(fork(), {1, 2, 9});
     CHECK(all.nodes == (std::vector<int32_t>{0, 1, 2}) && all.tokens == (Tokens{1, 2, 9}));
     CHECK(all.n_accepted() == 2 && !all.stopped);
@@ -70,7 +70,7 @@ static void follows_the_target() {
     CHECK(run(DraftTree(0), {1}).tokens == (Tokens{1}));
 }
 
-static void nothing_follows_a_stop() {
+TEST(nothing_follows_a_stop) {
     const MatchResult at_draft = run(fork(), {1, 2, 9}, 1);
     CHECK(at_draft.tokens == (Tokens{1}) && at_draft.n_accepted() == 1 && at_draft.stopped);
     const MatchResult at_bonus = run(fork(), {1, 9}, 2);
@@ -90,7 +90,7 @@ static double sum_of(const std::vector<float> & p, unsigned set) {
     return sum;
 }
 
-static void prefixes_are_the_best_sets_of_their_size() {
+TEST(prefixes_are_the_best_sets_of_their_size) {
     Random random(11);
     for (int round = 0; round < 150; ++round) {
         const DraftTree tree = random_tree(random, random.integer(0, 12));
@@ -119,7 +119,7 @@ static void prefixes_are_the_best_sets_of_their_size() {
 
 // A token that the text and the drafter propose is one node, likelier than either of them says. What only the text
 // proposes keeps a fifth of its chance once the drafter was asked, and children share no more than there is.
-static void text_and_drafter_share_a_pool() {
+TEST(text_and_drafter_share_a_pool) {
     const TextDraft text{{100, 101}, 5};
     const auto pool_with = [&](Token first, double of_first, double of_second) {
         DraftPool pool;
@@ -147,14 +147,4 @@ static void text_and_drafter_share_a_pool() {
     CHECK_NEAR(full.given_parent(1), 0.6, 1e-6);
     CHECK_NEAR(full.given_parent(1) + full.given_parent(3), 1.0, 1e-6);
     CHECK_NEAR(full.p()[2], 0.6 * 0.5, 1e-6);
-}
-
-int main() {
-    knows_its_shape();
-    takes_nodes_in_the_order_given();
-    follows_the_target();
-    nothing_follows_a_stop();
-    prefixes_are_the_best_sets_of_their_size();
-    text_and_drafter_share_a_pool();
-    return result();
 }

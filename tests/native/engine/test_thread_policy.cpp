@@ -66,7 +66,7 @@ ThreadPolicy automatic(int n) {
 
 }  // namespace
 
-static void a_quiet_machine_keeps_all_threads() {
+TEST(a_quiet_machine_keeps_all_threads) {
     for (int n : {1, 2, 4, 16}) {
         Machine m;
         m.n_cores = n;
@@ -78,7 +78,7 @@ static void a_quiet_machine_keeps_all_threads() {
     }
 }
 
-static void a_busy_machine_gets_fewer_at_once_and_them_back() {
+TEST(a_busy_machine_gets_fewer_at_once_and_them_back) {
     Machine m;
     ThreadPolicy policy = automatic(2);
     m.run_for(policy, 5000.0);
@@ -97,7 +97,7 @@ static void a_busy_machine_gets_fewer_at_once_and_them_back() {
     CHECK_MSG(m.now - over < 1500.0, strf("back after %.0f ms", m.now - over));
 }
 
-static void it_falls_when_heard_once_and_rises_when_heard_twice() {
+TEST(it_falls_when_heard_once_and_rises_when_heard_twice) {
     ThreadPolicy policy = automatic(2);
     policy.hear_free(1.0, 0.0);
     CHECK(policy.level(Kind::decode) == 1);
@@ -107,7 +107,7 @@ static void it_falls_when_heard_once_and_rises_when_heard_twice() {
     CHECK(policy.level(Kind::decode) == 2);
 }
 
-static void one_busy_core_of_many_costs_one_thread() {
+TEST(one_busy_core_of_many_costs_one_thread) {
     Machine m;
     m.n_cores = 8;
     ThreadPolicy policy = automatic(8);
@@ -118,7 +118,7 @@ static void one_busy_core_of_many_costs_one_thread() {
 }
 
 // A container's share of the cores, say: the system calls free what this process does not get.
-static void threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_longer() {
+TEST(threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_longer) {
     Machine m;
     ThreadPolicy policy = automatic(2);
     m.run_for(policy, 2000.0);
@@ -135,7 +135,7 @@ static void threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_lo
     CHECK_MSG(m.n_starved - n_before <= 12, strf("%d decodes starved", m.n_starved - n_before));
 }
 
-static void where_the_system_does_not_tell_the_number_stays() {
+TEST(where_the_system_does_not_tell_the_number_stays) {
     Machine m;
     m.tells = false;
     m.busy = 2.0;
@@ -144,22 +144,11 @@ static void where_the_system_does_not_tell_the_number_stays() {
     CHECK(policy.level(Kind::decode) == 2);
 }
 
-static void a_number_that_was_asked_for_stays() {
+TEST(a_number_that_was_asked_for_stays) {
     Machine m;
     m.busy = 2.0;
     ThreadPolicy policy(2, 2, true, false);
     m.run_for(policy, 5000.0);
     CHECK(policy.level(Kind::decode) == 2 && policy.is_timed());
     CHECK(policy.level(Kind::prompt) == 1);
-}
-
-int main() {
-    a_quiet_machine_keeps_all_threads();
-    a_busy_machine_gets_fewer_at_once_and_them_back();
-    it_falls_when_heard_once_and_rises_when_heard_twice();
-    one_busy_core_of_many_costs_one_thread();
-    threads_that_do_not_get_their_cores_are_taken_back_for_longer_and_longer();
-    where_the_system_does_not_tell_the_number_stays();
-    a_number_that_was_asked_for_stays();
-    return eaglecpp::test::result();
 }

@@ -22,7 +22,7 @@ static std::string error_of(const std::string & path) {
     return "";
 }
 
-static void reads_every_architecture() {
+TEST(reads_every_architecture) {
     const std::string path = temp_file();
     write_draft_file(path, Kind::eagle31);
     const DraftFile f31(path);
@@ -43,7 +43,7 @@ static void reads_every_architecture() {
     std::filesystem::remove(path);
 }
 
-static void reads_latent_attention() {
+TEST(reads_latent_attention) {
     const std::string path = temp_file();
     write_draft_file(path, Kind::latent);
     const DraftSpec s = DraftFile(path).spec();
@@ -56,7 +56,7 @@ static void reads_latent_attention() {
     std::filesystem::remove(path);
 }
 
-static void every_flaw_is_refused_with_its_place() {
+TEST(every_flaw_is_refused_with_its_place) {
     const std::string path = temp_file();
     for (Kind kind : {Kind::eagle31, Kind::eagle, Kind::latent}) {
         for (const Flaw & flaw : flaws_of(kind)) {
@@ -71,7 +71,7 @@ static void every_flaw_is_refused_with_its_place() {
     CHECK(error_of(std::filesystem::temp_directory_path().string()).find("not a regular file") != std::string::npos);
 }
 
-static void an_assertion_under_guard_becomes_an_error() {
+TEST(an_assertion_under_guard_becomes_an_error) {
     bool thrown = false;
     try {
         guarded([] { GGML_ABORT("planted"); });
@@ -79,12 +79,4 @@ static void an_assertion_under_guard_becomes_an_error() {
         thrown = e.kind == ErrorKind::broken && std::string(e.what()).find("planted") != std::string::npos;
     }
     CHECK(thrown);
-}
-
-int main() {
-    reads_every_architecture();
-    reads_latent_attention();
-    every_flaw_is_refused_with_its_place();
-    an_assertion_under_guard_becomes_an_error();
-    return test::result();
 }

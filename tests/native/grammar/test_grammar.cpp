@@ -72,7 +72,7 @@ void check_texts(const std::string & rules, const std::vector<std::string> & yes
     check(yes, "yes"), check(part, "part"), check(no, "no");
 }
 
-void texts_follow_all_forms_of_rules() {
+TEST(texts_follow_all_forms_of_rules) {
     check_texts("root ::= \"ab\" | \"ac\" [x-z]?", {"ab", "ac", "acy"}, {"", "a"}, {"b", "aba", "aca"});
     check_texts("root ::= [^a-c\\n] . [\\x41\\u00e9]", {"dzA", "日é\xC3\xA9"}, {"d", "日"}, {"a", "\n"});
     check_texts("root ::= \"a\"{2,4} \"b\"", {"aab", "aaaab"}, {"aaaa"}, {"ab", "aaaaa"});
@@ -90,7 +90,7 @@ void texts_follow_all_forms_of_rules() {
     check_texts("root ::= old\nold ::= \"a\"\nold ::= \"b\"", {"b"}, {""}, {"a"});  // the last one holds
 }
 
-void tokens_are_cut_anywhere_in_characters() {
+TEST(tokens_are_cut_anywhere_in_characters) {
     GrammarMatcher m = matcher("root ::= [日-本]+ \"é\"");
     std::set<std::string> found;
     const std::vector<bool> first = m.allowed();
@@ -110,7 +110,7 @@ void tokens_are_cut_anywhere_in_characters() {
     CHECK_THROWS(m.accept(0xA5), "does not fit the grammar");
 }
 
-void single_tokens_can_be_asked_for() {
+TEST(single_tokens_can_be_asked_for) {
     GrammarMatcher m = matcher("root ::= <t> !<t>* <[300]> | \"<\"");
     CHECK_THROWS(grammar("root ::= <none>"), "exactly one token");
     CHECK(m.allows(named_token) && m.allows('<') && !m.allows('t'));
@@ -126,7 +126,7 @@ void single_tokens_can_be_asked_for() {
 }
 
 // the mask is what asking for each token says, on random texts
-void masks_agree_with_single_questions() {
+TEST(masks_agree_with_single_questions) {
     const char * const all[] = {
         "root ::= v\nv ::= \"{\" (s \":\" v (\",\" s \":\" v)*)? \"}\" | \"[\" (v (\",\" v)*)? \"]\" | s | \"true\"\n"
         "s ::= \"\\\"\" [^\"\\\\]* \"\\\"\"",
@@ -155,7 +155,7 @@ void masks_agree_with_single_questions() {
     }
 }
 
-void what_is_wrong_is_said_with_its_place() {
+TEST(what_is_wrong_is_said_with_its_place) {
     CHECK_THROWS(grammar("root ::= (\"a\"\n"), "line 2, column 1: expected an element or ), found the end");
     CHECK_THROWS(grammar("root ::= \"a\" )"),
                  "line 1, column 14: expected an element or the end of the line, found ')'");
@@ -212,7 +212,7 @@ std::string endure(const std::string & text, int n, bool any = true, size_t * mo
 
 // What killed the process or held it for minutes with llama.cpp's parser and sampler. No time is measured: steps are
 // counted, and ctest has a limit of its own.
-void hostile_grammars_cost_little_or_end() {
+TEST(hostile_grammars_cost_little_or_end) {
     const int n = 100000;
     CHECK(endure("root ::= " + repeated("(", n) + "\"a\"" + repeated(")", n), 1) == "");
     std::string chain = "root ::= r0\n";
@@ -244,7 +244,7 @@ void hostile_grammars_cost_little_or_end() {
     CHECK(endure("root ::= x\nx ::= \"a\" x", 2000) == "");
 }
 
-void long_texts_need_no_more_memory() {
+TEST(long_texts_need_no_more_memory) {
     size_t most = 0;
     CHECK(endure("root ::= \"\\\"\" ([^\"\\\\] | \"\\\\\" [\"n])* \"\\\"\" | [^\"]+", 20000, true, &most) == "");
     CHECK_MSG(most < 100, strf("%zu frames", most));
@@ -258,7 +258,7 @@ void long_texts_need_no_more_memory() {
 }
 
 // Damaged grammars are read or refused, and what is read can be followed.
-void any_text_is_read_or_refused() {
+TEST(any_text_is_read_or_refused) {
     const std::vector<std::string> seeds = {
         "root ::= (\"a\" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= <[97]> !<t> . \"\\x41\"?\n",
         "root ::= s\ns ::= \"(\" s \")\" s | \"\"\nz ::= [\\]\\-a] ( s ( s )? ){0,}\r\n",
@@ -294,7 +294,7 @@ void any_text_is_read_or_refused() {
 }
 
 // What a draft asks must not change what the text may say, nor use up its steps.
-void drafts_have_steps_of_their_own() {
+TEST(drafts_have_steps_of_their_own) {
     GrammarMatcher m = matcher("root ::= s\ns ::= \"a\" | \"a\" s | \"a\" s s | \"a\" s s s");
     Tokens long_path(5000, 'a');
     CHECK(m.allows_behind(long_path, {'a'}) == std::vector<bool>{false});
@@ -306,16 +306,3 @@ void drafts_have_steps_of_their_own() {
 }
 
 }  // namespace
-
-int main() {
-    texts_follow_all_forms_of_rules();
-    tokens_are_cut_anywhere_in_characters();
-    single_tokens_can_be_asked_for();
-    masks_agree_with_single_questions();
-    what_is_wrong_is_said_with_its_place();
-    hostile_grammars_cost_little_or_end();
-    long_texts_need_no_more_memory();
-    any_text_is_read_or_refused();
-    drafts_have_steps_of_their_own();
-    return result();
-}
