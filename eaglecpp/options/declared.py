@@ -235,6 +235,12 @@ class DraftOptions(_Validated):
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags="--draft-cache-type"
     )
+    draft_window: int = _option(
+        0,
+        "the last tokens that the drafter attends to; 0 = as many as its file says. Far behind what it was "
+        "trained for, fewer may be accepted more often",
+        minimum=0,
+    )
     text_drafts: str = _option(
         "auto",
         "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",

@@ -63,6 +63,7 @@ class DraftKeywords(TypedDict, total=False):
     n_leaves_max: int
     draft_device: str
     draft_type_kv: Literal["f16", "f32"]
+    draft_window: int
     text_drafts: Literal["auto", "on", "off"]
     text_memory: int
     learn: bool

@@ -35,6 +35,7 @@ class StudyDrafter {
         d.n_ctx = options.n_ctx > 0 ? options.n_ctx : 4096;
         d.n_draft_rows_max = (int)std::clamp<int64_t>(2 * (int64_t)options.n_draft_max, 128, INT32_MAX);
         d.type_kv = type_by_name(options.draft_type_kv);
+        d.window = options.draft_window;
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
         drafter_ = std::make_unique<EagleDrafter>(file, d);

@@ -41,6 +41,11 @@ EagleDrafter::EagleDrafter(const DraftFile & file, const DrafterOptions & option
       weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels())),
       memory_(device_.buft()) {
     options_.is_remote = options_.is_remote || !device_.is_cpu();
+    // One that is wider than what layers have of their own changes nothing: there is one for all that slide.
+    if (options.window > 0 && (spec_.sliding_window == 0 || options.window <= spec_.sliding_window)) {
+        spec_.sliding_window = options.window;
+        std::fill(spec_.slides.begin(), spec_.slides.end(), (uint8_t)1);
+    }
 }
 
 DraftTraits EagleDrafter::traits() const {

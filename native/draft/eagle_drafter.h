@@ -30,6 +30,7 @@ struct DrafterOptions {
     int n_draft_rows_max = 128;           // draft rows of one round
     int n_sequences = 1;                  // most conversations
     ggml_type type_kv = GGML_TYPE_F16;
+    int window = 0;           // what all layers see of the last positions at most; 0 = as the file says
     bool flash_attn = true;   // where the device supports it for these sizes; fixed once sequences exist
     bool use_kernels = true;  // our own, on the CPU
     // Use graphs of few sizes that pick the likeliest tokens themselves. Always so on devices other than the CPU, where

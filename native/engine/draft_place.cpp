@@ -74,6 +74,7 @@ PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & fil
     d.n_sequences = target.options().n_sequences;
     d.n_draft_rows_max = std::max(128, 2 * options.n_draft_max);
     d.type_kv = type_by_name(options.draft_type_kv);
+    d.window = options.draft_window;
     d.use_kernels = target.model().uses_kernels();
     if (options.draft_device != "auto" || target.model().is_cpu()) {
         d.device = find_device(options.draft_device, options.n_gpu_layers);

@@ -15,6 +15,7 @@ struct EngineOptions : TargetOptions {
     std::string draft_path;  // "" = no drafter
     std::string draft_device = "auto";
     std::string draft_type_kv = "f16";
+    int draft_window = 0;  // the last tokens that the drafter attends to; 0 = as its file says
     std::string text_drafts =
         "auto";                  // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off"
     int text_memory = 0;         // tokens of earlier texts of a conversation that are kept for them

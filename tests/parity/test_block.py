@@ -138,6 +138,20 @@ def test_slots_and_rows_equal_the_reference(
     assert max(differences(make(SHAPES[name]), **options)) < TOLERANCE
 
 
+class Window(BlockDrafter):
+    def window(self, i: int) -> int:
+        return 7
+
+    def causal(self, i: int) -> bool:
+        return False
+
+
+def test_a_window_can_be_given_when_the_drafter_is_opened(make: Callable[[BlockShape], Made]) -> None:
+    made = make(SHAPES["dspark"])
+    assert max(differences(made, Window, draft_window=7)) < TOLERANCE
+    assert max(differences(made, Window)[:-1]) > 100 * TOLERANCE
+
+
 # Negative controls: each is a mistake that engines and converters have made.
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,6 +49,14 @@ def test_fused_attention_equals_the_reference(name: str, kernels: str, both: Mak
         v, ref_v = native.kv(layer)[1], it.reference.kv(layer)[1]
         assert v.shape == ref_v.shape
         assert gap(v, ref_v) < TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["eagle31", "full-then-sliding", "latent-31-yarn"])
+def test_a_window_can_be_given_when_the_drafter_is_opened(name: str, both: MakeBoth) -> None:
+    shape = replace(CASES[name], window=13, full_layers=())
+    native, it = both(CASES[name]).native_of(draft_window=13), both(shape)
+    found = compare_steps(native, it.reference, random_rows(shape, N_ROWS), teacher_forced=False)
+    assert max(d.logits for d in found) < TOLERANCE, found
 
 
 @pytest.mark.parametrize("name", CASES)
