@@ -102,7 +102,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
         known = sibling or (match.drafter if match else None)
         if known is None and facts.has_head:
             found = with_draft(model, HEAD)
-            why = f"auto: no EAGLE drafter is known, {found.draft_origin}"
+            why = f"auto: no drafter is known, {found.draft_origin}"
             return replace(found, draft_origin=why)
         if known is None:
             return Found(model, notices=(f"{why_none(model.reference, matches)}; running without",))

@@ -51,11 +51,12 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     repo:      Hub id of the drafter
     targets:   Hub ids and Ollama names ("model:tag") of what it was trained for
-    family:    who wrote the checkpoint, in the converter's words
+    family:    who wrote the checkpoint, in the converter's words, "" where it is not known
     layer_ids: how explicit layer ids in it count: "boundary", "post", or "default" when it has none
     feed:      state fed to the next step, "pre" or "post", where the config alone does not tell; else ""
     folder:    where in the repository the checkpoint is, "" for its top
     source:    where this row is from
+    licence:   of the drafter, "" where it is not known
     refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
     """
 
@@ -66,6 +67,7 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str
     feed: Literal["", "pre", "post"] = ""
     folder: str = ""
+    licence: str = ""
     refused: str = ""
 
     @classmethod
@@ -154,7 +156,7 @@ def known_ways(own: Path | None, matches: Sequence[Match], target: Facts | None)
     if (match := first_runnable(matches)) is not None:
         option = "--draft auto" if own is None else f"--draft hf.co/{match.drafter.repo}"
         why = "reads what the model has worked out; drafts trees"
-        ways.append(Way(f"EAGLE: {match.drafter.repo}", option, why))
+        ways.append(Way(f"a drafter for it: {match.drafter.repo}", option, why))
     if target is not None and target.has_head:
         why = "was trained with the model; costs a block of it"
         ways.append(Way("its own head", f"--draft {HEAD}", why))

