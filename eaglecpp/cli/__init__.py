@@ -192,6 +192,10 @@ def _message(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         if isinstance(error, click.NoSuchOption):
+            from eaglecpp.cli.options import OF_LLAMA_CPP
+
+            if ours := OF_LLAMA_CPP.get(error.option_name):
+                return f"no such option: llama.cpp's {error.option_name}; here {ours}{where}", 2
             near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
             return f"no such option: {error.option_name}{near}{where}", 2
         text = error.format_message()

@@ -19,6 +19,7 @@ from typing import Any
 import click
 
 from eaglecpp.cli.command import F, complete_draft, complete_model, option
+from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
@@ -103,11 +104,40 @@ def _drafter(context: click.Context, parameter: click.Parameter, value: str | No
     return value
 
 
+def _spec_type(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    for word in value.split(",") if value is not None else []:
+        if word in ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark"):
+            note(f"--spec-type {word}: noted; the file that --draft names says what kind of drafter it is")
+            continue
+        ours = {"none": "--no-draft", "draft-mtp": "--draft mtp, or --draft with the head's file alone"}
+        if word not in ours and not word.startswith("ngram-"):
+            raise click.BadParameter(f"{word!r}: expected a word of llama.cpp's, such as draft-dflash")
+        raise click.BadParameter(f"llama.cpp's {word} is {ours.get(word, '--draft text')}")
+
+
+DRAFT_FLAGS = ("--draft", "-md", "--model-draft", "--spec-draft-model")
+spec_type_option = option(
+    "--spec-type",
+    metavar="KIND",
+    hidden=True,
+    expose_value=False,
+    callback=_spec_type,
+    help="llama.cpp's word for the kind of drafter; here the drafter's file says it.",
+)
+OF_LLAMA_CPP = {
+    "--spec-draft-hf": "--draft hf.co/user/repo",
+    "--spec-draft-n-max": "--strategy chain:N; without it the planner decides how many",
+    "--spec-draft-n-min": "the planner decides how many",
+    "--spec-draft-p-min": "the planner decides how many",
+    "--spec-draft-conf-min": "the planner decides how many",
+    "--spec-draft-ngl": "--draft-device, cpu or a device",
+    "--spec-draft-type-k": "--draft-cache-type",
+    "--spec-draft-type-v": "--draft-cache-type",
+}
+"""llama.cpp's options for drafters that are none here: what does the same."""
 strategy_options = added(
     option(
-        "--draft",
-        "-md",
-        "--model-draft",
+        *DRAFT_FLAGS,
         metavar="D",
         shell_complete=complete_draft,
         callback=_drafter,
@@ -116,6 +146,7 @@ strategy_options = added(
     ),
     option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
     option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
+    spec_type_option,
 )
 model_option = option(
     "-m",

@@ -17,12 +17,14 @@ from eaglecpp.cli.command import command, option
 from eaglecpp.cli.open_engine import strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
+    DRAFT_FLAGS,
     SECONDS,
     STRATEGY,
     Parsed,
     engine_options,
     given,
     model_argument,
+    spec_type_option,
 )
 from eaglecpp.cli.terminal import note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
@@ -49,8 +51,9 @@ _SIZE = Parsed("size", _size)
 @option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
-@option("--draft", metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
+@option(*DRAFT_FLAGS, metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
 @option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@spec_type_option
 @option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
 @option("-np", "--parallel", "n_parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip

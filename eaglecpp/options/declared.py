@@ -230,7 +230,7 @@ class DraftOptions(_Validated):
     draft_device: str = _option(
         "auto",
         "device of the drafter: auto, cpu or a ggml device name",
-        flags="--draft-device -devd --device-draft",
+        flags="--draft-device -devd --device-draft --spec-draft-device",
     )
     draft_type_kv: str = _option(
         "f16", "type of the drafter's KV cache", choices=("f16", "f32"), flags="--draft-cache-type"

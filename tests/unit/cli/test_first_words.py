@@ -66,6 +66,8 @@ def test_the_command_alone_says_what_is_broken(
         (["smollm"], "did you mean `eaglecpp run smollm2`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
+        (["run", "smollm2", "--spec-type", "draft-mtp"], "llama.cpp's draft-mtp is --draft mtp"),
+        (["run", "smollm2", "--spec-draft-n-max", "7"], "; here --strategy chain:N"),
         (["generate"], "which model?"),
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
     ],
@@ -96,12 +98,12 @@ def test_llama_cpps_spellings_mean_the_same() -> None:
         return command.make_context(name, list(args)).params
 
     ours = "--flash-attn on --cache-type-k q8_0 --cache-type-v q8_0 --n-gpu-layers 9 --ubatch-size 64 "
-    ours += "--threads-batch 2 --main-gpu 1 --max-tokens 5 --draft d.gguf --ctx-size 64"
-    theirs = "-fa on -ctk q8_0 -ctv q8_0 -ngl 9 -ub 64 -tb 2 -mg 1 --predict 5 -md d.gguf -c 64"
+    ours += "--threads-batch 2 --main-gpu 1 --max-tokens 5 -md d.gguf --ctx-size 64"
+    theirs = "-fa on -ctk q8_0 -ctv q8_0 -ngl 9 -ub 64 -tb 2 -mg 1 --predict 5 -c 64 "
+    theirs += "--spec-type draft-dflash --spec-draft-model d.gguf"
     assert parsed("generate", *ours.split(), "-p", "x") == parsed("generate", *theirs.split(), "-p", "x")
-    assert parsed("convert", "s", "--target", "t", "--outtype", "f16", "--outfile", "o") == parsed(
-        "convert", "s", "--target", "t", "--type", "f16", "-o", "o"
-    )
+    ours, theirs = "s --target t --type f16 -o o", "s --target t --outtype f16 --outfile o"
+    assert parsed("convert", *ours.split()) == parsed("convert", *theirs.split())
 
 
 def test_every_option_of_the_engine_stands_under_a_heading_of_its_own_and_examples_come_first() -> None:
