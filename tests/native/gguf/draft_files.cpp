@@ -17,15 +17,18 @@ namespace eaglecpp {
 
 constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
+constexpr int n_rank = 8, n_taps = 2, n_group = 8;
 constexpr int kv_rank = 16, q_rank = 24, nope_dim = 12, rope_dim = 4, value_dim = 10;
 
 // Keys and tensors of a file that is still to be written.
 class DraftParts {
   public:
     explicit DraftParts(Kind kind)
-        : arch_(kind == Kind::eagle    ? keys::arch_eagle
-                : kind == Kind::eagle3 ? keys::arch_eagle3
-                                       : keys::arch_eagle31),
+        : arch_(kind == Kind::eagle     ? keys::arch_eagle
+                : kind == Kind::eagle3  ? keys::arch_eagle3
+                : kind == Kind::dspark  ? keys::arch_dflash
+                : kind == Kind::dflash2 ? keys::arch_dflash_ex
+                                        : keys::arch_eagle31),
           kind_(kind) {
         set_keys();
         add_tensors();
@@ -81,6 +84,7 @@ class DraftParts {
   private:
     bool is_eagle_1() const { return kind_ == Kind::eagle; }
     bool is_latent() const { return kind_ == Kind::latent; }
+    bool is_block() const { return kind_ == Kind::dspark || kind_ == Kind::dflash2; }
     bool has_fc_norm() const { return kind_ == Kind::eagle31 || is_latent(); }
 
     void set_keys() {
@@ -109,10 +113,21 @@ class DraftParts {
         u32(keys::target_hidden_size, n_embd);
         u32(keys::target_block_count, n_layer_target);
         if (has_fc_norm()) flag(keys::fc_norm, true);
-        if (kind_ != Kind::eagle3) {
+        if (is_block()) {
+            u32(keys::block_size, 5);
+            u32(keys::draft_vocab_size, n_draft_vocab);
+            u32(keys::tokenizer_mask, 3);
+            flag(keys::sample_from_anchor, kind_ == Kind::dspark);
+        } else if (kind_ != Kind::eagle3) {
             flag(keys::norm_output, !is_eagle_1());
             str(keys::rope_type, "norm");
             u32(keys::draft_vocab_size, n_draft_vocab);
+        }
+        if (kind_ == Kind::dflash2) {
+            u32(keys::conv_kernel_size, n_taps);
+            u32(keys::conv_group_size, n_group);
+            u32(keys::selector_rank, n_rank);
+            u32(keys::selector_top_k, 4);
         }
         tokens(n_vocab);
     }
@@ -120,13 +135,35 @@ class DraftParts {
     void add(const std::string & name, std::vector<int64_t> ne) { tensors.push_back({name, std::move(ne)}); }
 
     void add_tensors() {
-        const int n_in = is_eagle_1() ? n_embd : 2 * n_embd;
+        const int n_in = is_eagle_1() || is_block() ? n_embd : 2 * n_embd;
         add(keys::t_fc, {(is_eagle_1() ? 2 : n_aux) * n_embd, n_embd});
         for (int i = 0; has_fc_norm() && i < n_aux; ++i) add(fill(keys::t_fc_norm, i), {n_embd});
         add(keys::t_output, {n_embd, n_draft_vocab});
         if (!is_eagle_1()) {
             add(keys::t_output_norm, {n_embd});
-            for (const char * norm : {keys::t_attn_norm, keys::t_attn_norm_2}) add(fill(norm, 0), {n_embd});
+            add(fill(keys::t_attn_norm, 0), {n_embd});
+            if (!is_block()) add(fill(keys::t_attn_norm_2, 0), {n_embd});
+        }
+        if (is_block()) {
+            add(keys::t_enc_output_norm, {n_embd});
+            for (const char * norm : {keys::t_attn_q_norm, keys::t_attn_k_norm}) add(fill(norm, 0), {head_dim});
+        }
+        if (kind_ == Kind::dspark) {
+            add(keys::t_markov_w1, {n_rank, n_vocab});
+            add(keys::t_markov_w2, {n_rank, n_draft_vocab});
+            add(keys::t_confidence, {n_embd + n_rank});
+            add(keys::t_confidence_bias, {1});
+        }
+        if (kind_ == Kind::dflash2) {
+            add(keys::t_selector_before, {n_rank, n_vocab});
+            add(keys::t_selector_after, {n_rank, n_vocab});
+            add(keys::t_selector_hidden, {n_embd, n_rank});
+            for (const char * base : {keys::t_attn_conv_base, keys::t_ffn_conv_base}) {
+                add(fill(base, 0), {n_embd, n_taps, 2});
+            }
+            for (const char * kernel : {keys::t_attn_conv, keys::t_ffn_conv}) {
+                add(fill(kernel, 0), {n_embd, 2 * n_taps * (n_embd / n_group)});
+            }
         }
         if (is_latent()) {
             add(fill(keys::t_attn_q_a, 0), {n_in, q_rank});
@@ -234,6 +271,46 @@ const std::vector<Flaw> of_latent = {
     no_switch,
 };
 
+const std::vector<Flaw> of_dspark = {
+    with(keys::block_size, 0u, "block_size"),
+    with(keys::block_size, 1000000u, "block_size"),
+    without(keys::block_size, "block_size"),
+    without(keys::tokenizer_mask, "mask_token_id"),
+    with(keys::tokenizer_mask, 20u, "token 20 is outside the vocabulary of 20"),
+    {"'markov_w1.weight' has shape", [](Parts & p) { p.tensor(keys::t_markov_w1).ne[1] = 19; }},
+    {"'markov_w2.weight' has shape", [](Parts & p) { p.tensor(keys::t_markov_w2).ne = {n_rank + 1, n_draft_vocab}; }},
+    without_tensor(keys::t_markov_w2, "missing tensor 'markov_w2.weight'"),
+    without_tensor(keys::t_enc_output_norm, "missing tensor 'enc.output_norm.weight'"),
+    without_tensor("blk.0.attn_v.weight", "missing tensor 'blk.0.attn_v.weight'"),
+    with_tensor("blk.0.attn_sinks.weight", "attention sinks"),
+    with_tensor("blk.0.attn_norm_2.weight", "unknown tensor 'blk.0.attn_norm_2.weight'"),
+    {"value_scale", [](Parts & p) { p.f32("{arch}.attention.value_scale", 0.5f); }},
+    with(keys::hidden_activation, "relu", "hidden_activation"),
+    no_layers,
+    no_fc,
+    d2t_beyond,
+};
+
+const std::vector<Flaw> of_dflash2 = {
+    with(keys::block_size, 1u, "at least 2 rows"),
+    without(keys::sample_from_anchor, "sample_from_anchor"),
+    {"selector_top_k", [](Parts & p) { p.flag(keys::sample_from_anchor, true); }},
+    with(keys::selector_top_k, 9u, "found 9"),
+    with(keys::selector_top_k, 0u, "selector_top_k"),
+    without(keys::selector_rank, "selector_rank"),
+    with(keys::selector_rank, 9u, "has shape"),
+    with(keys::conv_group_size, 7u, "conv_group_size"),
+    with(keys::conv_group_size, 0u, "conv_group_size"),
+    with(keys::conv_kernel_size, 6u, "6 taps"),
+    without_tensor("blk.0.ffn_conv_proj.weight", "missing tensor 'blk.0.ffn_conv_proj.weight'"),
+    {"causal_pattern",
+     [](Parts & p) {
+         const uint8_t two[] = {1, 0};
+         gguf_set_arr_data(p.gguf.get(), p.key(keys::causal_pattern).c_str(), GGUF_TYPE_BOOL, two, 2);
+     }},
+    unknown_rope,
+};
+
 }  // namespace
 
 const std::vector<Flaw> & flaws_of(Kind kind) {
@@ -241,6 +318,8 @@ const std::vector<Flaw> & flaws_of(Kind kind) {
     return kind == Kind::eagle     ? of_eagle
            : kind == Kind::eagle31 ? of_eagle31
            : kind == Kind::latent  ? of_latent
+           : kind == Kind::dspark  ? of_dspark
+           : kind == Kind::dflash2 ? of_dflash2
                                    : none;
 }
 

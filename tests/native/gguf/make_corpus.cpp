@@ -14,7 +14,7 @@ int main(int argc, char ** argv) {
     std::filesystem::create_directories(folder);
     using eaglecpp::Kind;
     int n = 0;
-    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
+    for (Kind kind : eaglecpp::all_kinds) {
         eaglecpp::write_draft_file((folder / std::to_string(n++)).string(), kind);
         for (const eaglecpp::Flaw & flaw : eaglecpp::flaws_of(kind)) {
             eaglecpp::write_draft_file((folder / std::to_string(n++)).string(), kind, flaw);

@@ -58,7 +58,9 @@ TEST(reads_latent_attention) {
 
 TEST(every_flaw_is_refused_with_its_place) {
     const std::string path = temp_file();
-    for (Kind kind : {Kind::eagle31, Kind::eagle, Kind::latent}) {
+    for (Kind kind : all_kinds) {
+        write_draft_file(path, kind);
+        CHECK(error_of(path).empty());
         for (const Flaw & flaw : flaws_of(kind)) {
             write_draft_file(path, kind, flaw);
             const std::string text = error_of(path);
