@@ -138,7 +138,7 @@ def all_done(args: argparse.Namespace, journal: Journal) -> bool:
 
 def open_journal(args: argparse.Namespace, target: BenchmarkTarget) -> Journal:
     identity = {name: getattr(args, name) for name in IDENTITY}
-    identity["contestants"] = [one.name for one in line_up(list(target.drafts), of_field(args))]
+    identity["contestants"] = [one.name for one in line_up(target.drafts, of_field(args))]
     models = {"target": target.path, **target.drafts}
     identity["bytes"] = {role: path.stat().st_size for role, path in models.items()}
     about = facts(models, warm=warm_text(args))
@@ -273,7 +273,7 @@ def main() -> None:
             note(f"{target.name}: time is up; --resume with more --minutes measures it")
             continue
         measure(args, target, journals[target.name], now + (end - now) / (len(targets) - i), end)
-    report(args, journals, {target.name: line_up(list(target.drafts), of_field(args)) for target in targets})
+    report(args, journals, {target.name: line_up(target.drafts, of_field(args)) for target in targets})
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ GOALS = {
     "3 planner over plain": 0.97,
     "4 planner over best fixed strategy": 0.98,
 }
-DEFAULT_N_MAX = 3  # of llama.cpp's draft-eagle3 and draft-simple
+DEFAULT_N_MAX = 3  # of llama.cpp's ways of drafting with a drafter
 
 
 @dataclass(frozen=True)

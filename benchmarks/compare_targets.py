@@ -17,7 +17,7 @@ import numpy as np
 from common import note
 from pad_target import Plan, make_plan, move_drafter, pad, quantise
 
-__all__ = ["TARGETS", "BenchmarkTarget", "drafters_by_kind", "make_target", "shuffled"]
+__all__ = ["TARGETS", "BenchmarkTarget", "block_size", "drafters_by_kind", "make_target", "shuffled"]
 
 SHAPES: dict[str, tuple[int, int | None]] = {"wide": (24, 12288), "deep": (96, None)}  # layers, feed-forward
 # the fastest first: what they leave of the time goes to the slower ones
@@ -42,10 +42,18 @@ def drafters_by_kind(paths: list[Path]) -> dict[str, Path]:
         kind = str(architecture.contents()) if architecture else path.stem
         if any(tensor.name.endswith(".nextn.eh_proj.weight") for tensor in reader.tensors):
             kind = "mtp"  # heads, of the target's own file or of another
+        if kind == "dflash" and any(tensor.name == "markov_w1.weight" for tensor in reader.tensors):
+            kind = "dspark"
         if kind in found:
             raise SystemExit(f"{path} and {found[kind]} are both {kind} drafters: give one of each kind")
         found[kind] = path
     return found
+
+
+def block_size(draft: Path) -> int:
+    """Rows of a block of a drafter that llama.cpp reads; what it takes where the file says nothing."""
+    field = gguf.GGUFReader(draft).get_field("dflash.block_size")
+    return int(field.contents()) if field else 16
 
 
 def shuffled(draft: Path, out: Path) -> Path:

@@ -17,7 +17,7 @@ from typing import Any
 
 from common import note
 from compare_stats import LLAMA_PLAIN, OUR_PLAIN, Contestant
-from compare_targets import BenchmarkTarget
+from compare_targets import BenchmarkTarget, block_size
 from llama_server import LlamaServer
 
 import eaglecpp
@@ -27,6 +27,7 @@ __all__ = ["Field", "Generate", "Request", "Settings", "line_up", "open_field"]
 
 # llama.cpp's name for a kind; "": not read
 THEIRS = {"eagle": "", "eagle3": "draft-eagle3", "eagle31": "", "mtp": "draft-mtp"}
+THEIRS |= {"dflash": "draft-dflash", "dspark": "draft-dspark", "dflash_ex": ""}
 
 
 def their_kind(draft: str) -> str:
@@ -78,8 +79,10 @@ class Settings:
     options: Sequence[tuple[str, str]] = ()  # of our engines, as in eaglecpp.options
 
 
-def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
-    """Everybody, for drafters of these kinds."""
+def line_up(drafts: Mapping[str, Path], settings: Settings) -> list[Contestant]:
+    """Everybody, for these drafters by their kinds. llama.cpp's n_max of a block drafter: its default, 7, and
+    the rows of a block, which are the most that it drafts.
+    """
     found = [OUR_PLAIN]
     for draft in drafts:
         found.append(Contestant("eaglecpp", "planner", draft))
@@ -89,7 +92,9 @@ def line_up(drafts: Sequence[str], settings: Settings) -> list[Contestant]:
     if settings.server is not None:
         found.append(LLAMA_PLAIN)
         for draft in filter(their_kind, drafts):
-            found += [Contestant("llama.cpp", their_kind(draft), draft, str(n)) for n in settings.n_max]
+            is_block = draft in ("dflash", "dspark")
+            depths = sorted({3, 7, block_size(drafts[draft])}) if is_block else settings.n_max
+            found += [Contestant("llama.cpp", their_kind(draft), draft, str(n)) for n in depths]
         if settings.with_ngram:
             found.append(Contestant("llama.cpp", "ngram-mod"))
     return found
@@ -100,7 +105,7 @@ def open_field(target: BenchmarkTarget, settings: Settings) -> Iterator[Field]:
     """Loads everybody; all is released at the end."""
     generate: dict[Contestant, Generate] = {}
     engines: dict[tuple[str, str], eaglecpp.Engine] = {}
-    contestants = line_up(list(target.drafts), settings)
+    contestants = line_up(target.drafts, settings)
     with contextlib.ExitStack() as stack:
         note(f"{target.name}: loading {len(contestants)} contestants")
         for one in contestants:

@@ -214,7 +214,7 @@ def of_auto(bench: Bench) -> dict[str, Any]:
     document = json.loads((out / f"{bench.name}.json").read_text(encoding="utf-8"))
     n_runs = len({(run["temperature"], run["prompt"]) for run in document["runs"]})
     settings = Settings((), range(1, 9), args.llama_server, 512, args.threads)
-    contestants = line_up(list(drafters_by_kind(args.draft)), settings)
+    contestants = line_up(drafters_by_kind(args.draft), settings)
     return {
         "runs": document["runs"],
         "contestants": [dataclasses.asdict(one) for one in contestants],
