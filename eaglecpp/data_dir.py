@@ -13,8 +13,6 @@ from pathlib import Path
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["data_dir", "expanded", "folder_named"]
-
 
 def expanded(text: str) -> Path:
     """The path that a user's text names, with `~` and `~user` filled in. Raises InvalidValueError for a home

@@ -17,21 +17,6 @@ from typing import Any
 from eaglecpp.convert import files as of_convert
 from eaglecpp.errors import InvalidValueError
 
-__all__ = [
-    "NotAFileError",
-    "check_regular",
-    "exists",
-    "fingerprint",
-    "link",
-    "open_regular",
-    "read_json",
-    "read_limited",
-    "remove_leftover",
-    "replace_bytes",
-    "replaced",
-    "sync",
-]
-
 NotAFileError = of_convert.NotAFileError
 check_regular = of_convert.check_regular
 open_regular = of_convert.open_regular

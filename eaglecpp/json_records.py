@@ -10,8 +10,6 @@ from typing import Any
 
 from eaglecpp.errors import DataError
 
-__all__ = ["JSON_SUFFIXES", "NoTextError", "decoded", "read_objects", "short"]
-
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["EMBEDDING_VALUES", "JSON_VALUES", "LOGIT_BIASES", "PATTERN_CHARS", "check_texts"]
-
 STOP_STRINGS = 256
 STOP_CHARS = 16_384
 """Of all stop strings together."""

@@ -12,8 +12,6 @@ import logging
 
 from eaglecpp._extension import core
 
-__all__ = ["drain"]
-
 _logger = logging.getLogger("eaglecpp.native")
 logging.getLogger("eaglecpp").addHandler(logging.NullHandler())
 

@@ -34,8 +34,6 @@ from eaglecpp.store.errors import Report, silent
 if TYPE_CHECKING:
     from eaglecpp.convert import Choice, ConvertReport, Progress, Reading
 
-__all__ = ["convert_checkpoint", "convert_measured"]
-
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
 Readings = dict[str, str]

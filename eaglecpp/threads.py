@@ -12,8 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-__all__ = ["Threads"]
-
 T = TypeVar("T")
 
 

@@ -13,8 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["LlamaPlain", "llama_plain"]
-
 _N_PROMPT = 16
 _OWN_SHARE = 0.8  # of the time of its threads; llama.cpp's do not sleep while they wait for each other
 _LIMIT_S = 300.0  # a process that hangs is no measurement

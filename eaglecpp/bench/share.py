@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
     from eaglecpp.engine.engine import Engine
 
-__all__ = ["HEAD", "cells", "fault", "file_name", "measure_pair"]
-
 SCHEMA = 2
 CHAIN = "chain:5"
 _SAMPLED = 0.8

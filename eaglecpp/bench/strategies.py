@@ -23,21 +23,6 @@ from eaglecpp.engine.gains import Answered
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.results import Completion, Timings
 
-__all__ = [
-    "QUESTIONS",
-    "STRATEGIES",
-    "TEMPERATURES",
-    "Measured",
-    "Prompt",
-    "answer",
-    "asked",
-    "measure",
-    "ms_per_token",
-    "plan_report",
-    "point_at",
-    "quartiles",
-]
-
 STRATEGIES = (
     "off",
     "chain:1",

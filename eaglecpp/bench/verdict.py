@@ -20,8 +20,6 @@ from eaglecpp.engine.predicted_costs import predicted_gain
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
 
-__all__ = ["Verdict", "keep", "measure_verdict", "planned_verdict", "verdict_of"]
-
 PAYS = 1.05  # times plain decoding; what is less is no gain that a sentence with one decimal could name
 _STEADY = 1.2  # llama.cpp's time after ours over that before: more, and something else was running
 _ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -22,24 +22,6 @@ from typing import Any, cast
 
 from eaglecpp.errors import TemplateError
 
-__all__ = [
-    "MAX_CHARS",
-    "MAX_NESTING",
-    "MAX_TOKENS",
-    "Budget",
-    "as_text",
-    "budget",
-    "chars",
-    "check_size",
-    "check_time_left",
-    "counted",
-    "joined",
-    "made",
-    "measure",
-    "rendered_together",
-    "stopped",
-]
-
 MAX_TEMPLATE = 256 << 10
 """Characters of a template; the longest known one has 30 thousand."""
 MAX_TOKENS = 16_384

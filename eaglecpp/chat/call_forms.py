@@ -16,8 +16,6 @@ from typing import Any
 
 from eaglecpp.chat.message import ToolCall
 
-__all__ = ["Tools", "is_inside_value", "parse_calls"]
-
 Tools = Mapping[str, Mapping[str, Any]]
 """The schemas of their parameters, by the names of the tools there are."""
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Vocabulary
     from eaglecpp.results import Completion
 
-__all__ = ["Conversation", "ConversationState", "PromptMemory"]
-
 
 ConversationState = tuple[tuple[Message, ...], int]
 

@@ -39,9 +39,6 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError, TemplateError
 
-__all__ = ["Program", "Template", "lex"]
-
-
 # Values
 
 

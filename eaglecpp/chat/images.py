@@ -16,17 +16,6 @@ from collections.abc import Mapping, Sequence
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = [
-    "check_together",
-    "checked_image",
-    "decoded_image",
-    "image_mark",
-    "image_of_url",
-    "is_image_name",
-    "split_at_images",
-    "without_images",
-]
-
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 _MAX_BYTES = 32 << 20
 _MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt

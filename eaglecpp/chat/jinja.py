@@ -32,8 +32,6 @@ from eaglecpp.errors import TemplateError
 if TYPE_CHECKING:
     import jinja2
 
-__all__ = ["JinjaTemplate", "rendered_at"]
-
 _MAX_SEARCH = 1 << 28  # characters of a text times those of what is looked for, where that is what it takes
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 

@@ -16,8 +16,6 @@ from typing import Any
 from eaglecpp.chat.images import checked_image, decoded_image, image_mark, image_of_url, without_images
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["Message", "Role", "ToolCall"]
-
 
 class Role(StrEnum):
     """The usual roles. A message may have another one that its model's template knows."""

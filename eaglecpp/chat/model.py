@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
 
-__all__ = ["Asked", "ChatModel", "ChatPrompt", "answer_room"]
-
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _log = logging.getLogger("eaglecpp.chat")
 _MARK = "probes9x"  # that no honest template changes

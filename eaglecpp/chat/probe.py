@@ -18,8 +18,6 @@ from eaglecpp.chat.bounds import check_time_left, rendered_together
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.errors import TemplateError
 
-__all__ = ["Calls", "Form", "Takes", "probe"]
-
 Render = Callable[[Sequence[Message], "Form", Sequence[Mapping[str, Any]]], str]
 """The text of messages in a form, with tools. Raises TemplateError."""
 

@@ -25,8 +25,6 @@ from eaglecpp.errors import InvalidValueError, TemplateError
 if TYPE_CHECKING:
     from eaglecpp.chat.go_template import Template
 
-__all__ = ["ChatTemplate", "Rendered", "family_names", "family_of", "is_jinja", "render_family"]
-
 
 _MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("chatml", ("<|im_start|>", "<|im_end|>")),

@@ -13,18 +13,6 @@ from typing import Literal
 
 from eaglecpp.chat.call_forms import is_inside_value
 
-__all__ = [
-    "HARMONY",
-    "Begins",
-    "Part",
-    "Splitter",
-    "ThinkSplitter",
-    "ThinkTags",
-    "behind_thought",
-    "splitter",
-    "tags_of",
-]
-
 Begins = Literal["any", "thought", "answer"]
 """What an answer begins with, by the end of its prompt: a thought is open; or only the answer can come."""
 

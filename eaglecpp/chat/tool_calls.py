@@ -15,8 +15,6 @@ from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.thinking import n_begun
 
-__all__ = ["HERMES", "CallMarks", "ToolReader", "call_marks"]
-
 
 @dataclass(frozen=True)
 class CallMarks:

@@ -20,8 +20,6 @@ from eaglecpp.chat.probe import Takes
 from eaglecpp.chat.tool_calls import HERMES, CallMarks
 from eaglecpp.errors import UnsupportedError
 
-__all__ = ["Accepted", "accepted", "fold_system", "joined", "lead_system", "merged"]
-
 _GAP = "\n\n"
 
 

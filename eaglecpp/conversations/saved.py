@@ -24,8 +24,6 @@ from eaglecpp.errors import EagleError
 from eaglecpp.files import open_regular, replace_bytes
 from eaglecpp.modelfile.parameters import from_json
 
-__all__ = ["ChatFolder", "SavedChat", "SavedChatError", "new_chat", "read_chat", "write_chat"]
-
 _STALE_S = 3600.0  # no write takes so long: what is still there was left by a process that died
 
 

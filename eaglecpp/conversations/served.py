@@ -23,8 +23,6 @@ from eaglecpp.errors import EagleError
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings
 
-__all__ = ["ServedAnswer", "ServerAnswers", "ServerRefusedError", "request"]
-
 _CONNECT_S = 2.0
 _NO_THINKING = "does not support thinking"
 _SAMPLING = {one.name for one in describe(SamplingOptions)}

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.session import Session
     from eaglecpp.options.typed import ChatKeywords
 
-__all__ = ["Answers", "ChatSession", "has_begun"]
-
 
 Answers = Callable[[Conversation, Mapping[str, Any]], Answer]
 """Begins the answer to a conversation; options as `Session.chat`."""

@@ -65,8 +65,6 @@ if TYPE_CHECKING:
     from eaglecpp.options.typed import ChatKeywords, OpenKeywords
     from eaglecpp.results import Completion, Embedding, Score
 
-__all__ = ["AsyncEngine", "Lane"]
-
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """What a request's preparation waits for: only for others of its kind."""

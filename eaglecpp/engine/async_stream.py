@@ -20,8 +20,6 @@ from eaglecpp.errors import InvalidStateError, PlaceLostError
 if TYPE_CHECKING:
     from eaglecpp.results import Chunk, Completion
 
-__all__ = ["AsyncStream", "Task", "tell"]
-
 
 @dataclass(eq=False)
 class Task:

@@ -33,8 +33,6 @@ from eaglecpp.results import Embedding
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["EmbedKeywords", "Embedder", "Turns"]
-
 _CHARS_PER_TOKEN = 16  # of which a long text is read first; more where that is too little
 _SPARE_TOKENS = 64  # at whose end a text that was cut has other tokens than the whole one
 _COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted

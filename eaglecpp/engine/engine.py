@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
 
-__all__ = ["Engine"]
-
 _log = logging.getLogger("eaglecpp.engine")
 
 

@@ -29,8 +29,6 @@ from eaglecpp.files import fingerprint, replace_bytes
 if TYPE_CHECKING:
     from eaglecpp.options import DraftOptions, ModelOptions
 
-__all__ = ["Exactness", "measure", "settle"]
-
 _log = logging.getLogger("eaglecpp.exactness")
 
 

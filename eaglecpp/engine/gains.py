@@ -22,8 +22,6 @@ import msgspec
 from eaglecpp.files import replace_bytes
 from eaglecpp.results import Timings
 
-__all__ = ["KEPT_DAYS", "Answered", "Gain", "Gains", "gain_of", "read_kept", "read_record"]
-
 _log = logging.getLogger("eaglecpp.planner")
 T = TypeVar("T")
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from eaglecpp.errors import GrammarError, InvalidTypeError, InvalidValueError
 
-__all__ = ["resolve_grammar"]
-
 _UNICODE = re.compile("[^\ud800-\udfff]*")
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import UnsupportedError
 
-__all__ = ["Infill"]
-
 _NEEDED = {"pre": "prefix", "suf": "suffix", "mid": "middle"}
 _CHARS_PER_TOKEN = 64  # of a text that is cut before it is tokenized, so that this takes bounded time
 

@@ -23,8 +23,6 @@ from eaglecpp.opening.plan import OpeningPlan
 from eaglecpp.options import DraftOptions
 from eaglecpp.results import Timings
 
-__all__ = ["CancelFlag", "load"]
-
 _log = logging.getLogger("eaglecpp.engine")
 
 

@@ -18,8 +18,6 @@ from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
 from eaglecpp.log import drain
 
-__all__ = ["NativeEngine", "NativeSequence", "checks_arguments", "step_together"]
-
 _LOST_S = 1.0  # after which a waiting thread looks by itself: Ctrl+C may keep the one before from telling it
 
 

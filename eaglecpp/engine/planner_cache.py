@@ -33,8 +33,6 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-__all__ = ["PlannerCache", "options_key", "planner_file", "target_key"]
-
 _log = logging.getLogger("eaglecpp.planner")
 PACKAGED = Path(__file__).parents[1] / "models"
 _PACKAGED_KEY = "packaged"

@@ -20,8 +20,6 @@ from eaglecpp._extension import core
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["PREDICTED", "Processor", "Weights", "cost_text", "predict", "predicted_gain"]
-
 PREDICTED = "predicted"
 """The key of the table."""
 # Products per nanosecond of one thread, of weights of up to 6 bits, of 8 bits and of floating-point ones, by

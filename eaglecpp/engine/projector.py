@@ -27,8 +27,6 @@ from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.projector_worker import receive, send
 from eaglecpp.errors import InvalidValueError, MismatchError, ModelNotFoundError, UnsupportedError
 
-__all__ = ["Projector"]
-
 _MOST_S = 600.0  # for one image
 
 

@@ -22,8 +22,6 @@ import struct
 import sys
 from typing import Any, BinaryIO
 
-__all__ = ["receive", "send"]
-
 _HEAD = struct.Struct("<QQ")
 
 

@@ -17,8 +17,6 @@ from eaglecpp.engine.request import generate_params
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.options import SamplingOptions, Strategy
 
-__all__ = ["is_on_device", "rehearse"]
-
 _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
 _DEPTH = 3  # of the chains, where drafter and engine allow as many tokens

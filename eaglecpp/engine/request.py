@@ -33,16 +33,6 @@ if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.results import Completion
 
-__all__ = [
-    "Drafting",
-    "GenerationRequest",
-    "Request",
-    "Shared",
-    "engine_options",
-    "generate_params",
-    "resolve_strategy",
-]
-
 
 def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "") -> tuple[Strategy, str]:
     """As `Engine.resolve`. chains_only: why the target takes no trees, "" when it does."""

@@ -27,8 +27,6 @@ from eaglecpp._extension import core
 from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.options import DraftOptions
 
-__all__ = ["connect", "greet", "keep_drafter_here", "start_relay"]
-
 _HELLO = struct.pack("<BQ24x", 14, 24)  # command, size, 24 bytes of capabilities: none
 _ANSWER = struct.Struct("<QBBBx24x")  # size, version of the protocol, capabilities
 _PROTOCOL = (7, 0)

@@ -25,8 +25,6 @@ from eaglecpp._extension import core
 from eaglecpp.errors import GrammarError
 from eaglecpp.limits import PATTERN_CHARS
 
-__all__ = ["integers", "schema_to_gbnf"]
-
 N_DIGITS = 16  # of the largest integer, as in the rules of llama.cpp
 _LIMITS = core.grammar_limits()
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})

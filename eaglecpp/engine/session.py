@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from eaglecpp.chat.message import Message
     from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 
-__all__ = ["MessageList", "Session", "run_side_by_side"]
-
 MessageList = Sequence["Message | Mapping[str, Any]"]
 """Messages, or {"role", "content"} dicts."""
 

@@ -20,8 +20,6 @@ from eaglecpp.errors import EagleError, OutOfMemoryError
 if TYPE_CHECKING:
     from eaglecpp._extension import core
 
-__all__ = ["WORTH", "FairLock", "HostCache", "Offloaded", "Slot", "Slots", "n_common"]
-
 
 class FairLock:
     """A lock that is handed on in the order of asking.

@@ -20,8 +20,6 @@ from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.errors import EagleError
 from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings, TokenLogprob
 
-__all__ = ["Stream", "next_chunks"]
-
 # Between two looks at what was generated while nobody reads along; Ctrl+C is heard as often.
 _UNWATCHED_MS = 100.0
 

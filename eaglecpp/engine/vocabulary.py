@@ -13,8 +13,6 @@ from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.projector import Projector
 from eaglecpp.errors import ContextFullError, InvalidTypeError, InvalidValueError
 
-__all__ = ["Detokenizer", "Prompt", "Vocabulary"]
-
 
 class Detokenizer:
     """Incremental UTF-8 decoding with stop strings.

@@ -27,8 +27,6 @@ from eaglecpp.threads import Threads
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable
 
-__all__ = ["Learner"]
-
 _log = logging.getLogger("eaglecpp.learn")
 _LOOK_S = 1.0
 _REST_S = 60.0  # after an error of ours

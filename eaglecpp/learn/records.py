@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["LEAST_TEXTS", "MAX_BYTES", "Learning", "read_record"]
-
 MAX_BYTES = 512 << 20
 """Of a target's records; the oldest go first."""
 LEAST_TEXTS = 24

@@ -40,8 +40,6 @@ from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
 from eaglecpp.train.run import Silent, train
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Compared", "Learnt", "learn"]
-
 _N_GENERAL = 240
 _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
 """Of the user's texts: for the verdict, and for choosing the best step of the training."""

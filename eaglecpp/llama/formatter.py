@@ -13,8 +13,6 @@ from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import TemplateError
 
-__all__ = ["Formatter", "find_handler"]
-
 
 class Formatter:
     """llama_cpp's `Jinja2ChatFormatter`, with a template that cannot run away (see `chat.bounds`)."""

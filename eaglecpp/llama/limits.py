@@ -17,8 +17,6 @@ from eaglecpp.errors import UnsupportedError
 
 _log = logging.getLogger("eaglecpp.llama")
 
-__all__ = ["refuse", "refuse_others"]
-
 # Arguments of llama_cpp.Llama that have no effect to give here: the values that ask for nothing special, and
 # why others are refused.
 _ONLY: dict[str, tuple[tuple[Any, ...], str]] = {

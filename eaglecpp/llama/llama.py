@@ -37,8 +37,6 @@ from eaglecpp.llama.shapes import Reply
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
-__all__ = ["Llama"]
-
 _DEFAULT_SEED = 0xFFFFFFFF
 _NO_TFS = "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)"
 _POOLINGS = ("none", "mean", "cls", "last", "rank")

@@ -13,8 +13,6 @@ import llama_cpp
 from eaglecpp.engine.engine import Engine
 from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
 
-__all__ = ["Mirror"]
-
 _RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 

@@ -15,8 +15,6 @@ from typing import Any
 
 from eaglecpp.results import FinishReason
 
-__all__ = ["Reply"]
-
 
 @dataclass(frozen=True)
 class Reply:

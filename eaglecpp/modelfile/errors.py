@@ -12,8 +12,6 @@ from dataclasses import KW_ONLY, dataclass
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["ModelfileError", "Notice"]
-
 
 @dataclass(eq=False, repr=False)
 class ModelfileError(EagleError, ValueError):

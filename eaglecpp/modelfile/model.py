@@ -26,8 +26,6 @@ from .parameters import ParameterValue
 from .pragmas import Settings, settings
 from .syntax import MAX_TEXT, Command, Document, format, read
 
-__all__ = ["Modelfile", "built_in"]
-
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
 _TEXTS = ("template", "system", "renderer", "parser")
 _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", *_TEXTS)

@@ -16,21 +16,6 @@ from dataclasses import dataclass
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import LARGEST_INT, ModelOptions, SamplingOptions, describe
 
-__all__ = [
-    "DEPRECATED",
-    "PARAMETERS",
-    "RETIRED",
-    "Parameter",
-    "ParameterError",
-    "ParameterValue",
-    "defaults",
-    "engine_options",
-    "from_json",
-    "parse_number",
-    "parse_value",
-    "value_text",
-]
-
 ParameterValue = int | float | bool | tuple[str, ...]
 
 _INT = re.compile(r"[+-]?[0-9]{1,4000}")

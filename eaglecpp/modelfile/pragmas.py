@@ -23,8 +23,6 @@ from .errors import Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
-__all__ = ["OWN_PRAGMAS", "Settings", "settings", "without_untrusted"]
-
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
     "drafts from the text itself, mtp = the model's own head",

@@ -23,8 +23,6 @@ from .errors import ModelfileError, Notice
 from .model import Modelfile
 from .syntax import Command
 
-__all__ = ["Plan", "require_ollama", "resolve"]
-
 _PROJECTOR = "clip"
 _NO_TARGET = "name a GGUF file; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 

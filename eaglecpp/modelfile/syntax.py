@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 
 from .errors import ModelfileError, Notice
 
-__all__ = ["MAX_TEXT", "ROLES", "Command", "Document", "decode", "format", "holdable", "parse", "read"]
-
 MAX_TEXT = 4 << 20
 """Bytes of a Modelfile."""
 _MAX_COMMANDS = 20_000

@@ -16,8 +16,6 @@ from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, read_reference
 from eaglecpp.store.errors import Report, silent
 
-__all__ = ["LocalFiles", "local_checkpoint"]
-
 
 @dataclass(frozen=True)
 class LocalFiles:

@@ -25,15 +25,6 @@ from eaglecpp.human import human_memory
 if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions
 
-__all__ = [
-    "choose_n_ctx",
-    "free_for_cache",
-    "free_memory",
-    "head_keys",
-    "kv_bytes_per_token",
-    "memory_needed",
-]
-
 SAFE_N_CTX = 4096
 _STEPS = (32768, 16384, 8192)
 _SHARE = 4

@@ -27,8 +27,6 @@ from eaglecpp.store.packaged import find_packaged
 if TYPE_CHECKING:
     from eaglecpp.store.drafters import KnownDrafter
 
-__all__ = ["fetch"]
-
 
 def fetch(
     reference: str | os.PathLike[str],

@@ -33,20 +33,6 @@ from eaglecpp.store.stored_modelfile import stored_modelfile
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
-__all__ = [
-    "Found",
-    "ResolvedModel",
-    "find_drafter",
-    "find_here",
-    "find_name",
-    "find_path",
-    "find_target",
-    "resolved",
-    "template_in_use",
-    "with_draft",
-    "with_learned",
-]
-
 
 @dataclass(frozen=True)
 class ResolvedModel:

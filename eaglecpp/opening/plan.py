@@ -25,8 +25,6 @@ from eaglecpp.opening.context import choose_n_ctx, free_for_cache
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
-__all__ = ["OpeningPlan", "Setting", "make_plan", "plan_opening"]
-
 _GROUPS: Mapping[str, type] = {"model": ModelOptions, "draft": DraftOptions, "sampling": SamplingOptions}
 _ASKED = "asked for"
 _USUAL = "Ollama's default"

@@ -10,8 +10,6 @@ from typing import Any
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["LARGEST_INT", "Option", "checked"]
-
 LARGEST_INT = 2**31 - 1
 """Of an option without a maximum of its own: the extension's whole numbers have 32 bits."""
 

@@ -20,17 +20,6 @@ from eaglecpp.human import nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
-__all__ = [
-    "HEAD",
-    "MAX_SEQUENCES",
-    "TEXT",
-    "DraftOptions",
-    "ModelOptions",
-    "SamplingOptions",
-    "describe",
-    "split",
-]
-
 T = TypeVar("T")
 MAX_SEQUENCES = 256  # llama.cpp's sequence ids, shared by conversations and the leaves of their trees
 HEAD = "mtp"  # instead of a drafter's name: the target's own head for further tokens

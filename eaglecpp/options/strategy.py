@@ -10,8 +10,6 @@ from typing import ClassVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
-__all__ = ["Strategy"]
-
 
 @dataclass(frozen=True)
 class Strategy:

@@ -12,8 +12,6 @@ from dataclasses import dataclass, replace
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["HUB_HOSTS", "REGISTRY_HOST", "ModelName", "ModelNameError", "canonical"]
-
 HUB_HOSTS = ("hf.co", "huggingface.co")
 REGISTRY_HOST = "registry.ollama.ai"
 _ALIASES = {"huggingface.co": "hf.co", "ollama.com": REGISTRY_HOST}

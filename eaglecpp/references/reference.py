@@ -24,22 +24,6 @@ from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.files import check_regular, exists, open_regular
 from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
 
-__all__ = [
-    "FileSearchError",
-    "Reference",
-    "all_parts",
-    "expand_path",
-    "first_part",
-    "hub_text",
-    "in_order",
-    "is_hub_text",
-    "is_path_text",
-    "model_name",
-    "part_paths",
-    "read_name",
-    "read_reference",
-]
-
 
 class FileSearchError(Exception):
     """No usable files; the text is Ollama's. The caller knows the line and raises ModelfileError."""

@@ -12,8 +12,6 @@ from pathlib import Path
 from eaglecpp.human import human_bytes
 from eaglecpp.store.errors import Report, Status, StoreError, silent
 
-__all__ = ["FileState", "check_space", "file_digest", "file_state", "is_sound", "known_digest"]
-
 FileState = tuple[int, int, int, int]
 """Device, inode, size and mtime in ns: another content of a file has another one."""
 _CHUNK = 4 << 20

@@ -34,8 +34,6 @@ from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["create_model"]
-
 _INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
 _OWN_DRAFT_PRAGMAS = ("draft", "draft_type")
 

@@ -28,18 +28,6 @@ if TYPE_CHECKING:
 
     Heads = tuple[Facts | None, Facts | None]
 
-__all__ = [
-    "capabilities",
-    "draft_text",
-    "drafts_text",
-    "everything",
-    "head_facts",
-    "list_entry",
-    "modelfile_text",
-    "parameter_rows",
-    "parameter_text",
-]
-
 
 def draft_text(model: StoredModel) -> str:
     """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one."""

@@ -24,18 +24,6 @@ from eaglecpp.store.errors import StoreError
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
-__all__ = [
-    "QUANT",
-    "KnownDrafter",
-    "Match",
-    "find_drafters",
-    "first_runnable",
-    "known_drafters",
-    "known_ways",
-    "search_drafters",
-    "why_none",
-]
-
 _TABLE = Path(__file__).parents[1] / "drafters.toml"
 QUANT = r"(?:i?q[1-8](?:[_-][a-z0-9]+)*|bf16|fp16|f16|f32|fp8|mxfp4(?:_moe)?|nvfp4|tq[12]_0)"
 """The type of a file as its name has it, in small letters."""

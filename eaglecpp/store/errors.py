@@ -12,17 +12,6 @@ from dataclasses import dataclass
 
 from eaglecpp.errors import EagleError
 
-__all__ = [
-    "DigestError",
-    "DownloadError",
-    "HostRefusedError",
-    "OfflineError",
-    "Report",
-    "Status",
-    "StoreError",
-    "silent",
-]
-
 
 class StoreError(EagleError):
     """The store cannot be read or written, or holds something that contradicts itself."""

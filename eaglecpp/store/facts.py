@@ -17,8 +17,6 @@ from gguf import LlamaFileType
 from eaglecpp.convert import GgufFile, read_gguf, type_name
 from eaglecpp.convert import keys as of_convert
 
-__all__ = ["FILE_TYPES", "Facts", "human_number", "metadata", "read_facts"]
-
 FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
 """llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.store.facts import Facts, read_facts
 
-__all__ = ["check_adapter", "check_fit"]
-
 _NORMAL, _BYTE = 1, 6
 _ASSISTANT = "gemma4-assistant"
 

@@ -21,21 +21,6 @@ from eaglecpp.data_dir import data_dir, folder_named
 from eaglecpp.references.names import ModelName, ModelNameError, canonical
 from eaglecpp.store.errors import StoreError
 
-__all__ = [
-    "LOCKS",
-    "blob_path",
-    "child",
-    "default_root",
-    "find_manifest",
-    "is_digest",
-    "is_file_name",
-    "manifest_files",
-    "manifest_path",
-    "manifests",
-    "ollama_roots",
-    "partial_path",
-]
-
 LOCKS = "locks"
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _FOLDERS = ("manifests-v2", "manifests")

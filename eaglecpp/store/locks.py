@@ -17,8 +17,6 @@ from filelock import BaseFileLock, FileLock, Timeout
 from eaglecpp.store.errors import Report, Status, StoreError
 from eaglecpp.store.layout import LOCKS, blob_path
 
-__all__ = ["lock_blob", "lock_store", "try_lock"]
-
 _PATIENCE_S = 120.0
 
 

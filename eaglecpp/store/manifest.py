@@ -17,8 +17,6 @@ import msgspec
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import is_digest, is_file_name
 
-__all__ = ["CONFIG", "IMAGE", "MANIFEST", "MAX_JSON", "PRAGMAS", "Layer", "Manifest", "decoded"]
-
 MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
 CONFIG = "application/vnd.docker.container.image.v1+json"
 IMAGE = "application/vnd.ollama.image."

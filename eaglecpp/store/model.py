@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from eaglecpp.modelfile.errors import Notice
     from eaglecpp.store.drafters import KnownDrafter
 
-__all__ = ["VIEWS", "Made", "StoredModel"]
-
 VIEWS = "views"
 """Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
 llama.cpp finds the others by the name of one (`x-00001-of-00003.gguf`), which blobs do not have.

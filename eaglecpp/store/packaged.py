@@ -23,8 +23,6 @@ from eaglecpp.store.errors import DigestError
 from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["Packaged", "file_model", "find_packaged", "installed_models"]
-
 Find = Callable[[ModelName], StoredModel | None]
 """`Stores.find`."""
 FOLDER = Path(__file__).parents[1] / "models"

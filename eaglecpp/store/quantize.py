@@ -11,8 +11,6 @@ from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
 from eaglecpp.store.errors import Report, Status
 from eaglecpp.store.facts import FILE_TYPES, Facts
 
-__all__ = ["quantize_target"]
-
 _SOURCES = ("F32", "F16", "BF16")
 
 

@@ -25,8 +25,6 @@ from eaglecpp.store.layout import blob_path, default_root, find_manifest, manife
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["Store", "Stores", "read_again"]
-
 _T = TypeVar("_T")
 _log = logging.getLogger("eaglecpp.store")
 

@@ -20,8 +20,6 @@ from eaglecpp.modelfile.pragmas import without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.store.model import StoredModel
 
-__all__ = ["stored_modelfile"]
-
 _TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 
 

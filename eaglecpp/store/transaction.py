@@ -46,8 +46,6 @@ from eaglecpp.store.manifest import CONFIG, IMAGE, MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import VIEWS, StoredModel
 from eaglecpp.store.store import Store, Stores
 
-__all__ = ["DAYS", "Transaction", "copy_model", "discard", "remove_model"]
-
 DAYS = 14
 """How long what no model needs is kept."""
 _TEMPORARY = "tmp"

@@ -12,8 +12,6 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import MAX_SEQUENCES, SamplingOptions
 from eaglecpp.options.checked import Option, checked
 
-__all__ = ["Family", "TrainOptions", "describe"]
-
 Family = Literal["eagle31", "eagle3", "eagle1", "dspark", "dflash"]
 
 

@@ -46,8 +46,6 @@ from eaglecpp.train.fit.weights import (
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Corpus", "Listener", "Plan", "make_plan", "open_batch", "read_data"]
-
 _DRAFT_VOCAB = 32000
 _RIDGE = 1e-3
 _N_CONVERSATIONS = 2000

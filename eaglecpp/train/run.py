@@ -38,8 +38,6 @@ from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, read_data
 
-__all__ = ["Result", "Silent", "train"]
-
 _EPOCHS = 2.0
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""

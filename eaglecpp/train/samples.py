@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["FeatureSource", "Sample", "TrainText"]
-
 
 @dataclass(frozen=True)
 class TrainText:

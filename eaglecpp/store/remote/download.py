@@ -37,8 +37,6 @@ from eaglecpp.store.manifest import IMAGE, Layer
 from eaglecpp.store.remote.reach import Session
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["MAX_SMALL", "Remote", "fetch", "fetch_layer", "get", "require_online"]
-
 _T = TypeVar("_T")
 _log = logging.getLogger("eaglecpp.store")
 _LONGEST_WAIT_S = 60  # before another try, whatever the server asks for

@@ -30,8 +30,6 @@ from eaglecpp.store.remote.reach import Session
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction, discard
 
-__all__ = ["FoundDraft", "draft_config", "fetch_drafter", "find_draft"]
-
 DEFAULT_TYPE = "Q8_0"
 
 

@@ -30,17 +30,6 @@ from eaglecpp.store.layout import child
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.reach import Session, hub_endpoint
 
-__all__ = [
-    "HubFile",
-    "Repository",
-    "choose_drafter",
-    "choose_model",
-    "fetch_checkpoint",
-    "find_repository",
-    "quant_of",
-    "read_small",
-]
-
 _ALWAYS = ("config.json", "params.json", "README.md")
 _WEIGHTS = (
     ("model.safetensors.index.json", ".safetensors"),

@@ -37,8 +37,6 @@ from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction
 
-__all__ = ["pull"]
-
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
 _MAX_LAYERS = 1000

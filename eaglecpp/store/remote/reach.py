@@ -27,8 +27,6 @@ import httpx
 from eaglecpp.references.names import HUB_HOSTS, REGISTRY_HOST
 from eaglecpp.store.errors import DownloadError, HostRefusedError
 
-__all__ = ["Session", "hub_endpoint", "is_public", "named_by_a_request", "require_allowed"]
-
 _KNOWN = (REGISTRY_HOST, *HUB_HOSTS)
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _CONNECT_S, _SILENT_S = 15.0, 60.0  # to connect, between two packets

@@ -21,8 +21,6 @@ from eaglecpp.errors import EngineBusyError
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.results import Chunk
 
-__all__ = ["GenerateJob", "Generated", "Task", "batch_options", "is_looping", "loop_start", "run"]
-
 T = TypeVar("T")
 _LOOP_TOKENS = 48
 """A tail that repeats itself over so many tokens, and at least four times, is a loop."""

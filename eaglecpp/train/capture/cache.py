@@ -36,8 +36,6 @@ from eaglecpp.train.capture.parallel import samples_of
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import Sample, TrainText
 
-__all__ = ["CacheOptions", "CachePlan", "CachedSource", "FeatureType", "open_source"]
-
 FeatureType = Literal["bf16", "int8"]
 _FORMAT = "eaglecpp features 2"
 _FILE_BYTES = 2048

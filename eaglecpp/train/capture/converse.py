@@ -26,8 +26,6 @@ from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.job import Progress, Written, write_entries
 from eaglecpp.train.capture.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question
 
-__all__ = ["ConverseSettings", "converse"]
-
 _MIN_ROOM = 64
 """Tokens of context that must be left for an answer."""
 _MIN_QUESTION = 3

@@ -26,8 +26,6 @@ from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.samples import Sample, TrainText
 
-__all__ = ["Capture", "TargetSource", "default_layers", "top_labels"]
-
 _N_TOP = 64
 _LOGITS_BYTES = 64 << 20
 """Of one decode, in llama.cpp's output buffer."""

@@ -16,8 +16,6 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.train.data.chats import TEMPLATE_DATE, template_of
 
-__all__ = ["Frame"]
-
 _QUESTION, _ANSWER, _NEXT = "Kwqestio", "Zanswerv", "Xnextquej"
 
 

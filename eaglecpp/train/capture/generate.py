@@ -27,8 +27,6 @@ from eaglecpp.train.data.chats import ChatEncoder, template_of
 from eaglecpp.train.data.records import Chat, Question, read_prompts
 from eaglecpp.train.data.texts import token_hash
 
-__all__ = ["generate"]
-
 _MIN_ROOM = 16
 """Tokens of context that must be left for an answer."""
 _N_SEEDS = 1 << 31

@@ -16,8 +16,6 @@ from eaglecpp.references.reference import all_parts
 from eaglecpp.store.content import file_digest
 from eaglecpp.train.data.chats import open_tokenizer
 
-__all__ = ["TargetIdentity", "differences", "identify", "quantisation"]
-
 
 @dataclass(frozen=True)
 class TargetIdentity:

@@ -22,8 +22,6 @@ from eaglecpp.errors import DataError
 from eaglecpp.train.capture.batched import Task, run
 from eaglecpp.train.capture.identity import differences, identify
 
-__all__ = ["Progress", "Written", "write_entries"]
-
 Progress = Callable[[int, int, int], None]
 """(entries done, entries in all, tokens sampled by this run so far)"""
 

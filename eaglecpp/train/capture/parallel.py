@@ -19,8 +19,6 @@ from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.samples import Sample
 
-__all__ = ["samples_of"]
-
 _LARGEST = 1 << 30
 """Bytes of a target's file. Operations of larger ones are long enough to be shared."""
 _MEMORY_SHARE = 0.5

@@ -16,9 +16,6 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-__all__ = ["FOLLOW_UPS", "OPENINGS", "SYSTEMS", "question"]
-
-
 _WORDS: dict[str, tuple[str, ...]] = {
     kind: tuple(texts)
     for kind, texts in json.loads(Path(__file__).with_suffix(".json").read_text(encoding="utf-8")).items()

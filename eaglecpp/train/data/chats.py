@@ -26,8 +26,6 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import ModelOptions
 
-__all__ = ["TEMPLATE_DATE", "ChatEncoder", "open_tokenizer", "template_of"]
-
 Tokens = NDArray[np.int32]
 TEMPLATE_DATE = datetime(2025, 7, 1, 12)
 """Of templates that tell the model today's date. With the real one, tomorrow's run would be one over other

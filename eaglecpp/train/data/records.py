@@ -22,18 +22,6 @@ from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import DataError
 from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_objects, short
 
-__all__ = [
-    "TEXT_SUFFIXES",
-    "Chat",
-    "DataReport",
-    "Question",
-    "Record",
-    "Recorded",
-    "Text",
-    "read_prompts",
-    "read_records",
-]
-
 TEXT_SUFFIXES = frozenset(
     """
     .txt .text .md .markdown .rst .adoc .tex .org .log .html .css .xml .yaml .yml .toml .ini .cfg .diff .patch

@@ -24,8 +24,6 @@ from eaglecpp.train.data.chats import ChatEncoder
 from eaglecpp.train.data.records import Chat, DataReport, Question, Record, Recorded, Text, read_records
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["Data", "TrainOn", "load", "split", "token_hash"]
-
 Tokens = NDArray[np.int32]
 Turns = NDArray[np.int16]
 TrainOn = Literal["assistant", "all"]

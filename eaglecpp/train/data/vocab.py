@@ -18,8 +18,6 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.train.samples import TrainText
 
-__all__ = ["DraftVocabulary", "choose", "count", "special_tokens"]
-
 
 @dataclass(frozen=True)
 class DraftVocabulary:

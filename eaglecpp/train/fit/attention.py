@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Attention", "Layout", "attention_for", "dense", "merged", "takes_mask"]
-
 
 @dataclass(frozen=True)
 class Layout:

@@ -21,9 +21,6 @@ from eaglecpp.train.fit.attention import Layout, takes_mask
 from eaglecpp.train.fit.loss import counted_rows
 from eaglecpp.train.samples import Sample
 
-__all__ = ["Batch", "epoch_steps", "make_batch", "micro_batches"]
-
-
 _ROUND = 64
 """With chosen rows, the tokens of a batch are a multiple of it; the rows of the first step of a half, those
 of the others of a quarter.

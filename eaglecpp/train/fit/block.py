@@ -22,8 +22,6 @@ from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Loss
 from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
 
-__all__ = ["BlockModel", "model_for"]
-
 
 class BlockModel(DraftModel):
     """`spec.block` says how many rows a block has, and the rank of the bias."""

@@ -19,8 +19,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-__all__ = ["Ranks", "joined"]
-
 
 @dataclass(frozen=True)
 class Ranks:

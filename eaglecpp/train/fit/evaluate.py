@@ -25,8 +25,6 @@ from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.samples import FeatureSource, Sample
 
-__all__ = ["Acceptance", "Method", "TrainingTimeTest", "evaluate"]
-
 
 @dataclass(frozen=True)
 class Acceptance:

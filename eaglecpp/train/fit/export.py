@@ -36,8 +36,6 @@ from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
 
-__all__ = ["check_engine", "export_gguf", "hf_config", "write_checkpoint"]
-
 _N_STEPS = 3
 _N_TOKENS = 48
 _EXACT_ERROR = 1e-3

@@ -29,8 +29,6 @@ from eaglecpp.train.fit.state import check_same_run, load_state, save_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.samples import FeatureSource, Sample
 
-__all__ = ["Budget", "Comparison", "Hyper", "Limits", "Outcome", "Reporter", "StepReport", "Trainer"]
-
 _SAVE_SECONDS = (10.0, 300.0)
 """Between two saved states: at first and at most, twice as long each time."""
 _N_EVALUATIONS = 20

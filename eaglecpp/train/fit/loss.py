@@ -33,8 +33,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["Loss", "counted_rows", "head_loss", "step_weights"]
-
 Loss = Literal["cross-entropy", "lk"]
 
 _BLOCK_BYTES = 8 << 20

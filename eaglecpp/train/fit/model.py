@@ -31,8 +31,6 @@ from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
 from eaglecpp.train.fit.rope import inv_freq, rotate
 
-__all__ = ["DraftModel", "Sums", "matrix", "of_layer", "ones"]
-
 
 class Sums(NamedTuple):
     """Sums over rows, to be added up over micro-batches and ranks.

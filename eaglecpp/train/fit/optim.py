@@ -14,8 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Optimizer", "default_lr", "lr_factor"]
-
 _BETAS = (0.9, 0.95)
 
 

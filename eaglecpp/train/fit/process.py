@@ -14,8 +14,6 @@ import torch
 
 from eaglecpp.errors import InvalidValueError
 
-__all__ = ["choose_device", "compute_type", "computing", "prepare_process"]
-
 _MALLOPT = {
     -4: ("MALLOC_MMAP_MAX_", 0),
     -1: ("MALLOC_TRIM_THRESHOLD_", -1),

@@ -11,8 +11,6 @@ from torch import Tensor
 
 from eaglecpp.convert import DraftSpec, rope_divisors
 
-__all__ = ["inv_freq", "rotate"]
-
 
 def inv_freq(spec: DraftSpec) -> Tensor:
     """Angle per position, f64 [rope_dim / 2], on the CPU: not every device has f64."""

@@ -10,8 +10,6 @@ from eaglecpp.convert import BlockSpec, DraftCheckpoint, DraftSpec, GgufFile, Ro
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.train.options import Family
 
-__all__ = ["check_trainable", "new_spec", "with_layers", "with_vocab"]
-
 _CONTEXT = 4096
 """Of a target whose file names none."""
 

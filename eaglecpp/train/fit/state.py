@@ -14,8 +14,6 @@ import torch
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.files import replaced
 
-__all__ = ["check_same_run", "load_state", "save_state"]
-
 _FORMAT = 2
 
 

@@ -19,8 +19,6 @@ from torch import nn
 
 from eaglecpp.convert import TypePlan, as_stored
 
-__all__ = ["StoredWeights"]
-
 _ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head"}
 """The others are plain matrices."""
 _N_ROWS = 256

@@ -25,16 +25,6 @@ from eaglecpp.errors import UnsupportedError
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.model import Layer
 
-__all__ = [
-    "Start",
-    "from_checkpoint",
-    "from_target",
-    "new_layers",
-    "target_embedding",
-    "target_head",
-    "to_checkpoint",
-]
-
 State = dict[str, Tensor]
 
 _NAMES = {
