@@ -36,7 +36,11 @@ _HARMONY = re.compile(
 )
 _NAMED = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*+)\s*+(?:\[CALL_ID\][\w-]++)?(?:\[ARGS\])?\s*+(?=\{)")
 _INVOKE = re.compile(
-    r'<｜DSML｜ ?invoke name="([^"]++)"\s*+(?:/>|>((?:(?!</?｜DSML｜ ?invoke).)*+)</｜DSML｜ ?invoke>)',
+    r'<｜DSML｜ ?invoke name="([^"]++)"\s*+(?:/>|>('
+    # a value may hold the marks of calls
+    r"(?:<｜DSML｜ ?parameter (?:(?!</?｜DSML｜ ?parameter).)*+</｜DSML｜ ?parameter>"
+    r"|(?!</?｜DSML｜ ?invoke).)*+"
+    r")</｜DSML｜ ?invoke>)",
     re.DOTALL,
 )
 _INVOKE_VALUE = re.compile(

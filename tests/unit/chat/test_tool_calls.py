@@ -154,6 +154,15 @@ def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
     assert read_typed(text, template) == ("", [{"text": "a </tool_call> b"}])
 
 
+def test_a_call_named_in_a_value_is_its_text() -> None:
+    value = 'Write <｜DSML｜invoke name="x"> inside <｜DSML｜tool_calls> to call a tool.'
+    text = f'<｜DSML｜parameter name="text" string="true">{value}</｜DSML｜parameter>'
+    text = (
+        f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="save">{text}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
+    )
+    assert read_typed(text, "<｜DSML｜tool_calls>") == ("", [{"text": value}])
+
+
 def test_values_of_gemma_are_read_to_any_depth() -> None:
     text = '<|tool_call>call:save{a key:[{b:<|"|>x,y} "q"<|"|>},[1,-0.5],null],on:false}<tool_call|>'
     meant = {"a key": [{"b": 'x,y} "q"'}, [1, -0.5], None], "on": False}
