@@ -254,12 +254,18 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     }
 }
 
+void EagleSequence::check_feeds() const {
+    if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states");
+}
+
 void EagleSequence::get_state(int node, float * dst) const {
+    check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
 }
 
 void EagleSequence::set_state(int node, const float * src) {
+    check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }

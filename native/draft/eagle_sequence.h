@@ -80,6 +80,7 @@ class EagleSequence : public DraftSequence {
     static void run(const std::vector<Turn> & turns, int n_steps = 0);
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
+    void check_feeds() const;
     int row_of(int node) const;
     void drop_drafts(int n_left);
 

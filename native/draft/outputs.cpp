@@ -115,6 +115,7 @@ const float * DraftOutputs::logits(int i) {
             ggml_backend_tensor_get(step_logits_[j], logits_.data() + (n_ + j) * n_logits_, 0, n_row);
         }
     }
+    if (i < 0 || (size_t)i >= logits_.size() / n_logits_) fail(ErrorKind::value, "there is no output row %d", i);
     return logits_.data() + (size_t)i * n_logits_;
 }
 
