@@ -25,7 +25,8 @@ MARKOV = "markov_head.markov_w1.weight"
 SELECTOR = "candidate_selector.hidden_projection.weight"
 _SIZE = 16
 """Rows where nothing is said, as z-lab trains and llama.cpp reads."""
-_MOST = 256
+_MOST, _MOST_CANDIDATES = 64, 1024
+"""What the engine takes (native/gguf/draft_file.cpp)."""
 
 Shapes = Mapping[str, tuple[int, ...]]
 
@@ -52,10 +53,20 @@ def parse_block(
         raise ConfigError(
             f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
         )
+    scale = number(config, "input_embedding_scale", 1.0)
+    if scale <= 0:
+        raise ConfigError(f"config.json: input_embedding_scale: expected a positive number, found {scale}")
+    if SELECTOR not in shapes and any(config.get(key) for key in ("selector_rank", "selector_top_k")):
+        raise ConfigError(f"config.json: selector_rank: expected a tensor {SELECTOR}, found none")
     conv, selector = None, None
     if SELECTOR in shapes:
         conv = integer(config, "conv_kernel_size"), integer(config, "conv_group_size")
         selector = integer(config, "selector_rank"), integer(config, "selector_top_k")
+        if selector[1] > min(vocab, _MOST_CANDIDATES):
+            raise ConfigError(
+                f"config.json: selector_top_k: expected at most {min(vocab, _MOST_CANDIDATES)}, found "
+                f"{selector[1]}"
+            )
         if hidden % conv[1] or conv[0] > size:
             raise ConfigError(
                 f"config.json: conv_kernel_size {conv[0]}, conv_group_size {conv[1]}: expected at most the "
@@ -75,7 +86,7 @@ def parse_block(
         confidence=_confidence(config, shapes),
         conv=conv,
         selector=selector,
-        embedding_scale=hidden**0.5 if gemma else number(config, "input_embedding_scale", 1.0),
+        embedding_scale=hidden**0.5 if gemma else scale,
         softcap=softcap,
     ), "" if "block_size" in config else f"the config does not say how many rows a block has: using {_SIZE}"
 

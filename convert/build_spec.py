@@ -108,6 +108,12 @@ def build_spec(
     block, block_note = None, ""
     if dialect.is_block:
         _check_block(options)
+        made_for = integer(config, "num_target_layers", None)
+        if made_for not in (None, target.block_count):
+            raise TargetError(
+                f"target {target.path} does not fit: the drafter was made for a model of {made_for} blocks, "
+                f"the target has {target.block_count}"
+            )
         told = _sliding(config, n_layers, None)[1]
         block, block_note = parse_block(config, shapes, told, vocab, gemma)
         if target.block_count in ids.ids:
@@ -150,7 +156,7 @@ def build_spec(
         has_bias=any(name.endswith(".bias") and not name.startswith("confidence_head.") for name in shapes),
         has_head="lm_head.weight" in shapes,
         has_embeddings="embed_tokens.weight" in shapes,
-        logit_scale=number(config, "logit_scale", 1.0),
+        logit_scale=_positive(config, "logit_scale", 1.0),
         sliding_window=window,
         sliding_layers=sliding,
         latent=latent,
@@ -268,12 +274,14 @@ def _layer_ids(
     forced: Convention | None = None if reading is None else "post" if reading == "post" else "boundary"
     if given is not None:
         return resolve_layer_ids(None, n_blocks, n_aux, given=given, forced=forced)
+    if dialect.is_block:  # whose families leave nothing open
+        ids, convention = id_list(config, _IDS), dialect.convention(seen, "config")
+        forced = forced or convention
+        return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
     ids, place, agreed = _stated_ids(seen, config)
     convention = dialect.convention(seen, place)
     if agreed:
         forced = "boundary"
-    elif dialect.is_block and ids:  # whose families leave nothing open
-        forced = forced or convention
     return resolve_layer_ids(ids, n_blocks, n_aux, convention=convention, forced=forced)
 
 

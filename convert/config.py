@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, overload
@@ -58,6 +57,9 @@ def _check_depth(data: Any) -> None:
     raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
 
 
+_SMALLEST, _LARGEST = 1e-37, 3e38
+
+
 def shown(value: Any) -> str:
     """A value in an error message: one line at most."""
     text = repr(value)
@@ -69,7 +71,7 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """A finite number as float; the default when absent or null."""
+    """A number that a file's 32 bits can hold, as float; the default when absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -77,7 +79,7 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
         return default if default is None else float(default)
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            if math.isfinite(value):
+            if value == 0 or _SMALLEST < abs(value) < _LARGEST:
                 return float(value)
         except OverflowError:  # a whole number that no float can hold
             pass

@@ -210,8 +210,10 @@ def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
 def _yarn(theta: float, block: Mapping[str, Any], where: str, magnitude: Magnitude) -> RopeSpec:
     factor = _factor(block, where)
     context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
-    if context is None or context < 1:
+    if context is None or not 1 <= context < 2**31:
         raise ConfigError(f"{where}.original_max_position_embeddings: yarn needs it, found {context}")
+    if factor < 1:
+        raise ConfigError(f"{where}.factor: expected 1 or more for yarn, found {factor}")
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
     # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.

@@ -16,6 +16,7 @@ from ..block import MARKOV, default_layers, with_markov_part
 from ..config import flag, id_list, integer
 from ..errors import ConfigError, LayerIdError, UnsupportedError
 from ..readings import Convention
+from ..rope import halves
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
 
@@ -64,7 +65,8 @@ class BlockDialect(Dialect):
                 "without a head ties it to the embeddings that it has"
             )
         config[IDS] = self.layer_ids(config)
-        config["logit_scale"] = config.get("output_multiplier") or config.get("logit_scale")
+        if config.get("output_multiplier") is not None:
+            config["logit_scale"] = config["output_multiplier"]
         config["anchor_first"] = flag(config, "sample_from_anchor", self.anchor_first)
         return config
 
@@ -74,8 +76,7 @@ class BlockDialect(Dialect):
         if post and boundary and boundary != tuple(k + 1 for k in post):
             raise LayerIdError(
                 f"config.json: target_layer_ids {list(post)} and {IDS} {list(boundary)}: expected the second "
-                "to be 1 more each, because they count otherwise; say which layers are meant with "
-                "--aux-layers"
+                "to be 1 more each, because they count otherwise; correct the one that is wrong"
             )
         if boundary:
             return [k - 1 for k in boundary]
@@ -99,7 +100,14 @@ class BlockDialect(Dialect):
     def adapted(
         self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
     ) -> dict[str, TensorSource]:
-        return with_markov_part(sources, integer(config, "hidden_size"))
+        sources = with_markov_part(sources, integer(config, "hidden_size"))
+        if flag(config, "rope_is_neox_style", flag(config, "is_neox_style", True)):
+            return sources
+        size, turned = integer(config, "head_dim"), ("q_proj", "k_proj", "q_norm", "k_norm")
+        return {
+            name: halves(source, size) if any(f".{x}." in name for x in turned) else source
+            for name, source in sources.items()
+        }
 
 
 class ZLab(BlockDialect):
@@ -114,10 +122,11 @@ class ZLab(BlockDialect):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = super().flatten(seen)
-        if seen.shape(MARKOV) is not None and config.get("sample_from_anchor") is None:
+        is_open = seen.shape(MARKOV) is not None or config.get("projector_type") == "dspark"
+        if is_open and config.get("sample_from_anchor") is None:
             raise ConfigError(
                 "config.json: sample_from_anchor: expected true or false, found nothing; a "
-                f"{seen.architecture} with a Markov head does not say whether the anchor's slot drafts. Add "
+                f"{seen.architecture} with DSpark's head does not say whether the anchor's slot drafts. Add "
                 "the value the drafter was trained with"
             )
         return config

@@ -12,10 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import flag, integer
-from ..rope import halves
 from ..spec import GemmaLayer
-from ..tensor import TensorSource
 from .base import Seen
 from .block import BlockDialect
 from .deepspec_gemma import gemma_config, gemma_layer, gemma_name
@@ -61,15 +58,3 @@ class Liquid(BlockDialect):
     title = "LiquidAI DSpark"
     classes = ("Lfm2DSparkDraftModel",)
     anchor_first = True
-
-    def adapted(
-        self, sources: Mapping[str, TensorSource], config: Mapping[str, Any]
-    ) -> dict[str, TensorSource]:
-        sources = super().adapted(sources, config)
-        if flag(config, "rope_is_neox_style", True):
-            return sources
-        size, turned = integer(config, "head_dim"), ("q_proj", "k_proj", "q_norm", "k_norm")
-        return {
-            name: halves(source, size) if any(f".{x}." in name for x in turned) else source
-            for name, source in sources.items()
-        }

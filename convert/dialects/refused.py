@@ -88,7 +88,8 @@ def _other_method(seen: Seen) -> str:
 def _is_block(seen: Seen) -> bool:
     named = re.search(r"(?i)dflash|dspark|domino", seen.architecture) or seen.architecture in BLOCK_CLASSES
     kind = seen.config.get("speculators_model_type") in SpeculatorsBlock.kinds
-    return bool(named or kind or {"dflash_config", "dspark_block_size"} & seen.config.keys())
+    told = any(seen.config.get(key) for key in ("dflash_config", "dspark_block_size"))
+    return bool(named or kind or told)
 
 
 def _block(seen: Seen) -> str:
@@ -107,6 +108,10 @@ def _block(seen: Seen) -> str:
         "Domino's recurrent head": "Domino" in seen.architecture
         or config.get("projector_type") == "domino"
         or has(r"prefix_gru\."),
+        f"projector_type {shown(config.get('projector_type'))}": config.get("projector_type")
+        not in (None, "dflash", "dspark", "domino"),
+        "a class of DFlash2 without its selector": seen.architecture == "DFlash2DraftModel"
+        and not has(r"candidate_selector\."),
         "JetSpec's shifted slots and causal head": any(config.get(k) for k in ("causal_head", "draft_shift")),
         "attention sinks": has(r"\.(sinks|attention_sink_bias)$")
         or config.get("attention_sink_bias") not in (None, False),

@@ -83,7 +83,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
 @added(*map(_declared, describe()))
 @json_option("the result as one JSON object")
 def train(as_json: bool, **options: Any) -> None:
-    """Train an EAGLE 3.1 drafter for a target, on the hidden states of the very GGUF that it will serve."""
+    """Train a drafter for a target, on the hidden states of the very GGUF that it will serve."""
     check_torch()
     target = find_target(options.pop("target")).target
     try:

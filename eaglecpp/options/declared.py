@@ -226,8 +226,8 @@ class DraftOptions(_Validated):
     )
     draft_window: int = _option(
         0,
-        "the last tokens that the drafter attends to; 0 = as many as its file says. Far behind what it was "
-        "trained for, fewer may be accepted more often",
+        "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
+        "0 = as its file says. Well beyond the lengths it was trained for, a window may help",
         minimum=0,
     )
     text_drafts: str = _option(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine.engine import Engine
-from eaglecpp.errors import DataError, OutOfMemoryError
+from eaglecpp.errors import DataError, InvalidValueError, OutOfMemoryError, UnsupportedError
 from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options
@@ -178,6 +178,8 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
 def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:
     """The drafter before the first step. Raises what reading a drafter and choosing a vocabulary raise."""
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
+    if options.ttt_steps and plan.spec.block is not None:
+        raise InvalidValueError("--ttt-steps: a block drafter learns all its slots; leave it out")
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
     if plan.spec.block is not None:
@@ -238,6 +240,10 @@ def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, c
         state["head"] = target_head(file)[torch.from_numpy(ids)]
     notes = [f"started from {options.finetune} ({draft.family})"]
     spec = draft.spec
+    if options.draft_vocab and spec.block is not None:
+        raise UnsupportedError(
+            f"--draft-vocab: {options.finetune} is a block drafter, which keeps its vocabulary; leave it out"
+        )
     if options.draft_vocab:
         if share_head:
             raise DataError(

@@ -166,7 +166,7 @@ class _Run:
         if block is not None:
             n_steps, every = block.n_drafts, _BLOCK_EVERY
         hyper = Hyper(
-            n_steps=min(options.ttt_steps or n_steps, n_steps if block else 16),
+            n_steps=options.ttt_steps or n_steps,
             lr=lr,
             batch_tokens=options.batch_tokens or (1024 if on_cpu else 8192),
             weight_decay=options.weight_decay,

@@ -19,6 +19,7 @@ constexpr int n_sorted_first = 256;  // few tokens make up most of the probabili
 // kept_: what top-k, top-p and min-p leave of the drafter's tokens
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {
     kept_.clear();
+    if (n == 0) return;
     is_sorted_ = sampling.top_k > 0 && sampling.top_k < n;
     if (is_sorted_) {
         for (int i : largest_.of(logits, n, sampling.top_k)) kept_.push_back({i, logits[i]});

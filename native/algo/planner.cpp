@@ -537,7 +537,8 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_
     const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
     std::vector<double> best(n_max + 1, 0.0);
     best[0] = 1.0;
-    for (int depth = 1; depth <= std::min(n_depths_foreseen, options_.depth); ++depth) {
+    const int n_depths = std::min({n_depths_foreseen, options_.depth, plan.round.limits.n_levels});
+    for (int depth = 1; depth <= n_depths; ++depth) {
         const std::vector<float> p = foreseen_pool(plan.text.chances, depth, k, width);
         double tokens = 1.0;
         for (int n = 1; n <= std::min(n_max, (int)p.size()); ++n) {

@@ -16,6 +16,7 @@ static std::vector<float> & tops_of_thread() {
 
 // of blocks, by the loops of block_tops()
 static float row_max(const float * x, int n) {
+    if (n == 0) return -INFINITY;
     std::vector<float> & tops = tops_of_thread();
     block_tops(x, n, tops);
     return *std::max_element(tops.begin(), tops.end());
@@ -30,6 +31,7 @@ float log_sum_exp(const float * x, int n) {
 }
 
 int argmax(const float * x, int n) {
+    if (n == 0) return 0;
     std::vector<float> & tops = tops_of_thread();
     block_tops(x, n, tops);
     const auto top = std::max_element(tops.begin(), tops.end());

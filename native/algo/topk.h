@@ -9,7 +9,7 @@
 
 namespace eaglecpp {
 
-// log(sum(exp(x))) of x[n], n >= 1; relative error below 1e-5
+// log(sum(exp(x))) of x[n], -inf of none; relative error below 1e-5
 float log_sum_exp(const float * x, int n);
 
 // index of the largest value, the first one among equals

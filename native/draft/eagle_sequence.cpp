@@ -250,6 +250,7 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
         const int n_there = gives_first ? 1 : call.part.n_out, n = gives_first ? 1 : call.n_out;
         turn.seq->outputs_.take(g, at_out + n_there - n, n, landed);
         at_out += n_there;
+        if (turn.call.is_commit) turn.seq->outputs_.end_block();
         if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call);
     }
 }

@@ -312,8 +312,8 @@ class Builder {
     // each block's rows moved on by n, zeros before them
     ggml_tensor * shifted(ggml_tensor * y, int n) {
         return joined([&](size_t, int at, int n_rows) {
-            ggml_tensor * none = ggml_scale(ctx_, columns(y, at, n), 0.0f);
-            return n == n_rows ? none : ggml_concat(ctx_, none, columns(y, at, n_rows - n), 1);
+            ggml_tensor * none = ggml_scale(ctx_, columns(y, at, std::min(n, n_rows)), 0.0f);
+            return n >= n_rows ? none : ggml_concat(ctx_, none, columns(y, at, n_rows - n), 1);
         });
     }
 

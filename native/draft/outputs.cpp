@@ -9,6 +9,15 @@
 
 namespace eaglecpp {
 
+// what is none, because weights or features hold none, is the least likely
+static float number(float x) {
+    return std::isnan(x) ? -INFINITY : x;
+}
+
+static bool is_better(const std::pair<int32_t, float> & a, const std::pair<int32_t, float> & b) {
+    return a.second != b.second ? a.second > b.second : a.first < b.first;
+}
+
 std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g) {
     std::vector<const DraftGraph *> all{&g};
     for (const auto & step : g.steps) all.push_back(step.get());
@@ -51,12 +60,10 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int fi
         Picked p;
         float best_prob = 0.0f;
         for (size_t i = r * n_each; i < (r + 1) * n_each; ++i) {
-            p.tokens.emplace_back(landed.ids[i], landed.logits[i]);
+            p.tokens.emplace_back(landed.ids[i], number(landed.logits[i]));
             best_prob = std::max(best_prob, landed.probs[i]);
         }
-        std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
-            return a.second != b.second ? a.second > b.second : a.first < b.first;
-        });
+        std::sort(p.tokens.begin(), p.tokens.end(), is_better);
         p.log_sum_exp = p.tokens[0].second - std::log(best_prob);
         picked_.push_back(std::move(p));
     }
@@ -95,11 +102,10 @@ void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * befo
         for (auto & [index, score] : p.tokens) {
             w.selector_after.row(target_token(index), after.data());
             for (int c = 0; c < n; ++c) score += row[c] * after[c];
+            score = number(score);
             scores.push_back(score);
         }
-        std::sort(p.tokens.begin(), p.tokens.end(), [](const auto & a, const auto & b) {
-            return a.second != b.second ? a.second > b.second : a.first < b.first;
-        });
+        std::sort(p.tokens.begin(), p.tokens.end(), is_better);
         p.log_sum_exp = log_sum_exp(scores.data(), (int)scores.size());
         selected_.push_back(std::move(p));
     }
@@ -130,6 +136,7 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     }
     std::vector<Candidate> out;
     const Picked & p = selected_.empty() ? picked_[i] : selected_[i];
+    if (!std::isfinite(p.log_sum_exp)) return out;
     for (int j = 0; j < k && j < (int)p.tokens.size(); ++j) {
         const auto & [index, logit] = p.tokens[j];
         out.push_back({target_token(index), logit - p.log_sum_exp});

@@ -34,6 +34,7 @@ class DraftOutputs {
     // The rows taken are a block's slots. With a selector, output row 0 is from now on the first slot's choice behind
     // the anchor.
     void begin_block(const DraftGraph & g, const DraftCall & block);
+    void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // that the last pass over a block gave
 
     // DFlash2: output row i is what comes in a slot, one of its likeliest tokens, behind a token in the slot before.

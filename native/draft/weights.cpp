@@ -53,6 +53,12 @@ ggml_tensor * DraftWeights::find(const std::string & name) const {
     return nullptr;
 }
 
+bool stays_on_host(const DraftSpec & spec, const std::string & tensor) {
+    if (tensor == keys::t_token_embd) return !spec.ties_head;
+    return tensor == keys::t_markov_w1 || tensor == keys::t_selector_before || tensor == keys::t_selector_after ||
+           tensor == keys::t_d2t || tensor == keys::t_mask_feature;
+}
+
 static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
     ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(ctx, buft));
     if (!buffer) {
@@ -74,14 +80,8 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
                                                                 {keys::t_markov_w1, w.markov_w1},
                                                                 {keys::t_selector_before, w.selector_before},
                                                                 {keys::t_selector_after, w.selector_after}};
-    const auto is_on_host = [&](const std::string & name) {
-        if (name == keys::t_token_embd && s.ties_head) return false;
-        const bool is_table =
-            std::any_of(std::begin(tables), std::end(tables), [&](auto & t) { return t.first == name; });
-        return is_table || name == keys::t_d2t || name == keys::t_mask_feature;
-    };
     for (const TensorInfo & info : gguf.tensors()) {
-        if (is_on_host(info.name)) continue;
+        if (stays_on_host(s, info.name)) continue;
         // not those of latent attention that are one matrix per head: our kernels take one
         const bool is_matrix = info.ne[1] > 1 && info.ne[2] == 1 && !(s.has_latent() && s.n_head == 1);
         const bool is_packed = is_matrix && use_kernels && kernels::can_hold(info.type, info.ne[0]);
@@ -93,7 +93,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     if (has_packed) w.packed_buffer = allocate(file, w.packed_ctx.get(), kernels::weights_buffer_type());
     std::vector<uint8_t> chunk;
     for (const TensorInfo & info : gguf.tensors()) {
-        if (is_on_host(info.name)) continue;
+        if (stays_on_host(s, info.name)) continue;
         ggml_tensor * t = w.find(info.name);
         // packed matrices can only be written as a whole
         const uint64_t n_chunk = t->buffer == w.packed_buffer.get() ? info.n_bytes : 16 << 20;

@@ -50,6 +50,9 @@ class EmbeddingTable {
     int n_rows_ = 0;
 };
 
+// what a drafter reads row by row, or once: it lies in host memory whatever the device
+bool stays_on_host(const DraftSpec & spec, const std::string & tensor);
+
 struct DraftWeights {
     ggml_tensor * head = nullptr;     // own or the target's
     std::vector<float> mask_feature;  // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet

@@ -34,7 +34,7 @@ static ggml_backend_dev_t best_device(const Target & target) {
 
 uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options) {
     uint64_t n = 0;
-    for (const TensorInfo & t : file.gguf().tensors()) n += t.name == keys::t_token_embd ? 0 : t.n_bytes;
+    for (const TensorInfo & t : file.gguf().tensors()) n += stays_on_host(file.spec(), t.name) ? 0 : t.n_bytes;
     return n + options.n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max,
                                                           options.type_kv,
                                                           /*v_transposed=*/true);

@@ -18,6 +18,7 @@ constexpr int64_t n_width_max = 1 << 18;
 constexpr int64_t n_vocab_max = 1 << 24;
 constexpr int64_t n_aux_max = 64;
 constexpr int64_t n_parallel_max = 64;
+constexpr int64_t n_taps_max = 8;
 
 }  // namespace
 
@@ -247,6 +248,9 @@ void DraftFile::read_block() {
         const TensorInfo * t = gguf_.find_tensor(tensor);
         return t ? (int)std::min<int64_t>(t->ne[0], n_width_max) : 0;
     };
+    for (const char * norm : {keys::norm_before_fc, keys::fc_norm, keys::norm_before_residual}) {
+        if (flag(norm)) refuse(norm, "expected no such norm in a block drafter, found true", ErrorKind::unsupported);
+    }
     b.markov_rank = rank(keys::t_markov_w1);
     b.n_rows = gguf_.has(key(keys::block_size)) || b.markov_rank > 0 ? size(keys::block_size, n_parallel_max) : 16;
     b.anchor_first = flag(keys::sample_from_anchor, b.markov_rank > 0);
@@ -271,7 +275,7 @@ void DraftFile::read_block() {
         }
     }
     if (gguf_.find_tensor(fill(keys::t_attn_conv_base, 0))) {
-        b.n_taps = size(keys::conv_kernel_size, n_parallel_max);
+        b.n_taps = size(keys::conv_kernel_size, n_taps_max);
         b.n_group = size(keys::conv_group_size, s.n_embd);
         if (s.n_embd % b.n_group != 0 || b.n_taps > b.n_rows) {
             refuse(keys::conv_group_size, strf("groups of %d and %d taps do not fit width %d and %d rows", b.n_group,
@@ -380,6 +384,8 @@ void DraftFile::check_tensors() const {
     if (b.markov_rank > 0) {
         want[keys::t_markov_w1] = {{b.markov_rank, s.n_vocab}, true, true};
         want[keys::t_markov_w2] = {{b.markov_rank, s.n_draft_vocab}, true, true};
+    }
+    if (s.is_block()) {
         // nothing reads them yet; what they say follows from the slots' own probabilities, less well
         want[keys::t_confidence] = {{s.n_embd + b.markov_rank}, false, true};
         want[keys::t_confidence_bias] = {{1}, false, false};

@@ -49,7 +49,7 @@ static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::strin
 
 void TargetModel::check_servers() const {
     for (const LostServer & server : lost_rpc_servers()) {
-        if (lost_before_.count(server.relay)) continue;
+        if (!servers_.count(server.relay)) continue;
         fail(ErrorKind::broken,
              "RPC server %s was lost: %s. What it held of the model is gone: start it again and open the engine again, "
              "or leave the server out",
@@ -111,8 +111,14 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
         use_repack_ = options.repack == "on";
     }
     use_kernels_ = options.kernels != "off" && kernels::status().is_active;
-    for (const LostServer & server : lost_rpc_servers()) lost_before_.insert(server.relay);
-    if (!lost_before_.empty()) devices_ = devices_without(lost_before_);
+    std::set<std::string> lost;
+    for (const LostServer & server : lost_rpc_servers()) lost.insert(server.relay);
+    if (!lost.empty()) devices_ = devices_without(lost);
+    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+        const ggml_backend_dev_t dev = ggml_backend_dev_get(i);
+        const std::string relay = ggml_backend_dev_description(dev);
+        if (is_on_server(dev) && !lost.count(relay)) servers_.insert(relay);
+    }
     if (options.device) devices_ = {options.device, nullptr};
     set_params(options);
     const bool is_mapped = options.use_mmap && !options.use_mlock;

@@ -93,8 +93,8 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     std::vector<float> split_;                 // of llama.cpp's length, or empty
     std::vector<TensorPlace> places_;
     std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
-    std::set<std::string> lost_before_;                        // relays of RPC servers that this model does not use
-    llama_model_params params_{};                              // points into the above
+    std::set<std::string> servers_;  // relays of the RPC servers that llama.cpp may have put parts of it on
+    llama_model_params params_{};    // points into the above
     LlamaModelPtr model_;
     std::vector<llama_adapter_lora *> lora_;
     std::vector<float> lora_scales_;

@@ -48,6 +48,7 @@ class BlockShape:
     rank: int = 8
     top_k: int = 4
     group: int = 16
+    taps: int = 2
     confidence: bool = True
     own_tables: bool | None = None  # embeddings and head; None: DeepSpec's files have them
     causal: bool | None = None  # of all layers
@@ -106,7 +107,7 @@ class BlockShape:
             config |= {"auto_map": {"AutoModel": "dflash.DFlashDraftModel"}, "dflash_config": told}
         if self.kind == "dflash2":
             config["dflash_config"] |= {
-                "conv_kernel_size": 2,
+                "conv_kernel_size": self.taps,
                 "conv_group_size": self.group,
                 "selector_rank": self.rank,
                 "selector_top_k": self.top_k,
@@ -196,10 +197,12 @@ class BlockShape:
             del w["self_attn.v_proj.weight"]
         if self.kind == "dflash2":
             for name in ("attention_conv", "mlp_conv"):
-                base = vector(rng, 2 * 2 * n, 0.0, 0.3).reshape(2, 2, n)
+                base = vector(rng, 2 * self.taps * n, 0.0, 0.3).reshape(2, self.taps, n)
                 base[:, 0] += 1.0
                 w[f"{name}.base_kernel"] = base
-                w[f"{name}.kernel_projection.weight"] = 0.3 * matrix(rng, 2 * 2 * (n // self.group), n)
+                w[f"{name}.kernel_projection.weight"] = 0.3 * matrix(
+                    rng, 2 * self.taps * (n // self.group), n
+                )
         return w
 
     def write(self, directory: Path) -> Path:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
@@ -248,6 +249,31 @@ def test_blocks_leave_nothing_behind(name: str, make: Callable[[BlockShape], Mad
     for layer in range(made.shape.n_layers):
         for mine, theirs in zip(one.kv(layer), other.kv(layer), strict=True):
             np.testing.assert_array_equal(mine, theirs)
+
+
+def test_numbers_that_are_none_end_nothing(
+    make: Callable[[BlockShape], Made], target: TinyTarget, tmp_path: Path
+) -> None:
+    """As of weights that overflow: nothing, or anything, is drafted, and the text is the plain one."""
+    made = make(DFLASH2)
+    data = bytearray(made.gguf.read_bytes())
+    tensor = next(t for t in gguf.GGUFReader(made.gguf).tensors if t.name == "enc.output_norm.weight")
+    data[tensor.data_offset : tensor.data_offset + tensor.n_bytes] = b"\xff" * int(tensor.n_bytes)  # NaN
+    (tmp_path / "none.gguf").write_bytes(data)
+    with eaglecpp.Engine.open(target.gguf, draft=tmp_path / "none.gguf", n_ctx=256, n_threads=1) as engine:
+        for temperature in (0.0, 0.8):
+            more: dict[str, Any] = {"max_tokens": 30, "temperature": temperature, "seed": 1}
+            drafted = engine.generate(prompt_ids(20), strategy="tree:k=2,depth=3,nodes=6", **more)
+            assert drafted.tokens == engine.generate(prompt_ids(20), strategy="off", **more).tokens
+
+
+def test_a_short_block_may_be_less_than_a_convolution_reads(
+    make: Callable[[BlockShape], Made], target: TinyTarget
+) -> None:
+    made = make(replace(DFLASH2, causal=True, extra={}, taps=4))
+    with eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1) as engine:
+        drafted = engine.generate(prompt_ids(20), max_tokens=20, temperature=0.0, strategy="chain:1")
+    assert drafted.timings.draft_n > 0
 
 
 def foreseeing(shape: BlockShape, target: TinyTarget) -> BlockShape:

@@ -37,7 +37,7 @@ _WEIGHTS = (
 )
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 _DRAFTERS = ("eagle3", "dflash", "dspark")
-_NEVER_MAIN = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
+_NEVER_MAIN = re.compile(r"(?i)^(mmproj|imatrix|mtp-)|(?<![a-z0-9])(eagle3|dflash2?|dspark)(?![a-z0-9])")
 _PREFERRED = ("Q4_K_M", "Q8_0")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _QUANT = re.compile(rf"(?i)(?<![A-Za-z0-9]){QUANT}(?![A-Za-z0-9])")
@@ -149,7 +149,7 @@ def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
     quant: a quantisation, a file name, or "" / "latest" for the usual one. Raises DownloadError listing what
     there is.
     """
-    models = [file for file in _gguf_files(repository) if not file.name.lower().startswith(_NEVER_MAIN)]
+    models = [file for file in _gguf_files(repository) if not _NEVER_MAIN.search(file.name)]
     chosen = _pick(models, quant)
     if chosen is None:
         raise DownloadError(_no_model(repository, quant, models))
@@ -231,8 +231,8 @@ def _checkpoint_files(repository: Repository, folder: str) -> list[HubFile]:
         if weights:
             return [*(file for file in inside if file.name in _ALWAYS), *weights]
     raise DownloadError(
-        f"{f'{repository.id}/{folder}'.rstrip('/')}: it contains no drafter: expected an eagle3-*.gguf, or a "
-        "checkpoint (.safetensors or .bin)"
+        f"{f'{repository.id}/{folder}'.rstrip('/')}: it contains no drafter: expected an eagle3-, dflash- or "
+        "dspark-*.gguf, or a checkpoint (.safetensors or .bin)"
     )
 
 

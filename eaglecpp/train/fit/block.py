@@ -22,6 +22,9 @@ from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.loss import Loss
 from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
 
+_ANCHORS = 64
+"""Of which attention is computed at a time."""
+
 
 class BlockModel(DraftModel):
     """`spec.block` says how many rows a block has, and the rank of the bias."""
@@ -95,21 +98,24 @@ class BlockModel(DraftModel):
         later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
         outs = []
         for part in layout.parts():
-            rows = slice(part.queries.start * size, part.queries.stop * size)
-            n, n_keys = part.queries.stop - part.queries.start, part.keys.stop - part.keys.start
+            first, n_all = part.queries.start, part.queries.stop - part.queries.start
+            at = torch.arange(n_all, device=q.device) if part.at is None else part.at
             keys, values = (x[:, part.keys] for x in seen)
-            own_keys, own_values = (x[:, rows].reshape(n_heads, n, size, width) for x in own)
-            mine = q[:, rows] * width**-0.5
-            at = torch.arange(n, device=q.device) if part.at is None else part.at
-            far = (mine @ keys.transpose(1, 2)).float()
-            is_hidden = torch.arange(n_keys, device=q.device) > at.repeat_interleave(size)[:, None]
-            far = far.masked_fill(is_hidden, float("-inf"))
-            near = (mine.reshape(n_heads, n, size, width) @ own_keys.transpose(2, 3)).float()
-            if self.block.causal[0]:
-                near = near.masked_fill(later, float("-inf"))
-            p = torch.cat([far, near.flatten(1, 2)], dim=-1).softmax(-1).to(q.dtype)
-            within = p[..., n_keys:].reshape(n_heads, n, size, size) @ own_values
-            outs.append(p[..., :n_keys] @ values + within.flatten(1, 2))
+            # a few at a time: the scores of all would take gigabytes where every row of a long text is one
+            for few in torch.split(at, _ANCHORS):
+                rows, n = slice(first * size, (first + len(few)) * size), len(few)
+                first += n
+                own_keys, own_values = (x[:, rows].reshape(n_heads, n, size, width) for x in own)
+                mine = q[:, rows] * width**-0.5
+                far = (mine @ keys.transpose(1, 2)).float()
+                reach = few.repeat_interleave(size)[:, None]
+                far = far.masked_fill(torch.arange(keys.shape[1], device=q.device) > reach, float("-inf"))
+                near = (mine.reshape(n_heads, n, size, width) @ own_keys.transpose(2, 3)).float()
+                if self.block.causal[0]:
+                    near = near.masked_fill(later, float("-inf"))
+                p = torch.cat([far, near.flatten(1, 2)], dim=-1).softmax(-1).to(q.dtype)
+                within = p[..., keys.shape[1] :].reshape(n_heads, n, size, size) @ own_values
+                outs.append(p[..., : keys.shape[1]] @ values + within.flatten(1, 2))
         return torch.cat(outs, dim=1).transpose(0, 1).flatten(1)
 
 

@@ -176,7 +176,7 @@ def check_engine(
     embedding = model.embedding.float().cpu().numpy()
 
     def difference(gguf: Path) -> float:
-        found = _engine(gguf, embedding, head, _cut(sample, n_tokens), ids)
+        found = _engine(gguf, embedding, head, _cut(sample, n_tokens), ids, _n_steps(model.spec))
         return float(np.sqrt(np.square(found - expected).mean()) / expected.std())
 
     error = difference(report.out)
@@ -195,6 +195,10 @@ def check_engine(
             "but the GGUF is not what was trained; please report this"
         )
     return error
+
+
+def _n_steps(spec: DraftSpec) -> int:
+    return _N_STEPS if spec.block is None else min(_N_STEPS, spec.block.n_drafts)
 
 
 def _cut(sample: Sample, n: int) -> Sample:
@@ -225,8 +229,9 @@ def _here(
     exact.load_state_dict(from_checkpoint(draft), strict=False)
     if model.share_head:  # the engine uses the target's own
         exact.head.copy_(model.head.cpu())
-    batch = make_batch([sample], vocab.draft_ids, _N_STEPS, torch.device("cpu"))
-    row = len(sample.tokens) - 2 - _N_STEPS
+    n = _n_steps(model.spec)
+    batch = make_batch([sample], vocab.draft_ids, n, torch.device("cpu"))
+    row = len(sample.tokens) - 2 - n
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
         return np.stack([step[row].log_softmax(-1).numpy() for step in exact.logits(batch)])
@@ -238,25 +243,26 @@ def _engine(
     head: NDArray[np.float32] | None,
     sample: Sample,
     draft_ids: NDArray[np.int64] | None,
+    n: int,
 ) -> NDArray[np.float32]:
-    """The same by the engine. draft_ids: of a block drafter."""
-    row, tokens = len(sample.tokens) - 2 - _N_STEPS, sample.tokens.tolist()
+    """The same by the engine, n steps. draft_ids: of a block drafter."""
+    row, tokens = len(sample.tokens) - 2 - n, sample.tokens.tolist()
     options = EngineOptions()
     options.draft_type_kv, options.draft_device, options.n_threads = "f32", "cpu", torch.get_num_threads()
     drafter = Drafter(str(gguf), options, embedding, head)
     try:
         features = np.ascontiguousarray(sample.features[:, : row + 1])
         if draft_ids is not None:
-            behind = tokens[row + 2 : row + 1 + _N_STEPS]
+            behind = tokens[row + 2 : row + 1 + n]
             slots = drafter.block(features, tokens[1 : row + 2], behind, int(draft_ids.max()) + 1)
-            rows = np.empty((_N_STEPS, len(slots[0])), np.float32)
+            rows = np.empty((n, len(slots[0])), np.float32)
             for one, slot in zip(rows, slots, strict=True):
                 ids, values = zip(*slot, strict=True)
                 one[draft_ids[list(ids)]] = values
             return rows
         logits, state = drafter.commit(features, tokens[1 : row + 2])
         found = [np.asarray(logits)]
-        for k in range(1, _N_STEPS):
+        for k in range(1, n):
             rows, states = drafter.extend(state[None], [tokens[row + 1 + k]], [k - 2], depth=k)
             found.append(np.asarray(rows[0]))
             state = states[0]

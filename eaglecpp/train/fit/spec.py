@@ -105,9 +105,18 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
     return replace(spec, n_layers=n, sliding_layers=sliding, block=block)
 
 
-def _is_trained(block: BlockSpec) -> bool:
-    is_plain = block.embedding_scale == 1.0 and block.softcap == 0.0 and not block.selector and not block.conv
-    return block.anchor_first and is_plain and not block.confidence and len(set(block.causal)) == 1
+def _unlike_deepspec(block: BlockSpec | None) -> list[str]:
+    """What a block has that this trainer does not know."""
+    if block is None:
+        return []
+    reasons = {
+        "slots in place": not block.anchor_first,
+        "a confidence head": block.confidence,
+        "a selector": block.selector is not None,
+        "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,
+        "layers that see different parts of a block": len(set(block.causal)) > 1,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
 
 
 def check_trainable(draft: DraftCheckpoint) -> None:
@@ -123,10 +132,9 @@ def check_trainable(draft: DraftCheckpoint) -> None:
         "logit_scale": spec.logit_scale != 1.0,
         "Gemma 4's layer": spec.gemma is not None,
         "parallel drafting": spec.parallel is not None,
-        "a block of another form than DeepSpec's": spec.block is not None and not _is_trained(spec.block),
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
-    found = [reason for reason, holds in reasons.items() if holds]
+    found = [reason for reason, holds in reasons.items() if holds] + _unlike_deepspec(spec.block)
     if found:
         raise UnsupportedError(
             f"--finetune: this drafter has {', '.join(found)}; only drafters without these can be trained"

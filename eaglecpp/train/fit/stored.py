@@ -19,7 +19,7 @@ from torch import nn
 
 from eaglecpp.convert import TypePlan, as_stored
 
-_ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head"}
+_ROLES: dict[str, Literal["fc", "head"]] = {"fc": "fc", "head": "head", "markov_w2": "head"}
 """The others are plain matrices."""
 _N_ROWS = 256
 """Rounded at a time."""

@@ -185,12 +185,13 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str:
     """Of a block drafter: its layers are blocks of the target from the middle on, and fc gives the mean of
     the features.
     """
-    n = spec.target_block_count
-    for i in range(spec.n_layers):
-        block = _block_of(target, spec, n // 2 + (i * (n - n // 2 - 3)) // max(spec.n_layers - 1, 1))
-        if block is None:
-            return "layers: random (the target's blocks have another form)"
-        state |= {f"layers.{i}.{name}": value for name, value in block.items()}
+    n, n_layers = spec.target_block_count, spec.n_layers
+    places = [n // 2 + (i * max(n - n // 2 - 3, 0)) // max(n_layers - 1, 1) for i in range(n_layers)]
+    blocks = [_block_of(target, spec, place) for place in places]
+    if None in blocks:
+        return "layers: random (the target's blocks have another form)"
+    for i, block in enumerate(blocks):
+        state |= {f"layers.{i}.{name}": value for name, value in (block or {}).items()}
     state["fc"] = torch.cat([torch.eye(spec.hidden_size) / spec.n_aux] * spec.n_aux, dim=1)
     return "layers: from the target's blocks"
 

@@ -286,6 +286,7 @@ const std::vector<Flaw> of_dspark = {
     with_tensor("blk.0.attn_norm_2.weight", "unknown tensor 'blk.0.attn_norm_2.weight'"),
     {"value_scale", [](Parts & p) { p.f32("{arch}.attention.value_scale", 0.5f); }},
     with(keys::hidden_activation, "relu", "hidden_activation"),
+    {"norm_before_fc", [](Parts & p) { p.flag(keys::norm_before_fc, true); }},
     no_layers,
     no_fc,
     d2t_beyond,
@@ -302,6 +303,7 @@ const std::vector<Flaw> of_dflash2 = {
     with(keys::conv_group_size, 7u, "conv_group_size"),
     with(keys::conv_group_size, 0u, "conv_group_size"),
     with(keys::conv_kernel_size, 6u, "6 taps"),
+    with(keys::conv_kernel_size, 9u, "conv_kernel_size"),
     without_tensor("blk.0.ffn_conv_proj.weight", "missing tensor 'blk.0.ffn_conv_proj.weight'"),
     {"causal_pattern",
      [](Parts & p) {

@@ -16,6 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from eaglecpp.convert import ConvertReport, errors, inspect_file
+from eaglecpp.lowlevel import DraftFile
 from helpers.checkpoints import write_files
 from helpers.random_block import BlockShape
 from helpers.reference.block import BlockDrafter
@@ -174,6 +175,7 @@ def test_slots_and_architecture(
     assert (report.spec.architecture, block.kind, block.anchor_first, block.n_drafts) == (
         arch, kind, anchor_first, n_drafts
     )  # fmt: skip
+    assert DraftFile(str(report.out)).info["n_parallel"] == n_drafts
     assert keys(report.out)["sample_from_anchor"] is anchor_first
     assert ("rope.type" in keys(report.out)) == (arch == "dflash_ex")
     facts = inspect_file(report.out)
@@ -336,7 +338,20 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
      errors.ConfigError),
     ("mask_token_id: expected .* found 367", DSPARK, {"mask_token_id": 367}, {}, errors.ConfigError),
     ("mask_token_id: expected .* found None", DSPARK, {"mask_token_id": None}, {}, errors.ConfigError),
-    ("block_size: expected 2 to 256", DFLASH, {"block_size": 1}, {}, errors.ConfigError),
+    ("block_size: expected 2 to 64", DFLASH, {"block_size": 1}, {}, errors.ConfigError),
+    ("block_size: expected 2 to 64", DFLASH, {"block_size": 65}, {}, errors.ConfigError),
+    ("made for a model of 30 blocks, the target has 8", DSPARK, {"num_target_layers": 30}, {},
+     errors.TargetError),
+    ("projector_type 'foo'", DFLASH, {"projector_type": "foo"}, {}, errors.UnsupportedError),
+    ("DFlash2 without its selector", DFLASH, {"architectures": ["DFlash2DraftModel"]}, {},
+     errors.UnsupportedError),
+    ("selector_rank: expected a tensor", DFLASH, {"selector_rank": 8}, {}, errors.ConfigError),
+    ("selector_top_k: expected at most 367", DFLASH2,
+     {"dflash_config": {**DFLASH2.config()["dflash_config"], "selector_top_k": 368}}, {},
+     errors.ConfigError),
+    ("logit_scale: expected a positive", DFLASH, {"output_multiplier": 0.0}, {}, errors.ConfigError),
+    ("input_embedding_scale: expected a number, found 1e[+]300", DFLASH, {"input_embedding_scale": 1e300},
+     {}, errors.ConfigError),
     ("block_size: expected a positive", DFLASH, {"block_size": 0}, {}, errors.ConfigError),
     ("conv_group_size 24: expected", replace(DFLASH2, group=16),
      {"dflash_config": {**DFLASH2.config()["dflash_config"], "conv_group_size": 24}}, {}, errors.ConfigError),
