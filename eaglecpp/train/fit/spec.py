@@ -79,8 +79,8 @@ def new_spec(
 
 
 def _block(size: int, mask_token: int, family: Family, n_embd: int) -> BlockSpec:
-    """DeepSpec's form, bidirectional. A rank of 64 is what SmolLM2's width has use for."""
-    rank = min(256, max(64, n_embd // 8)) if family == "dspark" else 0
+    """DeepSpec's form, bidirectional. A rank that quantised rows can have: 64 up to a width of 1,023."""
+    rank = min(256, max(64, n_embd // 512 * 64)) if family == "dspark" else 0
     return BlockSpec(size, anchor_first=True, mask_token=mask_token, causal=(False,), markov_rank=rank)
 
 
