@@ -42,8 +42,8 @@ _TABLES = (
 )  # fmt: skip
 """With a row per token."""
 _MAX_RATES = 16
-_MAX_PADDING = 128  # rows; vocabularies of other families differ by more
 """Depths of which measured acceptance is kept."""
+_MAX_PADDING = 128  # rows; vocabularies of other families differ by more
 _IDS = "eagle_aux_hidden_state_layer_ids"
 
 
@@ -75,7 +75,8 @@ def build_spec(
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
     vocab, padding_note = _vocabulary(config, target)
-    _check_target(target, target_hidden, vocab)
+    n_blocks = integer(config, "num_target_layers", None) if dialect.is_block else None
+    _check_target(target, target_hidden, vocab, n_blocks)
     n_heads = integer(config, "num_attention_heads")
     n_layers, layer_note = _count_layers(config, shapes)
     if dialect.fuses_embedding:
@@ -108,12 +109,6 @@ def build_spec(
     block, block_note = None, ""
     if dialect.is_block:
         _check_block(options)
-        made_for = integer(config, "num_target_layers", None)
-        if made_for not in (None, target.block_count):
-            raise TargetError(
-                f"target {target.path} does not fit: the drafter was made for a model of {made_for} blocks, "
-                f"the target has {target.block_count}"
-            )
         told = _sliding(config, n_layers, None)[1]
         block, block_note = parse_block(config, shapes, told, vocab, gemma)
         if target.block_count in ids.ids:
@@ -206,7 +201,8 @@ def _vocabulary(config: Mapping[str, Any], target: TargetInfo) -> tuple[int, str
     return target.vocab_size, note
 
 
-def _check_target(target: TargetInfo, target_hidden: int, vocab: int) -> None:
+def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: int | None) -> None:
+    """n_blocks: of the drafter's own target, None = it does not say."""
     if target.hidden_size != target_hidden:
         raise TargetError(
             f"target {target.path} does not fit: the drafter was made for hidden size {target_hidden}, "
@@ -216,6 +212,11 @@ def _check_target(target: TargetInfo, target_hidden: int, vocab: int) -> None:
         raise TargetError(
             f"target {target.path} does not fit: the drafter was made for a vocabulary of {vocab}, "
             f"the target has {target.vocab_size}"
+        )
+    if n_blocks not in (None, target.block_count):
+        raise TargetError(
+            f"target {target.path} does not fit: the drafter was made for a model of {n_blocks} blocks, "
+            f"the target has {target.block_count}"
         )
 
 

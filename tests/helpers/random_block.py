@@ -63,6 +63,10 @@ class BlockShape:
     def has_tables(self) -> bool:
         return self.kind == "dspark" if self.own_tables is None else self.own_tables
 
+    @property
+    def n_embd_target(self) -> int:
+        return self.n_embd
+
     def config(self) -> dict[str, Any]:
         """`config.json`."""
         kinds = [

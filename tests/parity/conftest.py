@@ -14,6 +14,7 @@ import torch
 
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
@@ -127,7 +128,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
     return make
 
 
-def random_rows(shape: DraftShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
+def random_rows(shape: DraftShape | BlockShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:
     """Features `[n_aux, n_rows, target_hidden]` of different sizes per layer, and the tokens they go with."""
     rng = np.random.default_rng(seed)
     features = rng.normal(size=(len(shape.layers), n_rows, shape.n_embd_target))

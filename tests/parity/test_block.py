@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -22,8 +21,9 @@ from helpers.random_block import BlockShape
 from helpers.reference.block import BlockDrafter, BlockPass
 from helpers.reference.target import Target
 from helpers.tiny import TinyTarget, prompt_ids
+from helpers.tiny_split import rewrite
 
-from .conftest import EXACT, exact_options
+from .conftest import EXACT, exact_options, random_rows
 
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
@@ -72,14 +72,6 @@ def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
     return of
 
 
-def random_rows(shape: BlockShape, seed: int = 5) -> tuple[np.ndarray, list[int]]:
-    """Features `[n_aux, N_ROWS, H]` of different sizes per layer, and the tokens behind them."""
-    rng = np.random.default_rng(seed)
-    features = rng.normal(size=(len(shape.layers), N_ROWS, shape.n_embd))
-    features *= np.linspace(0.7, 3.0, len(shape.layers))[:, None, None]
-    return features.astype(np.float32), rng.integers(0, shape.n_vocab, N_ROWS).tolist()
-
-
 def expected(it: BlockDrafter, done: BlockPass, behind: list[int]) -> list[dict[int, float]]:
     """Log-probabilities of each slot by target id, behind the anchor and these tokens."""
     before = [done.anchor, *behind]
@@ -104,7 +96,7 @@ def differences(made: Made, kind: type[BlockDrafter] = BlockDrafter, **options: 
     """Of each slot's log-probabilities, and last of keys and values. The tokens that are put into the slots
     are the walk's for DFlash2, which knows no others, and random for the rest.
     """
-    features, tokens = random_rows(made.shape)
+    features, tokens = random_rows(made.shape, N_ROWS)
     reference, right = made.reference(kind), made.reference()
     for one in {id(reference): reference, id(right): right}.values():
         one.commit(torch.from_numpy(features))
@@ -235,7 +227,7 @@ def test_a_causal_block_may_be_cut(make: Callable[[BlockShape], Made]) -> None:
 def test_blocks_leave_nothing_behind(name: str, make: Callable[[BlockShape], Made]) -> None:
     """Nor does what was cut off, and the rows of a text are the same in any parts."""
     made = make(SHAPES[name])
-    features, tokens = random_rows(made.shape)
+    features, tokens = random_rows(made.shape, N_ROWS)
 
     def part(a: int, b: int) -> tuple[np.ndarray, list[int]]:
         return np.ascontiguousarray(features[:, a:b]), tokens[a:b]
@@ -256,11 +248,10 @@ def test_numbers_that_are_none_end_nothing(
 ) -> None:
     """As of weights that overflow: nothing, or anything, is drafted, and the text is the plain one."""
     made = make(DFLASH2)
-    data = bytearray(made.gguf.read_bytes())
-    tensor = next(t for t in gguf.GGUFReader(made.gguf).tensors if t.name == "enc.output_norm.weight")
-    data[tensor.data_offset : tensor.data_offset + tensor.n_bytes] = b"\xff" * int(tensor.n_bytes)  # NaN
-    (tmp_path / "none.gguf").write_bytes(data)
-    with eaglecpp.Engine.open(target.gguf, draft=tmp_path / "none.gguf", n_ctx=256, n_threads=1) as engine:
+    draft = rewrite(
+        made.gguf, tmp_path / "none.gguf", lambda tensors: tensors["enc.output_norm.weight"].fill(np.nan)
+    )
+    with eaglecpp.Engine.open(target.gguf, draft=draft, n_ctx=256, n_threads=1) as engine:
         for temperature in (0.0, 0.8):
             more: dict[str, Any] = {"max_tokens": 30, "temperature": temperature, "seed": 1}
             drafted = engine.generate(prompt_ids(20), strategy="tree:k=2,depth=3,nodes=6", **more)
@@ -367,7 +358,7 @@ def test_what_a_block_drafter_cannot_do_is_refused(
     make: Callable[[BlockShape], Made], target: TinyTarget
 ) -> None:
     made = make(DSPARK)
-    features, tokens = random_rows(made.shape)
+    features, tokens = random_rows(made.shape, N_ROWS)
     with pytest.raises(ValueError, match="9 masked rows behind a commit, expected 0 to 4"):
         made.native().block(features, tokens, [1] * 9, 4)
     with pytest.raises(ValueError, match="fed no states"):

@@ -11,6 +11,7 @@ Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +20,6 @@ from torch.nn import functional as F
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import Layout
 from eaglecpp.train.fit.batch import Batch
-from eaglecpp.train.fit.loss import Loss
 from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
 
 _ANCHORS = 64
@@ -29,20 +29,10 @@ _ANCHORS = 64
 class BlockModel(DraftModel):
     """`spec.block` says how many rows a block has, and the rank of the bias."""
 
-    def __init__(
-        self,
-        spec: DraftSpec,
-        embedding: Tensor,
-        *,
-        share_head: bool,
-        dtype: torch.dtype,
-        loss_vocab: int = 0,
-        loss: Loss = "cross-entropy",
-    ) -> None:
+    def __init__(self, spec: DraftSpec, embedding: Tensor, **options: Any) -> None:
+        """options: of `DraftModel`."""
         assert spec.block is not None
-        super().__init__(
-            spec, embedding, share_head=share_head, dtype=dtype, loss_vocab=loss_vocab, loss=loss
-        )
+        super().__init__(spec, embedding, **options)
         self.block = spec.block
         self.hidden_norm = ones(spec.hidden_size)
         rank = self.block.markov_rank

@@ -25,9 +25,8 @@ def new_spec(
     """One layer of the target's own shape, over the whole vocabulary.
 
     layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter its
-    rows and its mask token. RoPE has the target's base
-    and no scaling: the drafter learns its own use of positions. Raises
-    MismatchError for layers that the target does not have.
+    rows and its mask token. RoPE has the target's base and no scaling: the drafter learns its own use of
+    positions. Raises MismatchError for layers that the target does not have.
     """
     eagle1, is_block = family == "eagle1", family in ("dspark", "dflash")
     if eagle1:
