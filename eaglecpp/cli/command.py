@@ -26,7 +26,8 @@ HEADINGS = {
     "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",
-    "The drafter": "family block_size draft_vocab draft_layers share_head random_start aux_layers type qat",
+    "The drafter": "family block_size causal_block start_from draft_vocab draft_layers share_head "
+    "random_start aux_layers type qat",
     "Drafting": "draft drafts strategy no_draft spec_type log_plan "
     + " ".join(option.name for option in describe(DraftOptions)),
     "Sampling": " ".join(option.name for option in describe(SamplingOptions)),

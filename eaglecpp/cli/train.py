@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eaglecpp.train.run import Result
 
 _PATH = click.Path(path_type=Path)
-_METAVARS = {"finetune": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
+_METAVARS = {"finetune": "CKPT", "start_from": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
 
 
 def _layers(text: str) -> tuple[int, ...]:

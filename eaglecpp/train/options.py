@@ -84,6 +84,16 @@ class TrainOptions:
     block_size: int | None = _option(
         int, "Rows of a block, with dspark and dflash.  [default: 8]", minimum=2, maximum=64
     )
+    causal_block: bool = _option(
+        bool,
+        "Rows of a block see only those before them (dspark and dflash).",
+        False,
+    )
+    start_from: str | None = _option(
+        str,
+        "Take from this drafter, of whatever kind, all weights that have the same place and shape in the new "
+        "one, and unless told otherwise its vocabulary and the layers whose states it reads.",
+    )
     ttt_steps: int | None = _option(
         int,
         "Steps of training-time test, or slots of a block.  [default: 3 on a CPU, 4 on a GPU, all slots]",
@@ -202,8 +212,10 @@ class TrainOptions:
             raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
         if self.block_size and self.family not in ("dspark", "dflash"):
             raise InvalidValueError("--block-size is for --family dspark and dflash")
+        if self.causal_block and self.family not in ("dspark", "dflash"):
+            raise InvalidValueError("--causal-block is for --family dspark and dflash")
         # a drafter that exists has these already
-        fixed = ("family", "block_size", "share_head", "random_start")
+        fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "random_start")
         if self.finetune and (others := self._given(*fixed)):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: leave out {others}")
 

@@ -7,7 +7,8 @@ for a target or those of an existing drafter.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, open_drafter
+from eaglecpp.convert import BlockSpec, DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, InvalidValueError, OutOfMemoryError, UnsupportedError
 from eaglecpp.opening.checkpoint import local_checkpoint
@@ -40,6 +41,7 @@ from eaglecpp.train.fit.weights import (
     from_checkpoint,
     from_target,
     new_layers,
+    taken_over,
     target_embedding,
     target_head,
 )
@@ -201,16 +203,39 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
 
 def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
-    layers = options.aux_layers or default_layers(corpus.n_layer)
-    family = options.family or "eagle31"
-    block = options.block_size or 8, _mask_token(corpus)
-    spec = new_spec(file, n_vocab, corpus.n_layer, layers, family, block)
-    share_head = options.share_head or family == "eagle1"
-    size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
-    chosen = vocab.choose(corpus.counts, size, corpus.special)
-    spec = with_vocab(with_layers(spec, options.draft_layers or (2 if spec.block else 1)), len(chosen.ids))
-    start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
+    with contextlib.ExitStack() as stack:
+        other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
+        layers = options.aux_layers or (other.spec.aux_layers if other else default_layers(corpus.n_layer))
+        family, block = options.family or "eagle31", None
+        if family in ("dspark", "dflash"):
+            mask, causal = _mask_token(corpus), (options.causal_block,)
+            block = BlockSpec(options.block_size or 8, anchor_first=True, mask_token=mask, causal=causal)
+        spec = new_spec(file, n_vocab, corpus.n_layer, layers, family, block)
+        share_head = options.share_head or family == "eagle1"
+        size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
+        chosen = vocab.choose(corpus.counts, size, corpus.special)
+        if other and not (share_head or options.draft_vocab):
+            chosen = DraftVocabulary(_ids_of(other), n_vocab)
+        spec = with_layers(spec, options.draft_layers or (2 if spec.block else 1))
+        spec = with_vocab(spec, len(chosen.ids))
+        start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
+        if other:
+            has_rows = not share_head and np.array_equal(chosen.ids, _ids_of(other))
+            start = taken_over(start, spec, other, str(options.start_from), has_rows=has_rows)
     return Plan(spec, chosen, start, target_embedding(file), share_head, own_embedding=False)
+
+
+def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
+    """Target ids of its draft vocabulary."""
+    return np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
+
+
+@contextlib.contextmanager
+def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
+    with local_checkpoint(reference) as found:
+        draft = open_drafter(found.path, options.target, aux_layers=options.aux_layers or None)
+        check_trainable(draft)
+        yield draft
 
 
 def _mask_token(corpus: Corpus) -> int:
@@ -220,15 +245,12 @@ def _mask_token(corpus: Corpus) -> int:
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     """An existing drafter: its own switches and layers, and its vocabulary unless a size is asked for."""
-    with local_checkpoint(str(options.finetune)) as found:
-        draft = open_drafter(found.path, options.target, aux_layers=options.aux_layers or None)
+    with _opened(str(options.finetune), options) as draft:
         return _tuned_from(draft, options, file, corpus)
 
 
 def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
-    check_trainable(draft)
-    n_vocab = len(corpus.counts)
-    ids = np.arange(draft.spec.draft_vocab_size, dtype=np.int64) if draft.ids is None else draft.ids
+    n_vocab, ids = len(corpus.counts), _ids_of(draft)
     state = from_checkpoint(draft)
     own = "embed_tokens.weight" in draft.sources
     if own:

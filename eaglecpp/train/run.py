@@ -159,7 +159,10 @@ class _Run:
         loss_vocab = options.loss_vocab
         if loss_vocab is None:
             loss_vocab = _LOSS_VOCAB if on_cpu else 0
-        model = plan.model(dtype, loss_vocab=loss_vocab, loss=options.loss).to(self.device)
+        model = plan.model(dtype, loss_vocab=loss_vocab, loss=options.loss)
+        if plan.start.is_fc_of_normed:
+            model.read_unnormed(source.sample(0).features)
+        model = model.to(self.device)
         lr = options.lr or default_lr(plan.spec.hidden_size) * (_FINETUNE_LR if options.finetune else 1.0)
         block = plan.spec.block
         n_steps, every = (3, 2) if on_cpu else (4, 1)
@@ -276,7 +279,7 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
         "tokens": outcome.progress.tokens,
         "seconds": round(outcome.progress.seconds, 1),
         "skipped_steps": outcome.n_skipped,
-        "finetuned_from": options.finetune,
+        "finetuned_from": options.finetune or options.start_from,
         "held_out": None if outcome.best is None else _rates(outcome.best),
     }
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from eaglecpp import Engine
@@ -204,6 +205,33 @@ def test_finetune_keeps_the_form_of_the_drafter(
     record = json.loads((tmp_path / "b" / "training.json").read_text())
     assert [len(record["compared"][of]["rates"]) for of in ("held_out", "trained")] == [5, 5]
     assert record["compared"]["held_out"]["length"] == pytest.approx(record["held_out"]["length"])
+
+
+def test_a_causal_block_starts_from_an_eagle_drafter(
+    cli: Cli, models: Models, texts: Path, tmp_path: Path
+) -> None:
+    """It reads what that one read, of features as they are, and has its vocabulary and head."""
+    still = ("--steps", 1, "--lr", 1e-12)
+    first = result_of(cli(*train_args(models, texts, tmp_path / "a", *still, "--draft-vocab", 200)))
+    block = ("--family", "dspark", "--causal-block", "--start-from", first["checkpoint"])
+    done = cli(*train_args(models, texts, tmp_path / "b", *still, *block))
+    made = result_of(done)
+    assert f"from {first['checkpoint']}: fc, head, norm" in done.stderr
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    assert config["is_causal"] is True and config["eaglecpp"]["finetuned_from"] == first["checkpoint"]
+    assert read_gguf(Path(made["gguf"])).get("dflash.attention.causal") is True
+    before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
+    for name in ("lm_head.weight", "norm.weight", "d2t"):
+        assert torch.allclose(before[name].float(), after[name].float(), atol=1e-6)
+    width = len(before["fc.weight"])
+    for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
+        shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
+        assert float(shares) == pytest.approx(1.0, abs=0.01)
+    # a block drafter has all its layers from one of its own kind
+    more = ("--family", "dflash", "--start-from", made["checkpoint"])
+    done = cli(*train_args(models, texts, tmp_path / "c", *still, *more))
+    assert done.returncode == 0, done.stderr
+    assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
 
 
 @pytest.mark.long

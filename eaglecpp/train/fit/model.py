@@ -21,7 +21,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -96,6 +98,14 @@ class DraftModel(nn.Module):
         self.embedding: Tensor
         self.register_buffer("embedding", embedding.to(dtype), persistent=False)
         self.inv_freq = inv_freq(spec)
+
+    @torch.no_grad()
+    def read_unnormed(self, features: NDArray[np.float32]) -> None:
+        """Of an fc that had normed features: each is as large here as it is in most rows of a text,
+        `[n_aux, N, n_embd_target]`, so that their shares stay.
+        """
+        size = torch.from_numpy(features).square().mean(-1).sqrt().median(-1).values
+        self.fc.div_(size.repeat_interleave(self.spec.target_hidden_size))
 
     def forward(self, batch: Batch) -> Sums:
         """Loss and hits of all counted rows of a batch."""

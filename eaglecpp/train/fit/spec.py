@@ -20,15 +20,15 @@ def new_spec(
     n_layer: int,
     layers: Sequence[int],
     family: Family = "eagle31",
-    block: tuple[int, int] = (8, 0),
+    block: BlockSpec | None = None,
 ) -> DraftSpec:
     """One layer of the target's own shape, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter its
-    rows and its mask token. RoPE has the target's base and no scaling: the drafter learns its own use of
-    positions. Raises MismatchError for layers that the target does not have.
+    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter,
+    without its rank. RoPE has the target's base and no scaling: the drafter learns its own use of positions.
+    Raises MismatchError for layers that the target does not have.
     """
-    eagle1, is_block = family == "eagle1", family in ("dspark", "dflash")
+    eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
         layers = (n_layer + 1,)
     elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
@@ -73,14 +73,13 @@ def new_spec(
         fc_norm=family == "eagle31",
         norm_output=family == "eagle31",
         qk_norm=is_block,
-        block=_block(*block, family, n_embd) if is_block else None,
+        block=block and replace(block, markov_rank=_rank(n_embd) if family == "dspark" else 0),
     )
 
 
-def _block(size: int, mask_token: int, family: Family, n_embd: int) -> BlockSpec:
-    """DeepSpec's form, bidirectional. A rank that quantised rows can have: 64 up to a width of 1,023."""
-    rank = min(256, max(64, n_embd // 512 * 64)) if family == "dspark" else 0
-    return BlockSpec(size, anchor_first=True, mask_token=mask_token, causal=(False,), markov_rank=rank)
+def _rank(n_embd: int) -> int:
+    """Of the bias by the token before, one that quantised rows can have: 64 up to a width of 1,023."""
+    return min(256, max(64, n_embd // 512 * 64))
 
 
 def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor, unpair_rows
-from eaglecpp.errors import UnsupportedError
+from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.model import Layer
 
@@ -57,10 +57,14 @@ _PAIRED_ROWS = {"llama": True, "qwen2": False, "qwen3": False}
 
 @dataclass(frozen=True)
 class Start:
-    """First values of all weights of a `DraftModel`, and what they come from, for people."""
+    """First values of all weights of a `DraftModel`, and what they come from, for people.
+
+    is_fc_of_normed: fc is from a drafter that norms each feature before it, and this one does not.
+    """
 
     state: State
     notes: tuple[str, ...]
+    is_fc_of_normed: bool = False
 
 
 def target_embedding(target: GgufFile) -> Tensor:
@@ -162,6 +166,34 @@ def from_target(
     copy = _copy_block if spec.block is None else _copy_blocks
     copied = "layer: random" if random else copy(target, spec, state)
     return Start(state, ("head and final norm: from the target", copied))
+
+
+def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:
+    """With what another drafter of the target, called `name`, has in the same place and shape: fc where both
+    read the same layers, a layer all of whose weights fit, and so on. has_rows: its head is over the same
+    vocabulary.
+
+    Raises MismatchError where that is nothing.
+    """
+    theirs = from_checkpoint(other)
+    fits = {n for n, value in theirs.items() if n in start.state and start.state[n].shape == value.shape}
+    if spec.aux_layers != other.spec.aux_layers:
+        fits.discard("fc")
+    if not has_rows:
+        fits -= {"head", "norm", "markov_w2"}
+    for i in range(spec.n_layers):
+        mine = {n for n in start.state if n.startswith(f"layers.{i}.")}
+        if not mine <= fits:
+            fits -= mine
+    if not fits:
+        raise MismatchError(f"--start-from {name}: none of its weights fit the new drafter; leave it out")
+    taken = {n: theirs[n] for n in fits}
+    is_normed = "fc" in fits and other.spec.fc_norm and not spec.fc_norm
+    if is_normed:
+        taken["fc"] = taken["fc"] * theirs["fc_norm"]
+    places = sorted({n.split(".")[0] if n[0] != "l" else ".".join(n.split(".")[:2]) for n in fits})
+    note = f"from {name}: {', '.join(places)}"
+    return Start(start.state | taken, (*start.notes, note), is_normed)
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:

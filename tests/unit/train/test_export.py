@@ -68,7 +68,9 @@ def make_model(
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
-    spec = new_spec(file, n_vocab, 8, LAYERS, family)
+    is_block = family in ("dspark", "dflash")
+    block = BlockSpec(8, anchor_first=True, mask_token=0, causal=(False,)) if is_block else None
+    spec = new_spec(file, n_vocab, 8, LAYERS, family, block)
     spec = with_vocab(with_layers(spec, n_layers), len(ids))
     model = model_for(spec)(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
     model.load_state_dict(from_target(file, spec, ids, seed=1).state)
