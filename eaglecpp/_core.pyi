@@ -410,10 +410,10 @@ class Drafter:
 
     def block(
         self, features: NDArray[np.float32], tokens: Sequence[int], behind: Sequence[int], k: int
-    ) -> list[list[tuple[int, float]]]:
+    ) -> list[list[tuple[int, float, float]]]:
         """As commit(), of a block drafter, with the pass over a block behind the rows: for each of the first
-        len(behind) + 1 slots its k likeliest tokens as target ids, with their log-probabilities given the tokens
-        `behind` the anchor, where it depends on them.
+        len(behind) + 1 slots its k likeliest tokens as target ids, with their log-probabilities and the logit of the
+        slot's confidence (0 without such a head), given the tokens `behind` the anchor, where it depends on them.
         """
 
     def append(self, features: NDArray[np.float32], tokens: Sequence[int]) -> None:

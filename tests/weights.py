@@ -18,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2900,
+    "native/algo": 2940,  # issue 54: confidence and deviations as inputs of acceptance
     "native/grammar": 950,
     "native/kernels": 2850,
     "native/ggml_hook": 1600,
     "native/target": 3400,
     "native/engine": 2500,
-    "native/draft": 2150,  # block drafters: 300
+    "native/draft": 2180,  # block drafters: 330, the confidence head among them
     "native": 2750,  # their files: 130
     "eaglecpp/server": 4600,
     "eaglecpp/cli": 3750,
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 900,
     "eaglecpp": 4100,
     "convert": 5250,  # block drafters: 500 for nine families; AWQ and packed int4, which were asked for, stay
-    "tests": 40050,  # block drafters: 2,000: reference, checkpoints, layouts, parity, training
+    "tests": 40150,  # block drafters: 2,150: reference, checkpoints, layouts, parity, training
     "benchmarks": 6050,
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -27,6 +27,10 @@ namespace eaglecpp {
 // noise). A token that the noise has lifted from far below is less certain than the margin says. Without shared noise
 // this term is 0.
 //
+// Of a block drafter two more terms: weight * (the logit that DSpark's confidence head gives), and one for places
+// behind a token that was not the drafter's first, because it drafts all of a block's tokens at once, each for the
+// likeliest ones before it.
+//
 // The target emits one token per position, so a later sibling is judged on what the earlier ones leave over: the
 // chances of siblings sum to at most 1 by construction, and the product along a path never rises. Slopes, depth and
 // rank terms belong to the drafter and the kind of request and are kept on disk; the text terms belong to one
@@ -70,6 +74,12 @@ struct TextState {
     TextTerm first, later;
 };
 
+// Where siblings stand: their depth, and how many of the tokens before them were not the drafter's first.
+struct DraftSite {
+    int depth;
+    int n_deviations = 0;
+};
+
 class AcceptanceModel {
   public:
     static constexpr const char * state_kind = "eaglecpp acceptance-model 2";
@@ -77,20 +87,22 @@ class AcceptanceModel {
 
     AcceptanceModel();
 
-    // What the drafter's training measured: acceptance at depth 1, 2, ... of the chains that got there. Moves the
-    // start of a model that has learned nothing yet.
-    void expect(const std::vector<float> & rates);
+    // What the drafter's training measured: acceptance at depth 1, 2, ... of the chains that got there. `is_parallel`:
+    // what it says of a token does not depend on the ones drafted before it. Moves the start of a model that has
+    // learned nothing yet.
+    void expect(const std::vector<float> & rates, bool is_parallel = false);
 
     // The text has ended: keeps part of what it taught and makes `text` ready for another one.
     void end_text(RequestKind kind, TextState & text);
 
-    // Chances a[0..n) that children[i] of a node at depth - 1 carries the target's token, given that the target gets
-    // there; children best first, n at most n_ranks_max.
-    void predict(RequestKind kind, const TextState & text, int depth, const Candidate * children, int n,
+    // Chances a[0..n) that children[i] of the node before this site carries the target's token, given that the target
+    // gets there; children best first, n at most n_ranks_max.
+    void predict(RequestKind kind, const TextState & text, const DraftSite & site, const Candidate * children, int n,
                  double * a) const;
 
     // The target emitted children[matched], or none of them (-1).
-    void learn(RequestKind kind, TextState & text, int depth, const Candidate * children, int n, int matched);
+    void learn(RequestKind kind, TextState & text, const DraftSite & site, const Candidate * children, int n,
+               int matched);
 
     // labels of first children so far
     int n_labels(RequestKind kind) const { return classes_[(int)kind].n_labels; }
@@ -102,7 +114,9 @@ class AcceptanceModel {
 
   private:
     static constexpr int n_depths = 12;
-    static constexpr int n_rank_terms = 3;  // ranks 2, 3, and 4 on
+    static constexpr int n_rank_terms = 3;                       // ranks 2, 3, and 4 on
+    static constexpr int n_deviated = 2;                         // 1 deviation, and 2 on
+    static constexpr int n_late_weights = 2 * (1 + n_deviated);  // that states of before do not have
 
     // One coefficient and the information gathered about it.
     struct Weight {
@@ -115,7 +129,9 @@ class AcceptanceModel {
     // What first children have, or later ones.
     struct Side {
         Weight slope;
-        Weight clean;                // of the log-probability before the noise
+        Weight clean;       // of the log-probability before the noise
+        Weight confidence;  // of the confidence head's logit
+        std::array<Weight, n_deviated> deviated;
         std::vector<Weight> offset;  // by depth, or by rank
         double memory;               // of an offset's information, per label
     };
@@ -126,8 +142,8 @@ class AcceptanceModel {
         // in the order in which they are written
         std::vector<Weight *> weights();
 
-        Side first{{}, {}, std::vector<Weight>(n_depths), 0.998};
-        Side later{{}, {}, std::vector<Weight>(n_rank_terms), 0.999};
+        Side first{{}, {}, {}, {}, std::vector<Weight>(n_depths), 0.998};
+        Side later{{}, {}, {}, {}, std::vector<Weight>(n_rank_terms), 0.999};
         int n_labels = 0;
     };
 
@@ -135,11 +151,13 @@ class AcceptanceModel {
     struct Signs {
         double x;      // logit of its share of what the siblings before leave
         double clean;  // its log-probability before the noise
+        double confidence;
+        int offset;    // of its depth or its rank
+        int deviated;  // -1 = without a deviation
     };
 
-    static Signs signs_of(const Candidate & child, double left);
-    static int offset_of(int depth, int i);
-    static double side_logit(const Side & side, const TextTerm & text, int offset, const Signs & signs);
+    static Signs signs_of(const Candidate & child, double left, const DraftSite & site, int i);
+    static double side_logit(const Side & side, const TextTerm & text, const Signs & signs);
 
     std::vector<Class> classes_;
 };

@@ -187,7 +187,7 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
     round.decision.reason = Reason::unmatched;
     if (has_drafter && !is_sure) {
         const int n = (int)drafting_.size() + 1;
-        const double cost = rounds(costs_.commit(n * round.n_pending) + costs_.host());
+        const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
         const double row = rounds(costs_.verify(n_roots_ + n) - costs_.verify(n_roots_));
         if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost)) {
             round.decision.reason = Reason::parked;
@@ -300,7 +300,7 @@ void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
         if (round.decision.levels.empty() != is_first) {
             fail(ErrorKind::value, "planner: a first level and a later one in one call of the drafter");
         }
-        n_all += is_first ? round.n_pending : (int)round.frontier.size();
+        n_all += is_first ? round.n_commit_rows() : (int)round.frontier.size();
     }
     const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);
     is_first ? costs_.learn_commit(n_all, ms) : costs_.learn_level(n_all, ms);
@@ -308,7 +308,7 @@ void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     std::vector<SequencePlan *> plans;
     for (const Proposal & p : proposals) {
         PlanRound & round = p.plan->round;
-        const int n_rows = is_first ? round.n_pending : (int)round.frontier.size();
+        const int n_rows = is_first ? round.n_commit_rows() : (int)round.frontier.size();
         const double share = (double)n_rows / std::max(n_all, 1);
         round.draft_time.expected_ms += share * expected_ms;
         round.draft_time.ms += share * clean(ms);
@@ -328,7 +328,8 @@ void Planner::add_level(SequencePlan & plan, const std::vector<std::vector<Candi
         const int32_t parent = round.frontier[i];
         const DraftPool::Proposals drafted = round.pool.add_children(parent, children[i], round.decision.k);
         const int depth = round.pool.tree().depth[parent] + 1, n = std::min(drafted.n, AcceptanceModel::n_ranks_max);
-        acceptance_.predict(plan.text.kind, plan.text.drafter, depth, drafted.candidates, n, a);
+        acceptance_.predict(plan.text.kind, plan.text.drafter, {depth, round.pool.n_deviations(parent)},
+                            drafted.candidates, n, a);
         plan.text.chances.learn(depth, a, n, round.pool.p()[parent]);
         round.pool.set_chances(parent, a, n);
     }
@@ -546,7 +547,8 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_
             const int n_rows = n_roots_ + n;
             double time = costs_.prior_ratio(n_rows) + prior_commit + (depth - 1) * prior_level;
             if (costs_.knows_plain()) {
-                const double draft_ms = costs_.commit(2) + (depth - 1) * costs_.level(k) + costs_.host();
+                const double draft_ms =
+                    costs_.commit(2 + plan.round.limits.n_block_rows) + (depth - 1) * costs_.level(k) + costs_.host();
                 time = rounds(costs_.verify(n_rows) + costs_.plain_host() + draft_ms);
             }
             best[n] = std::max(best[n], tokens / time);
@@ -657,8 +659,8 @@ void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
             if (drafted.candidates[i].token == token) matched = i;
         }
         const int n_known = std::min(drafted.n, AcceptanceModel::n_ranks_max);
-        acceptance_.learn(plan.text.kind, plan.text.drafter, pool.tree().depth[node] + 1, drafted.candidates, n_known,
-                          matched);
+        acceptance_.learn(plan.text.kind, plan.text.drafter, {pool.tree().depth[node] + 1, pool.n_deviations(node)},
+                          drafted.candidates, n_known, matched);
         if (matched == 0 && pool.given_parent(drafted.nodes[0]) < surprise_below) plan.text.worth.hurry();
         if (matched >= 0) cursor = drafted.nodes[matched];
     }

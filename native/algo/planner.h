@@ -44,6 +44,7 @@ struct PlanLimits {
     int n_draft_rows = 128;  // rows the drafter can hold beyond its committed ones
     int n_level_rows = 128;  // rows the drafter can run at once
     int n_levels = INT_MAX;  // levels the drafter can give
+    int n_block_rows = 0;    // rows that its commit runs beyond those that it appends
     bool replays = false;    // where a draft is rejected, the accepted ones before it have to be run again
 };
 
@@ -152,6 +153,9 @@ struct PlanRound {
 
     // The round is a plain one until something is drafted.
     void begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now);
+
+    // rows of the drafter's first call
+    int n_commit_rows() const { return n_pending + limits.n_block_rows; }
 
     bool is_drafting() const { return decision.mode != Decision::Mode::plain; }
     bool is_verifying() const { return !decision.nodes.empty(); }

@@ -161,7 +161,7 @@ DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<C
         if (node == 0 || tree_.token[node] != children[i].token) {
             node = add(children[i].token, parent, logp, 0.0f, false);
         }
-        proposed_.push_back({children[i].token, logp, children[i].logq});
+        proposed_.push_back({children[i].token, logp, children[i].logq, children[i].confidence});
         proposed_node_.push_back(node);
         level_.push_back(node);
     }
@@ -189,6 +189,15 @@ void DraftPool::set_chances(int32_t parent, const double * a, int n_known) {
     }
     if (has_rival) a_[rival] *= scale;
     for (int i = parent + 1; i <= n_text_; ++i) p_[i] = p_[i - 1] * a_[i];
+}
+
+int DraftPool::n_deviations(int32_t node) const {
+    int n = 0;
+    for (; node > 0; node = tree_.parent[node]) {
+        const Proposals drafted = proposals(tree_.parent[node]);
+        n += drafted.n > 0 && drafted.nodes[0] != node;
+    }
+    return n;
 }
 
 DraftPool::Proposals DraftPool::proposals(int32_t node) const {

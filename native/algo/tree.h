@@ -54,11 +54,13 @@ struct DraftTree {
 
 // One proposed token. `logp` is the logarithm of the drafter's estimate that the target chooses this token, given the
 // path so far. Under shared noise (algo/coupled.h) that is not what the drafter's distribution alone says: `logq` is,
-// and is 0 without such noise.
+// and is 0 without such noise. `confidence` is the drafter's own estimate that a draft at this place holds, as a logit;
+// 0 = it has none.
 struct Candidate {
     Token token;
     float logp;
     float logq = 0.0f;
+    float confidence = 0.0f;
 };
 
 // --- node order -----------------------------------------------------------------------------------------------------
@@ -132,6 +134,9 @@ class DraftPool {
     bool is_from_text(int32_t node) const { return is_text_[node]; }
 
     Proposals proposals(int32_t node) const;
+
+    // nodes on the way to this one, itself included, in whose place the drafter had a likelier one
+    int n_deviations(int32_t node) const;
 
     // nodes of the drafter's last level
     const std::vector<int32_t> & level() const { return level_; }

@@ -2,6 +2,7 @@
 // The drafter alone: teacher-forced forward on numpy arrays.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -70,19 +71,19 @@ class StudyDrafter {
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
-    // Of a block drafter, behind these rows: the k likeliest tokens of each slot with their log-probabilities, given
-    // the tokens `behind` the anchor where they depend on them.
-    std::vector<std::vector<std::pair<Token, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
-                                                            const Tokens & behind, int k) {
+    // Of a block drafter, behind these rows: the k likeliest tokens of each slot with their log-probabilities and the
+    // slot's confidence, given the tokens `behind` the anchor where they depend on them.
+    std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
+                                                                    const Tokens & behind, int k) {
         const int n_ahead = (int)behind.size();
         append(features, tokens, true, n_ahead);
-        std::vector<std::vector<std::pair<Token, float>>> out;
+        std::vector<std::vector<std::tuple<Token, float, float>>> out;
         for (int i = 0; i <= n_ahead; ++i) {
             const bool is_parallel = drafter_->traits().is_parallel;
             if (i > 0 && !is_parallel) sequence_->extend({{i, behind[i - 1], i - 1}});
             auto & slot = out.emplace_back();
             for (const Candidate & c : sequence_->candidates(is_parallel ? i : 0, k))
-                slot.emplace_back(c.token, c.logp);
+                slot.emplace_back(c.token, c.logp, c.confidence);
         }
         return out;
     }

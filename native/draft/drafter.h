@@ -85,6 +85,7 @@ struct DraftTraits {
     int n_embd_target = 0;
     int n_draft_rows_max = 0;  // of a round
     int n_level_rows_max = 0;  // of one conversation in a call
+    int n_block_rows = 0;      // that a commit with output runs beside those that it appends
     int n_levels_max = 0;      // most tokens that one pass gives; 0 = any number, by draft rows
     bool is_parallel = false;  // it gives them with the commit, whatever was drafted before them: no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known

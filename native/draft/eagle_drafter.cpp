@@ -53,6 +53,7 @@ DraftTraits EagleDrafter::traits() const {
     t.n_aux = spec_.n_aux();
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
+    t.n_block_rows = spec_.block.n_rows;
     t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
     t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;

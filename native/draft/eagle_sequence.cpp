@@ -243,7 +243,7 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     const std::vector<LandedPicks> landed = fetch_picks(device, g);
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
-    int at_out = 0;
+    int at_out = 0, at_slot = 0;
     const bool gives_first = !shape.block.empty() && drafter.spec().block.markov_rank > 0;  // of the slots' logits
     for (const Turn & turn : turns) {
         const DraftCall & call = turn.last();
@@ -251,7 +251,9 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
         turn.seq->outputs_.take(g, at_out + n_there - n, n, landed);
         at_out += n_there;
         if (turn.call.is_commit) turn.seq->outputs_.end_block();
-        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call);
+        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call, at_slot);
+        if (!turn.call.is_commit) turn.seq->outputs_.judge(call.feeds, call.tokens);
+        at_slot += call.part.n_out;
     }
 }
 

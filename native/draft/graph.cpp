@@ -453,8 +453,9 @@ class Builder {
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
         ggml_tensor * post = rms(h, keys::t_output_norm, 0);
         ggml_tensor * logits = head(post);
-        if (s_.block.selector_rank > 0) {
-            g_.hidden = linear(post, keys::t_selector_hidden);
+        if (s_.block.selector_rank > 0) g_.hidden = linear(post, keys::t_selector_hidden);
+        if (w_.find(keys::t_confidence)) g_.hidden = linear(post, keys::t_confidence, keys::t_confidence_bias);
+        if (g_.hidden) {
             ggml_set_output(g_.hidden);
             ggml_build_forward_expand(g_.gf, g_.hidden);
             if (form_.n_top > 0) outputs_.push_back(g_.hidden);

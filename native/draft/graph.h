@@ -137,7 +137,8 @@ struct DraftGraph {
 
     // outputs; null when n_out == 0
     ggml_tensor * logits = nullptr;  // [Vd, n_out]; of a block with a Markov head only the first slot's
-    ggml_tensor * hidden = nullptr;  // with a selector: [selector_rank, n_out]
+    // of a block's slots, for the host: with a selector [selector_rank, n_out], with a confidence head [1, n_out]
+    ggml_tensor * hidden = nullptr;
     // with n_top: the likeliest tokens of each row in no particular order, their logits and their probabilities
     ggml_tensor * top_ids = nullptr;     // [n_top, n_out] i32
     ggml_tensor * top_logits = nullptr;  // [1, n_top, n_out]

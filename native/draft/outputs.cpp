@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "algo/topk.h"
 #include "base/error.h"
@@ -42,6 +43,7 @@ void DraftOutputs::take(const DraftGraph & g, int first, int n, const std::vecto
     logits_.clear();
     picked_.clear();
     selected_.clear();
+    confidence_.clear();
     logits_tensor_ = g.logits;
     step_logits_.clear();
     for (const auto & step : g.steps) step_logits_.push_back(step->logits);
@@ -70,14 +72,20 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int fi
 }
 
 // arithmetic: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens
-void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block) {
+void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, int first) {
     n_slots_ = block.n_out;
     if (!g.hidden) return;
     const size_t n_row = g.hidden->ne[0];
     hidden_.resize(n_slots_ * n_row);
-    ggml_backend_tensor_get(g.hidden, hidden_.data(), first_ * n_row * sizeof(float), hidden_.size() * sizeof(float));
+    ggml_backend_tensor_get(g.hidden, hidden_.data(), first * n_row * sizeof(float), hidden_.size() * sizeof(float));
+    const BlockSpec & b = drafter_.spec().block;
+    if (b.selector_rank == 0) {
+        std::vector<int32_t> slots(b.markov_rank > 0 ? 1 : n_slots_);
+        std::iota(slots.begin(), slots.end(), 0);
+        return judge(slots, &block.block[0]);
+    }
     slots_.clear();
-    for (int i = 0; i < n_slots_; ++i) slots_.push_back({likeliest(i, drafter_.spec().block.selector_top_k), 0.0f});
+    for (int i = 0; i < n_slots_; ++i) slots_.push_back({likeliest(i, b.selector_top_k), 0.0f});
     select({0}, &block.block[0]);
 }
 
@@ -85,6 +93,22 @@ std::vector<std::pair<int32_t, float>> DraftOutputs::likeliest(int i, int k) {
     if (!picked_.empty()) return {picked_[i].tokens.begin(), picked_[i].tokens.begin() + k};
     std::vector<std::pair<int32_t, float>> out;
     for (int index : largest_.of(logits(i), (int)n_logits_, k)) out.emplace_back(index, logits(i)[index]);
+    return out;
+}
+
+// arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of markov_w1]
+void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
+    const DraftWeights & w = drafter_.weights();
+    if (hidden_.empty()) return;
+    std::vector<float> row(w.confidence.size());
+    for (size_t i = 0; i < slots.size(); ++i) {
+        if (!row.empty()) w.markov_w1.row(stand_in(before[i]), row.data());
+        confidence_.push_back(std::inner_product(row.begin(), row.end(), w.confidence.begin(), hidden_[slots[i]]));
+    }
+}
+
+std::vector<Candidate> DraftOutputs::judged(std::vector<Candidate> out, int i) const {
+    for (Candidate & c : out) c.confidence = confidence_.empty() ? 0.0f : confidence_[i];
     return out;
 }
 
@@ -132,7 +156,7 @@ Token DraftOutputs::target_token(int id) const {
 std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     const Token * ids = drafter_.d2t().data();
     if (selected_.empty() && (picked_.empty() || (size_t)k > picked_[i].tokens.size())) {
-        return top_k(logits(i), (int)n_logits_, k, ids);
+        return judged(top_k(logits(i), (int)n_logits_, k, ids), i);
     }
     std::vector<Candidate> out;
     const Picked & p = selected_.empty() ? picked_[i] : selected_[i];
@@ -141,7 +165,7 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
         const auto & [index, logit] = p.tokens[j];
         out.push_back({target_token(index), logit - p.log_sum_exp});
     }
-    return out;
+    return judged(std::move(out), i);
 }
 
 // Everything that these cuts can leave was picked.
@@ -152,7 +176,7 @@ bool DraftOutputs::covers(const Picked & picked, const CoupledSampling & samplin
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
     if (selected_.empty() && (picked_.empty() || !covers(picked_[i], sampling))) {
-        return coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos);
+        return judged(coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos), i);
     }
     picked_logits_.clear();
     picked_tokens_.clear();
@@ -160,7 +184,8 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k, const CoupledSampl
         picked_logits_.push_back(logit);
         picked_tokens_.push_back(target_token(index));
     }
-    return coupled_.best(picked_logits_.data(), (int)picked_logits_.size(), k, picked_tokens_.data(), sampling, pos);
+    return judged(
+        coupled_.best(picked_logits_.data(), (int)picked_logits_.size(), k, picked_tokens_.data(), sampling, pos), i);
 }
 
 }  // namespace eaglecpp

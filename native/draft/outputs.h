@@ -31,14 +31,17 @@ class DraftOutputs {
     // output rows [first, first + n) of the graph that ran last, then its steps
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
-    // The rows taken are a block's slots. With a selector, output row 0 is from now on the first slot's choice behind
-    // the anchor.
-    void begin_block(const DraftGraph & g, const DraftCall & block);
+    // A block ran, whose slots are the graph's from `first` on. With a selector, output row 0 is from now on the first
+    // slot's choice behind the anchor.
+    void begin_block(const DraftGraph & g, const DraftCall & block, int first);
     void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // that the last pass over a block gave
 
     // DFlash2: output row i is what comes in a slot, one of its likeliest tokens, behind a token in the slot before.
     void select(const std::vector<int32_t> & slots, const Token * before);
+
+    // With a confidence head: output row i is what comes in a slot behind a token in the slot before.
+    void judge(const std::vector<int32_t> & slots, const Token * before);
 
     // see the functions of DraftSequence with these names
     const float * logits(int i);
@@ -56,6 +59,7 @@ class DraftOutputs {
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
     std::vector<std::pair<int32_t, float>> likeliest(int i, int k);
+    std::vector<Candidate> judged(std::vector<Candidate> out, int i) const;
 
     const EagleDrafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
@@ -66,9 +70,10 @@ class DraftOutputs {
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     int n_slots_ = 0;
-    // DFlash2: of each slot its likeliest tokens and what it multiplies, and what was asked for last
+    // DFlash2: of each slot its likeliest tokens and what it multiplies, and what was asked for last. DSpark: of each
+    // slot its part of the confidence, and the logit of each output row
     std::vector<Picked> slots_, selected_;
-    std::vector<float> hidden_;
+    std::vector<float> hidden_, confidence_;
     CoupledDraft coupled_;
     Largest largest_;
     // kept to save allocations

@@ -56,7 +56,7 @@ ggml_tensor * DraftWeights::find(const std::string & name) const {
 bool stays_on_host(const DraftSpec & spec, const std::string & tensor) {
     if (tensor == keys::t_token_embd) return !spec.ties_head;
     return tensor == keys::t_markov_w1 || tensor == keys::t_selector_before || tensor == keys::t_selector_after ||
-           tensor == keys::t_d2t || tensor == keys::t_mask_feature;
+           tensor == keys::t_confidence || tensor == keys::t_d2t || tensor == keys::t_mask_feature;
 }
 
 static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
@@ -76,7 +76,9 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     for (ggml_context_ptr * ctx : {&w.ctx, &w.packed_ctx}) {
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
-    const std::pair<const char *, EmbeddingTable &> tables[] = {{keys::t_token_embd, w.embedding},
+    EmbeddingTable confidence_row;
+    const std::pair<const char *, EmbeddingTable &> tables[] = {{keys::t_confidence, confidence_row},
+                                                                {keys::t_token_embd, w.embedding},
                                                                 {keys::t_markov_w1, w.markov_w1},
                                                                 {keys::t_selector_before, w.selector_before},
                                                                 {keys::t_selector_after, w.selector_after}};
@@ -88,6 +90,9 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         ggml_context * ctx = (is_packed ? w.packed_ctx : w.ctx).get();
         ggml_set_name(ggml_new_tensor(ctx, info.type, GGML_MAX_DIMS, info.ne.data()), info.name.c_str());
     }
+    // the part that reads a slot's state
+    const TensorInfo * confidence = s.block.selector_rank > 0 ? nullptr : gguf.find_tensor(keys::t_confidence);
+    if (confidence) ggml_set_name(ggml_new_tensor_1d(w.ctx.get(), GGML_TYPE_F32, s.n_embd), keys::t_confidence);
     w.buffer = allocate(file, w.ctx.get(), buft);
     const bool has_packed = ggml_get_first_tensor(w.packed_ctx.get()) != nullptr;
     if (has_packed) w.packed_buffer = allocate(file, w.packed_ctx.get(), kernels::weights_buffer_type());
@@ -114,7 +119,13 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         if (!info) continue;
         std::vector<uint8_t> data(info->n_bytes);
         gguf.read(*info, 0, data.data(), data.size());
-        table = EmbeddingTable::from_bytes(std::move(data), info->type, (int)info->ne[0], s.n_vocab);
+        table = EmbeddingTable::from_bytes(std::move(data), info->type, (int)info->ne[0], (int)info->ne[1]);
+    }
+    if (confidence) {
+        std::vector<float> row(confidence->ne[0]);
+        confidence_row.row(0, row.data());
+        ggml_backend_tensor_set(w.find(keys::t_confidence), row.data(), 0, s.n_embd * sizeof(float));
+        w.confidence.assign(row.begin() + s.n_embd, row.end());
     }
     return w;
 }

@@ -59,6 +59,7 @@ struct DraftWeights {
     EmbeddingTable embedding;
     EmbeddingTable markov_w1;                        // [V, R], by target id
     EmbeddingTable selector_before, selector_after;  // [V, r], by target id
+    std::vector<float> confidence;                   // what the confidence head reads a row of markov_w1 with: [R]
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
 

@@ -47,6 +47,7 @@ void Drafting::decide(Sequence & s) {
     if (drafter_) {
         request.limits.n_draft_rows = traits_.n_draft_rows_max;
         request.limits.n_level_rows = traits_.n_level_rows_max;
+        request.limits.n_block_rows = traits_.n_block_rows;
     }
     if (traits_.n_levels_max > 0) request.limits.n_levels = traits_.n_levels_max;
     TextDraft text;

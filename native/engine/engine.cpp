@@ -92,7 +92,7 @@ Engine::Engine(const EngineOptions & options, const Engine * weights)
       planner_(planner_options(*models_.target)),
       conversations_(models_, options.text_memory),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
-    if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates);
+    if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates, draft_traits().is_parallel);
 }
 
 int Engine::open_sequence() {

@@ -386,7 +386,6 @@ void DraftFile::check_tensors() const {
         want[keys::t_markov_w2] = {{b.markov_rank, s.n_draft_vocab}, true, true};
     }
     if (s.is_block()) {
-        // nothing reads them yet; what they say follows from the slots' own probabilities, less well
         want[keys::t_confidence] = {{s.n_embd + b.markov_rank}, false, true};
         want[keys::t_confidence_bias] = {{1}, false, false};
     }

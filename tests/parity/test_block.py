@@ -110,7 +110,7 @@ def differences(made: Made, kind: type[BlockDrafter] = BlockDrafter, **options: 
     found = native.block(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], behind, n_most)
     gaps = []
     for mine, theirs in zip(found, expected(reference, reference.run(tokens[-1]), behind), strict=True):
-        shared = [abs(value - theirs[token]) for token, value in mine if token in theirs]
+        shared = [abs(value - theirs[token]) for token, value, _ in mine if token in theirs]
         gaps.append(max(shared, default=np.inf) if len(shared) == len(mine) else np.inf)
     rows = [
         np.abs(mine - theirs.numpy()).max()
@@ -121,6 +121,22 @@ def differences(made: Made, kind: type[BlockDrafter] = BlockDrafter, **options: 
 
 
 TOLERANCE = 1e-4
+
+
+@pytest.mark.parametrize("shape", [DSPARK, replace(DSPARK, rank=0)], ids=["dspark", "rank-0"])
+def test_a_slots_confidence_equals_the_reference(
+    shape: BlockShape, make: Callable[[BlockShape], Made]
+) -> None:
+    made = make(shape)
+    features, tokens = random_rows(made.shape, N_ROWS)
+    right = made.reference()
+    right.commit(torch.from_numpy(features))
+    done = right.run(tokens[-1])
+    behind = list(range(5, 5 + len(right.slots()) - 1))
+    places = zip(right.slots(), [tokens[-1], *behind], strict=True)
+    expected = [right.confidence(done, slot, token) for slot, token in places]
+    found = made.native().block(features, tokens, behind, 4)
+    assert [c for (_, _, c), *_ in found] == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("options", [{}, {"flash_attn": "on"}, {"kernels": "off"}], ids=["", "fused", "ggml"])

@@ -257,7 +257,7 @@ def _engine(
             slots = drafter.block(features, tokens[1 : row + 2], behind, int(draft_ids.max()) + 1)
             rows = np.empty((n, len(slots[0])), np.float32)
             for one, slot in zip(rows, slots, strict=True):
-                ids, values = zip(*slot, strict=True)
+                ids, values, _ = zip(*slot, strict=True)
                 one[draft_ids[list(ids)]] = values
             return rows
         logits, state = drafter.commit(features, tokens[1 : row + 2])

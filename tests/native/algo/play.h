@@ -30,7 +30,7 @@ double draft(Planner & planner, const std::vector<Turn> & turns, const Propose &
         int n_rows = 0;
         for (const Turn & t : turns) {
             if (t.plan->frontier().empty()) continue;
-            n_rows += is_first ? t.request.n_pending : (int)t.plan->frontier().size();
+            n_rows += is_first ? t.request.n_pending + t.request.limits.n_block_rows : (int)t.plan->frontier().size();
             proposals.push_back({t.plan, propose(t)});
         }
         if (proposals.empty()) break;

@@ -2,6 +2,7 @@
 #include "algo/acceptance.h"
 
 #include <limits>
+#include <sstream>
 #include <string>
 
 #include "../check.h"
@@ -47,7 +48,7 @@ static void teach(AcceptanceModel & model, TextState & text, const Target & targ
     for (int i = 0; i < n_labels; ++i) {
         const double q = sigmoid(4.0 * random.real() - 1.0);
         const auto children = siblings(q, 4);
-        model.learn(RequestKind::greedy, text, 1, children.data(), 4, target.draw(random, q, 4));
+        model.learn(RequestKind::greedy, text, {1}, children.data(), 4, target.draw(random, q, 4));
     }
 }
 
@@ -55,7 +56,7 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
                            RequestKind kind = RequestKind::greedy) {
     double a[4];
     const auto children = siblings(q, 4);
-    model.predict(kind, text, 1, children.data(), 4, a);
+    model.predict(kind, text, {1}, children.data(), 4, a);
     return a[0];
 }
 
@@ -67,14 +68,14 @@ TEST(siblings_share_one_token) {
         std::vector<Candidate> children;
         for (int i = 0; i < 16; ++i) children.push_back({i, (float)(-12.0 * random.real() * random.real())});
         double a[16], sum = 0.0;
-        model.predict((RequestKind)random.integer(0, n_request_kinds - 1), text, random.integer(1, 30), children.data(),
-                      16, a);
+        model.predict((RequestKind)random.integer(0, n_request_kinds - 1), text, {random.integer(1, 30)},
+                      children.data(), 16, a);
         for (double v : a) {
             CHECK(v >= 0.0 && v <= 1.0);
             sum += v;
         }
         CHECK(sum <= 1.0 + 1e-9);
-        model.learn(RequestKind::greedy, text, random.integer(1, 30), children.data(), 16, random.integer(-1, 15));
+        model.learn(RequestKind::greedy, text, {random.integer(1, 30)}, children.data(), 16, random.integer(-1, 15));
     }
 }
 
@@ -91,11 +92,11 @@ TEST(learns_a_drafter_and_is_calibrated) {
         const double q = sigmoid(4.0 * random.real() - 1.0);
         const auto children = siblings(q, 4);
         double a[4];
-        model.predict(RequestKind::greedy, text, 1, children.data(), 4, a);
+        model.predict(RequestKind::greedy, text, {1}, children.data(), 4, a);
         sum_first += a[0];
         sum_second += a[1] / (1.0 - a[0]);
         true_first += target.first(q);
-        model.learn(RequestKind::greedy, text, 1, children.data(), 4, target.draw(random, q, 4));
+        model.learn(RequestKind::greedy, text, {1}, children.data(), 4, target.draw(random, q, 4));
     }
     CHECK_NEAR(sum_first / n, true_first / n, 0.02);
     CHECK_NEAR(sum_second / n, 0.3, 0.03);
@@ -139,7 +140,7 @@ TEST(a_grammar_teaches_nothing_lasting) {
     AcceptanceModel model, fresh;
     TextState text;
     const auto children = siblings(0.8, 4);
-    for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, 1, children.data(), 4, -1);
+    for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
     CHECK(model.to_text(key) == fresh.to_text(key));
     CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // but the text is followed
 }
@@ -172,10 +173,10 @@ TEST(hostile_numbers_leave_it_finite) {
         for (auto & v : c) v = {1, values[random.integer(0, 6)]};
         double a[4], sum = 0.0;
         const int depth = random.integer(-3, 50);
-        model.predict(RequestKind::greedy, text, depth, c, 4, a);
+        model.predict(RequestKind::greedy, text, {depth}, c, 4, a);
         for (double v : a) sum += v;
         CHECK(std::isfinite(sum) && sum <= 1.0 + 1e-9);
-        model.learn(RequestKind::greedy, text, depth, c, 4, random.integer(-1, 3));
+        model.learn(RequestKind::greedy, text, {depth}, c, 4, random.integer(-1, 3));
     }
     CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
     CHECK(AcceptanceModel().from_text(model.to_text(key), key));
@@ -213,14 +214,14 @@ TEST(starts_from_what_training_measured) {
         Candidate c{0, (float)std::log(rate * 0.5f)};
         double a;
         for (int depth : {2, 5, 40}) {
-            model.predict(RequestKind::greedy, fresh, depth, &c, 1, &a);
+            model.predict(RequestKind::greedy, fresh, {depth}, &c, 1, &a);
             CHECK_NEAR(a, rate * 0.5, 0.02);
         }
     }
     const auto coupled = [&](const AcceptanceModel & model) {
         const Candidate c{0, -0.7f};
         double a;
-        model.predict(RequestKind::coupled_warm, fresh, 1, &c, 1, &a);
+        model.predict(RequestKind::coupled_warm, fresh, {1}, &c, 1, &a);
         return a;
     };
     AcceptanceModel good, bad, unknown;
@@ -276,4 +277,55 @@ TEST(the_rate_of_each_length_is_learned) {
     std::vector<float> a;
     model.predict(RequestKind::hot, {}, chain(1, 10), a);
     CHECK(a[0] > 0.6f);
+}
+
+// What a block drafter says besides: a confidence, and that a token before was not its first.
+TEST(learns_from_confidence_and_from_deviations) {
+    AcceptanceModel model;
+    TextState text;
+    Random random(54);
+    const auto child = [](float confidence) { return Candidate{1, -0.5f, 0.0f, confidence}; };
+    for (int i = 0; i < 3000; ++i) {
+        const bool is_sure = random.real() < 0.5;
+        const int n_deviations = random.integer(0, 1);
+        const Candidate c = child(is_sure ? 2.0f : -2.0f);
+        const double rate = sigmoid(0.9 + (is_sure ? 1.3 : -1.3) - 2.0 * n_deviations);
+        model.learn(RequestKind::greedy, text, {2, n_deviations}, &c, 1, random.real() < rate ? 0 : -1);
+    }
+    const auto chance = [&](const AcceptanceModel & of, float confidence, int n_deviations) {
+        const Candidate c = child(confidence);
+        double a;
+        of.predict(RequestKind::greedy, text, {2, n_deviations}, &c, 1, &a);
+        return a;
+    };
+    CHECK_NEAR(chance(model, 2.0f, 0), 0.9, 0.1);
+    CHECK_NEAR(chance(model, -2.0f, 0), 0.4, 0.1);
+    CHECK_NEAR(chance(model, 2.0f, 1), 0.55, 0.1);
+    CHECK(chance(model, std::nanf(""), 0) > 0.0);
+    AcceptanceModel again;
+    CHECK(again.from_text(model.to_text(key), key));
+    CHECK_NEAR(chance(again, -2.0f, 1), chance(model, -2.0f, 1), 1e-6);
+    AcceptanceModel any, parallel;
+    parallel.expect({}, /*is_parallel=*/true);
+    CHECK_NEAR(chance(parallel, 0.0f, 0), chance(any, 0.0f, 0), 1e-12);
+    CHECK(chance(parallel, 0.0f, 1) < 0.5 * chance(any, 0.0f, 1) &&
+          chance(parallel, 0.0f, 2) < chance(parallel, 0.0f, 1));
+}
+
+// States of before know neither.
+TEST(a_state_without_the_terms_of_blocks_is_read) {
+    AcceptanceModel model, loaded;
+    TextState text, fresh;
+    teach(model, text, {0.4, -1.0, 0.2}, 1000, 9);
+    std::istringstream whole(model.to_text(key));
+    std::string line, older;
+    while (std::getline(whole, line)) {
+        constexpr int n_late = 2 * 2 * 3;
+        if (line.rfind("class", 0) == 0) {
+            for (int i = 0; i < n_late; ++i) line.resize(line.rfind(' '));
+        }
+        older += line + "\n";
+    }
+    CHECK(loaded.from_text(older, key));
+    CHECK_NEAR(first_chance(loaded, fresh, 0.6), first_chance(model, fresh, 0.6), 1e-6);
 }

@@ -129,7 +129,7 @@ TEST(chances_are_calibrated) {
             const Token chosen = Noise(0, pos).choose(target.data(), n, 1.0 / temperature);
             const auto best = draft.best(drafter.data(), n, k, nullptr, sampling, pos);
             double a[k], sum = 0.0;
-            model.predict(kind, text, 1, best.data(), (int)best.size(), a);
+            model.predict(kind, text, {1}, best.data(), (int)best.size(), a);
             int matched = -1;
             for (int i = 0; i < (int)best.size(); ++i) {
                 sum += a[i];
@@ -139,7 +139,7 @@ TEST(chances_are_calibrated) {
                 ++n_labels;
             }
             CHECK(sum <= 1.0 + 1e-9);
-            model.learn(kind, text, 1, best.data(), (int)best.size(), matched);
+            model.learn(kind, text, {1}, best.data(), (int)best.size(), matched);
         }
         double error = 0.0;
         for (double g : gap) error += std::fabs(g) / n_labels;
@@ -152,9 +152,9 @@ TEST(a_token_lifted_by_noise_is_less_certain) {
     const Candidate sure = {1, std::log(0.8f), std::log(0.9f)}, lifted = {1, std::log(0.8f), std::log(0.01f)};
     double a[2];
     for (int i = 0; i < 2; ++i) {
-        model.predict(RequestKind::coupled_warm, {}, 1, i == 0 ? &sure : &lifted, 1, a + i);
+        model.predict(RequestKind::coupled_warm, {}, {1}, i == 0 ? &sure : &lifted, 1, a + i);
     }
     CHECK(a[0] > a[1] + 0.2);
-    for (int i = 0; i < 2; ++i) model.predict(RequestKind::hot, {}, 1, i == 0 ? &sure : &lifted, 1, a + i);
+    for (int i = 0; i < 2; ++i) model.predict(RequestKind::hot, {}, {1}, i == 0 ? &sure : &lifted, 1, a + i);
     CHECK(a[0] == a[1]);
 }

@@ -325,3 +325,58 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     const int once = n_verified(false), twice = n_verified(true);
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
 }
+
+// The same probability at every depth: only the drafter's confidence tells how far the target will follow it.
+TEST(drafts_end_where_the_drafter_is_not_confident) {
+    const auto n_rejected = [](float confidence) {
+        Scene s(800);
+        for (int n = 1; n <= 8; ++n) {
+            for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, 9.0 + n);
+        }
+        double n_lost = 0.0;
+        constexpr int n_rounds = 600, n_learning = 300;
+        for (int round = 0; round < n_rounds; ++round) {
+            const int n_good = s.random.integer(1, 5);
+            const auto children = [&](const Turn & t) {
+                const bool holds = t.plan->pool().depth[t.plan->frontier()[0]] < n_good;
+                std::vector<Candidate> out;
+                for (int i = 0; i < t.plan->k(); ++i) {
+                    out.push_back({i, i == 0 ? -0.3f : -5.0f, 0.0f, holds ? confidence : -confidence});
+                }
+                return std::vector<std::vector<Candidate>>{out};
+            };
+            const RoundRequest request{0, 100, 1, {7, 1, 16}};
+            const double draft_ms = draft(s.planner, {{&s.plan, request}}, children, [](bool, int) { return 0.1; });
+            const int n_draft = s.plan.tree().n_draft(), n_accepted = std::min(n_draft, n_good);
+            Tokens tokens(n_accepted, 0);
+            tokens.push_back(n_accepted < n_good ? 0 : 99);
+            s.planner.learn(s.plan, tokens);
+            s.planner.end_round(10.0 + n_draft, 10.0 + n_draft + draft_ms);
+            if (round >= n_learning) n_lost += n_draft - n_accepted;
+        }
+        return n_lost / (n_rounds - n_learning);
+    };
+    const double told = n_rejected(3.0f), untold = n_rejected(0.0f);
+    CHECK_MSG(told < 0.3 && untold > 2.0 * told, strf("%.2f drafts rejected, %.2f without confidence", told, untold));
+}
+
+// The rows of a block are many beside the few that are committed: without them two conversations with a row each would
+// look like one with two.
+TEST(a_blocks_rows_belong_to_the_price_of_a_commit) {
+    Scene s(900, 2);
+    PlanLimits limits{7, 1, 16};
+    limits.n_block_rows = 7;
+    for (int round = 0; round < 200; ++round) {
+        const int n = 1 + round / 4 % 2, n_pending = n == 1 ? 2 : 1;
+        std::vector<Turn> turns;
+        for (int i = 0; i < n; ++i) turns.push_back({&s.plans[i], {0, 100, n_pending, limits}});
+        const auto children = [](const Turn & t) {
+            return std::vector<std::vector<Candidate>>(t.plan->frontier().size(), {{0, -0.1f}});
+        };
+        const double ms = draft(s.planner, turns, children, [&](bool is_first, int) { return is_first ? n : 0.01; });
+        for (int i = 0; i < n; ++i) s.planner.learn(s.plans[i], Tokens(1 + s.plans[i].tree().n_draft(), 0));
+        s.planner.end_round(10.0, 10.0 + ms);
+    }
+    CHECK_NEAR(s.planner.costs().commit(2 + 7), 1.0, 0.1);
+    CHECK_NEAR(s.planner.costs().commit(2 * (1 + 7)), 2.0, 0.2);
+}

@@ -20,6 +20,7 @@ void same(EagleSequence & a, EagleSequence & b, int i, float tolerance, const st
     CHECK_MSG(x.size() == y.size() && x.size() == 3, what + ": candidates");
     for (size_t c = 0; c < x.size(); ++c) {
         CHECK_MSG(x[c].token == y[c].token && std::fabs(x[c].logp - y[c].logp) <= tolerance, what + ": they differ");
+        CHECK_NEAR(x[c].confidence, y[c].confidence, 1e-4);
     }
 }
 
