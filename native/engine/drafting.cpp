@@ -15,7 +15,6 @@ namespace {
 constexpr int n_pending_max = 128;
 // Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
 constexpr double grammar_share = 0.01, grammar_rate = 0.1;
-constexpr double levels_rate = 0.1;  // weight of a round in the mean of its levels
 }  // namespace
 
 void Drafting::draft(const std::vector<Sequence *> & sequences) {
@@ -49,7 +48,11 @@ void Drafting::decide(Sequence & s) {
         request.limits.n_level_rows = traits_.n_level_rows_max;
         request.limits.n_block_rows = traits_.n_block_rows;
     }
-    if (traits_.n_levels_max > 0) request.limits.n_levels = traits_.n_levels_max;
+    if (traits_.n_levels_max > 0) {
+        // a device's graphs give all of them
+        const int n_asked = planner_.options().pads_rows ? INT_MAX : s.levels.n_asked();
+        request.limits.n_levels = std::min(traits_.n_levels_max, n_asked);
+    }
     TextDraft text;
     if (s.uses_text) text = propose_text(s, request.limits), request.text = &text;
     planner_.decide(s.plan, request);
@@ -114,8 +117,8 @@ int Drafting::n_steps(const Sequence & s) const {
     if (!s.plan.is_auto()) return n;
     constexpr double n_rare = 0.3;  // a level in fewer rounds is not worth it
     int n_usual = 1;
-    while (n_usual < n_max && 1.0 + n_usual + n_rare < s.n_levels) n_usual *= 2;
-    return s.n_levels < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
+    while (n_usual < n_max && 1.0 + n_usual + n_rare < s.levels.mean()) n_usual *= 2;
+    return s.levels.mean() < 1.0 + n_rare || n < n_usual ? 0 : n_usual;
 }
 
 // the frontier as draft rows
@@ -164,7 +167,7 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         planner_.grow(proposals, ms);
         const auto is_over = [](const Sequence * s) { return s->plan.frontier().empty(); };
         for (Sequence * s : growing) {
-            if (is_over(s)) s->n_levels += levels_rate * ((double)s->plan.decision().levels.size() - s->n_levels);
+            if (is_over(s)) s->levels.add((int)s->plan.decision().levels.size());
         }
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;

@@ -26,6 +26,7 @@
 #include "base/features.h"
 #include "base/types.h"
 #include "draft/drafter.h"
+#include "engine/drafted_levels.h"
 #include "engine/feature_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
@@ -116,7 +117,7 @@ struct Sequence {
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;
-    double n_levels = 2.0;  // of the drafter in a round, mean of late
+    DraftedLevels levels;
     double decode_start_ms = 0.0;
     std::optional<Error> failure;  // of its sampler: the next step tells, and ends the generation
 
