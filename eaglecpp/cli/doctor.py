@@ -17,7 +17,7 @@ import click
 
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.open_engine import open_engine
-from eaglecpp.cli.options import engine_options, given, model_argument
+from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_argument
 from eaglecpp.cli.table import labelled
 from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
@@ -38,7 +38,7 @@ _UNKNOWN = "What drafting gives is not predicted on this machine: --measure meas
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
 @json_option("the facts, with the versions of all parts, as one JSON object")
-@engine_options(ModelOptions, DraftOptions)
+@engine_options(ModelOptions, DraftOptions, helps=AUTOMATIC_CONTEXT)
 def doctor(
     model: str | None,
     draft: str | None,
@@ -73,7 +73,7 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
-    with open_engine(model, draft, None, False, options | {"exact": "off"}) as engine:
+    with open_engine(model, draft, None, False, options | {"exact": "off"}, choose_context=True) as engine:
         found = None
         if measure:
             found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
@@ -87,6 +87,8 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
             "draft": str(engine.draft_path or TEXT) if engine.has_draft else None,
             "draft_kind": (engine.draft_info or {}).get("kind"),
             "n_threads": engine.device_info["n_threads"],
+            "n_ctx": engine.n_ctx,
+            "n_ctx_why": engine.plan.context.origin,
             "draft_device": engine.device_info["draft"],
             "draft_why": engine.device_info["draft_why"],
             "memory_plan": engine.memory_plan,
@@ -234,6 +236,7 @@ _KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     target, draft, memory = model["target"], model["draft"], _memory_rows(model["memory_plan"])
     rows = [("target", f"{target}, {model['n_threads']} threads")]
+    memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"
         return [*rows, *memory, ("exact", exact)]

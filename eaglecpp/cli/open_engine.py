@@ -56,8 +56,11 @@ def open_engine(
     options: dict[str, Any],
     *,
     verbose: bool = False,
+    choose_context: bool = False,
 ) -> Engine:
-    """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter."""
+    """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter.
+    choose_context: with no length given, as long as model and memory allow.
+    """
     from eaglecpp.engine.engine import Engine
 
     wanted = strategy_of(strategy, no_draft)
@@ -65,7 +68,14 @@ def open_engine(
     if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
         needs_draft(wanted, False)
     is_off = wanted is not None and wanted.kind == "off"
-    plan = plan_opening(target, None if is_off else draft, strategy=wanted, options=options, find=look_up)
+    plan = plan_opening(
+        target,
+        None if is_off else draft,
+        strategy=wanted,
+        options=options,
+        find=look_up,
+        choose_context=choose_context,
+    )
     needs_draft(wanted, plan.can_draft)
     for notice in plan.notices:
         note(notice)

@@ -25,8 +25,7 @@ from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
 
 AUTOMATIC_CONTEXT = {
-    "n_ctx": "context length in tokens; 0 = as long as model and memory allow, up to 32768; -1 = the "
-    "model's own"
+    "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """What -c means where `eaglecpp.opening.context` chooses the length."""
 

@@ -147,6 +147,8 @@ class GenerationRequest:
     template:  in place of the model's own; template_values: for its variables
     needs_template: refuse a model whose template is only a guess
     truncate:  leave out the oldest messages where a conversation does not fit, or what is far from a gap
+    n_keep:    so many tokens of the beginning of a `prompt` that does not fit stay, and its end; below 0, it
+               is refused
     images:    ids of images that the engine has are taken in a prompt
     options:   of `SamplingOptions`, over `sampling`, which is the engine's where it is None
     The others are those of `Session.stream` and `Session.chat`.
@@ -162,6 +164,7 @@ class GenerationRequest:
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
     truncate: bool = False
+    n_keep: int = -1
     images: bool = False
     sampling: SamplingOptions | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -294,14 +297,31 @@ class Shared:
             n_most = n_ctx - answer_room(sampling.max_tokens, n_ctx) if asked.truncate else 0
             prompt = chat.infill(asked.gap, n_most)
         else:
-            given: Any = asked.prompt
-            tokens = self.vocabulary.prompt_tokens(given, has_to_fit=True, images=asked.images)
-            text = given if isinstance(given, str) else ""
-            prompt = ChatPrompt(Rendered(text, has_bos=False), tokens)
+            prompt = self._plain_prompt(asked, n_ctx, n_ctx - answer_room(sampling.max_tokens, n_ctx))
         if not asked.context:
             return prompt
         tokens = [*asked.context, *prompt.tokens]
         return replace(prompt, tokens=self.vocabulary.prompt_tokens(tokens, has_to_fit=True))
+
+    def _plain_prompt(self, asked: GenerationRequest, n_ctx: int, n_most: int) -> ChatPrompt:
+        """A prompt without a template. n_most: tokens of one that is cut; what goes then, goes in blocks of
+        half of what may, so that a prompt that grows keeps its beginning and most of it is not read again.
+        """
+        given: Any = asked.prompt
+        is_cut = asked.n_keep >= 0
+        notices: tuple[str, ...] = ()
+        tokens = self.vocabulary.prompt_tokens(given, has_to_fit=not is_cut, images=asked.images)
+        if is_cut and len(tokens) >= n_ctx:
+            n_keep = min(asked.n_keep + len(self.vocabulary.bos_tokens), n_most - 1)
+            n_block = max(1, (n_most - n_keep) // 2)
+            n_cut = -(-(len(tokens) - n_most) // n_block) * n_block
+            notices = (
+                f"the prompt has {len(tokens)} tokens, the context {n_ctx}: {n_cut} were left out behind the "
+                f"first {n_keep}",
+            )
+            tokens = tokens[:n_keep] + tokens[n_keep + n_cut :]
+        text = given if isinstance(given, str) else ""
+        return ChatPrompt(Rendered(text, has_bos=False), tokens, notices=notices)
 
 
 @dataclass(frozen=True)

@@ -107,7 +107,7 @@ PARAMETERS: Mapping[str, Parameter] = {
             "draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = no drafting", 0, 1024
         ),
         Parameter(
-            "num_keep", "int", 4, "", "prompt tokens kept when the context shifts; here it never does", -1
+            "num_keep", "int", 4, "", "tokens that stay of the beginning of a raw prompt that is cut", -1
         ),
         *_declared("sampling", SamplingOptions),
     )

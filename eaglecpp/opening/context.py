@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """How long a context to open by default: depends on the model's own length and the free memory.
 
-Takes the header of the GGUF file and a number of bytes, returns a length and the reason in words. The rule:
+Takes the headers of the GGUF files and a number of bytes, returns a length and the reason in words. The rule:
 
 - never longer than the model was trained for, never shorter than 4096 where the model allows that much;
-- keys, values and the scores of one batch may take a quarter of the memory that the weights leave free:
-  they are allocated in full when the model is opened, and other programs need memory as well;
-- of 8192, 16384 and 32768, the longest one that fits. More only on request: every doubling costs start-up
-  time, and few conversations need it.
+- what a context takes (keys and values of target and drafter, the mask or the scores of one batch) may be a
+  quarter of the memory that the weights leave free: it is allocated in full when the model is opened, and
+  other programs need memory as well;
+- all that the model was trained for if that fits, else the longest power of two that does.
 
 If a file does not say, the answer is 4096; a file that is not a GGUF gets the same answer here, and its error
 when it is opened.
@@ -26,18 +26,21 @@ if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions
 
 SAFE_N_CTX = 4096
-_STEPS = (32768, 16384, 8192)
+_AT_ONCE = 32768
+"""A text that is read at once needs scores of every token with every other."""
 _SHARE = 4
 _ENGINE_BYTES = 100 << 20
 _TYPE_BYTES = {"auto": 2.0, "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 1.0625, "q5_1": 0.75,
                "q5_0": 0.6875, "q4_1": 0.625, "q4_0": 0.5625, "iq4_nl": 0.5625}  # fmt: skip
 
 
-def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_free: int) -> tuple[int, str]:
+def choose_n_ctx(
+    target: Path, draft: Path | None, options: Mapping[str, Any], n_weights: int, n_free: int
+) -> tuple[int, str]:
     """The context length of one conversation with a target GGUF in tokens, and why it is that.
 
-    options: of the model, by field name; n_weights: bytes of all that is loaded; n_free: bytes of free memory
-    where the cache goes
+    draft: the drafter's GGUF, whose cache is as long; options: of the model, by field name; n_weights: bytes
+    of all that is loaded; n_free: bytes of free memory where the cache goes
     """
     keys = head_keys(target)
     n_train = _count(keys, "context_length")
@@ -47,24 +50,38 @@ def choose_n_ctx(target: Path, options: Mapping[str, Any], n_weights: int, n_fre
     if n_train <= SAFE_N_CTX:
         return whole
     if _reads_at_once(keys):
-        return min(n_train, _STEPS[0]), "a text is read at once, and nothing of it is kept"
-    # what "auto" is without flash attention on the CPU; on a GPU the larger of two guesses
-    usual = "f32" if options.get("flash_attn") == "off" else "f16"
+        return min(n_train, _AT_ONCE), "a text is read at once, and nothing of it is kept"
+    is_fused = options.get("flash_attn") != "off"
+    usual = "f16" if is_fused else "f32"
     types = [usual if options.get(name, "auto") == "auto" else options[name] for name in ("type_k", "type_v")]
     n_token = kv_bytes_per_token(keys, *types)
     if not n_token:
         return SAFE_N_CTX, "the model does not say how much memory its context takes"
-    # and a column of attention scores: F32, one layer at a time
-    n_heads = _per_layer(keys, "attention.head_count")
-    n_token += 4.0 * max(n_heads) * options.get("n_ubatch", 512)
+    if draft is not None:
+        n_token += kv_bytes_per_token(head_keys(draft), "f16", "f16")
+    # and a column of the mask in F16, or of the attention scores in F32, one layer at a time
+    n_column = 2.0 if is_fused else 4.0 * max(_per_layer(keys, "attention.head_count"))
+    n_token += n_column * options.get("n_ubatch", 512)
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
-    for n_ctx in (n_train, *_STEPS):
-        if n_ctx <= min(n_train, _STEPS[0]) and n_ctx * n_token <= budget:
-            break
-    else:
-        n_ctx = SAFE_N_CTX
-    why = f"it needs {human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
-    return whole if n_ctx == n_train else (n_ctx, why)
+    if n_train * n_token <= budget:
+        return whole
+    n_fitting = 1 << int(budget / n_token).bit_length() >> 1
+    n_ctx = max(SAFE_N_CTX, n_fitting)
+    sizes = f"{human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
+    return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}, -c asks for more"
+
+
+def beyond_training(target: Path, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to say of a context that was asked for and is longer than what a target GGUF was trained for,
+    unless options stretch its positions.
+    """
+    n_ctx, n_train = options.get("n_ctx") or 0, _count(head_keys(target), "context_length")
+    if not 0 < n_train < n_ctx or options.get("rope_freq_base") or options.get("rope_freq_scale"):
+        return ()
+    return (
+        f"n_ctx {n_ctx}: the model was trained for {n_train} tokens, and what it writes further on is mostly "
+        "nonsense; leave out n_ctx, or stretch its positions with rope_freq_scale or rope_freq_base",
+    )
 
 
 def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
@@ -79,12 +96,24 @@ def memory_needed(target: Path, options: ModelOptions, n_weights: int) -> int:
 
 def free_for_cache(options: Mapping[str, Any]) -> int:
     """Free memory where the KV cache goes: the first GPU's, if layers go there, else the machine's."""
+    found = _gpus_for_cache(options)
+    return int(found[options.get("main_gpu", 0) % len(found)]["memory_free"]) if found else free_memory()
+
+
+def fuses_attention(options: Mapping[str, Any]) -> bool:
+    """Whether attention needs no memory for its scores: on a GPU, and with our kernels on the CPU."""
+    from eaglecpp.lowlevel import system_info
+
+    if options.get("flash_attn", "auto") != "auto":
+        return bool(options["flash_attn"] == "on")
+    return bool(_gpus_for_cache(options)) or bool(system_info()["kernels"]["active"])
+
+
+def _gpus_for_cache(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     from eaglecpp.lowlevel import gpus
 
-    found = gpus()
-    if found and options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True):
-        return int(found[options.get("main_gpu", 0) % len(found)]["memory_free"])
-    return free_memory()
+    is_on_gpu = options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True)
+    return gpus() if is_on_gpu else []
 
 
 def free_memory() -> int:
@@ -106,7 +135,7 @@ def head_keys(path: Path) -> dict[str, Any]:
 
 def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> float:
     """What keys and values of one position take in all layers, 0 when the file does not say. Too much for
-    models with windows or recurrent layers.
+    some models with recurrent layers.
     """
     if _reads_at_once(keys):
         return 0.0
@@ -119,7 +148,9 @@ def kv_bytes_per_token(keys: Mapping[str, Any], type_k: str, type_v: str) -> flo
     n_v = _count(keys, "attention.value_length") or head_dim
     if _count(keys, "attention.key_length_mla") and _count(keys, "attention.value_length_mla"):
         n_v = 0  # latent attention: values are a part of what is kept as keys
-    return sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
+    # of Qwen 3.5's layers only every fourth keeps keys; the others have a state
+    share = 1 / max(_count(keys, "full_attention_interval"), 1)
+    return share * sum(n_kv_heads) * (n_k * _TYPE_BYTES.get(type_k, 4.0) + n_v * _TYPE_BYTES.get(type_v, 4.0))
 
 
 def _reads_at_once(keys: Mapping[str, Any]) -> bool:

@@ -21,7 +21,7 @@ from typing import Any
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
-from eaglecpp.opening.context import choose_n_ctx, free_for_cache
+from eaglecpp.opening.context import beyond_training, choose_n_ctx, free_for_cache, fuses_attention
 from eaglecpp.opening.find import Found, ResolvedModel, find_here, with_learned
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
@@ -81,7 +81,8 @@ class OpeningPlan:
     @property
     def notices(self) -> tuple[str, ...]:
         """What the user should know."""
-        return (*map(str, self.model.modelfile.notices), *self.found.notices)
+        of_context = beyond_training(self.target, _values(self.settings, "model"))
+        return (*map(str, self.model.modelfile.notices), *self.found.notices, *of_context)
 
     def model_options(self) -> ModelOptions:
         """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
@@ -215,7 +216,9 @@ def make_plan(
 
 def _choose_context(found: Found, settings: Mapping[str, Setting]) -> Setting:
     options = _values(settings, "model")
-    return Setting(*choose_n_ctx(found.target, options, found.n_weight_bytes, free_for_cache(options)))
+    options["flash_attn"] = "on" if fuses_attention(options) else "off"
+    n_free = free_for_cache(options)
+    return Setting(*choose_n_ctx(found.target, found.draft, options, found.n_weight_bytes, n_free))
 
 
 def _of_model(model: ResolvedModel, defaults: Mapping[str, Any]) -> dict[str, Setting]:

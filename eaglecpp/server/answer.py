@@ -145,6 +145,12 @@ class Answer(Generated):
         return "tool_calls" if self.calls and reason == "stop" else reason
 
     @property
+    def is_full(self) -> bool:
+        """Whether it ended because the context was full."""
+        n_all = len(self.prompt.tokens) + len(self.completion.tokens)
+        return self.reason == "length" and n_all >= self.model.n_ctx
+
+    @property
     def timings(self) -> dict[str, Any]:
         """The counters, with the names of llama.cpp's server besides ours."""
         timings = self.completion.timings.as_dict()
@@ -156,6 +162,7 @@ class Answer(Generated):
             "queue_ms": self._stream.queue_ms,
             "first_token_ms": None if self.first_s is None else 1000 * self.first_s,
             "messages_left_out": self.prompt.n_left_out,
+            "context_full": self.is_full,
             "notices": self.prompt.notices,
             "seed": self.completion.seed,
         }
@@ -393,7 +400,7 @@ def _needs_more(model: LoadedModel, asked: GenerationRequest) -> bool:
     shared = model.engine.engine.shared
     sampling = asked.chosen(shared.sampling)
     try:
-        prompt = shared.prompt(replace(asked, truncate=False), sampling)
+        prompt = shared.prompt(replace(asked, truncate=False, n_keep=-1), sampling)
     except ContextFullError:
         return True
     return len(prompt.tokens) + max(1, sampling.max_tokens) > model.n_ctx

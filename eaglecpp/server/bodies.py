@@ -92,7 +92,9 @@ class Body(msgspec.Struct, kw_only=True):
         tokens to tell of each; what: of `GenerationRequest`. Raises ApiError.
         """
         options = _ollama_options(self.options)
-        n_ctx = options.pop("num_ctx", 0)
+        n_ctx, n_keep = options.pop("num_ctx", 0), options.pop("num_keep", None)
+        if n_keep is not None and what.get("n_keep", -1) >= 0:
+            what["n_keep"] = n_keep
         options |= given or {}
         if n_top is not None:
             options["n_probs"] = max(1, n_top)
@@ -125,8 +127,8 @@ def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
         try:
             if name not in PARAMETERS:
                 options[name] = checked(_FIELDS[name], value)
-            elif name == "num_ctx":
-                options[name] = max(0, int(from_json(name, value)))  # type: ignore[arg-type]
+            elif name in ("num_ctx", "num_keep"):
+                options[name] = PARAMETERS[name].fitted(int(from_json(name, value)))  # type: ignore[arg-type]
             elif (to := PARAMETERS[name].option).startswith("sampling."):
                 options[to.removeprefix("sampling.")] = PARAMETERS[name].fitted(from_json(name, value))
             else:

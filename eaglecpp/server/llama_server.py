@@ -45,6 +45,7 @@ class CompletionBody(SampledBody, kw_only=True):
 
     prompt: Any = None
     n_predict: int | None = None
+    n_keep: int = -1
     json_schema: dict[str, Any] | None = None
     samplers: list[str] | None = None
     lora: Any = None
@@ -66,7 +67,7 @@ class CompletionBody(SampledBody, kw_only=True):
 
     def asks(self) -> list[Ask]:
         """One for each prompt."""
-        return [self.asked(prompt=prompt) for prompt in read_prompts(self.prompt)]
+        return [self.asked(prompt=prompt, n_keep=self.n_keep) for prompt in read_prompts(self.prompt)]
 
 
 class _Extra(msgspec.Struct):
@@ -131,7 +132,7 @@ def _last(answer: Answer) -> dict[str, Any]:
         "tokens_predicted": len(completion.tokens),
         "tokens_evaluated": len(prompt),
         "prompt": engine.detokenize(prompt, special=True),
-        "truncated": completion.finish_reason == "length" and n_all >= engine.n_ctx,
+        "truncated": answer.is_full,
         "stop_type": _stop_type(answer),
         "stopping_word": completion.stopped_by or "",
         "tokens_cached": max(len(prompt), n_all - 1),

@@ -19,6 +19,9 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
 from eaglecpp.server.models import server_of
 
+_N_KEEP = 4
+"""Tokens that stay of the beginning of a prompt that is cut, as in Ollama."""
+
 
 class _Body(Body, kw_only=True):
     """The fields that both endpoints have. show_drafts: our page's"""
@@ -80,7 +83,7 @@ class _Generate(_Body, kw_only=True):
         if self.context:
             what |= {"context": self.context, "truncate": False}
         if self.raw:
-            return self.asked(prompt=self.prompt, **what)
+            return self.asked(prompt=self.prompt, n_keep=_N_KEEP if self.truncate else -1, **what)
         if self.suffix:
             return self.asked(gap=Infill(self.prompt, self.suffix), **what)
         turns: list[Any] = [{"role": "system", "content": self.system}] if self.system else []

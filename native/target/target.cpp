@@ -166,6 +166,11 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
         context_.free();
         return;
     }
+    for (const ggml_tensor * table : model_tensors(model_->get(), "position_embd.weight")) {
+        if (options_.n_ctx <= table->ne[1]) continue;
+        fail(ErrorKind::value, "%s: n_ctx %d: this model looks its positions up in a table of %lld; give that or less",
+             options_.path.c_str(), options_.n_ctx, (long long)table->ne[1]);
+    }
     // only a context tells whether llama.cpp keeps this state's past
     if (model_->has_state() && options_.n_draft_max > 0 && llama_n_rs_seq(context()) == 0) {
         if (options_.separate_caches) {

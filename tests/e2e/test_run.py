@@ -184,6 +184,8 @@ def test_doctor_says_what_is_exact_of_a_model(cli: Cli, models: Models) -> None:
     text = report(json.loads(done.stdout))
     assert re.search(r"^exact +(plain decoding only: |chains and trees in batches of 1)", text, re.M)
     assert text.startswith(model["verdict"]["text"])
+    text = cli("doctor", models.target, "-t", "1").stdout
+    assert "context           2048 tokens, everything the model was trained for\n" in text
     text = cli("doctor", models.target, *sizes).stdout
     assert "there is only plain decoding" in text and "Drafting" not in text
     assert cli("doctor", "no-such-file.gguf").returncode == 1

@@ -113,6 +113,34 @@ def test_a_prompt_is_text_or_tokens_or_several_of_them(coder: TestServer) -> Non
     assert refused(coder, "/completion", {"prompt": "x " * 600})["type"] == "exceed_context_size_error"
 
 
+def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder: TestServer) -> None:
+    n_ctx = coder.get("/props").json()["default_generation_settings"]["n_ctx"]
+    prompt = [1 + i % 200 for i in range(2 * n_ctx)]
+    told = whole(coder, "/completion", {"prompt": prompt, "n_keep": 5})
+    n_kept, (notice,) = told["tokens_evaluated"], told["timings"]["notices"]
+    n_cut, n_begin = 2 * n_ctx - n_kept, int(notice.rsplit(" ", 1)[1])
+    assert n_ctx // 4 < n_kept < n_ctx and n_begin in (5, 6)  # and the BOS token
+    assert f"the context {n_ctx}: {n_cut} were left out" in notice
+    cut = [*prompt[:n_begin], *prompt[n_cut + n_begin :]]
+    assert whole(coder, "/completion", {"prompt": cut})["content"] == told["content"]
+    longer = whole(coder, "/completion", {"prompt": [*prompt, 7, 8, 9], "n_keep": 5})
+    assert longer["timings"]["cache_n"] >= n_kept - 1
+    for n_keep in (0, 10 * n_ctx):
+        assert whole(coder, "/completion", {"prompt": prompt, "n_keep": n_keep})["tokens_evaluated"] < n_ctx
+    for n_keep in (-1, -32):
+        error = refused(coder, "/completion", {"prompt": prompt, "n_keep": n_keep})
+        assert "the context has" in error["message"]
+
+
+def test_an_answer_that_fills_the_context_says_so(coder: TestServer) -> None:
+    n_ctx = coder.get("/props").json()["default_generation_settings"]["n_ctx"]
+    prompt = [1 + i % 200 for i in range(n_ctx - 5)]
+    told = whole(coder, "/completion", {"prompt": prompt, "n_predict": -1})
+    assert (told["truncated"], told["stop_type"], told["timings"]["context_full"]) == (True, "limit", True)
+    told = whole(coder, "/completion", {"prompt": prompt, "n_predict": 2})
+    assert (told["truncated"], told["timings"]["context_full"]) == (False, False)
+
+
 def test_how_an_answer_ended(coder: TestServer) -> None:
     told = whole(coder, "/completion", {"prompt": "x", **LINES, "stop": ["b"]})
     assert (told["content"], told["stop_type"], told["stopping_word"]) == ("  a\n  ", "word", "b")

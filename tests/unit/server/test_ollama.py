@@ -120,6 +120,16 @@ def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) 
     assert whole(server, other, "/api/generate")["prompt_eval_count"] != told["prompt_eval_count"]
 
 
+def test_a_raw_prompt_is_cut_as_in_ollama_and_the_answer_says_so(server: TestServer) -> None:
+    options = {"temperature": 0, "num_predict": 4}
+    body = {"model": MODEL, "prompt": "len counts. " * 400, "raw": True, "options": options}
+    told = whole(server, body, "/api/generate")
+    assert told["prompt_eval_count"] < 512 and "were left out" in told["timings"]["notices"][0]
+    assert "the context has 512" in error(server, "/api/generate", {**body, "truncate": False})
+    everything = {**body, "options": options | {"num_keep": -1}}
+    assert "the context has 512" in error(server, "/api/generate", everything)
+
+
 def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> None:
     turns = []
     for i in range(30):
