@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """One process of a small training, alone or among several (torchrun's environment): trains made-up samples of
 very unequal shares of loss and saves weights and losses.
-`python tests/helpers/train_rank.py OUT [TYPE]`; with TYPE: quantisation-aware.
+`python tests/helpers/train_rank.py OUT [TYPE | dspark]`; with TYPE: quantisation-aware; dspark: a block
+drafter.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from eaglecpp.convert import parse_type
+from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.distributed import joined
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, StepReport, Trainer
-from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.stored import StoredWeights
-from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
+from helpers.training import BLOCK, N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 __all__ = ["Listener", "run"]
 
@@ -42,14 +43,15 @@ class Listener:
         return False
 
 
-def run(out: Path, qat: str = "") -> None:
+def run(out: Path, what: str = "") -> None:
     """Five steps; some have one conversation only, so that one of two processes has none."""
     samples = [
         make_sample(n, seed=n, turns=[0] * prompt + [1] * (n - prompt))
         for n, prompt in ((30, 25), (12, 0), (50, 10), (14, 9), (9, 0), (41, 0), (16, 14), (20, 5))
     ]
     torch.manual_seed(4)
-    model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    spec, qat = (BLOCK, "") if what == "dspark" else (SPEC, what)
+    model = model_for(spec)(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     listener = Listener()
     with joined(torch.device("cpu")) as ranks:
         trainer = Trainer(

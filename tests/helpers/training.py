@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from eaglecpp.convert import DraftSpec, RopeSpec
+from eaglecpp.convert import BlockSpec, DraftSpec, RopeSpec
 from eaglecpp.train.samples import Sample
 
 N_VOCAB = 40
@@ -46,6 +46,18 @@ KINDS = {
     ),
     "two features": replace(SPEC, aux_layers=(1, 5), n_kv_heads=4),
 }
+
+BLOCK = replace(
+    SPEC,
+    n_layers=2,
+    fc_norm=False,
+    norm_output=False,
+    qk_norm=True,
+    block=BlockSpec(
+        4, anchor_first=True, mask_token=7, causal=(False, False), markov_rank=8, confidence=True
+    ),
+)
+"""A DSpark drafter."""
 
 
 def draft_ids() -> np.ndarray[tuple[int], np.dtype[np.int64]]:

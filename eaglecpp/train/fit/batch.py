@@ -36,6 +36,7 @@ class Batch:
     features:  [N, n_aux * n_embd_target], the aux layers side by side
     label_ids: i32 [N, n_top], draft ids of the target's best next tokens
     label_p:   f32 [N, n_top], their probabilities, 0 outside the draft vocabulary
+    outside:   f32 [N], what the labels outside it have
     best:      i64 [N], draft id of the most probable next token, -1 outside
     layout:    the samples' lengths, as attention wants them
     run:       which rows the steps make states of; None = all in every step
@@ -49,6 +50,7 @@ class Batch:
     features: Tensor
     label_ids: Tensor
     label_p: Tensor
+    outside: Tensor
     best: Tensor
     layout: Layout
     run: Run | None
@@ -70,9 +72,9 @@ class Batch:
 @dataclass(frozen=True)
 class Run:
     """first: i64 [n_first], the rows of the first step: those that have loss; all others are only looked at
-    by attention. later: i64 [n_later], the rows of all other steps; places: where they are among `first`;
-    layout: the rows as attention wants them. Both end with repetitions of the last row that nobody reads,
-    whose places are 0.
+    by attention. later: i64 [n_later], the rows of all other steps, of a block drafter those of all; places:
+    where they are among `first`; layout: the rows as attention wants them. Both end with repetitions of the
+    last row that nobody reads, whose places are 0.
     """
 
     first: Tensor
@@ -151,14 +153,14 @@ def make_batch(
     ids = draft_ids[np.concatenate([sample.label_ids for sample in samples])]
     p = np.exp(np.concatenate([sample.label_logp for sample in samples]), dtype=np.float32)
     best = ids[:, 0].copy()
+    outside = np.where(ids < 0, p, 0.0).sum(1, dtype=np.float32)
     p[ids < 0] = 0.0
     ids[ids < 0] = 0
     counted = counted_rows(turns, n_steps)
     run, places, weights = None, counted, [1.0] * n_steps
-    if every is not None and has_blocks:
-        counted, run, places, weights = _anchored(counted, lengths, every, offset, device)
-    elif every is not None:
-        counted, run, places, weights = _thinned(counted, lengths, every, offset, device)
+    if every is not None:
+        thinned = _thinned(counted, lengths, every, offset, device, has_blocks=has_blocks)
+        counted, run, places, weights = thinned
 
     def on_device(rows: Sequence[NDArray[Any]]) -> tuple[Tensor, ...]:
         return tuple(torch.from_numpy(r).to(device) for r in rows)
@@ -168,6 +170,7 @@ def make_batch(
         torch.from_numpy(features).flatten(1).to(device),
         torch.from_numpy(ids.astype(np.int32)).to(device),
         torch.from_numpy(p).to(device),
+        torch.from_numpy(outside).to(device),
         torch.from_numpy(best).to(device),
         Layout(lengths, lengths, None),
         run,
@@ -190,44 +193,40 @@ def _idle(like: Sample, n: int) -> Sample:
     )
 
 
-def _anchored(
-    counted: list[NDArray[np.int64]], lengths: Sequence[int], every: int, offset: int, device: torch.device
-) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
-    """As `_thinned`, but that all steps are of the same rows."""
-    n = max(1, len(counted[0]) // every) if len(counted[0]) else 0
-    chosen = np.sort(np.random.default_rng(offset).permutation(counted[0])[:n])
-    rows_of = [chosen[np.isin(chosen, of_step)] for of_step in counted]
-    places = [np.searchsorted(chosen, rows) for rows in rows_of]
-    weights = [len(rows) / max(len(kept), 1) for rows, kept in zip(counted, rows_of, strict=True)]
-    first = np.pad(chosen, (0, -len(chosen) % (_ROUND // 8)), constant_values=sum(lengths) - 1)
-    layout = _layout_of(first, lengths, device)
-    anchors = torch.from_numpy(first).to(device)
-    run = Run(anchors, anchors[:0], anchors[:0], layout)
-    return rows_of, run, places, weights
-
-
 def _thinned(
-    counted: list[NDArray[np.int64]], lengths: Sequence[int], every: int, offset: int, device: torch.device
+    counted: list[NDArray[np.int64]],
+    lengths: Sequence[int],
+    every: int,
+    offset: int,
+    device: torch.device,
+    *,
+    has_blocks: bool,
 ) -> tuple[list[NDArray[np.int64]], Run, list[NDArray[np.int64]], list[float]]:
     """The rows that count, of step 1 one in `every`, and of later steps those among them. All of them where
-    that leaves nothing. Those that are run are filled up to round numbers. Then the run, and the places and
-    weights of the rows, as `Batch` has them.
+    that leaves nothing. Of blocks the anchors are drawn, and all steps are theirs. Those that are run are
+    filled up to round numbers. Then the run, and the places and weights of the rows, as `Batch` has them.
 
     Neighbouring chains overlap in all but one token, so leaving out every other one loses little; a row of
     step 2 must have been run at step 1.
     """
     first = counted[0]
-    later = counted[1] if len(counted) > 1 else first[:0]
-    kept = later[offset % every :: every]
-    later = kept if len(kept) else later
-    rows_of, places, weights = [first], [np.arange(len(first))], [1.0]
-    for of_step in counted[1:]:
-        at = np.flatnonzero(np.isin(later, of_step))
-        rows_of.append(later[at])
+    if has_blocks:
+        n = max(len(first) // every, min(len(first), 1))
+        first = later = np.sort(np.random.default_rng(offset).permutation(first)[:n])
+    else:
+        later = counted[1] if len(counted) > 1 else first[:0]
+        kept = later[offset % every :: every]
+        later = kept if len(kept) else later
+    rows_of, places, weights = [], [], []
+    for k, of_step in enumerate(counted):
+        rows = later if k else first
+        at = np.flatnonzero(np.isin(rows, of_step))
+        rows_of.append(rows[at])
         places.append(at)
         weights.append(len(of_step) / max(len(at), 1))
     of_first = np.searchsorted(first, later)
-    n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // 4)
+    # an anchor is a block of rows
+    n_tokens, n_idle = sum(lengths), -len(later) % (_ROUND // (8 if has_blocks else 4))
     first = np.pad(first, (0, -len(first) % (_ROUND // 2)), constant_values=n_tokens - 1)
     later = np.pad(later, (0, n_idle), constant_values=n_tokens - 1)
     run = Run(

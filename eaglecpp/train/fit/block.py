@@ -4,7 +4,8 @@
 A row p that counts is an anchor: behind the features of p and before, a block of rows `[token p+1, mask, ..]`
 at the RoPE positions p+1, p+2, .. gives the tokens p+2, p+3, .., slot k as EAGLE's step k. So labels, counted
 rows, loss and evaluation are EAGLE's. With the bias by the token before, the head reads `[state ; W1 of that
-token]` and is `[head | W2]`: one product, and the loss may look at a part of the vocabulary as ever.
+token]` and is `[head | W2]`: one product, and the loss may look at a part of the vocabulary as ever. A
+confidence head reads the same and says how likely the draft of a slot is accepted, if those before it were.
 Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
 """
 
@@ -38,18 +39,27 @@ class BlockModel(DraftModel):
         rank = self.block.markov_rank
         self.markov_w1 = matrix(spec.vocab_size, rank) if rank else None
         self.markov_w2 = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank)) if rank else None
+        # a vector, its bias at the end: such are stored exactly
+        width = spec.hidden_size + rank + 1
+        self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
     def whole_head(self) -> Tensor:
         return self.head if self.markov_w2 is None else torch.cat([self.head, self.markov_w2], dim=1)
 
+    def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
+        if self.confidence is None:
+            return 0.0
+        logit = states.float() @ self.confidence[:-1] + self.confidence[-1]
+        return F.binary_cross_entropy_with_logits(logit, accepted, weight, reduction="sum")
+
     def steps(self, batch: Batch) -> Iterator[Tensor]:
-        """What the head reads of each slot, over the anchors `batch.run.first`, all rows without a run."""
+        """What the head reads of each slot, over the anchors `batch.run.later`, all rows without a run."""
         spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
         n_tokens, n_embd = len(batch.features), spec.hidden_size
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
-            layout, anchors = batch.run.layout, batch.run.first
-        kept = ("head", "markov_w1", "markov_w2")  # those are read in their own ways
+            layout, anchors = batch.run.layout, batch.run.later
+        kept = ("head", "markov_w1", "markov_w2", "confidence")  # those are read in their own ways
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
         ids = torch.full((len(anchors), size), self.block.mask_token, device=tokens.device)
@@ -86,7 +96,7 @@ class BlockModel(DraftModel):
         """
         size, (n_heads, _, width) = self.block.size, q.shape
         later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
-        outs = []
+        outs = [q[:, :0]]
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at

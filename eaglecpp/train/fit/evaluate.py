@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -37,30 +36,12 @@ class Acceptance:
     n_rounds: int
 
 
-class Method(Protocol):
-    """A drafter and how it learns: what loop and evaluation ask, whatever its form."""
-
-    @property
-    def model(self) -> DraftModel:
-        """Its forward takes a batch and gives `Sums`."""
-        ...
-
-    def batch(self, samples: Sequence[Sample], step: int) -> Batch:
-        """What a step of the run learns from."""
-        ...
-
-    def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
-        """The samples' answers walked through in rounds of `depth` drafts: how many drafts of each depth were
-        accepted, and how many were reached, [2, depth].
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class TrainingTimeTest:
-    """EAGLE's `Method`: chains of `n_steps` from the rows of a text, and a block drafter's, whose slots are
-    such steps. later_every: the steps after the first, or all of a block, run one row in so many; draft_ids:
-    i64 [n_vocab], the draft id of each token, -1 outside.
+    """How a drafter learns: chains of `n_steps` from the rows of a text; the slots of a block are such steps.
+
+    later_every: the steps after the first, or all of a block, run one row in so many; draft_ids: i64
+    [n_vocab], the draft id of each token, -1 outside.
     """
 
     model: DraftModel
@@ -73,9 +54,13 @@ class TrainingTimeTest:
         return self._joined(samples, self.n_steps, self.later_every, step)
 
     def rounds(self, samples: Sequence[Sample], depth: int) -> NDArray[np.float32]:
-        """By the drafter's best tokens and the target's."""
-        batch = self._joined(samples, depth, 1, 0)
-        return _walk(batch, self.model.drafts(batch))
+        """The samples' answers walked through in rounds of `depth` drafts, by the drafter's best tokens and
+        the target's: how many drafts of each depth were accepted, and how many were reached, [2, depth].
+        """
+        block = self.model.spec.block
+        n_slots = depth if block is None else min(depth, block.n_drafts)
+        batch = self._joined(samples, n_slots, 1, 0)
+        return np.pad(_walk(batch, self.model.drafts(batch)), ((0, 0), (0, depth - n_slots)))
 
     def _joined(self, samples: Sequence[Sample], depth: int, every: int, offset: int) -> Batch:
         model, ids = self.model, self.draft_ids
@@ -84,7 +69,7 @@ class TrainingTimeTest:
 
 
 def evaluate(
-    method: Method,
+    method: TrainingTimeTest,
     source: FeatureSource,
     indices: Sequence[int],
     depth: int,

@@ -105,7 +105,8 @@ def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
         "is_causal": block.causal[0],
         "markov_rank": block.markov_rank,
         "markov_head_type": "vanilla",
-        "enable_confidence_head": False,
+        "enable_confidence_head": block.confidence,
+        "confidence_head_with_markov": block.markov_rank > 0,
     }
 
 

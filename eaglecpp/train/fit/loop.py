@@ -22,7 +22,7 @@ import torch
 
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
 from eaglecpp.train.fit.distributed import Ranks
-from eaglecpp.train.fit.evaluate import Acceptance, Method, evaluate
+from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest, evaluate
 from eaglecpp.train.fit.model import Sums
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
 from eaglecpp.train.fit.state import check_same_run, load_state, save_state
@@ -170,7 +170,7 @@ class Trainer:
 
     def __init__(
         self,
-        method: Method,
+        method: TrainingTimeTest,
         source: FeatureSource,
         parts: tuple[Sequence[int], Sequence[int]],
         folder: Path,

@@ -21,6 +21,9 @@ The products with the head are most of a small drafter's training. So a step may
 vocabulary: the tokens to which its labels give the most mass, and every m-th of the others, which then count
 m times in the softmax's sum. The expectation is that of the whole sum, and since the labels of all rows are
 in it, what is left to chance has little mass.
+
+Beside the loss comes `a` of each row, which a confidence head learns. Labels are only the likeliest tokens;
+of what p and q have beyond them, between nothing and the smaller one is in `a`: half of that is counted.
 """
 
 from __future__ import annotations
@@ -85,23 +88,26 @@ def head_loss(
     weight: Tensor,
     n_seen: int = 0,
     kind: Loss = "cross-entropy",
-) -> tuple[Tensor, Tensor]:
-    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s.
+    outside: Tensor | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s; f32 [n_rows],
+    `a`.
 
     states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], multiplied in the type of the states.
     ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
     vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens
-    of the draft vocabulary, chosen by these labels alone; 0 = from all. kind: see above.
-    Differentiable in states and head.
+    of the draft vocabulary, chosen by these labels alone; 0 = from all. kind: see above. outside: f32
+    [n_rows], mass that labels have outside the draft vocabulary, None = none. Only the loss has a gradient,
+    in states and head.
     """
-    offset = None
+    offset, rest = None, 1.0 - (p.new_zeros(len(p)) if outside is None else outside)
     if 0 < n_seen < len(head):
         chosen, offset, ids, p, best = _seen(len(head), ids, p, best, weight, n_seen)
         head = head.index_select(0, chosen)
     head = head.to(states.dtype)
-    given = (states, head, ids, p, best, weight, offset, kind)
-    loss, hit = _HeadLoss.apply(*given)  # type: ignore[no-untyped-call]
-    return loss, hit
+    given = (states, head, ids, p, best, weight, rest, offset, kind)
+    loss, hit, accepted = _HeadLoss.apply(*given)  # type: ignore[no-untyped-call]
+    return loss, hit, accepted
 
 
 class _Seen(NamedTuple):
@@ -138,14 +144,19 @@ def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_
 
 
 def _mixed(
-    entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor
+    entropy: Tensor,
+    share: Tensor,
+    mass: Tensor,
+    q: Tensor,
+    p: Tensor,
+    weight: Tensor,
+    accepted: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The LK loss of rows from their cross-entropy. Its gradient in the logits has the same form, `mass Q -
     share`, with the share and the mass that are returned.
 
-    q, p, share: [n_rows, n_top], at the labels; entropy, mass, weight: [n_rows, 1].
+    q, p, share: [n_rows, n_top], at the labels; entropy, mass, weight, accepted: [n_rows, 1].
     """
-    accepted = torch.minimum(p, q).sum(-1, keepdim=True)
     part = torch.exp(-_LK_DECAY * accepted)
     rest = (1.0 - part) * weight
     short = q * (q < p)  # more of these tokens is more accepted
@@ -168,12 +179,15 @@ class _HeadLoss(torch.autograd.Function):
         p: Tensor,
         best: Tensor,
         weight: Tensor,
+        rest: Tensor,
         offset: Tensor | None,
         kind: Loss,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """rest: f32 [n_rows], mass that the draft vocabulary may have."""
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
         hit = torch.empty(len(states), dtype=torch.bool, device=states.device)
+        accepted = torch.empty(len(states), device=states.device)
         d_states = torch.empty_like(states) if want_states else None
         d_head = torch.zeros_like(head, dtype=torch.float32) if want_head else None
         n_block = max(1, _BLOCK_BYTES // (4 * len(head)))
@@ -196,11 +210,16 @@ class _HeadLoss(torch.autograd.Function):
                 picked = logits.gather(1, ids[rows])
                 total = logits.sub_(top).exp_().sum(-1, keepdim=True)
                 of_rows = mass * (top + total.log()) - (share * picked).sum(-1, keepdim=True)
+                q = logits.gather(1, ids[rows]) / total
+                if offset is not None:  # a token that stands for several has its own part of the sum
+                    q /= offset[ids[rows]].exp()
+                at_labels = torch.minimum(p[rows], q).sum(-1)
+                q_rest = 1.0 - (q * (p[rows] > 0)).sum(-1)
+                unseen = torch.minimum(rest[rows] - p[rows].sum(-1), q_rest).clamp(min=0)
+                accepted[rows] = at_labels + 0.5 * unseen
                 if kind == "lk":
-                    q = logits.gather(1, ids[rows]) / total
-                    if offset is not None:  # a token that stands for several has its own part of the sum
-                        q /= offset[ids[rows]].exp()
-                    of_rows, share, mass = _mixed(of_rows, share, mass, q, p[rows], weight[rows, None])
+                    given = q, p[rows], weight[rows, None], at_labels[:, None]
+                    of_rows, share, mass = _mixed(of_rows, share, mass, *given)
                 loss += of_rows.sum()
                 if wanted:
                     logits.mul_(mass / total).scatter_add_(1, ids[rows], -share)
@@ -212,15 +231,15 @@ class _HeadLoss(torch.autograd.Function):
                 d_head += d_logits.T @ states[part]
         ctx.gradients = (d_states, d_head)
         ctx.head_dtype = head.dtype
-        ctx.mark_non_differentiable(hit)
-        return loss, hit
+        ctx.mark_non_differentiable(hit, accepted)
+        return loss, hit, accepted
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         d_states, d_head = ctx.gradients
         ctx.gradients = (None, None)
         return (
             None if d_states is None else d_states * grad,
             None if d_head is None else (d_head * grad).to(ctx.head_dtype),
-            *[None] * 6,
+            *[None] * 7,
         )

@@ -120,8 +120,9 @@ class DraftModel(nn.Module):
             nothing = sum((p.sum() * 0.0 for p in self.parameters()), torch.zeros((), device=counts.device))
             return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
         label, row_weight = torch.cat(at), torch.cat(weight)
-        loss, hit = head_loss(
-            torch.cat(states),
+        given = torch.cat(states)
+        loss, hit, accepted = head_loss(
+            given,
             self.whole_head(),
             batch.label_ids[label].long(),
             batch.label_p[label],
@@ -129,13 +130,22 @@ class DraftModel(nn.Module):
             row_weight,
             self.loss_vocab,
             self.loss,
+            batch.outside[label],
         )
+        loss = loss + self.confidence_loss(given, accepted, row_weight)
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)
 
     def whole_head(self) -> Tensor:
         """What a step's states are multiplied by, [n_draft_vocab, width of a state]."""
         return self.head
+
+    def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
+        """Weighted sum over rows, of a drafter that says how likely its drafts are accepted.
+
+        states: what the head reads; accepted: f32 [n_rows], see `head_loss`.
+        """
+        return 0.0
 
     @torch.no_grad()
     def drafts(self, batch: Batch) -> list[Tensor]:

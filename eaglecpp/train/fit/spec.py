@@ -24,9 +24,9 @@ def new_spec(
 ) -> DraftSpec:
     """One layer of the target's own shape, over the whole vocabulary.
 
-    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter,
-    without its rank. RoPE has the target's base and no scaling: the drafter learns its own use of positions.
-    Raises MismatchError for layers that the target does not have.
+    layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter;
+    DSpark's two heads are added. RoPE has the target's base and no scaling: the drafter learns its own use of
+    positions. Raises MismatchError for layers that the target does not have.
     """
     eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
@@ -73,13 +73,13 @@ def new_spec(
         fc_norm=family == "eagle31",
         norm_output=family == "eagle31",
         qk_norm=is_block,
-        block=block and replace(block, markov_rank=_rank(n_embd) if family == "dspark" else 0),
+        block=_of_dspark(block, n_embd) if block and family == "dspark" else block,
     )
 
 
-def _rank(n_embd: int) -> int:
-    """Of the bias by the token before, one that quantised rows can have: 64 up to a width of 1,023."""
-    return min(256, max(64, n_embd // 512 * 64))
+def _of_dspark(block: BlockSpec, n_embd: int) -> BlockSpec:
+    """With a rank that quantised rows can have: 64 up to a width of 1,023."""
+    return replace(block, markov_rank=min(256, max(64, n_embd // 512 * 64)), confidence=True)
 
 
 def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
@@ -109,7 +109,6 @@ def _unlike_deepspec(block: BlockSpec | None) -> list[str]:
         return []
     reasons = {
         "slots in place": not block.anchor_first,
-        "a confidence head": block.confidence,
         "a selector": block.selector is not None,
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,
         "layers that see different parts of a block": len(set(block.causal)) > 1,

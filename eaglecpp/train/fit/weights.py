@@ -36,6 +36,7 @@ _NAMES = {
     "markov_w1": "markov_head.markov_w1",
     "markov_w2": "markov_head.markov_w2",
 }
+_CONFIDENCE = "confidence_head.proj"
 _OF_LAYER = {
     "attn_norm": "input_layernorm",
     "hidden_norm": "hidden_norm",
@@ -89,6 +90,10 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
     plain, joined = _names(draft.spec)
     state = {ours: read(name) for ours, name in plain.items() if f"{name}.weight" in draft.sources}
     state |= {ours: torch.cat([read(name) for name in names]) for ours, names in joined.items()}
+    if draft.spec.block and draft.spec.block.confidence:
+        bias = draft.sources.get(f"{_CONFIDENCE}.bias")
+        given = torch.zeros(1) if bias is None else torch.from_numpy(np.array(bias.read(), np.float32))
+        state["confidence"] = torch.cat([read(_CONFIDENCE)[0], given])
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
@@ -116,7 +121,11 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     if spec.fuses_embedding:
         del tensors["lm_head"]  # EAGLE-1 has none: it is the target's
     first = "layers.0." if spec.fuses_embedding or spec.block else "midlayer."
-    return {f"{name.replace('layers.0.', first)}.weight": tensor for name, tensor in tensors.items()}
+    named = {f"{name.replace('layers.0.', first)}.weight": tensor for name, tensor in tensors.items()}
+    if "confidence" in state:
+        row = state["confidence"]
+        named |= {f"{_CONFIDENCE}.weight": row[None, :-1], f"{_CONFIDENCE}.bias": row[-1:]}
+    return named
 
 
 def new_layers(

@@ -8,11 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eaglecpp.convert import BlockSpec
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.block import BlockModel
 from eaglecpp.train.fit.evaluate import TrainingTimeTest, evaluate
-from helpers.training import N_VOCAB, SPEC, Samples, draft_ids, make_sample
+from helpers.training import BLOCK, N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 CPU = torch.device("cpu")
 SIZE = 4
@@ -21,8 +20,9 @@ SIZE = 4
 def make_model(rank: int = 8, *, causal: bool = False) -> BlockModel:
     """With weights such that everything it reads moves what it says."""
     torch.manual_seed(3)
-    block = BlockSpec(SIZE, anchor_first=True, mask_token=7, causal=(causal,) * 2, markov_rank=rank)
-    spec = replace(SPEC, n_layers=2, qk_norm=True, fc_norm=False, norm_output=False, block=block)
+    assert BLOCK.block is not None
+    block = replace(BLOCK.block, causal=(causal,) * 2, markov_rank=rank, confidence=rank > 0)
+    spec = replace(BLOCK, block=block)
     model = BlockModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     with torch.no_grad():
         for p in model.parameters():
@@ -76,7 +76,7 @@ def test_anchors_are_drawn_anew_and_the_same_for_a_run_that_goes_on() -> None:
         assert all(set(rows.tolist()) <= set(batch.counted[0].tolist()) for rows in batch.counted)
         for rows, places in zip(batch.counted, batch.places, strict=True):
             assert batch.run is not None
-            torch.testing.assert_close(batch.run.first[places], rows)
+            torch.testing.assert_close(batch.run.later[places], rows)
         assert len(batch.counted[0]) == 198 // 8
         return batch.counted[0].tolist()
 
@@ -98,3 +98,37 @@ def test_it_learns_texts_by_heart(rank: int) -> None:
         optimizer.step()
     assert before < 1.5
     assert evaluate(method, source, [0, 1], SIZE, 64).length > 2.0
+
+
+def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a drafter that does not change, from its states alone."""
+    model, batch = make_model(), make_batch([make_sample(40, 1)], draft_ids(), SIZE, CPU)
+    assert model.confidence is not None
+    loss_of, errors = model.confidence_loss, list[float]()
+
+    def kept(states: torch.Tensor, accepted: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | float:
+        assert model.confidence is not None
+        found = torch.sigmoid(states @ model.confidence[:-1] + model.confidence[-1])
+        errors.append(float((found - accepted).abs().mean().detach()))
+        return loss_of(states, accepted, weight)
+
+    monkeypatch.setattr(model, "confidence_loss", kept)
+    optimizer = torch.optim.Adam([model.confidence], lr=0.02)
+    for _ in range(200):
+        sums = model(batch)
+        optimizer.zero_grad()
+        (sums.loss / sums.weight).backward()
+        optimizer.step()
+    assert errors[-1] < 0.3 * errors[0], errors[::20]
+    # and the drafter learns to be sure of itself
+    states = torch.randn(3, 40, requires_grad=True)
+    loss = loss_of(states, torch.rand(3), torch.ones(3))
+    assert isinstance(loss, torch.Tensor) and torch.autograd.grad(loss, states)[0].any()
+
+
+def test_texts_without_an_answer_teach_nothing() -> None:
+    model, sample = make_model(), make_sample(9, 1, turns=[0] * 9)
+    sums = model(make_batch([sample], draft_ids(), SIZE, CPU, 8, has_blocks=True))
+    sums.loss.backward()
+    assert not sums.counts.any()
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())

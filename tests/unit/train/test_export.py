@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eaglecpp.convert import DraftSpec, open_drafter, read_gguf
+from eaglecpp.convert import DraftSpec, open_drafter, read_gguf, read_tensor
 from eaglecpp.convert.spec import BlockSpec
 from eaglecpp.errors import MismatchError, TrainError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
@@ -110,6 +110,10 @@ def test_the_engine_computes_what_was_trained_as_nearly_as_the_type_allows(
     plain = "eagle3" if form == {"family": "eagle3"} else "eagle31"
     assert report.spec.architecture == stock.get(form.get("family", ""), plain)
     assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < most
+    if form.get("family") == "dspark":
+        row = model.confidence.detach().bfloat16().float().numpy()  # type: ignore[attr-defined]
+        found = [read_tensor(read_gguf(report.out), f"conf_proj.{what}") for what in ("weight", "bias")]
+        assert np.array_equal(np.concatenate(found, axis=None), row)
 
 
 @pytest.mark.parametrize("kind", ["F32", "Q8_0"])
@@ -180,15 +184,17 @@ def test_the_checkpoint_has_the_names_and_keys_that_others_read(tmp_path: Path, 
     assert tensors["fc.weight"].dtype is torch.bfloat16 and tensors["d2t"].dtype is torch.int64
 
 
-@pytest.mark.parametrize("n_layers", [1, 3])
+@pytest.mark.parametrize(("n_layers", "family"), [(1, "eagle31"), (3, "eagle31"), (2, "dspark")])
 def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
-    n_layers: int, tmp_path: Path, target: TinyTarget
+    n_layers: int, family: Family, tmp_path: Path, target: TinyTarget
 ) -> None:
-    model, vocab = make_model(target, n_layers=n_layers)
+    model, vocab = make_model(target, family=family, n_layers=n_layers)
     write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
     draft = open_drafter(tmp_path, target.gguf)
     assert draft.ids is not None and draft.ids.tolist() == vocab.ids.tolist()
-    assert replace(draft.spec, sliding_layers=()) == replace(model.spec, family=draft.spec.family)
+    rule = draft.spec.layer_ids_rule
+    expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=rule)
+    assert replace(draft.spec, sliding_layers=()) == expected
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)

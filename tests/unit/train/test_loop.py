@@ -13,15 +13,16 @@ from typing import Any
 import pytest
 import torch
 
+from eaglecpp.convert import DraftSpec
 from eaglecpp.errors import MismatchError, TrainError
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
+from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, StepReport, Trainer
-from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, default_lr, lr_factor
 from eaglecpp.train.run import _verdict
 from helpers.clock import set_clock
-from helpers.training import N_VOCAB, SPEC, draft_ids, make_source
+from helpers.training import BLOCK, N_VOCAB, SPEC, draft_ids, make_source
 
 HYPER = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
 
@@ -47,7 +48,8 @@ class Recorder:
 
 def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: Any) -> Trainer:
     torch.manual_seed(1)
-    model = DraftModel(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    spec = changes.pop("spec", SPEC)
+    model = model_for(spec)(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     options: dict[str, Any] = {
         "hyper": HYPER,
         "limits": Limits(micro_tokens=64),
@@ -59,15 +61,16 @@ def make_trainer(folder: Path, budget: Budget, recorder: Recorder, **changes: An
     return Trainer(method, make_source(12), parts, folder, budget, hyper, limits, recorder, **options)
 
 
-def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("spec", [SPEC, BLOCK], ids=["eagle", "block"])
+def test_a_stopped_and_resumed_run_has_the_curve_of_one_that_was_not(tmp_path: Path, spec: DraftSpec) -> None:
     whole = Recorder()
-    straight = make_trainer(tmp_path / "a", Budget(steps=11), whole)
+    straight = make_trainer(tmp_path / "a", Budget(steps=11), whole, spec=spec)
     straight.run()
 
     losses: list[float] = []
     for n_steps in (4, 3, 99):
         part = Recorder(n_steps)
-        trainer = make_trainer(tmp_path / "b", Budget(steps=11), part)
+        trainer = make_trainer(tmp_path / "b", Budget(steps=11), part, spec=spec)
         if losses:
             trainer.resume()
         outcome = trainer.run()

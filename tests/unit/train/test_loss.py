@@ -42,7 +42,7 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
     logits = states @ head.T
     best = logits.argmax(-1)
     best[::3] -= 1
-    loss, hit = head_loss(states, head, ids, p, best, weight, kind=kind)
+    loss, hit, overlap = head_loss(states, head, ids, p, best, weight, kind=kind)
     found = torch.autograd.grad(loss * 3, [states, head])
     rows = -(p * logits.log_softmax(-1).gather(1, ids)).sum(-1)
     if kind == "lk":
@@ -54,6 +54,10 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
 
     torch.testing.assert_close(loss, plain, rtol=1e-5, atol=1e-4)
     assert hit.tolist() == [i % 3 > 0 for i in range(33)]
+    q = logits.softmax(-1)
+    rest = torch.minimum(1 - p.sum(-1), 1 - (q.gather(1, ids) * (p > 0)).sum(-1))
+    least = torch.minimum(p, q.gather(1, ids)).sum(-1)
+    torch.testing.assert_close(overlap, least + rest / 2)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
@@ -61,8 +65,8 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
 def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> None:
     states, head = torch.randn(1, 8), torch.randn(10, 8)
     ids, best, one = torch.tensor([[3, 4]]), torch.tensor([-1]), torch.ones(1)
-    full, _ = head_loss(states, head, ids, torch.tensor([[0.6, 0.3]]), best, one)
-    half, _ = head_loss(states, head, ids, torch.tensor([[0.3, 0.15]]), best, one)
+    full, *_ = head_loss(states, head, ids, torch.tensor([[0.6, 0.3]]), best, one)
+    half, *_ = head_loss(states, head, ids, torch.tensor([[0.3, 0.15]]), best, one)
     assert float(half) == pytest.approx(float(full) / 2)
 
 
@@ -76,19 +80,21 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     best = ids[:, 0].clone()
     best[::4] = -1
 
-    whole, _ = head_loss(states, head, ids, p, best, weight, kind=kind)
+    whole, _, exact = head_loss(states, head, ids, p, best, weight, kind=kind)
     expected = torch.autograd.grad(whole, [states, head])
-    losses, sums = [], [torch.zeros_like(states), torch.zeros_like(head)]
+    losses, overlaps, sums = [], [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
         label = torch.cat([ids, torch.full((40, 1), k)], 1)  # no mass: draws others of the rest
         mass = torch.cat([p, torch.zeros(40, 1)], 1)
-        part, hit = head_loss(states, head, label, mass, best, weight, 200, kind)
+        part, hit, overlap = head_loss(states, head, label, mass, best, weight, 200, kind)
         assert not hit[::4].any()
         losses.append(float(part.detach()))
+        overlaps.append(overlap)
         for total, one in zip(sums, torch.autograd.grad(part, [states, head]), strict=True):
             total += one / 60
     assert np.mean(losses) == pytest.approx(float(whole.detach()), rel=0.01)
     assert np.std(losses) < 0.01 * float(whole.detach())
+    torch.testing.assert_close(torch.stack(overlaps).mean(0), exact, atol=0.02, rtol=0.0)
     for found, want in zip(sums, expected, strict=True):
         assert (found - want).norm() < 0.05 * want.norm()
 
@@ -101,5 +107,5 @@ def test_a_label_that_no_room_was_left_for_has_no_mass() -> None:
     assert (seen.best[2] < 0) == (1 not in seen.chosen) == (seen.p[2, 0] == 0)
     again = loss_module._seen(40, ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
     assert torch.equal(seen.chosen, again.chosen)  # a resumed run must see the same
-    loss, _ = head_loss(states, head, ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2)
+    loss, *_ = head_loss(states, head, ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2)
     assert torch.isfinite(loss)
