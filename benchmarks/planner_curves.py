@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """What the planner would choose, and gain, on machines that are not at hand: the simulator of its tests on
-published costs per row. Prints the table of docs/research/gpu.md.
+published costs per row and published tokens per round. Prints the table of docs/research/gpu.md.
 
     python benchmarks/planner_curves.py
 """
@@ -15,7 +15,6 @@ from pathlib import Path
 from common import table
 
 ROOT = Path(__file__).parents[1]
-HEAD = ["machine", "text", "planner", "worst 512 tokens", "chain of 3", "best fixed", "rows a round"]
 
 
 def main() -> None:
@@ -32,17 +31,17 @@ def main() -> None:
         )
         lines = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
     keys = lines[0].split("\t")
+    cases = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
+    drafters = list(dict.fromkeys(c["drafter"] for c in cases))
     rows = []
-    for line in lines[1:]:
-        found = dict(zip(keys, line.split("\t"), strict=True))
-        rows.append(
-            [
-                found["machine"], found["text"], found["planner"], found["worst"], found["chain_3"],
-                f"{found['best']} ({found['best_fixed']})",
-                found["rows"] + (", trees" if found["trees"] == "yes" else ""),
-            ]
-        )  # fmt: skip
-    print(table(HEAD, rows))
+    for machine in dict.fromkeys(c["machine"] for c in cases):
+        found = {(c["drafter"], c["text"]): c for c in cases if c["machine"] == machine}
+        row = [machine]
+        for drafter in drafters:
+            chat, code = (found[drafter, text] for text in ("chat", "code"))
+            row.append(f"{chat['planner']}, {code['planner']} ({chat['rows']}, {code['rows']})")
+        rows.append([*row, min(c["worst"] for c in found.values())])
+    print(table(["machine", *drafters, "worst 512 tokens"], rows))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// What the planner makes of the machines whose costs per row were published: `planner_curves`. One line a machine and
-// text, tab-separated, speeds over plain decoding. benchmarks/planner_curves.py builds it and makes tables of it.
+// What the planner makes of machines whose costs per row were published, and of drafters whose tokens per round were:
+// one line a case, tab-separated, speeds over plain decoding. benchmarks/planner_curves.py makes a table of it.
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -10,38 +11,114 @@
 using namespace eaglecpp;
 using namespace eaglecpp::sim;
 
+namespace {
+
+constexpr int n_slots = 7, n_tokens = 4096, n_seeds = 4;
+
+// Sources: docs/research/gpu.md. change_ms: what another size of batch costs; 0 = it costs nothing.
+struct Card {
+    Machine machine;
+    double change_ms;
+};
+
+// chat, code: tokens per round of chains of seven on MT-Bench and HumanEval. level, block: plain steps.
+struct Drafter {
+    const char * name;
+    double chat, code, level, block;
+};
+
+Card card(const char * name, double plain_ms, std::vector<std::pair<int, double>> curve, double change_ms) {
+    for (auto & [n, ms] : curve) ms *= plain_ms;
+    return {{name, curve}, change_ms};
+}
+
+// clang-format off
+const std::vector<Card> cards = {
+    card("H200, 8B Q4_0", 2.98, {{1, 1}, {2, 1.09}, {3, 1.27}, {4, 1.42}, {5, 1.62}, {6, 1.74}, {7, 1.88}, {8, 2.06},
+                                 {9, 2.39}, {16, 2.54}, {32, 3.13}}, 6.0),
+    {machine(1), 6.0},
+    {machine(6), 6.0},
+    card("MI50, 27B Q8_0", 40.0, {{1, 1}, {2, 1.2}, {4, 1.34}, {8, 1.99}, {9, 3.21}, {16, 3.33}}, 6.0),
+    card("Strix Halo, 30B-A3B Q4_K_M", 11.8, {{1, 1}, {2, 1.36}, {4, 1.93}, {8, 3.08}, {9, 5.8}, {16, 7.2}}, 6.0),
+    {machine(5), 0.0},
+    card("M4 Pro, 4 bits, MLX 0.32", 20.0, {{1, 1}, {2, 1.03}, {4, 1.47}, {8, 2.69}}, 0.0),
+    card("M5 Max, 70B 4 bits, MLX", 70.0, {{1, 1}, {3, 1.12}, {5, 1.48}, {8, 2.25}, {12, 3.18}}, 0.0),
+    card("CPU with AVX-512, Q4_K_M", 90.0, {{1, 1}, {4, 1.02}, {8, 1.23}, {16, 2.06}}, 0.0),
+    {machine(8), 6.0},
+    {machine(11), 6.0},
+    {machine(16), 0.0},
+    {machine(17), 0.0},
+};
+// clang-format on
+
+const std::vector<Drafter> drafters = {
+    {"EAGLE-3", 2.39, 4.16, 0.06, 0.0},
+    {"DSpark", 3.64, 5.38, 0.005, 0.15},
+    {"DFlash2", 4.2, 6.0, 0.002, 0.15},
+};
+
+// A drafter that reaches `length` tokens per round with chains of seven, each slot as likely as the one before.
+Text of_length(const char * name, double length) {
+    double low = 0.0, high = 1.0;
+    for (int i = 0; i < 50; ++i) {
+        const double a = (low + high) / 2.0, sum = (1.0 - std::pow(a, n_slots + 1)) / (1.0 - a);
+        (sum < length ? low : high) = a;
+    }
+    Style s{0.0, 1.5, -0.2, 0.0};
+    s.logits.assign(n_slots, 1.17 * std::log(low / (1.0 - low)));  // the logit's spread flattens the mean
+    return {name, [s](int) { return s; }};
+}
+
+Machine with_drafter(Machine m, const Drafter & d, bool is_device) {
+    m.level = d.level;
+    m.block = d.block * m.verify_ms(n_slots + 1) / m.plain_ms();  // a pass over a block costs as its rows do
+    if (d.block > 0.0) m.n_levels = n_slots;
+    m.host = 0.02;
+    m.is_device = is_device;
+    return m;
+}
+
+// prices as they are measured when an engine opens
+std::string measured_costs(const Machine & m, double change_ms) {
+    CostTable known;
+    for (int n : {1, 2, 3, 4, 5, 8, 16}) {
+        for (int i = 0; i < 3; ++i) known.learn_verify(n, m.verify_ms(n));
+    }
+    for (int i = 1; m.is_device && i <= 3; ++i) {
+        known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? change_ms / 2.0 : 0.0));
+    }
+    return known.to_text(state_key);
+}
+
+void print(const Card & on, const Drafter & d, const Text & text) {
+    const Machine m = with_drafter(on.machine, d, on.change_ms > 0.0);
+    RunOptions options;
+    options.cost_text = measured_costs(m, on.change_ms);
+    options.planner.pads_rows = m.is_device;
+    Disturbance disturbance;
+    disturbance.rebuild = 0.25 * on.change_ms / m.plain_ms();
+    disturbance.capture = 0.75 * on.change_ms / m.plain_ms();
+    std::vector<double> speed;
+    double worst = 1e9, rows = 0.0, n_rounds = 0.0;
+    for (int seed = 1; seed <= n_seeds; ++seed) {
+        const Scene scene(m, std::make_shared<World>(text, n_tokens, seed), disturbance);
+        const std::vector<double> plain = scene.plain_ms();
+        const Result r = scene.run_planner(options);
+        speed.push_back(plain.back() / r.ms);
+        worst = std::min(worst, worst_window(r.marks, plain, 512));
+        for (const auto & [n, count] : r.rows) rows += (double)n * count, n_rounds += count;
+    }
+    std::printf("%s\t%s\t%s\t%.2f\t%.2f\t%.1f\n", m.name.c_str(), d.name, text.name.c_str(), geometric_mean(speed),
+                worst, rows / n_rounds);
+}
+
+}  // namespace
+
 int main() {
-    constexpr int n_tokens = 4096, n_seeds = 4;
-    std::printf("machine\ttext\tplanner\tworst\tchain_3\tbest_fixed\tbest\trows\tdepth\ttrees\n");
-    for (int number : {1, 6, 4, 5, 8, 11, 16, 17}) {
-        for (int kind : {12, 2, 4}) {
-            const Machine m = machine(number);
-            std::vector<double> planner, chain, best_of_seed;
-            double worst = 1e9, rows = 0.0, depth = 0.0;
-            int n_rounds = 0;
-            bool has_trees = false;
-            std::string best_name;
-            for (int seed = 1; seed <= n_seeds; ++seed) {
-                const auto world = std::make_shared<World>(text(kind), n_tokens, seed);
-                const Scene scene(m, world, {});
-                const std::vector<double> plain = scene.plain_ms();
-                const Result r = scene.run_planner();
-                planner.push_back(plain.back() / r.ms);
-                worst = std::min(worst, worst_window(r.marks, plain, 512));
-                for (const auto & [n, count] : r.rows) rows += (double)n * count, n_rounds += count;
-                depth += r.depth / n_seeds;
-                has_trees = has_trees || r.has_trees;
-                double best = 0.0;
-                for (const Fixed & f : fixed_strategies()) {
-                    const double speed = plain.back() / scene.run_fixed(f, world->run_fixed(f));
-                    if (f.k == 1 && f.depth == 3) chain.push_back(speed);
-                    if (speed > best) best = speed, best_name = f.name;
-                }
-                best_of_seed.push_back(best);
-            }
-            std::printf("%s\t%s\t%.2f\t%.2f\t%.2f\t%s\t%.2f\t%.1f\t%.1f\t%s\n", m.name.c_str(), text(kind).name.c_str(),
-                        geometric_mean(planner), worst, geometric_mean(chain), best_name.c_str(),
-                        geometric_mean(best_of_seed), rows / n_rounds, depth, has_trees ? "yes" : "no");
+    std::printf("machine\tdrafter\ttext\tplanner\tworst\trows\n");
+    for (const Card & c : cards) {
+        for (const Drafter & d : drafters) {
+            for (const Text & t : {of_length("chat", d.chat), of_length("code", d.code), text(4)}) print(c, d, t);
         }
     }
     return 0;

@@ -7,6 +7,7 @@
 // shallow one fails. Noise and stalls reach the planner's clock only; results are scored on noise-free time.
 #pragma once
 
+#include <climits>
 #include <functional>
 #include <map>
 #include <memory>
@@ -33,12 +34,16 @@ struct Machine {
     double host = 0.035;                        // fixed work of a drafting round, in plain steps
     int n_leaves = 64;                          // 1: chains only
     bool is_device = false;                     // each tree counts as another size of batch
+    int n_levels = INT_MAX;                     // a block drafter's slots
+    double block = 0.0;                         // its pass, in plain steps, which every draft begins with
 
     double verify_ms(int n_rows) const;
     double plain_ms() const { return curve[0].second; }
     double level_ms(int width) const { return plain_ms() * level * (1.0 + per_width * (width - 1)); }
-    double commit_ms(int n_rows) const { return plain_ms() * level * (1.0 + per_commit * (n_rows - 1)); }
-    PlanLimits limits() const { return {64, n_leaves, 128}; }
+    double commit_ms(int n_rows) const {
+        return plain_ms() * (block > 0.0 ? block : level * (1.0 + per_commit * (n_rows - 1)));
+    }
+    PlanLimits limits() const { return {64, n_leaves, 64, 128, 128, n_levels}; }
 };
 
 // --- fixed strategies ----------------------------------------------------------------------------------------------
