@@ -220,6 +220,8 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
     config = json.loads((tmp_path / "b" / "config.json").read_text())
     assert config["is_causal"] is True and config["eaglecpp"]["finetuned_from"] == first["checkpoint"]
     assert read_gguf(Path(made["gguf"])).get("dflash.attention.causal") is True
+    rates = read_gguf(Path(made["gguf"])).get("eaglecpp.held_out_rates")
+    assert rates == pytest.approx(config["eaglecpp"]["held_out"]["rates"]) and len(rates) == 8, "one a slot"
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     for name in ("lm_head.weight", "norm.weight", "d2t"):
         assert torch.allclose(before[name].float(), after[name].float(), atol=1e-6)

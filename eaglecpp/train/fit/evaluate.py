@@ -27,8 +27,8 @@ from eaglecpp.train.samples import FeatureSource, Sample
 
 @dataclass(frozen=True)
 class Acceptance:
-    """rates: per depth, of the chains that reached it; length: tokens per round, the target's own included;
-    n_rounds: how many those were.
+    """rates: per depth, of the chains that reached it, as the depth before where none did; length: tokens per
+    round, the target's own included; n_rounds: how many those were.
     """
 
     rates: tuple[float, ...]
@@ -86,7 +86,9 @@ def evaluate(
         sums += torch.from_numpy(method.rounds([source.sample(i) for i in micro], depth)).to(sums)
     accepted, reached = ranks.sum(sums).cpu()
     n_rounds = int(reached[0])
-    rates = (accepted / reached.clamp(min=1)).tolist()
+    rates: list[float] = []
+    for right, tried in zip(accepted.tolist(), reached.tolist(), strict=True):
+        rates.append(right / tried if tried else [0.0, *rates][-1])
     return Acceptance(tuple(rates), 1.0 + float(accepted.sum()) / max(n_rounds, 1), n_rounds)
 
 

@@ -39,6 +39,21 @@ def test_a_round_starts_behind_what_the_one_before_accepted() -> None:
     assert found.length == pytest.approx(1 + 5 / 4)
 
 
+def test_a_depth_that_no_chain_reached_is_expected_to_be_like_the_one_before() -> None:
+    """The planner starts from these rates, and must not take a slot that nobody tried for a useless one."""
+    model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+    model.script = {0: 1, 1: 0, 2: 1, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0}
+    source = Samples([make_sample(10, seed=1)])
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
+    # rounds start at 0 and 2, one accepted each, then at 4, 5, 6 and 7, nothing accepted
+    assert found.rates == pytest.approx((2 / 6, 0.0, 0.0, 0.0))
+    model.script = {row: min(2, 7 - row) for row in range(8)}
+    source = Samples([make_sample(5, seed=1)])
+    assert (
+        evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64).rates == (1.0,) * 4
+    )
+
+
 def test_each_answer_is_walked_through_on_its_own() -> None:
     model = Scripted(SPEC, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     # two samples of one batch, each with two answers: tokens 2..5 and 8..11; rows 1..3 and 7..9 count
