@@ -27,6 +27,7 @@ from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
 from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.errors import ContextFullError
+from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
@@ -47,6 +48,8 @@ class Ask:
     n_ctx:      tokens of context that it needs, 0 = as the model is opened
     n_top:      likeliest tokens to tell of each; None = no log-probabilities
     must_think: refuse a model that does not think
+    choice:     which of several answers to the same prompt; each has a seed of its own, the first the one
+                that was asked for
     """
 
     model: str
@@ -56,6 +59,7 @@ class Ask:
     n_top: int | None = None
     must_think: bool = False
     show_drafts: bool = False
+    choice: int = 0
 
 
 Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], ToolCall]
@@ -387,7 +391,17 @@ def prepared(model: LoadedModel, ask: Ask) -> Request | None:
         raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
     if _context(model, ask.n_ctx) > model.n_ctx and _needs_more(model, ask.generation):
         return None
-    return model.engine.prepared(ask.generation)
+    return model.engine.prepared(_of_choice(model, ask))
+
+
+def _of_choice(model: LoadedModel, ask: Ask) -> GenerationRequest:
+    """With the seed of this answer. One that is drawn is another for each anyway."""
+    asked = ask.generation
+    seed = asked.options.get("seed", model.engine.engine.sampling.seed)
+    if ask.choice == 0 or seed in SamplingOptions.RANDOM_SEEDS:
+        return asked
+    seed = (seed + ask.choice) % 0xFFFFFFFF  # which itself asks for a drawn one
+    return replace(asked, options={**asked.options, "seed": seed})
 
 
 def _context(model: LoadedModel, n_ctx: int) -> int:

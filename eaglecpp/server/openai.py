@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -24,13 +25,13 @@ from eaglecpp.server.http import in_thread, json_response, sse
 from eaglecpp.server.loaded import LoadedModel
 from eaglecpp.server.models import server_of
 
-One = Annotated[int, Meta(ge=1, le=1)]
-"""There is one choice for each prompt."""
+Choices = Annotated[int, Meta(ge=1, le=128)]
+"""Answers to each prompt; the bound is OpenAI's."""
 _OF_PROMPTS = ("messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template")
 
 
 class _Body(bodies.CloudBody, kw_only=True):
-    n: One = 1
+    n: Choices = 1
     max_completion_tokens: bodies.Limit | None = None
     response_format: Any = None
     stream_options: dict[str, Any] = {}
@@ -43,6 +44,10 @@ class _Body(bodies.CloudBody, kw_only=True):
     @property
     def wants_usage(self) -> bool:
         return self.stream_options.get("include_usage") is True
+
+    def choices(self, ask: Ask) -> list[Ask]:
+        """One for each answer to the same prompt."""
+        return [replace(ask, choice=index) for index in range(self.n)]
 
 
 class _Chat(_Body, kw_only=True):
@@ -88,20 +93,22 @@ def _template_values(given: Mapping[str, Any]) -> dict[str, Any]:
 class _Completions(_Body, kw_only=True):
     prompt: Any = None
     suffix: str = ""
-    best_of: One = 1
+    best_of: int | None = None
     logprobs: bodies.NTop | None = None
     echo: bool = False
 
     def asks(self) -> list[Ask]:
         if self.echo and self.logprobs is not None:
             raise FieldError("echo", "there are no log-probabilities of a prompt; leave out logprobs")
+        if self.best_of not in (None, self.n):
+            raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
         options, form = self.given(), bodies.read_format(self.response_format)
         asks = []
         for prompt in bodies.read_prompts(self.prompt):
             if self.suffix and not isinstance(prompt, str):
                 raise FieldError("suffix", "it needs a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
-            asks.append(self.make_ask(options, n_top=self.logprobs, **what, **form))
+            asks += self.choices(self.make_ask(options, n_top=self.logprobs, **what, **form))
         return asks
 
 
@@ -117,8 +124,7 @@ async def chat(request: Request) -> Response:
         """A call of the tool that the request names is no reason of its own, as at OpenAI."""
         return "stop" if is_named and answer.reason == "tool_calls" else answer.reason
 
-    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
-        (answer,) = answers
+    def choice(index: int, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
         if answer.thinking:
             message["reasoning_content"] = message["reasoning"] = answer.thinking
@@ -126,15 +132,13 @@ async def chat(request: Request) -> Response:
             message["content"] = answer.content or None
             message["tool_calls"] = [_call(call) for call in answer.calls]
         logprobs = _logprobs(answer, answer.logprobs)
-        one = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": reason(answer)}
-        rest = {"choices": [one], "usage": _usage(answers), "timings": answer.timings}
-        return {**head, "model": answer.name, **rest}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(answer)}
 
     async def chunks(answer: Answer, index: int) -> AsyncIterator[bytes]:
         usual = {**head, "object": "chat.completion.chunk", "model": answer.name}
 
         def one(delta: Any, logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
-            choice = {"index": 0, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             usage = {"usage": None} if body.wants_usage else {}
             return sse({**usual, "choices": [choice], **usage, **rest})
 
@@ -158,11 +162,14 @@ async def chat(request: Request) -> Response:
                         n_calls += 1
                 logprobs = None
         yield one({}, reason=reason(answer), timings=answer.timings)
-        if body.wants_usage:
-            yield sse({**usual, "choices": [], "usage": _usage([answer])})
-        yield b"data: [DONE]\n\n"
 
-    return await respond(request, [ask], body.stream, whole, chunks)
+    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
+        return _whole(head, answers, [choice(*one) for one in enumerate(answers)])
+
+    def end(answers: Sequence[Answer]) -> bytes:
+        return _end({**head, "object": "chat.completion.chunk"}, answers, body)
+
+    return await respond(request, body.choices(ask), body.stream, whole, chunks, end)
 
 
 async def apply_template(request: Request) -> Response:
@@ -190,10 +197,8 @@ async def completions(request: Request) -> Response:
         for index, answer in enumerate(answers):
             logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
             text = (_prompt_text(answer) if body.echo else "") + answer.content
-            choices.append(choice(index, text, logprobs, answer.reason) | {"timings": answer.timings})
-        timings = {"timings": choices[0].pop("timings")} if len(choices) == 1 else {}
-        rest = {"choices": choices, "usage": _usage(answers)}
-        return {**head, "model": answers[0].name, **rest, **timings}
+            choices.append(choice(index, text, logprobs, answer.reason))
+        return _whole(head, answers, choices)
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         lists, usual = _lists(answer), {**head, "model": answer.name}
@@ -206,11 +211,9 @@ async def completions(request: Request) -> Response:
         last = choice(index, "", reason=answer.reason)
         yield sse({**usual, "choices": [last], "timings": answer.timings})
 
-    def end(answers: Sequence[Answer]) -> bytes:
-        last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
-        return (sse(last) if body.wants_usage else b"") + b"data: [DONE]\n\n"
-
-    return await respond(request, asks, body.stream, whole, parts, end)
+    return await respond(
+        request, asks, body.stream, whole, parts, lambda answers: _end(head, answers, body)
+    )
 
 
 async def models(request: Request) -> Response:
@@ -239,12 +242,34 @@ def _head(prefix: str, kind: str) -> dict[str, Any]:
     return {"id": id, "object": kind, "created": int(time.time()), "system_fingerprint": fingerprint}
 
 
+def _whole(
+    head: Mapping[str, Any], answers: Sequence[Answer], choices: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Of several choices, each has its own timings."""
+    out = {**head, "model": answers[0].name, "choices": choices, "usage": _usage(answers)}
+    if len(answers) == 1:
+        return {**out, "timings": answers[0].timings}
+    for made, answer in zip(choices, answers, strict=True):
+        made["timings"] = answer.timings
+    return out
+
+
+def _end(head: Mapping[str, Any], answers: Sequence[Answer], body: _Body) -> bytes:
+    """Of a stream."""
+    last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
+    return (sse(last) if body.wants_usage else b"") + b"data: [DONE]\n\n"
+
+
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:
-    """Tokens, with those that were found in a cache and those that were drafted."""
-    n_prompt = sum(len(answer.prompt.tokens) for answer in answers)
-    n_out, n_cached, n_drafted, n_accepted = (
+    """Tokens, with those that were found in a cache and those that were drafted. A prompt counts once,
+    however many answers it has.
+    """
+    first = [answer for answer in answers if answer.ask.choice == 0]
+    n_prompt = sum(len(answer.prompt.tokens) for answer in first)
+    n_cached = sum(answer.timings["reused_n"] for answer in first)
+    n_out, n_drafted, n_accepted = (
         sum(answer.timings[name] for answer in answers)
-        for name in ("predicted_n", "reused_n", "draft_n", "draft_n_accepted")
+        for name in ("predicted_n", "draft_n", "draft_n_accepted")
     )
     return {
         "prompt_tokens": n_prompt,

@@ -159,6 +159,46 @@ def test_prompts_are_answered_side_by_side(server: TestServer) -> None:
     assert [one["text"] for one in told["choices"]] == [texts[1]] * 2
 
 
+def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServer) -> None:
+    body = ask("Say something about lists and dicts, please", max_tokens=12, temperature=1.2, seed=7)
+    body["stream_options"] = {"include_usage": True}
+    alone = [whole(server, body | {"seed": 7 + i}) for i in range(3)]
+    texts = [one["choices"][0]["message"]["content"] for one in alone]
+    assert len(set(texts)) > 1, "the seeds make no difference here"
+    told = whole(server, body | {"n": 3, "cache_prompt": False})
+    assert [(one["index"], one["message"]["content"]) for one in told["choices"]] == list(enumerate(texts))
+    assert [one["timings"]["seed"] for one in told["choices"]] == [7, 8, 9]
+    assert told["usage"]["prompt_tokens"] == alone[0]["usage"]["prompt_tokens"], "it is one prompt"
+    n_out = sum(one["usage"]["completion_tokens"] for one in alone)
+    assert told["usage"]["completion_tokens"] == n_out
+    *chunks, usage, done = server.events("/v1/chat/completions", body | {"n": 3})
+    assert done == "[DONE]" and usage["usage"]["completion_tokens"] == n_out and usage["choices"] == []
+    streamed = ["", "", ""]
+    for chunk in chunks:
+        (choice,) = chunk["choices"]
+        streamed[choice["index"]] += choice["delta"].get("content") or ""
+    assert streamed == texts
+
+
+def test_several_choices_of_several_prompts(server: TestServer) -> None:
+    body = {"model": MODEL, "prompt": ["The function", "import os"], "max_tokens": 6, "temperature": 1.2}
+    told = whole(server, body | {"seed": 3, "n": 2}, "/v1/completions")["choices"]
+    alone = [
+        whole(server, body | {"prompt": prompt, "seed": seed}, "/v1/completions")["choices"][0]["text"]
+        for prompt in body["prompt"]
+        for seed in (3, 4)
+    ]
+    assert [(one["index"], one["text"]) for one in told] == list(enumerate(alone))
+
+
+def test_several_choices_read_their_prompt_once(server: TestServer) -> None:
+    body = ask("Read this only once: " + "a b c d " * 40, max_tokens=2, n=2)
+    first, second = (one["timings"] for one in whole(server, body)["choices"])
+    n_read = first["prompt_n"] + second["prompt_n"]
+    assert first["cache_n"] + first["prompt_n"] == second["cache_n"] + second["prompt_n"]
+    assert n_read <= first["cache_n"] + first["prompt_n"] + 1, "the second takes over what the first has read"
+
+
 @pytest.mark.parametrize("stop", [None, [], "", [""]])
 def test_the_stops_of_a_model_stay_where_a_request_has_none(
     server: TestServer, thinker: str, stop: Any
