@@ -87,6 +87,9 @@ _SIZE = Parsed("size", _size)
               "free; 0 = their text is read again.")  # fmt: skip
 @option("--max-models", "n_models", type=click.IntRange(1), default=3, show_default=True,
               help="Models in memory at a time; the least recently used one goes first.")  # fmt: skip
+@option("--keep-responses", "n_responses", type=click.IntRange(0), default=0, show_default=True,
+              help="Responses per API key, in memory, that requests may continue (previous_response_id), "
+              "64M at most.")  # fmt: skip
 @option("--api-key", "keys", multiple=True, envvar="EAGLECPP_API_KEY", metavar="KEY",
               help="Require this key (repeatable).")  # fmt: skip
 @option("--no-key", is_flag=True, help="Let anyone who can reach --host use the server without a key.")

@@ -385,6 +385,16 @@ async def of_model(
     return await while_there(request, run())
 
 
+async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
+    """Tokens of a request's whole prompt."""
+    whole = replace(ask.generation, truncate=False)
+
+    def work(model: LoadedModel) -> int:
+        return len(model.engine.engine.shared.prompt(whole).tokens)
+
+    return await of_model(request, ask.model, work, ask)
+
+
 def prepared(model: LoadedModel, ask: Ask) -> Request | None:
     """The generation, ready to begin; None where the model has to be opened with a longer context first."""
     if ask.must_think and model.chat.with_template(ask.generation.template).tags is None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -16,10 +15,9 @@ from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, of_model, respond
+from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, sse
-from eaglecpp.server.loaded import LoadedModel
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
 _FIELDS = {
@@ -91,12 +89,7 @@ async def count_tokens(request: Request) -> Response:
     body = await bodies.read(request, _Body)
     body.max_tokens = 1
     ask = await in_thread(request, body.ask)
-    whole = replace(ask.generation, truncate=False)
-
-    def work(model: LoadedModel) -> int:
-        return len(model.engine.engine.shared.prompt(whole).tokens)
-
-    return json_response({"input_tokens": await of_model(request, ask.model, work, ask)})
+    return json_response({"input_tokens": await n_prompt_tokens(request, ask)})
 
 
 def _tool(tool: Any, index: int) -> Any:

@@ -39,6 +39,8 @@ class ServerConfig:
     n_bytes:     memory that loaded models may take; 0 = what is free when the server starts, less a part
     n_park_bytes: memory beside that for each model's conversations that wait to go on
     n_models:    models loaded at a time
+    n_responses: that are kept for each key, so that requests may continue them; 0 = none
+    n_response_bytes: of these, for each key
     keys:        API keys of which a request must carry one; () = none is asked for
     origins:     origins allowed besides those of this machine; ("*",) = all
     hosts:       names by which the server is reached, besides addresses and localhost; others are refused,
@@ -69,6 +71,8 @@ class ServerConfig:
     n_bytes: int = 0
     n_park_bytes: int = 1 << 30
     n_models: int = 3
+    n_responses: int = 0
+    n_response_bytes: int = 64 << 20
     grace_s: float = 5.0
     keys: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()

@@ -99,7 +99,7 @@ async def in_thread(request: Request, work: Callable[..., T], *args: Any) -> T:
 
 def _parsed(data: bytes) -> dict[str, Any]:
     try:
-        _check_values(data)
+        check_values(data)
         if _IS_ODD.search(data):  # `dump` mends it
             data = dump(json.loads(data))
         value = msgspec.json.decode(data)
@@ -112,7 +112,7 @@ def _parsed(data: bytes) -> dict[str, Any]:
     return value
 
 
-def _check_values(data: bytes) -> None:
+def check_values(data: bytes) -> None:
     """Raises ApiError for JSON of so many values that reading it would hold everybody up."""
     n_values = sum(map(data.count, (b",", b"[", b"{")))
     if n_values > JSON_VALUES:

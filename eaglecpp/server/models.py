@@ -27,6 +27,7 @@ from eaglecpp.learn.idle import Learner
 from eaglecpp.opening.context import free_memory
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
+from eaglecpp.server.kept import KeptResponses
 from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
 from eaglecpp.server.metrics import Metrics
 from eaglecpp.server.work import Held, Work
@@ -42,6 +43,7 @@ class Server:
         self.metrics = Metrics()
         self.work = Work()
         self.held = Held(max(config.n_held, config.n_body))
+        self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.pool = ModelPool(config, self.metrics, files, self.work)
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:

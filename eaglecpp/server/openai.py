@@ -117,8 +117,8 @@ async def chat(request: Request) -> Response:
     body = await bodies.read(request, _Chat)
     ask = await in_thread(request, body.ask)
     head = _head("chatcmpl", "chat.completion")
-    choice = body.tool_choice
-    is_named = isinstance(choice, dict) and choice.get("type") != "allowed_tools"
+    wanted = body.tool_choice
+    is_named = isinstance(wanted, dict) and wanted.get("type") != "allowed_tools"
 
     def reason(answer: Answer) -> str:
         """A call of the tool that the request names is no reason of its own, as at OpenAI."""
@@ -138,9 +138,9 @@ async def chat(request: Request) -> Response:
         usual = {**head, "object": "chat.completion.chunk", "model": answer.name}
 
         def one(delta: Any, logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
-            choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+            part = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
             usage = {"usage": None} if body.wants_usage else {}
-            return sse({**usual, "choices": [choice], **usage, **rest})
+            return sse({**usual, "choices": [part], **usage, **rest})
 
         n_calls = 0
         yield one({"role": "assistant", "content": ""})
@@ -211,9 +211,7 @@ async def completions(request: Request) -> Response:
         last = choice(index, "", reason=answer.reason)
         yield sse({**usual, "choices": [last], "timings": answer.timings})
 
-    return await respond(
-        request, asks, body.stream, whole, parts, lambda answers: _end(head, answers, body)
-    )
+    return await respond(request, asks, body.stream, whole, parts, lambda answers: _end(head, answers, body))
 
 
 async def models(request: Request) -> Response:

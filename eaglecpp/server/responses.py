@@ -1,15 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""OpenAI's `/v1/responses`, without stored state: a request contains its whole conversation."""
+"""OpenAI's `/v1/responses`. A request contains its whole conversation, or names a response that was kept."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
@@ -18,9 +19,11 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, respond
-from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.http import dump, in_thread, sse
+from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond
+from eaglecpp.server.errors import ApiError, FieldError, cut
+from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
+from eaglecpp.server.kept import Kept, KeptResponses
+from eaglecpp.server.models import server_of
 
 _Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
@@ -36,8 +39,9 @@ class _Body(bodies.CloudBody, kw_only=True):
     max_output_tokens: bodies.Limit | None = None
     metadata: _Metadata = {}
     parallel_tool_calls: Any = True
-    previous_response_id: Any = None
+    previous_response_id: str = ""
     reasoning: dict[str, Any] = {}
+    store: bool = True
     text: dict[str, Any] = {}
     user: Annotated[str, Meta(max_length=512)] | None = None
 
@@ -52,9 +56,6 @@ class _Body(bodies.CloudBody, kw_only=True):
 
     def ask(self) -> Ask:
         """Raises ApiError."""
-        if self.previous_response_id:
-            text = "this server does not store responses; send the whole conversation as input"
-            raise FieldError("previous_response_id", text)
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
             text = (
@@ -72,9 +73,13 @@ class _Body(bodies.CloudBody, kw_only=True):
 
 async def responses(request: Request) -> Response:
     """`POST /v1/responses`."""
-    body = await bodies.read(request, _Body)
+    body = await _read(request)
     ask = await in_thread(request, body.ask)
     made = _Made(body)
+    kept = server_of(request).kept
+    if kept.n_max and body.store:
+        items = await in_thread(request, dump, body.input)
+        made.keep = lambda whole: kept.add(_owner(request), made.id, Kept(items, dump(whole)))
     return await respond(
         request,
         [ask],
@@ -84,12 +89,78 @@ async def responses(request: Request) -> Response:
     )
 
 
-def _messages(given: Any, instructions: str | None) -> list[Message]:
-    turns = [Message(Role.SYSTEM, instructions)] if instructions else []
-    if isinstance(given, str):
-        return [*turns, Message(Role.USER, given)]
+async def input_tokens(request: Request) -> Response:
+    """`POST /v1/responses/input_tokens`: how many tokens the prompt of the same body has."""
+    body = await _read(request)
+    ask = await in_thread(request, body.ask)
+    n_tokens = await n_prompt_tokens(request, ask)
+    return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
+
+
+async def kept_response(request: Request) -> Response:
+    """`GET /v1/responses/{id}`, and `DELETE` of the same."""
+    id = request.path_params["id"]
+    kept, owner = server_of(request).kept, _owner(request)
+    found = kept.find(owner, id)
+    if found is None:
+        raise ApiError(404, f"response {cut(id)!r} not found: {_why_not_kept(kept)}")
+    if request.method != "DELETE":
+        return Response(found.response, media_type="application/json")
+    kept.remove(owner, id)
+    return json_response({"id": id, "object": "response", "deleted": True})
+
+
+async def _read(request: Request) -> _Body:
+    """The body, whose input is the whole conversation, a list of items. Raises ApiError."""
+    body = await bodies.read(request, _Body)
+    given = [{"role": "user", "content": body.input}] if isinstance(body.input, str) else body.input
     if not isinstance(given, list) or not given:
         raise FieldError("input", "expected a text or a list of items")
+    body.input = given
+    if not body.previous_response_id:
+        return body
+    server = server_of(request)
+    found = server.kept.find(_owner(request), body.previous_response_id)
+    if found is None:
+        raise ApiError(
+            400,
+            f"previous_response_id: {cut(body.previous_response_id)!r} not found: "
+            f"{_why_not_kept(server.kept)}; send the whole conversation as input",
+            code="previous_response_not_found",
+            param="previous_response_id",
+        )
+    n_bytes = request.state.n_body + found.n_bytes
+    if n_bytes > server.config.n_body:
+        raise ApiError(
+            413,
+            f"the conversation has {n_bytes} bytes, this server accepts at most {server.config.n_body}",
+            param="previous_response_id",
+        )
+    server.held.hold(request.scope, n_bytes)
+    request.state.n_body = n_bytes
+    body.input = await in_thread(request, _continued, found, given)
+    return body
+
+
+def _continued(found: Kept, given: list[Any]) -> list[Any]:
+    """The conversation that was answered, its answer, and what was said since."""
+    check_values(found.items + found.response)
+    return [*msgspec.json.decode(found.items), *msgspec.json.decode(found.response)["output"], *given]
+
+
+def _owner(request: Request) -> str:
+    """The API key whose responses a request may name, "" where the server asks for none."""
+    return str(request.scope.get("api_key", ""))
+
+
+def _why_not_kept(kept: KeptResponses) -> str:
+    if not kept.n_max:
+        return "this server keeps no responses (serve --keep-responses N)"
+    return f"this server keeps the latest {kept.n_max} of each API key, until it ends"
+
+
+def _messages(given: list[Any], instructions: str | None) -> list[Message]:
+    turns = [Message(Role.SYSTEM, instructions)] if instructions else []
     turns += [_item(item, f"input[{index}]") for index, item in enumerate(given)]
     return merged(turns, (Role.ASSISTANT,))  # one turn of the model is several items
 
@@ -144,13 +215,16 @@ Event = tuple[str, dict[str, Any]]
 
 
 class _Made:
-    """The response object in its states. output: its finished items"""
+    """The response object in its states. output: its finished items; keep: is given the whole, and says
+    whether it was kept
+    """
 
     def __init__(self, body: _Body) -> None:
         self.id = f"resp_{uuid.uuid4().hex}"
         self.created = int(time.time())
         self.body = body
         self.output: list[dict[str, Any]] = []
+        self.keep: Callable[[dict[str, Any]], bool] | None = None
         self._open: _Form | None = None  # of an item that goes on
         self._item: dict[str, Any] = {}
         self._text = ""
@@ -169,9 +243,9 @@ class _Made:
             "incomplete_details": None,
             "model": answer.name,
             "output": self.output,
-            "previous_response_id": None,
+            "previous_response_id": body.previous_response_id or None,
             "reasoning": body.reasoning or {"effort": None, "summary": None},
-            "store": False,
+            "store": self.keep is not None,
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
             "tools": body.functions,
@@ -212,6 +286,8 @@ class _Made:
             "total_tokens": n_in + n_out,
         }
         whole = self.object(answer, status, incomplete_details=details, usage=usage, timings=timings)
+        if self.keep is not None:
+            whole["store"] = self.keep(whole)
         yield f"response.{status}", {"response": whole}
 
     def whole(self, answer: Answer) -> dict[str, Any]:

@@ -73,9 +73,12 @@ class Gate:
         if not origin and self._is_elsewhere(scope, headers, host):
             return ApiError(403, "pages of other sites may not use this server (--allow-origin)")
         needs_key = self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"])
-        if needs_key and not _knows(headers, self.config.keys):
-            text = "this server requires an API key: Authorization: Bearer KEY"
-            return ApiError(401, text, code="invalid_api_key")
+        if needs_key:
+            key = _known_key(headers, self.config.keys)
+            if key is None:
+                text = "this server requires an API key: Authorization: Bearer KEY"
+                return ApiError(401, text, code="invalid_api_key")
+            scope["api_key"] = key
         return None
 
     def _is_called(self, host: str) -> bool:
@@ -100,13 +103,16 @@ def _is_open(path: str) -> bool:
     return path in _OPEN or path.startswith("/static/")
 
 
-def _knows(headers: Headers, keys: Sequence[str]) -> bool:
-    """A key may come in either header, in UTF-8 or, as some clients send it, in Latin-1."""
+def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
+    """Which of the keys a request has. It may come in either header, in UTF-8 or, as some clients send it, in
+    Latin-1.
+    """
     scheme, _, token = headers.get("authorization", "").partition(" ")
     given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-    known = [key.encode() for key in keys] + [key.encode("latin-1") for key in keys if max(key) <= "\xff"]
-    same = [hmac.compare_digest(one.encode("latin-1"), key) for one in given for key in known]
-    return any(same)  # of all comparisons, in the same time
+    known = [(key, key.encode()) for key in keys]
+    known += [(key, key.encode("latin-1")) for key in keys if max(key) <= "\xff"]
+    same = [key for one in given for key, data in known if hmac.compare_digest(one.encode("latin-1"), data)]
+    return next(iter(same), None)  # after all comparisons, in the same time
 
 
 def _host(text: str) -> str:

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: MIT
+"""`/v1/responses` that go on from a kept one: the same answer as for the whole conversation, bounded, and
+nobody else's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from helpers.http_server import CITY, MODEL, QUESTION, TestServer
+
+TOOL = {"type": "function", "name": "weather", "parameters": CITY}
+ANN, BOB = "key of ann", "key of bob"
+
+
+@pytest.fixture(scope="module")
+def keeping(store_root: Path) -> Iterator[TestServer]:
+    with TestServer(n_responses=3, n_response_bytes=20_000, preload=MODEL) as running:
+        yield running
+
+
+def body(given: Any, **rest: Any) -> dict[str, Any]:
+    return {"model": MODEL, "input": given, "max_output_tokens": 8, "temperature": 0} | rest
+
+
+def ask(server: TestServer, given: Any, **rest: Any) -> dict[str, Any]:
+    return server.told("/v1/responses", body(given, **rest))
+
+
+def test_what_goes_on_is_answered_as_the_whole_conversation(keeping: TestServer) -> None:
+    first = ask(keeping, QUESTION, instructions="Be brief.")
+    assert first["store"] is True
+    second = ask(keeping, "And len?", previous_response_id=first["id"])
+    third = ask(keeping, [{"role": "user", "content": "And sum?"}], previous_response_id=second["id"])
+    turns = [{"role": "user", "content": QUESTION}, *first["output"], {"role": "user", "content": "And len?"}]
+    whole = ask(keeping, turns, store=False)
+    assert second["output"][0]["content"] == whole["output"][0]["content"]
+    assert second["usage"]["input_tokens"] == whole["usage"]["input_tokens"], "without the instructions"
+    turns += [*second["output"], {"role": "user", "content": "And sum?"}]
+    whole = ask(keeping, turns, store=False)
+    assert third["output"][0]["content"] == whole["output"][0]["content"]
+    assert third["previous_response_id"] == second["id"] and whole["previous_response_id"] is None
+
+
+def test_streams_and_calls_of_tools_go_on(keeping: TestServer) -> None:
+    asked = body("Hello", tools=[TOOL], tool_choice="required", max_output_tokens=100)
+    *_, last = keeping.events("/v1/responses", asked)
+    (call,) = last["response"]["output"]
+    result = {"type": "function_call_output", "call_id": call["call_id"], "output": "sun"}
+    told = ask(keeping, [result], previous_response_id=last["response"]["id"], tools=[TOOL])
+    whole = ask(keeping, [{"role": "user", "content": "Hello"}, call, result], tools=[TOOL], store=False)
+    assert told["output"][0]["content"] == whole["output"][0]["content"]
+
+
+def test_kept_responses_are_read_and_deleted(keeping: TestServer) -> None:
+    made = ask(keeping, QUESTION)
+    path = f"/v1/responses/{made['id']}"
+    assert keeping.get(path).json() == made
+    deleted = requests.delete(keeping.url + path, timeout=60)
+    assert deleted.json() == {"id": made["id"], "object": "response", "deleted": True}
+    assert keeping.get(path).status_code == 404
+    gone = keeping.post("/v1/responses", body("x", previous_response_id=made["id"]))
+    assert gone.status_code == 400 and gone.json()["error"]["code"] == "previous_response_not_found"
+
+
+def test_a_request_can_ask_for_nothing_to_be_kept(keeping: TestServer) -> None:
+    made = ask(keeping, QUESTION, store=False)
+    assert made["store"] is False and keeping.get(f"/v1/responses/{made['id']}").status_code == 404
+
+
+def test_responses_are_bounded_in_number_and_bytes(keeping: TestServer) -> None:
+    made = [ask(keeping, "x")["id"] for _ in range(3)]
+    assert keeping.get(f"/v1/responses/{made[0]}").status_code == 200, "it is used again"
+    made.append(ask(keeping, "x")["id"])
+    found = [keeping.get(f"/v1/responses/{id}").status_code for id in made]
+    assert found == [200, 404, 200, 200]
+    items = [{"role": "user", "content": "x", "unread": "y" * 15_000}]
+    large = ask(keeping, items)
+    assert large["store"] is True
+    found = [keeping.get(f"/v1/responses/{id}").status_code for id in (*made, large["id"])]
+    assert found[-1] == 200 and found[:-1].count(200) < 3
+    items[0]["unread"] += "y" * 5_000
+    assert ask(keeping, items)["store"] is False, "it is larger than all that may be kept"
+    assert keeping.get(f"/v1/responses/{large['id']}").status_code == 200
+
+
+def test_nobody_reads_or_drives_out_the_responses_of_another_key(store_root: Path) -> None:
+    with TestServer(n_responses=1, keys=(ANN, BOB), preload=MODEL) as server:
+
+        def post(key: str, given: dict[str, Any]) -> requests.Response:
+            return server.post("/v1/responses", given, headers={"Authorization": f"Bearer {key}"})
+
+        def get(key: str, id: str) -> int:
+            return server.get(f"/v1/responses/{id}", headers={"X-Api-Key": key}).status_code
+
+        of_ann = post(ANN, body(QUESTION)).json()["id"]
+        assert post(BOB, body("x", previous_response_id=of_ann)).status_code == 400
+        assert get(BOB, of_ann) == 404 and get("", of_ann) == 401
+        url = f"{server.url}/v1/responses/{of_ann}"
+        assert requests.delete(url, headers={"X-Api-Key": BOB}, timeout=60).status_code == 404
+        for _ in range(3):
+            assert post(BOB, body("x")).status_code == 200
+        assert get(ANN, of_ann) == 200
+
+
+def test_a_conversation_does_not_grow_beyond_a_body(store_root: Path) -> None:
+    with TestServer(n_responses=9, n_body=4_000, preload=MODEL) as server:
+        made = ask(server, [{"role": "user", "content": "x", "unread": "y" * 3_000}])
+        refused = server.post("/v1/responses", body("x", previous_response_id=made["id"]))
+        assert refused.status_code == 413 and "at most 4000" in refused.json()["error"]["message"]
+
+
+def test_a_server_keeps_nothing_unless_it_is_told_to(server: TestServer) -> None:
+    made = ask(server, QUESTION, store=True)
+    assert made["store"] is False
+    refused = server.post("/v1/responses", body("x", previous_response_id=made["id"]))
+    assert refused.status_code == 400 and "--keep-responses" in refused.json()["error"]["message"]
+
+
+def test_input_tokens_are_those_of_the_answer(keeping: TestServer) -> None:
+    asked = body(QUESTION, instructions="Be brief.", tools=[TOOL])
+    made = keeping.told("/v1/responses", asked)
+    counted = keeping.told("/v1/responses/input_tokens", asked)
+    assert counted == {"object": "response.input_tokens", "input_tokens": made["usage"]["input_tokens"]}
+    more = body("And len?", previous_response_id=made["id"])
+    n_more = keeping.told("/v1/responses/input_tokens", more)["input_tokens"]
+    assert n_more == keeping.told("/v1/responses", more)["usage"]["input_tokens"]
+    assert keeping.post("/v1/responses/input_tokens", body([])).status_code == 400
