@@ -22,7 +22,8 @@ class Scripted(DraftModel):
 
     def drafts(self, batch: Batch) -> list[torch.Tensor]:
         return [
-            torch.tensor([k != self.script[int(row)] for row in rows]) for k, rows in enumerate(batch.counted)
+            torch.tensor([k != self.script[int(row)] for row in rows], dtype=torch.bool)
+            for k, rows in enumerate(batch.counted)
         ]
 
 
@@ -47,11 +48,10 @@ def test_a_depth_that_no_chain_reached_is_expected_to_be_like_the_one_before() -
     found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
     # rounds start at 0 and 2, one accepted each, then at 4, 5, 6 and 7, nothing accepted
     assert found.rates == pytest.approx((2 / 6, 0.0, 0.0, 0.0))
-    model.script = {row: min(2, 7 - row) for row in range(8)}
+    model.script = dict.fromkeys(range(8), 9)
     source = Samples([make_sample(5, seed=1)])
-    assert (
-        evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64).rates == (1.0,) * 4
-    )
+    found = evaluate(TrainingTimeTest(model, draft_ids()), source, [0], depth=4, n_tokens=64)
+    assert found.rates == (1.0,) * 4
 
 
 def test_each_answer_is_walked_through_on_its_own() -> None:
