@@ -72,6 +72,10 @@ def build_spec(
     config = dialect.flatten(seen)
     choices = find_choices(seen, dialect, config, target, options)
     readings = settle(choices, options.readings)
+    if "slots" in readings:
+        if not dialect.is_block:
+            raise ConfigError("reading slots: is for block drafters, and this is an EAGLE drafter")
+        config["anchor_first"] = readings["slots"] == "anchor-first"
     hidden = integer(config, "hidden_size")
     target_hidden = integer(config, "target_hidden_size", None) or hidden
     vocab, padding_note = _vocabulary(config, target)
@@ -288,7 +292,7 @@ def _layer_ids(
 
 def _check_block(options: Options) -> None:
     """Raises ConfigError for readings that say nothing about a block drafter."""
-    other = sorted(set(options.readings) - {"rope_theta", "rope_scaling", "layer_ids"})
+    other = sorted(set(options.readings) - {"rope_theta", "rope_scaling", "layer_ids", "slots"})
     if other:
         raise ConfigError(f"reading {', '.join(other)}: is for EAGLE drafters, and this is a block drafter")
 

@@ -92,8 +92,8 @@ class IdList(click.ParamType[tuple[int, ...]]):
     multiple=True,
     metavar="NAME=VALUE",
     help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
-    "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no. "
-    "Several may be given.",
+    "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
+    "slots=in-place or anchor-first. Several may be given.",
 )
 @click.option(
     "--window",

@@ -3,8 +3,8 @@
 
 Often the GGUF is all that its users have. The names are those of `keys.TENSORS`, the config is made from the
 keys, in TorchSpec's layout, and weights are what the file's type stores; q and k rows return from rope's
-pairs to the order of checkpoints. This reads EAGLE-3 and EAGLE 3.1 drafters with ordinary attention and
-unscaled rope, llama.cpp's own files among them, and refuses the rest by name.
+pairs to the order of checkpoints. This reads EAGLE-3, EAGLE 3.1 and block drafters with ordinary attention
+and unscaled rope, llama.cpp's own files among them, and refuses the rest by name.
 """
 
 from __future__ import annotations
@@ -21,26 +21,32 @@ from gguf import GGMLQuantizationType
 from .errors import CheckpointError, GgufError, UnsupportedError
 from .gguf_file import GgufFile, TensorInfo, read_gguf, read_rows, type_name
 from .gguf_head import Field
-from .keys import EAGLE3, EAGLE31, TENSORS
+from .keys import BLOCKS, EAGLE3, EAGLE31, TENSORS
 from .rope import unpair_rows
 from .tensor import TensorSource
 
 _OF_THE_FILE = ("architecture", "alignment", "file_type", "quantization_version", "size_label")
 _TYPE = re.compile(r"[-.](I?Q[0-9]\w*|B?F16|F32)$", re.IGNORECASE)
 """At the end of a file's name."""
+BLOCK_FILE = "BlockDrafterFile"
+"""What stands for a class in `architectures`, of block drafters."""
 _MOST = 256
 """Layers and features that a file may claim: names are made for each."""
 _REFUSED = {
     "latent attention": r"attention\.(q_lora_rank|kv_lora_rank|key_length_mla|value_length_mla)",
+    "attention.value_scale": r"attention\.value_scale",
+    "Gemma 4's layer": r"attention\.value_norm|hidden_activation",
+    "attention.scale": r"attention\.scale",
+    "scaled rope": r"rope\.scaling\..*",
+}
+"""Keys of what is not read back; ignoring one would be another drafter."""
+_REFUSED_EAGLE = {
     "a sliding window": r"attention\.sliding_window.*",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation|embedding_scale|final_logit_softcapping",
-    "attention.scale": r"attention\.scale",
     "parallel drafting": r"parallel_depth|mask_token_id",
-    "scaled rope": r"rope\.scaling\..*",
     "logit_scale": "logit_scale",
     "a head without a norm": "head_norm",
 }
-"""Keys of what is not read back; ignoring one would be another drafter."""
 
 
 class ReadBack(NamedTuple):
@@ -59,25 +65,28 @@ def read_drafter(path: Path) -> ReadBack:
     """What a checkpoint would say, from the GGUF made of it.
 
     Raises GgufError for a file that is no GGUF or lacks a key, UnsupportedError for one that is no EAGLE-3
-    drafter or has what is not read back, CheckpointError for tensors that no drafter has.
+    or block drafter or has what is not read back, CheckpointError for tensors that no drafter has.
     """
     file = read_gguf(path)
     arch = file.architecture
-    if arch not in (EAGLE3, EAGLE31):
+    if arch not in (EAGLE3, EAGLE31, *BLOCKS):
         raise UnsupportedError(
-            f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}), found "
-            f"{arch!r}; give the checkpoint that the file was made from"
+            f"{path}: general.architecture: expected an EAGLE-3 drafter ({EAGLE3} or {EAGLE31}) or a block "
+            f"drafter ({' or '.join(BLOCKS)}), found {arch!r}; give the checkpoint that the file was made "
+            "from"
         )
     keys = [name.removeprefix(f"{arch}.") for name in file.fields if name.startswith(f"{arch}.")]
     keys += ["rope.scaling.freqs"] if "rope_freqs.weight" in file.tensors else []
-    found = [what for what, rule in _REFUSED.items() if any(re.fullmatch(rule, key) for key in keys)]
+    rules = _REFUSED if arch in BLOCKS else _REFUSED | _REFUSED_EAGLE
+    found = [what for what, rule in rules.items() if any(re.fullmatch(rule, key) for key in keys)]
     if found:
         raise UnsupportedError(
             f"{path}: a GGUF with {' and '.join(found)} cannot be read back; give the checkpoint that it was "
             "made from"
         )
     config = _config(file, arch)
-    rope_dim, rope_type = file.integer(f"{arch}.rope.dimension_count"), file.text(f"{arch}.rope.type", "norm")
+    rope_dim = file.integer(f"{arch}.rope.dimension_count")
+    rope_type = file.text(f"{arch}.rope.type", "neox" if arch in BLOCKS else "norm")
     if rope_dim not in (None, config["head_dim"]) or rope_type not in ("norm", "neox"):
         raise UnsupportedError(
             f"{path}: rope: expected type norm or neox over whole heads of {config['head_dim']}, found type "
@@ -124,16 +133,20 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
 
     hidden, n_heads = integer("embedding_length"), integer("attention.head_count")
     layers = several(f"{arch}.target_layers", int)
+    n_layers = integer("block_count")
+    for key, n in (("block_count", n_layers), ("target_layers", len(layers))):
+        if not 1 <= n <= _MOST:
+            raise GgufError(f"{file.path}: key {arch}.{key}: expected 1 to {_MOST} of them, found {n}")
     vocab = integer("vocab_size", 0) or len(several("tokenizer.ggml.tokens", bytes))
     head = file.tensors.get("output.weight")
     rates = several("eaglecpp.held_out_rates", float)
-    return {
+    config = {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "hidden_size": hidden,
-        "target_hidden_size": integer("target_hidden_size"),
+        "target_hidden_size": integer("target_hidden_size", hidden if arch in BLOCKS else None),
         "intermediate_size": integer("feed_forward_length"),
-        "num_hidden_layers": integer("block_count"),
+        "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "num_key_value_heads": integer("attention.head_count_kv"),
         "head_dim": integer("attention.key_length", hidden // max(n_heads, 1)),
@@ -157,15 +170,44 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
             **({"held_out": {"rates": rates}} if rates else {}),
         },
     }
+    if arch not in BLOCKS:
+        return config
+    window = integer("attention.sliding_window", 0)
+    slides = several(f"{arch}.attention.sliding_window_pattern", bool) or [window > 0] * n_layers
+    causal = several(f"{arch}.attention.causal_pattern", bool) or [flag("attention.causal")] * n_layers
+    if len(set(causal)) > 1 and causal != slides:
+        raise UnsupportedError(
+            f"{file.path}: key {arch}.attention.causal_pattern: expected the layers that slide, {slides}, "
+            f"found {causal}; give the checkpoint that the file was made from"
+        )
+    is_told = f"{arch}.sample_from_anchor" in file.fields
+    has_markov = "markov_w1.weight" in file.tensors
+    found = {
+        "architectures": [BLOCK_FILE],
+        "block_size": file.integer(f"{arch}.block_size"),
+        "mask_token_id": file.integer("tokenizer.ggml.mask_token_id"),
+        "sample_from_anchor": flag("sample_from_anchor") if is_told else True if has_markov else None,
+        "num_target_layers": file.integer("eaglecpp.target.block_count"),
+        "target_layer_ids": [k - 1 for k in layers],
+        "is_causal": causal[0] if len(set(causal)) == 1 else None,
+        "layer_types": [f"{'sliding' if s else 'full'}_attention" for s in slides],
+        "sliding_window": window or None,
+        "input_embedding_scale": real("embedding_scale", 1.0),
+        "final_logit_softcapping": real("final_logit_softcapping", 0.0),
+        "output_multiplier": real("logit_scale", 1.0),
+        "tie_word_embeddings": head is None and "token_embd.weight" in file.tensors,
+        # of files that do not say which slot drafts first nothing is known to be as `eaglecpp train` means it
+        "eaglecpp": config["eaglecpp"] if is_told else None,
+    }
+    sizes = ("conv_kernel_size", "conv_group_size", "selector_rank", "selector_top_k")
+    found |= {name: file.integer(f"{arch}.{name}") for name in sizes}
+    return {name: value for name, value in (config | found).items() if value is not None}
 
 
 def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[str, TensorSource]:
     """Sources by name in checkpoints; layer 0 is `midlayer`, as TorchSpec calls it."""
     arch = file.architecture
     n_layers, n_aux = config["num_hidden_layers"], config["num_aux_hidden_states"]
-    for key, n in (("block_count", n_layers), ("target_layers", n_aux)):
-        if not 1 <= n <= _MOST:
-            raise GgufError(f"{file.path}: key {arch}.{key}: expected 1 to {_MOST} of them, found {n}")
     names = {
         row.name.format(i=i, a=a): row.source.format(i=i, a=a)
         for row in TENSORS
@@ -176,7 +218,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
     unknown = sorted(set(file.tensors) - set(names))
     if unknown:
         found = ", ".join(f"{name!r:.60}" for name in unknown[:8])
-        raise CheckpointError(f"{file.path}: tensors that no EAGLE-3 drafter has: {found}")
+        kind = "block" if arch in BLOCKS else "EAGLE-3"
+        raise CheckpointError(f"{file.path}: tensors that no {kind} drafter has: {found}")
     missing = [i for i in range(n_layers) if not any(name.startswith(f"blk.{i}.") for name in file.tensors)]
     if missing:
         raise CheckpointError(
@@ -200,7 +243,8 @@ def _tensors(file: GgufFile, config: dict[str, Any], *, in_pairs: bool) -> dict[
             raise GgufError(
                 f"{file.path}: tensor {name} {list(info.shape)}: expected rows of whole heads of {head_rows}"
             )
-        tensors[source] = _Weights(source, info.shape, "F32", file.path, info.offset, file, info, head_rows)
+        shape = (1, *info.shape) if name == "conf_proj.weight" and len(info.shape) == 1 else info.shape
+        tensors[source] = _Weights(source, shape, "F32", file.path, info.offset, file, info, head_rows)
     return tensors
 
 
@@ -213,6 +257,8 @@ class _Weights(TensorSource):
     head_rows: int
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
+        if self.shape != self.info.shape:
+            return read_rows(self.file, self.info.name, 0, self.info.shape[0])[None]
         if not self.head_rows:
             return read_rows(self.file, self.info.name, start, stop)
         size = self.head_rows

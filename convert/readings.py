@@ -43,6 +43,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     "feed": ("pre", "post"),
     "feature_norm": ("once", "twice"),
     "head_norm": ("yes", "no"),
+    "slots": ("in-place", "anchor-first"),
 }
 """Every reading by name and its values; () = a positive number."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from ..errors import UnsupportedError
 from .automodel import Automodel
 from .base import Dialect, Seen, canonical_name
-from .block import Muse, ZLab
+from .block import BlockFile, Muse, ZLab
 from .deepspec import DeepSpec
 from .deepspec_gemma import DeepSpecGemma
 from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
@@ -29,8 +29,8 @@ __all__ = ["DIALECTS", "Dialect", "Seen", "canonical_name", "recognise"]
 
 DIALECTS: tuple[Dialect, ...] = (
     SpeculatorsBlock(), DeepSpecBlock(), DeepSpecGemmaBlock(), SpecForgeBlock(), Liquid(), Muse(), ZLab(),
-    MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(), Automodel(),
-    ModelOpt(), TorchSpec(), SpecForge(), EagleRepo(),
+    BlockFile(), MistralEagle(), Eagle1(), DeepSpec(), DeepSpecGemma(), Speculators(), VllmNative(),
+    Automodel(), ModelOpt(), TorchSpec(), SpecForge(), EagleRepo(),
 )  # fmt: skip
 
 

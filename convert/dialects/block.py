@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..block import MARKOV, default_layers, with_markov_part
+from ..block import MARKOV, SELECTOR, default_layers, with_markov_part
 from ..config import flag, id_list, integer
 from ..errors import ConfigError, LayerIdError, UnsupportedError
-from ..readings import Convention
+from ..gguf_checkpoint import BLOCK_FILE
+from ..readings import Choice, Convention
 from ..rope import halves
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
@@ -130,6 +131,23 @@ class ZLab(BlockDialect):
                 "the value the drafter was trained with"
             )
         return config
+
+
+class BlockFile(BlockDialect):
+    """A block drafter's GGUF (`gguf_checkpoint`). llama.cpp's own say nothing of slots, and its
+    `draft-dflash` never drafts from the anchor's, though DeepSpec's DFlash was trained to.
+    """
+
+    name = "block-gguf"
+    title = "block drafter's GGUF"
+    classes = (BLOCK_FILE,)
+
+    def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
+        is_open = config.get("sample_from_anchor") is None and seen.shape(SELECTOR) is None
+        why = (
+            "the file does not say whether the anchor's slot drafts: not in z-lab's DFlash, but in DeepSpec's"
+        )
+        return (Choice("slots", ("in-place", "anchor-first"), why),) if is_open else ()
 
 
 class Muse(BlockDialect):

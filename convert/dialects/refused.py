@@ -15,13 +15,15 @@ from ..errors import UnsupportedError
 from ..mistral_format import ARCHITECTURE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
-from .block import Muse, ZLab, flat
+from .block import BlockFile, Muse, ZLab, flat
 from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
 from .speculators_block import SpeculatorsBlock
 from .vllm_native import PARALLEL_CLASSES, VLLM_CLASSES
 
-_BLOCK_DIALECTS = (ZLab, Muse, DeepSpecBlock, DeepSpecGemmaBlock, SpecForgeBlock, Liquid, SpeculatorsBlock)
+_BLOCK_DIALECTS = (
+    ZLab, BlockFile, Muse, DeepSpecBlock, DeepSpecGemmaBlock, SpecForgeBlock, Liquid, SpeculatorsBlock
+)  # fmt: skip
 BLOCK_CLASSES = frozenset(name for dialect in _BLOCK_DIALECTS for name in dialect.classes)
 KNOWN_ARCHITECTURES = VLLM_CLASSES | frozenset(
     {

@@ -108,6 +108,13 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
     out.target = std::make_unique<Target>(target_options, weights ? weights->weights() : nullptr);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
+    if (out.draft_file && !out.draft_file->spec().block.says_slots) {
+        log_line(
+            LogLevel::warning,
+            strf("%s does not say whether its first draft comes from the anchor's slot; read as llama.cpp does, it "
+                 "does not. If little is accepted: `eaglecpp convert %s --target %s` finds out, and its file says",
+                 options.draft_path.c_str(), options.draft_path.c_str(), options.path.c_str()));
+    }
     if (heads == Heads::in_model) check_heads(out.target->model());
     const std::vector<int32_t> no_layers;
     out.target->open_context(out.draft_file ? out.draft_file->spec().target_layers : no_layers, heads != Heads::none);

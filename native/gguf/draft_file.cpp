@@ -254,6 +254,7 @@ void DraftFile::read_block() {
     b.markov_rank = rank(keys::t_markov_w1);
     b.n_rows = gguf_.has(key(keys::block_size)) || b.markov_rank > 0 ? size(keys::block_size, n_parallel_max) : 16;
     b.anchor_first = flag(keys::sample_from_anchor, b.markov_rank > 0);
+    b.says_slots = gguf_.has(key(keys::sample_from_anchor)) || b.markov_rank > 0 || rank(keys::t_selector_hidden) > 0;
     if (b.n_slots() < 1) refuse(keys::block_size, strf("expected at least 2 rows, found %d", b.n_rows));
     b.causal =
         gguf_.find_bools(key(keys::causal_pattern)).value_or(std::vector<uint8_t>(s.n_layer, flag(keys::causal)));

@@ -225,6 +225,10 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in "ab")
     for name in ("lm_head.weight", "norm.weight", "d2t"):
         assert torch.allclose(before[name].float(), after[name].float(), atol=1e-6)
+    result_of(cli(*train_args(models, texts, tmp_path / "tuned", *still, "--finetune", made["gguf"])))
+    tuned = json.loads((tmp_path / "tuned" / "config.json").read_text())
+    kept = ("is_causal", "block_size", "markov_rank", "mask_token_id", "target_layer_ids", "draft_vocab_size")
+    assert [tuned[key] for key in kept] == [config[key] for key in kept]
     width = len(before["fc.weight"])
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()

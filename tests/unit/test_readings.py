@@ -23,6 +23,7 @@ from eaglecpp.readings import Measured, choose, convert_checkpoint, convert_meas
 from helpers.checkpoints import FAMILIES, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import make_pair, make_target
+from helpers.tiny_split import rewrite
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
@@ -158,6 +159,16 @@ def test_the_state_that_was_fed_in_training_is_found(tmp_path: Path) -> None:
     report = convert_checkpoint(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
     assert report.family == "SpecForge" and not report.spec.norm_output
     assert reading(report.out)[0].startswith("feed=pre (measured: ")
+
+
+def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
+    """As llama.cpp's converter writes DeepSpec's DFlash: nothing says that the anchor's slot drafts."""
+    trained = Path(__file__).parents[1] / "fixtures" / "demo-dflash.gguf"
+    silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
+    rewrite(trained, silent, changed={"dflash_ex.sample_from_anchor": None})
+    report = convert_measured(silent, TARGET, out, "Q4_1", say=lambda _: None)
+    assert report.spec.block is not None and report.spec.block.anchor_first
+    assert reading(out)[0].startswith("slots=anchor-first (measured: ")
 
 
 def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:

@@ -399,9 +399,7 @@ def test_a_mask_vector_of_its_own_is_refused(convert: Convert, tmp_path: Path) -
         convert(checkpoint)
 
 
-def test_a_block_drafters_file_is_not_read_back_and_is_no_target(convert: Convert, tmp_path: Path) -> None:
+def test_a_block_drafters_file_is_no_target(convert: Convert, tmp_path: Path) -> None:
     path = convert(DFLASH.write(tmp_path / "in")).out
-    with pytest.raises(errors.UnsupportedError, match="found 'dflash'; give the checkpoint"):
-        convert(path, out=tmp_path / "again.gguf")
     with pytest.raises(errors.TargetError, match="expected a target model, found architecture 'dflash'"):
         convert(tmp_path / "in", target=path, out=tmp_path / "again.gguf")

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, open_drafter, read_gguf
+from eaglecpp.convert import ConvertReport, open_choices, open_drafter, read_gguf
 from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 from helpers.tiny_split import rewrite
@@ -61,6 +62,67 @@ def test_converted_again_it_is_the_same_file(
     first = convert(write_checkpoint(tmp_path / "in", "vllm", shape), type=type).out
     again = convert(first, out=tmp_path / "again.gguf", type=type).out
     assert contents(again) == contents(first)
+
+
+BLOCKS = {
+    "dflash": BlockShape(own_tables=False),
+    "dflash tied": BlockShape(own_tables=True, causal=True),
+    "window": BlockShape(window=6, full_layers=(1,)),
+    "window, all see all": BlockShape(window=6, causal=False),
+    "dspark": BlockShape("dspark"),
+    "dspark reduced": BlockShape("dspark", n_draft_vocab=200, confidence=False),
+    "rank 0": BlockShape("dspark", rank=0, confidence=False),
+    "dflash2": BlockShape("dflash2", extra={"output_multiplier": 0.5, "input_embedding_scale": 2.0}),
+}
+
+
+@pytest.mark.parametrize("type", ["F32", "Q8_0"])
+@pytest.mark.parametrize("name", BLOCKS)
+def test_a_block_drafter_converted_again_is_the_same_file(
+    name: str, type: str, convert: Convert, tmp_path: Path
+) -> None:
+    first = convert(BLOCKS[name].write(tmp_path / "in"), type=type).out
+    again = convert(first, out=tmp_path / "again.gguf", type=type).out
+    assert contents(again) == contents(first)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("block_count", 1 << 30, "block_count: expected 1 to 256"),
+        ("attention.causal_pattern", [True, False], "causal_pattern: expected the layers that slide"),
+        ("attention.sliding_window_pattern", [True] * 9, "sliding_window is not set"),
+        ("block_size", 1 << 20, "block_size: expected 2 to 64 rows"),
+        ("conv_kernel_size", "two", "conv_kernel_size: expected an integer"),
+    ],
+)
+def test_what_a_block_drafters_file_says_is_checked(
+    key: str, value: Any, message: str, convert: Convert, tmp_path: Path
+) -> None:
+    first = convert(BLOCKS["dflash"].write(tmp_path / "in")).out
+    rewrite(first, tmp_path / "bad.gguf", changed={f"dflash.{key}": value})
+    with pytest.raises(EagleError, match=message):
+        convert(tmp_path / "bad.gguf", out=tmp_path / "again.gguf")
+
+
+def test_a_file_that_does_not_say_which_slot_drafts_first_leaves_a_choice(
+    convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    """llama.cpp's converter writes no such key for a drafter without a Markov head."""
+    first = convert(BLOCKS["rank 0"].write(tmp_path / "in")).out
+    assert open_choices(first, target.gguf) == ()
+    silent = tmp_path / "silent.gguf"
+    rewrite(first, silent, changed={"dflash_ex.sample_from_anchor": None})
+    (choice,) = open_choices(silent, target.gguf)
+    assert choice.values == ("in-place", "anchor-first")
+    spec = open_drafter(silent, target.gguf).spec
+    assert spec.block is not None and not spec.block.anchor_first
+    told = convert(silent, out=tmp_path / "told.gguf", readings={"slots": "anchor-first"})
+    file = read_gguf(told.out)
+    assert file.get("dflash_ex.sample_from_anchor") is True
+    assert file.get("eaglecpp.readings") == [b"slots=anchor-first (given)"]
+    with pytest.raises(EagleError, match="reading slots: is for block drafters"):
+        convert(write_checkpoint(tmp_path / "eagle", "vllm", DraftShape()), readings={"slots": "in-place"})
 
 
 def test_a_held_out_measurement_survives(convert: Convert, tmp_path: Path) -> None:
