@@ -10,8 +10,10 @@ For *length* and *speed* an answer is as long as the model makes it, at most `--
 only repeats: a small model may say one sentence for ever, and drafts of that are always right. *context* and
 *other* take the first `--n-tokens`.
 
-*length*: acceptance length of chains of five, by category, greedy and at temperature 0.7. With one answer to
-each question it moves by 0.1 where other last bits make other texts; `--seeds N` takes N sampled ones.
+*length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, as
+chains as wide as the widest drafter's block (five without one) and trees of 8 and 12 nodes; how long a round
+drafts; what bounds the length. With one answer to each question it moves by 0.1 where other last bits make
+other texts; `--seeds N` takes N sampled ones.
 *speed*: `auto` over **llama.cpp's own server**, plain decoding, the same questions in turns; `--target` as it
 ships, every `--speed-target`, and every `--padded`, the same model made memory-bound (pad_target.py).
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), 128 tokens, greedy,
@@ -35,6 +37,7 @@ import argparse
 import contextlib
 import gzip
 import importlib.util
+import itertools
 import json
 import math
 import os
@@ -54,18 +57,19 @@ from common import arguments, facts, median, note, table, warn_if_busy, write_js
 from compare_stats import geometric_mean
 from llama_server import LlamaServer
 from suite import Question, in_turns, read_suite
-from suite_run import SERVER, SuiteResult, run_suite
+from suite_run import SERVER, Cell, SuiteResult, run_suite
 
 import eaglecpp
+from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train.capture.batched import loop_start
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
 PARTS = ("length", "speed", "first", "context", "other")
-CHAIN = "chain:5"
+TREES = (8, 12)
 N_CTX = 4096
 SEED = 1
-LENGTH_GOALS = {("chat", 0.0): 2.6, ("chat", 0.7): 2.5, ("humaneval", 0.0): 3.0}
+LENGTH_GOALS = {("chat", 0.0): 3.5, ("chat", 0.7): 2.85, ("humaneval", 0.0): 4.2}
 SPEED_GOAL, SPEED_FLOOR, PADDED_GOAL = 3.0, 1.5, 4.0
 CONTEXTS = (512, 2048, 4096, 8192)
 SYSTEMS = {
@@ -142,39 +146,103 @@ def measure_length(
     seconds: float,
     result: dict[str, Any],
 ) -> list[Line]:
-    lines = []
-    share = seconds / (len(sets) * len(args.temperatures))
-    rows = []
-    with eaglecpp.Engine.open(target, draft=args.draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
-        for name, asked in sets.items():
-            for temperature in args.temperatures:
-                seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
-                runs = [
-                    suite(
-                        engine, asked, [CHAIN], args, temperature, share / len(seeds), plain=False, seed=seed
-                    )
-                    for seed in seeds
-                ]
-                lengths = ", ".join(f"{run.total(CHAIN).acceptance_length:.2f}" for run in runs)
-                found, *others = runs
-                for other in others:
-                    for key, cell in other.cells.items():
-                        found.cells[key].add(cell)
-                if others:
-                    note(f"{name}, temperature {temperature:g}: by seed {lengths}")
-                result[f"length {name} {temperature:g}"] = found.as_dict()
-                for category in [*found.categories, "all"]:
-                    cell = found.total(CHAIN) if category == "all" else found.cells[category, CHAIN]
-                    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
-                    rows.append(
-                        [name, category, temperature, cell.n_questions, cell.acceptance_length, rates]
-                    )
-                if (goal := LENGTH_GOALS.get((name, temperature))) is not None:
-                    length = found.total(CHAIN).acceptance_length
-                    what = f"acceptance length, {CHAIN}, {name}, temperature {temperature:g}"
+    drafters = [args.draft, *args.other]
+    width = max(slots(draft) for draft in drafters)
+    chain = f"chain:{width}"
+    trees = [f"tree:k=4,depth={width},nodes={n}" for n in TREES]
+    strategies = args.strategy or [chain, *trees]
+    share = seconds / (len(drafters) * len(strategies) * len(sets) * len(args.temperatures))
+    lines, rows, bounds = [], [], []
+    for draft in drafters:
+        known = set(DraftFile(str(draft)).d2t)
+        with eaglecpp.Engine.open(target, draft=draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
+            for strategy, name, temperature in itertools.product(strategies, sets, args.temperatures):
+                answers: list[Sequence[int]] = []
+                found = over_seeds(engine, sets[name], strategy, args, temperature, share, answers)
+                where = [draft.stem, name, temperature]
+                result[f"length {' '.join(map(str, where))} {strategy}"] = found.as_dict()
+                whole = found.total(strategy)
+                for category in found.categories if strategy == chain else ():
+                    cell = found.cells[category, strategy]
+                    rows.append([*where[:2], category, temperature, strategy, *in_table(cell)])
+                rows.append([*where[:2], "all", temperature, strategy, *in_table(whole)])
+                if strategy != chain or not whole.rates:
+                    continue
+                covered, n_known, n_all = coverage(answers, known, width)
+                alike = 1 + sum(whole.rates[0] ** k for k in range(1, width + 1))
+                bounds.append(
+                    [*where, whole.acceptance_length, 100 * n_known / max(n_all, 1), covered, alike]
+                )
+                if draft == args.draft and (goal := LENGTH_GOALS.get((name, temperature))) is not None:
+                    length = whole.acceptance_length
+                    what = f"acceptance length, {chain}, {name}, temperature {temperature:g}"
                     lines.append(Line(what, f"≥ {goal}", f"{length:.2f}", length >= goal))
-    print(table(["set", "category", "temperature", "questions", "length", "by depth"], rows))
+    head = ["drafter", "set", "category", "temperature", "strategy", "questions", "length", "ms to draft"]
+    print(table([*head, "by depth"], rows))
+    print("\nBounds: length if every token of the draft vocabulary were right; if every slot were as good as")
+    print("the first\n")
+    head = [
+        "drafter",
+        "set",
+        "temperature",
+        "length",
+        "% in the vocabulary",
+        "all known right",
+        "slots alike",
+    ]
+    print(table(head, bounds))
+    result["bounds"] = bounds
     return lines
+
+
+def slots(draft: Path) -> int:
+    """Tokens of a chain: as many as a block has, or five."""
+    return int(DraftFile(str(draft)).info["n_parallel"]) or 5
+
+
+def in_table(cell: Cell) -> list[Any]:
+    """Questions, length, milliseconds that a round drafts, rates by depth."""
+    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
+    return [cell.n_questions, cell.acceptance_length, cell.draft_ms / max(cell.rounds, 1), rates]
+
+
+def coverage(answers: Sequence[Sequence[int]], known: set[int], width: int) -> tuple[float, int, int]:
+    """Tokens per round if drafts were right wherever the vocabulary has the token; how many tokens it has, of
+    how many.
+    """
+    rounds = n_known = n_all = 0
+    for tokens in answers:
+        has = [token in known for token in tokens]
+        n_known, n_all, at = n_known + sum(has), n_all + len(has), 0
+        while at < len(has):
+            n = next((i for i, one in enumerate(has[at : at + width]) if not one), width)
+            rounds, at = rounds + 1, at + n + 1
+    return n_all / max(rounds, 1), n_known, n_all
+
+
+def over_seeds(
+    engine: eaglecpp.Engine,
+    asked: Sequence[Question],
+    strategy: str,
+    args: argparse.Namespace,
+    temperature: float,
+    seconds: float,
+    answers: list[Sequence[int]],
+) -> SuiteResult:
+    """Of all seeds together. answers: gets the tokens of what was said."""
+    seeds = range(SEED, SEED + args.seeds) if temperature > 0 else (SEED,)
+    runs = []
+    for seed in seeds:
+        given = engine, asked, [strategy], args, temperature, seconds / len(seeds)
+        runs.append(suite(*given, plain=False, seed=seed, answers=answers))
+    found, *others = runs
+    for other in others:
+        for key, cell in other.cells.items():
+            found.cells[key].add(cell)
+    if others:
+        lengths = ", ".join(f"{run.total(strategy).acceptance_length:.2f}" for run in runs)
+        note(f"temperature {temperature:g}, {strategy}: by seed {lengths}")
+    return found
 
 
 def until_loops(
@@ -184,8 +252,11 @@ def until_loops(
     temperature: float,
     n_tokens: int,
     seed: int = SEED,
+    answers: list[Sequence[int]] | None = None,
 ) -> Iterator[Question]:
-    """The questions with limits for their answers: n_tokens, or where the target begins to repeat itself."""
+    """The questions with limits for their answers: n_tokens, or where the target begins to repeat itself.
+    answers: gets their tokens.
+    """
     options: dict[str, Any] = {"strategy": strategy, "temperature": temperature, "seed": seed}
     n_answers = n_loops = 0
     for question in asked:
@@ -199,6 +270,8 @@ def until_loops(
             loops = n_own < len(said.tokens)
             n_loops += loops
             limits.append(n_own if loops else n_tokens)
+            if answers is not None:
+                answers.append(said.tokens[:n_own])
             if loops and len(limits) < len(question.turns):
                 said = engine.chat(talk, max_tokens=n_own, **options)
             talk.append({"role": "assistant", "content": said.text})
@@ -218,11 +291,12 @@ def suite(
     *,
     plain: bool = True,
     seed: int = SEED,
+    answers: list[Sequence[int]] | None = None,
 ) -> SuiteResult:
     """A run with the settings of the command line, beside plain decoding where speeds are compared."""
     # by plain decoding, where speed counts: the planner learns nothing from it about these answers
     strategy = "off" if plain else strategies[0]
-    whole = until_loops(engine, asked, strategy, temperature, args.n_tokens, seed)
+    whole = until_loops(engine, asked, strategy, temperature, args.n_tokens, seed, answers)
     found = run_suite(
         engine,
         whole,
@@ -378,6 +452,7 @@ def measure_context(
 ) -> list[Line]:
     asked = [one.turns[0] for one in sets.get("chat", next(iter(sets.values())))]
     drafters = both_drafters(args)
+    width = max(slots(draft) for draft in drafters.values())
     settings = (
         [f"{n} tokens" for n in CONTEXTS]
         + [f"system: {s}" for s in SYSTEMS]
@@ -395,7 +470,7 @@ def measure_context(
                 for question in asked:
                     if n and time.monotonic() > until:
                         break
-                    said = in_setting(engine, setting, question, args.n_tokens)
+                    said = in_setting(engine, setting, question, args.n_tokens, width)
                     rounds, accepted, n = rounds + said.rounds, accepted + said.draft_n_accepted, n + 1
                 lengths[name, setting] = (1 + accepted / max(rounds, 1), n)
     rows = [
@@ -411,16 +486,17 @@ def measure_context(
 
 def both_drafters(args: argparse.Namespace) -> dict[str, Path]:
     """By the names they have in tables."""
-    if args.other is None:
-        raise SystemExit("--other is needed: a drafter to compare with")
-    names = ["this", "other"] if args.draft.stem == args.other.stem else [args.draft.stem, args.other.stem]
-    return dict(zip(names, (args.draft, args.other), strict=True))
+    if len(args.other) != 1:
+        raise SystemExit("--other is needed, once: a drafter to compare with")
+    other = args.other[0]
+    names = ["this", "other"] if args.draft.stem == other.stem else [args.draft.stem, other.stem]
+    return dict(zip(names, (args.draft, other), strict=True))
 
 
-def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: int) -> Any:
-    """A greedy answer of chains of five."""
+def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: int, width: int) -> Any:
+    """A greedy answer of chains."""
     kind, _, name = setting.partition(": ")
-    options: dict[str, Any] = {"strategy": CHAIN, "temperature": 0.0, "max_tokens": n_tokens}
+    options: dict[str, Any] = {"strategy": f"chain:{width}", "temperature": 0.0, "max_tokens": n_tokens}
     if not kind.endswith("tokens"):  # the text before the questions is read once for all of them
         engine.clear()
     if kind == "template":
@@ -579,7 +655,18 @@ def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--other", type=Path, help="another drafter of the same target")
+    parser.add_argument(
+        "--other",
+        type=Path,
+        action="append",
+        default=[],
+        help="another drafter of the same target; repeatable",
+    )
+    parser.add_argument(
+        "--strategy",
+        action="append",
+        help="length: in place of a chain of the widest drafter and trees of 8 and 12; repeatable",
+    )
     parser.add_argument(
         "--speed-target", type=Path, action="append", default=[], help="requantised; repeatable"
     )

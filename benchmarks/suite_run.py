@@ -49,6 +49,7 @@ class Cell:
     tried: list[int] = field(default_factory=list)
     hits: list[int] = field(default_factory=list)
     ratios: list[float] = field(default_factory=list)
+    draft_ms: float = 0.0
 
     @property
     def acceptance_length(self) -> float:
@@ -75,7 +76,7 @@ class Cell:
         return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
     def add(self, other: Cell) -> None:
-        for name in ("n_questions", "n_tokens", "ms", "rounds", "n_accepted"):
+        for name in ("n_questions", "n_tokens", "ms", "draft_ms", "rounds", "n_accepted"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("tried", "hits"):
             mine, theirs = getattr(self, name), getattr(other, name)
@@ -273,7 +274,7 @@ def _answered(
     if not engine.has_chat_template:
         texts = [question.turns[0] for question in group]
         limited = options | {"max_tokens": _limit(group, 0, options["max_tokens"])}
-        for cell, said in zip(cells, engine.generate(texts, strategy=strategy, **limited), strict=True):
+        for cell, said in zip(cells, engine.generate_many(texts, strategy=strategy, **limited), strict=True):
             _add(cell, said.timings)
         return cells
     talks = [question.opening for question in group]
@@ -282,7 +283,10 @@ def _answered(
         for i in going:
             talks[i].append({"role": "user", "content": group[i].turns[turn]})
         limited = options | {"max_tokens": _limit(group, turn, options["max_tokens"])}
-        answers = engine.chat([talks[i] for i in going], strategy=strategy, **limited)
+        if len(group) == 1:  # the default conversation remembers the turns before
+            answers = [engine.chat(talks[0], strategy=strategy, **limited)]
+        else:
+            answers = engine.generate_many([talks[i] for i in going], strategy=strategy, **limited)
         for i, said in zip(going, answers, strict=True):
             _add(cells[i], said.timings)
             talks[i].append({"role": "assistant", "content": said.text})
@@ -308,6 +312,7 @@ def _add(cell: Cell, stats: Timings) -> None:
             stats.draft_n_accepted,
             list(stats.tried_per_depth),
             list(stats.hits_per_depth),
+            draft_ms=stats.draft_ms,
         )
     )
 
