@@ -26,7 +26,7 @@ BUDGETS = {
     "native/engine": 2500,
     "native/draft": 2180,  # block drafters: 330, the confidence head among them
     "native": 2750,  # their files: 130
-    "eaglecpp/server": 4720,  # issue 57: kept responses, several choices
+    "eaglecpp/server": 4785,  # issue 57: kept responses, several choices, lists with facts, a log of answers
     "eaglecpp/cli": 3750,
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2850,

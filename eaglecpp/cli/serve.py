@@ -26,7 +26,7 @@ from eaglecpp.cli.options import (
     model_argument,
     spec_type_option,
 )
-from eaglecpp.cli.terminal import note
+from eaglecpp.cli.terminal import LogFormatter, note
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -185,6 +185,6 @@ def _set_log(as_json: bool) -> None:
 
     logging.getLogger("eaglecpp.server").setLevel(os.environ.get("EAGLECPP_SERVER_LOG", "INFO").upper())
     logging.getLogger("uvicorn").setLevel("WARNING")
-    if as_json:
-        for handler in logging.getLogger().handlers:
-            handler.setFormatter(JsonLog())
+    lines = LogFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLog() if as_json else lines)

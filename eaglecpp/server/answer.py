@@ -32,6 +32,7 @@ from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
 from eaglecpp.server.loaded import LoadedModel
+from eaglecpp.server.metrics import note_answer
 from eaglecpp.server.models import ModelPool, server_of
 
 T = TypeVar("T")
@@ -272,7 +273,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
             try:
                 yield answer
             finally:
-                _count(pool, answer)
+                _count(pool, answer, request)
 
 
 async def respond(
@@ -430,13 +431,14 @@ def _needs_more(model: LoadedModel, asked: GenerationRequest) -> bool:
     return len(prompt.tokens) + max(1, sampling.max_tokens) > model.n_ctx
 
 
-def _count(pool: ModelPool, answer: Answer) -> None:
+def _count(pool: ModelPool, answer: Answer, request: HttpRequest) -> None:
     try:
         timings, reason = answer.timings, answer.reason
     except ValueError:  # it never had a place
         pool.metrics.ended.add(1, model=answer.model.name, reason="cancelled")
         return
     pool.metrics.count(answer.model.name, timings, reason)
+    note_answer(request.scope, answer.model.name, timings)
     pool.metrics.queue_s.observe(timings["queue_ms"] / 1000)
     if answer.first_s is not None:
         pool.metrics.first_s.observe(answer.first_s)

@@ -7,12 +7,14 @@ import asyncio
 import contextlib
 import logging
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
@@ -23,6 +25,7 @@ from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
 from eaglecpp.server.errors import ApiError, cut
 from eaglecpp.server.http import ClientGoneError, error_response, json_response
+from eaglecpp.server.metrics import answers_told, in_words
 from eaglecpp.server.models import Server, server_of
 from eaglecpp.server.security import Gate
 
@@ -132,12 +135,13 @@ class Access:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        started, status = time.perf_counter(), 500
+        started, status, id = time.perf_counter(), 500, uuid.uuid4().hex[:16]
 
         async def watch(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = id
             await send(message)
 
         try:
@@ -147,13 +151,17 @@ class Access:
             route = scope.get("route")
             path = getattr(route, "path", "other")  # the pattern: names of models are not labels
             self.server.metrics.requests.add(1, path=path, status=status)
-            ms = 1000 * (time.perf_counter() - started)
-            client = (scope.get("client") or ("-", 0))[0]
-            _log.info(
-                "%s %s %d %.1f ms", scope["method"], cut(scope["path"]), status, ms,
-                extra={"method": scope["method"], "path": cut(scope["path"]), "status": status,
-                       "ms": round(ms, 1), "client": client},
-            )  # fmt: skip
+            facts = {
+                "method": scope["method"],
+                "path": cut(scope["raw_path"].decode("ascii", "replace")),  # as it came: in one line
+                "status": status,
+                "ms": round(1000 * (time.perf_counter() - started), 1),
+                "request_id": id,
+                "client": (scope.get("client") or ("-", 0))[0],
+            }
+            told = answers_told(scope)
+            words = [f"{facts['method']} {facts['path']} {status} {facts['ms']} ms {id}", *in_words(told)]
+            _log.info("%s", " ".join(words), extra=facts | told)
 
 
 async def _root(request: Request) -> Response:

@@ -5,41 +5,55 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.convert import errors as of_convert
+from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import template_in_use
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import is_path_text
+from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
 from eaglecpp.store.content import FileState, file_state
-from eaglecpp.store.describe import everything, head_facts, list_entry
-from eaglecpp.store.facts import read_facts
+from eaglecpp.store.describe import capabilities, everything, head_facts, list_entry
+from eaglecpp.store.facts import human_number, read_facts
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import file_model
 from eaglecpp.store.store import read_again
 
 
-def entries(files: Mapping[str, Path]) -> list[dict[str, Any]]:
+def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, Any]]:
     """Every model, as /api/tags lists it. files: GGUF files served under a name, besides what the stores
     hold
     """
     stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-    return [*(complete_entry(served(path), name) for name, path in files.items()), *stored]
+    found = [*(complete_entry(served(path), name) for name, path in files.items()), *stored]
+    return [_seeing(entry, entry["name"], config) for entry in found]
 
 
-def entry(files: Mapping[str, Path], name: str) -> dict[str, Any]:
+def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
     """One model. Raises ModelNotFoundError."""
-    return _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
+    found = _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
+    return _seeing(found, found["name"], config)
 
 
-def facts(files: Mapping[str, Path], name: str, verbose: bool) -> dict[str, Any]:
+def facts(files: Mapping[str, Path], config: ServerConfig, name: str, verbose: bool) -> dict[str, Any]:
     """What /api/show says of a model. Raises ModelNotFoundError."""
-    return _read(files, name, partial(_facts, verbose=verbose))
+    listed = name if means_path(name) or name in files else str(read_name(name))
+    return _seeing(_read(files, name, partial(_facts, verbose=verbose)), listed, config)
+
+
+def _seeing(told: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
+    """With what a model can do whose projector the command line names."""
+    if not config.engine_of(name).get("mmproj"):
+        return told
+    return {**told, "capabilities": list(dict.fromkeys([*told["capabilities"], "vision"]))}
 
 
 def _read(
@@ -106,7 +120,35 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
     family = details["family"]
     details["families"] = entry["details"]["families"] or ([family] if family else [])
     names = {"name": name, "model": name} if name else {}
-    return {**entry, **names, "modified_at": stamp(model.modified), "details": details}
+    try:
+        known = _known(model, tuple(map(file_state, model.target_files())))
+    except (EagleError, of_convert.ConvertError, OSError):  # a list has what is damaged, too
+        known = _Known()
+    details["parameter_size"] = details["parameter_size"] or known.parameter_size
+    return {
+        **entry,
+        **names,
+        "modified_at": stamp(model.modified),
+        "details": details,
+        "capabilities": list(known.capabilities),
+        "context_length": known.context_length,
+    }
+
+
+@dataclass(frozen=True)
+class _Known:
+    """What lists say of a model that only its file knows."""
+
+    capabilities: tuple[str, ...] = ()
+    context_length: int = 0
+    parameter_size: str = ""
+
+
+@lru_cache(maxsize=1024)
+def _known(model: StoredModel, states: tuple[FileState, ...]) -> _Known:
+    facts = read_facts(model.target_files())
+    size = human_number(facts.n_parameters)
+    return _Known(tuple(capabilities(model, facts)), facts.context_length or 0, size)
 
 
 @lru_cache(maxsize=64)

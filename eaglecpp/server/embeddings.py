@@ -25,6 +25,7 @@ from eaglecpp.results import Embedding
 from eaglecpp.server.bodies import Body, read
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
+from eaglecpp.server.metrics import note_answer
 from eaglecpp.server.models import server_of
 
 T = TypeVar("T")
@@ -92,6 +93,7 @@ async def rerank(request: Request) -> Response:
     if not query or not texts or not all(isinstance(text, str) for text in texts):
         raise FieldError("documents", "expected a list of at least one text, and a query that is a text")
     (scores, n_tokens), name, _ = await _with_model(request, body, lambda engine: engine.rerank(query, texts))
+    note_answer(request.scope, name, {"prompt_n": n_tokens})
     best = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
     results = [
         {"index": index, "relevance_score": scores[index]}
@@ -121,7 +123,9 @@ async def _embedded(
             n_values_most=EMBEDDING_VALUES,
         )
 
-    return await _with_model(request, body, work)
+    made = await _with_model(request, body, work)
+    note_answer(request.scope, made[1], {"prompt_n": sum(one.n_tokens for one in made[0])})
+    return made
 
 
 async def _with_model(

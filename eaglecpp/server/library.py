@@ -128,12 +128,7 @@ async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server = server_of(request)
     body = await read(request, _Named)
-    name = body.named
-    facts = await server.files_run(catalog.facts, name, body.verbose)
-    listed = name if means_path(name) or name in server.pool.files else str(read_name(name))
-    if server.config.engine_of(listed).get("mmproj"):
-        facts["capabilities"] = list(dict.fromkeys([*facts["capabilities"], "vision"]))
-    return json_response(facts)
+    return json_response(await server.files_run(catalog.facts, body.named, body.verbose))
 
 
 async def copy(request: Request) -> Response:

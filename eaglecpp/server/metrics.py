@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Counters of a server in Prometheus' text format. All of it belongs to the event loop; nothing is locked."""
+"""Counters of a server in Prometheus' text format, and what the log says of a request's answers. All of it
+belongs to the event loop; nothing is locked.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -100,6 +102,40 @@ class Metrics:
         found = [*self.of_answers.values(), *gauges]
         found += [one for one in vars(self).values() if isinstance(one, Counter)]
         return "\n".join(line for one in found for line in one.lines()) + "\n"
+
+
+def note_answer(scope: MutableMapping[str, Any], model: str, timings: Mapping[str, Any]) -> None:
+    """Remembers an answer for the line of its request in the log. timings: what there is of an answer's"""
+    scope.setdefault("answers", []).append((model, timings))
+
+
+_TOLD = ("prompt_n", "reused_n", "predicted_n", "draft_n", "draft_n_accepted")
+
+
+def answers_told(scope: Mapping[str, Any]) -> dict[str, Any]:
+    """The answers of a request together: model, tokens, tokens per second of those that were generated, and
+    drafts. {} without any.
+    """
+    found = scope.get("answers")
+    if not found:
+        return {}
+    told: dict[str, Any] = {"model": found[0][0]}
+    told |= {key: sum(timings.get(key, 0) for _, timings in found) for key in _TOLD}
+    ms = max(timings.get("predicted_ms", 0.0) for _, timings in found)  # they ran side by side
+    told["predicted_per_second"] = round(1000 * told["predicted_n"] / ms, 1) if ms > 0 else 0.0
+    return told
+
+
+def in_words(told: Mapping[str, Any]) -> list[str]:
+    """What `answers_told` says, for a reader."""
+    if not told:
+        return []
+    n_prompt = told["prompt_n"] + told["reused_n"]
+    words = [told["model"], f"prompt {n_prompt} ({told['reused_n']} cached)"]
+    if told["predicted_n"]:
+        words.append(f"answer {told['predicted_n']}, {told['predicted_per_second']} tokens/s")
+        words.append(f"drafts {told['draft_n_accepted']}/{told['draft_n']}")
+    return words
 
 
 def _labels(labels: Mapping[str, Any]) -> str:

@@ -48,7 +48,7 @@ class Server:
 
     async def files_run(self, work: Callable[..., T], *args: Any) -> T:
         """What `work` says of the models on this machine: files served under a name, and stored ones."""
-        return await self.work.files.run(work, self.pool.files, *args)
+        return await self.work.files.run(work, self.pool.files, self.config, *args)
 
 
 def server_of(request: Request) -> Server:

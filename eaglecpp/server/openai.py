@@ -231,7 +231,9 @@ def _model(entry: Mapping[str, Any]) -> dict[str, Any]:
     name, modified = entry["name"], entry["modified_at"]
     created = int(datetime.fromisoformat(modified).timestamp())
     of_openai = {"id": name, "object": "model", "created": created, "owned_by": "library"}
-    return of_openai | {"type": "model", "display_name": name, "created_at": modified}
+    of_anthropic = {"type": "model", "display_name": name, "created_at": modified}
+    ours = ("details", "capabilities", "context_length", "size", "draft")
+    return of_openai | of_anthropic | {key: entry[key] for key in ours}
 
 
 def _head(prefix: str, kind: str) -> dict[str, Any]:

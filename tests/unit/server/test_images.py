@@ -49,6 +49,7 @@ def openai(content: Any) -> dict[str, Any]:
 def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
     chat = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}])
     assert "vision" in seeing.post("/api/show", {"model": MODEL}).json()["capabilities"]
+    assert "vision" in seeing.get(f"/v1/models/{MODEL}").json()["capabilities"]
     assert seeing.get(f"/props?model={MODEL}").json()["modalities"]["vision"] is True
     expected = seeing.post("/api/chat", chat).json()
     text = expected["message"]["content"]

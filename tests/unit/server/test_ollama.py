@@ -49,6 +49,22 @@ def test_show_has_what_editors_need(server: TestServer, key: str) -> None:
     )
 
 
+def test_lists_say_what_a_model_can_do_and_how_large_it_is(server: TestServer, thinker: str) -> None:
+    info = server.post("/api/show", {"model": MODEL}).json()
+    context = info["model_info"][f"{info['model_info']['general.architecture']}.context_length"]
+    tags = {one["name"]: one for one in server.get("/api/tags").json()["models"]}
+    data = {one["id"]: one for one in server.get("/v1/models").json()["data"]}
+    for name in (MODEL, f"{thinker}:latest"):
+        shown = server.post("/api/show", {"model": name}).json()
+        for one in (tags[name], data[name], server.get(f"/v1/models/{name}").json()):
+            assert one["capabilities"] == shown["capabilities"] and "completion" in one["capabilities"]
+            assert one["context_length"] == context > 0
+            assert one["details"]["parameter_size"] == info["details"]["parameter_size"] != ""
+    assert "thinking" in tags[f"{thinker}:latest"]["capabilities"]
+    assert "thinking" not in tags[MODEL]["capabilities"]
+    assert data[MODEL]["size"] == tags[MODEL]["size"] > 0
+
+
 def test_an_answer_streams_line_by_line(server: TestServer) -> None:
     lines = list(server.lines("/api/chat", ask()))
     assert all(isinstance(line["message"]["content"], str) for line in lines)
