@@ -57,8 +57,8 @@ _CACHE_BYTES, _MOST_LAYERS = 4 << 30, 6
 
 @dataclass(frozen=True)
 class Compared:
-    """Acceptance lengths of two drafters, chains of five, on the same texts; gain: of the new one over the
-    old one, and the range that holds it in nine of ten resamplings of the texts.
+    """Acceptance lengths of two drafters, chains of five or of a block's slots, on the same texts; gain: of
+    the new one over the old one, and the range that holds it in nine of ten resamplings of the texts.
     """
 
     before: float
@@ -234,7 +234,10 @@ def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) 
             value.add_(before.start.state[name]).div_(2)
     folder = options.out.with_name("mean")
     folder.mkdir(exist_ok=True)
-    write_checkpoint(folder, model, plan.vocab, {}, own_embedding=plan.own_embedding)
+    facts = {
+        "held_out": {"rates": plan.spec.held_out_rates}
+    }  # of the trained one; the planner starts with them
+    write_checkpoint(folder, model, plan.vocab, facts, own_embedding=plan.own_embedding)
     return export_gguf(folder, options.target, options.type, share_head=plan.share_head).out
 
 
@@ -249,6 +252,8 @@ def _compare(
     plans = [_plan(options, one, corpus, listener) for one in drafters]
     dtype = compute_type(torch.device("cpu"), options.dtype)
     methods = [TrainingTimeTest(plan.model(dtype), plan.vocab.draft_ids) for plan in plans]
+    block = plans[0].spec.block
+    depth = _DEPTH if block is None else block.n_drafts
     model_options = ModelOptions(n_threads=options.threads or torch.get_num_threads())
     source = TargetSource(options.target, texts, plans[0].spec.aux_layers, model=model_options)
     sums = np.zeros((len(texts), len(drafters), 2))  # tokens and rounds
@@ -256,7 +261,7 @@ def _compare(
         for index, row in enumerate(sums):
             sample = source.sample(index)
             for method, pair in zip(methods, row, strict=True):
-                accepted, reached = method.rounds([sample], _DEPTH)
+                accepted, reached = method.rounds([sample], depth)
                 pair[:] = reached[0] + accepted.sum(), reached[0]
             listener.on_work("comparing", index + 1, len(texts))
     finally:

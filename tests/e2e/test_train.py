@@ -322,24 +322,36 @@ def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models,
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("family", ["eagle31", "dspark"])
 def test_a_drafter_learns_from_conversations_and_is_used_if_it_is_better(
-    cli: Cli, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    family: str, cli: Cli, models: Models, texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The random drafter of the tests has everything to learn."""
+    """The random drafter of the tests has everything to learn, and so has a block drafter after two steps."""
     monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    draft = models.draft
+    if family == "dspark":
+        args = train_args(models, texts, tmp_path / "d", "--steps", 2, "--family", family)
+        draft = Path(result_of(cli(*args))["gguf"])
     options: dict[str, Any] = {"n_ctx": 256, "learn": True, "strategy": "chain:3"}
-    with Engine.open(models.target, models.draft, **options) as engine:
+    with Engine.open(models.target, draft, **options) as engine:
         for seed in range(40):
             engine.generate(QUESTIONS[seed % 3], max_tokens=40, ignore_eos=True, seed=seed, temperature=0.3)
     learning = Learning.of(models.target)
     assert len(learning.records()) == 40
-    done = cli("learn", models.target, "--draft", models.draft, "--minutes", 0.5, "-t", 1, "--json")
+    done = cli("learn", models.target, "--draft", draft, "--minutes", 0.5, "-t", 1, "--json")
     result = result_of(done)
     found = result["user"]
     assert found["n_texts"] >= 4 and found["least"] <= found["gain"] <= found["most"]
     is_better = found["least"] > 0 and result["general"]["gain"] >= -0.01
-    assert result["is_used"] is is_better is (learning.facts(models.draft) is not None)
+    assert result["is_used"] is is_better is (learning.facts(draft) is not None)
     assert not learning.work.exists() and not learning.has_news()
+    if family == "dspark":
+        assert is_better
+        learnt = read_gguf(Path(result["drafter"]))
+        before = read_gguf(draft)
+        assert learnt.tensors.keys() == before.tensors.keys() and "conf_proj.weight" in learnt.tensors
+        assert len(learnt.get("eaglecpp.held_out_rates")) == 8
+        assert not np.array_equal(*(read_tensor(file, "conf_proj.weight") for file in (before, learnt)))
     if is_better:
-        done = cli("learn", models.target, "--draft", models.draft, "--undo")
-        assert done.returncode == 0 and learning.facts(models.draft) is None
+        done = cli("learn", models.target, "--draft", draft, "--undo")
+        assert done.returncode == 0 and learning.facts(draft) is None
