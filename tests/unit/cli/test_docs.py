@@ -65,6 +65,12 @@ def test_what_is_generated_on_a_page_is_fresh(script: str, page: str) -> None:
     assert load(f"generate_{script}").filled(text) == text, f"run: python docs/generate_{script}.py"
 
 
+def test_charts_are_those_of_the_tables() -> None:
+    charts = load("generate_charts")
+    for name, chart in charts.CHARTS.items():
+        assert (DOCS / name).read_text(encoding="utf-8") == charts.drawn(chart), f"{name} is stale"
+
+
 def test_measured_pairs_keep_the_rules() -> None:
     records = load("generate_measured").records()
     assert records, "benchmarks/measured is empty"
