@@ -208,8 +208,13 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         layers = options.aux_layers or (other.spec.aux_layers if other else default_layers(corpus.n_layer))
         family, block = options.family or "eagle31", None
         if family in ("dspark", "dflash"):
-            mask, causal = _mask_token(corpus), (options.causal_block,)
-            block = BlockSpec(options.block_size or 8, anchor_first=True, mask_token=mask, causal=causal)
+            theirs = other and other.spec.block
+            block = BlockSpec(
+                options.block_size or (theirs.size if theirs else 8),
+                anchor_first=True,
+                mask_token=theirs.mask_token if theirs else _mask_token(corpus),
+                causal=(options.causal_block,),
+            )
         spec = new_spec(file, n_vocab, corpus.n_layer, layers, family, block)
         share_head = options.share_head or family == "eagle1"
         size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)

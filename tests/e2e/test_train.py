@@ -233,11 +233,15 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
     for one, other in zip(*(file["fc.weight"].split(width, dim=1) for file in (before, after)), strict=True):
         shares = one.flatten() @ other.flatten() / one.norm() / other.norm()
         assert float(shares) == pytest.approx(1.0, abs=0.01)
-    # a block drafter has all its layers from one of its own kind
-    more = ("--family", "dflash", "--start-from", made["checkpoint"])
-    done = cli(*train_args(models, texts, tmp_path / "c", *still, *more))
-    assert done.returncode == 0, done.stderr
-    assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
+    # a block drafter has all its layers, size and mask from one of its own kind
+    for name, family, *size in (("c", "dflash", "--block-size", 5), ("d", "dspark")):
+        more = ("--family", family, "--start-from", made["checkpoint"], *size)
+        done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
+        made = result_of(done)
+        assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
+    after = json.loads((tmp_path / "d" / "config.json").read_text())
+    assert (after["block_size"], after["mask_token_id"]) == (5, config["mask_token_id"])
+    assert after["enable_confidence_head"] is True
 
 
 @pytest.mark.long
