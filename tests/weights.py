@@ -26,8 +26,8 @@ BUDGETS = {
     "native/engine": 2500,
     "native/draft": 2180,  # block drafters: 330, the confidence head among them
     "native": 2750,  # their files: 130
-    "eaglecpp/server": 4785,  # issue 57: kept responses, several choices, lists with facts, a log of answers
-    "eaglecpp/cli": 3750,
+    "eaglecpp/server": 4960,  # issue 57: responses, choices, lists, log, presets, adapters: 360
+    "eaglecpp/cli": 3772,  # serve --models, --keep-responses: 20
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2850,
     "eaglecpp/store": 2500,

@@ -18,11 +18,11 @@ _DEVICES = (
     "offload_kqv repack kernels draft_device device dtype threads"
 )
 HEADINGS = {
-    "Model": "model_named on_hub target finetune insecure keepalive no_server",
+    "Model": "model_named models_file on_hub target finetune insecure keepalive no_server",
     "Data": "data generate conversations sequences temp predict train_on held_out cache cache_type",
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
     "Server": "host port api_key n_parallel keys origins hosts n_queue n_body request_s place_s unread_s "
-    "keep_alive_s n_bytes n_park_bytes n_models no_key registries log_json",
+    "keep_alive_s n_bytes n_park_bytes n_models n_responses no_key registries log_json",
     "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",

@@ -46,8 +46,16 @@ _SIZE = Parsed("size", _size)
 @command(
     ("eaglecpp serve", "every model on this machine, loaded when asked for"),
     ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
+    ("eaglecpp serve --models models.toml", "several, as a file lists them"),
 )
 @model_argument(is_needed=False)
+@option(
+    "--models",
+    "models_file",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="A list of models to serve, each with its drafter, context and whether it stays in memory.",
+)
 @option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
@@ -111,6 +119,7 @@ def serve(
     no_draft: bool,
     no_key: bool,
     log_json: bool,
+    models_file: Path | None,
     **options: Any,
 ) -> None:
     """Serve the models on this machine through the APIs of Ollama, OpenAI, Anthropic and llama-server.
@@ -120,14 +129,20 @@ def serve(
     """
     from eaglecpp.server.announced import Address, announced, reached_as
     from eaglecpp.server.config import ServerConfig
+    from eaglecpp.server.presets import read_presets
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 
     wanted = strategy_of(strategy, no_draft)
     files, preload = _served(model)
-    if draft is not None and not files:
+    presets = {} if models_file is None else read_presets(models_file)
+    if presets and model is not None:
+        raise click.UsageError("--models lists what is served: leave out MODEL, or add it to that file")
+    files |= {name: one.path for name, one in presets.items() if one.path is not None}
+    if draft is not None and (presets or not files):
         raise click.UsageError(
-            "--draft is only for a MODEL that is a file; a stored model has its drafter in the store"
+            "--draft is only for a MODEL that is a file; a stored model has its drafter in the store, and "
+            "one of --models in that file"
         )
     own = {one.name: options.pop(one.name) for one in fields(ServerConfig) if one.name in options}
     engine = given(options)
@@ -137,7 +152,14 @@ def serve(
         )
     if model is not None:
         own["keep_alive_s"] = -1.0
-    config = ServerConfig(engine=engine, model=preload, draft=draft, strategy=str(wanted or ""), **own)
+    config = ServerConfig(
+        engine=engine, model=preload, draft=draft, presets=presets, strategy=str(wanted or ""), **own
+    )
+    n_pinned = sum(one.pinned for one in presets.values())
+    if n_pinned > config.n_models:
+        raise click.UsageError(
+            f"{models_file} pins {n_pinned} models; --max-models lets {config.n_models} be in memory"
+        )
     host, api_key = config.host, config.keys
     if not all(key.strip() for key in api_key):
         raise click.UsageError("--api-key: expected a key, found an empty text")

@@ -54,7 +54,7 @@ class Learner:
         self,
         learning: Callable[[], Iterable[tuple[str, Path, Path]]],
         idle_for: Callable[[], float],
-        unload: Callable[[str], Awaitable[bool]],
+        unload: Callable[[str], Awaitable[None]],
         idle_s: float,
         files: Threads,
     ) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -33,7 +33,7 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
 from eaglecpp.server.loaded import LoadedModel
 from eaglecpp.server.metrics import note_answer
-from eaglecpp.server.models import ModelPool, server_of
+from eaglecpp.server.models import Lease, ModelPool, server_of
 
 T = TypeVar("T")
 
@@ -51,6 +51,7 @@ class Ask:
     must_think: refuse a model that does not think
     choice:     which of several answers to the same prompt; each has a seed of its own, the first the one
                 that was asked for
+    lora:       scales of the model's adapters by number, None = the model's own
     """
 
     model: str
@@ -61,6 +62,7 @@ class Ask:
     must_think: bool = False
     show_drafts: bool = False
     choice: int = 0
+    lora: Mapping[int, float] | None = None
 
 
 Part = tuple[Literal["thinking", "content"], str] | tuple[Literal["call"], ToolCall]
@@ -242,13 +244,19 @@ class Answer(Generated):
         return [one for one in logprobs if not is_eog(one.token)]
 
 
+def leased(request: HttpRequest, ask: Ask) -> AbstractAsyncContextManager[Lease]:
+    """The model that is asked for, loaded."""
+    pool = server_of(request).pool
+    return pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora)
+
+
 @asynccontextmanager
 async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
     """Starts an answer; leaving the block ends it. Raises what refuses the request."""
     asked = time.perf_counter()
     server = server_of(request)
     pool, request_s = server.pool, server.config.request_s
-    async with pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
+    async with pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora) as lease:
         if lease.model.engine.engine.only_embeds:
             raise ApiError(
                 400,

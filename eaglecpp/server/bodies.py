@@ -65,9 +65,16 @@ def _converted(given: Mapping[str, Any], kind: type[B]) -> B:
         raise FieldError(where, what[:1].lower() + what[1:]) from None
 
 
+class _Scale(msgspec.Struct):
+    """Of an adapter, by its number in `GET /lora-adapters`."""
+
+    id: int
+    scale: Annotated[float, Meta(ge=-100, le=100)]
+
+
 class Body(msgspec.Struct, kw_only=True):
     """The fields that requests of every API have. draft, strategy, exact, options, num_ctx: our own, the
-    latter two as Ollama's `options`.
+    latter two as Ollama's `options`. lora: as llama-server's; adapters that it does not name are not used
     """
 
     model: str = ""
@@ -79,6 +86,7 @@ class Body(msgspec.Struct, kw_only=True):
     options: dict[str, Any] = {}
     num_ctx: int = 0
     cache_prompt: bool = True
+    lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
     def make_ask(
         self,
@@ -113,6 +121,7 @@ class Body(msgspec.Struct, kw_only=True):
             n_top,
             must_think,
             show_drafts,
+            lora=None if self.lora is None else {one.id: one.scale for one in self.lora},
         )
 
 

@@ -7,6 +7,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from eaglecpp.server.errors import FieldError
@@ -21,6 +22,22 @@ _DURATION = re.compile(
 )
 _PART = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A model as the operator wants it served.
+
+    path:   its file; None for a stored model
+    draft:  its drafter, as `find_here` takes one; None = the model's own
+    pinned: it is loaded at the start, and stays
+    engine: options over those of the server
+    """
+
+    path: Path | None = None
+    draft: str | None = None
+    pinned: bool = False
+    engine: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -50,6 +67,7 @@ class ServerConfig:
                  files that fit one model alone are for `model`
     model:       the one named on the command line, which requests mean that name none
     draft:       its drafter, if it is a file
+    presets:     models by the name that lists have, which are served as these say
     strategy:    for all requests that say nothing, "" = each model's own
     learn_idle_s: without a request before drafters learn, where `engine` or a model says that they do
     """
@@ -81,13 +99,23 @@ class ServerConfig:
     engine: Mapping[str, Any] = field(default_factory=dict)
     model: str = ""
     draft: str | None = None
+    presets: Mapping[str, Preset] = field(default_factory=dict)
     strategy: str = ""
     insecure: bool = False
     learn_idle_s: float = 300.0
 
     def engine_of(self, name: str) -> dict[str, Any]:
         """The options of a model. name: in the one spelling that lists have"""
-        return {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
+        own = {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
+        return {**own, **self.presets.get(name, Preset()).engine}
+
+    def draft_of(self, name: str) -> str | None:
+        """The drafter that the command line names for a model, in place of its own."""
+        return self.presets[name].draft if name in self.presets else self.draft
+
+    def is_pinned(self, name: str) -> bool:
+        """Whether a model stays in memory, whatever requests say."""
+        return name in self.presets and self.presets[name].pinned
 
     @property
     def is_loopback(self) -> bool:

@@ -22,6 +22,7 @@ from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
+from eaglecpp.server.answer import leased
 from eaglecpp.server.bodies import Body, read
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
@@ -140,7 +141,7 @@ async def _with_model(
             limit.reschedule(0)
 
     async def run() -> tuple[T, str, float]:
-        async with server.pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
+        async with leased(request, ask) as lease:
             load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             lease.end_late = end_late
             name = lease.model.answers_as(ask.model)

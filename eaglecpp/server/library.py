@@ -111,6 +111,8 @@ async def ps(request: Request) -> Response:
                 "size_vram": model.n_bytes if model.on_gpu else 0,
                 "expires_at": stamp(model.expires_at),
                 "context_length": model.n_ctx,
+                "pinned": model.is_pinned,
+                "adapters": [(Path(path).name, scale) for path, scale in model.source.adapters if scale],
                 "n_parallel": server.config.n_parallel,
                 "running": engine.n_running,
                 "waiting": engine.n_waiting,

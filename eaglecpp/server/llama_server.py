@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,11 +20,12 @@ from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.server.answer import Answer, Ask, of_model, respond
+from eaglecpp.server.answer import Answer, Ask, leased, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
-from eaglecpp.server.errors import ApiError, FieldError
-from eaglecpp.server.http import in_thread, json_response, sse
-from eaglecpp.server.loaded import LoadedModel
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import in_thread, json_response, sse, while_there
+from eaglecpp.server.loaded import LoadedModel, find_source
+from eaglecpp.server.models import server_of
 
 _SAMPLERS: dict[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
@@ -48,12 +50,9 @@ class CompletionBody(SampledBody, kw_only=True):
     n_keep: int = -1
     json_schema: dict[str, Any] | None = None
     samplers: list[str] | None = None
-    lora: Any = None
 
     def asked(self, **what: Any) -> Ask:
         """Raises ApiError."""
-        if self.lora:
-            raise FieldError("lora", "adapters are chosen when the model is opened")
         limits = (self.n_predict, self.max_tokens, -1)
         options = sampling_of(self, max_tokens=next(one for one in limits if one is not None))
         if self.samplers is not None:
@@ -181,6 +180,45 @@ async def detokenize(request: Request) -> Response:
         return b"".join(pieces).decode("utf-8", "replace")
 
     return json_response({"content": await of_model(request, body.model, work)})
+
+
+async def load(request: Request) -> Response:
+    """`POST /models/load`."""
+    ask = (await read(request, Body)).make_ask()
+
+    async def work() -> None:
+        async with leased(request, ask):
+            pass
+
+    await while_there(request, work())
+    return json_response({"success": True})
+
+
+async def unload(request: Request) -> Response:
+    """`POST /models/unload`, as soon as nobody uses it."""
+    name = (await read(request, Body)).model
+    if not await server_of(request).pool.unload(name):
+        raise ApiError(400, f"model '{name}' is not loaded")
+    return json_response({"success": True})
+
+
+async def adapters(request: Request) -> Response:
+    """`GET /lora-adapters`; `?model=` where the server has several. `POST`, which in llama-server sets the
+    scales of everybody's answers, is refused.
+    """
+    if request.method == "POST":
+        raise ApiError(
+            400,
+            "scales that hold for all requests would change the answers of others: send lora with each "
+            'request, "lora": [{"id": 0, "scale": 0.5}]',
+        )
+    server = server_of(request)
+    name = request.query_params.get("model", "")
+    source = await server.work.names.run(find_source, name, server.config, server.pool.files)
+    found = [
+        {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)
+    ]
+    return json_response(found)
 
 
 async def props(request: Request) -> Response:

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,8 @@ from eaglecpp.options import MAX_SEQUENCES, Strategy
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import model_name, part_paths
 from eaglecpp.server.catalog import complete_entry, means_path, served
-from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.config import Preset, ServerConfig
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.store import Stores
 from eaglecpp.store.content import file_state
 from eaglecpp.store.model import StoredModel
@@ -54,15 +54,19 @@ class Source:
     name:   in the one spelling that lists have, whatever the request's was
     key:    the same for all names of one model
     stored: gives the model in its store, or the file as one
+    adapters: path and scale of each that it has; with a scale of 0 it is not used
+    chosen: the scales, where a request chose them
     """
 
     name: str
     found: Found
     key: Key
     stored: Callable[[], StoredModel]
+    adapters: tuple[tuple[str, float], ...] = ()
+    chosen: tuple[float, ...] = ()
 
     @classmethod
-    def of(cls, name: str, found: Found, stored: Callable[[], StoredModel]) -> Source:
+    def of(cls, name: str, found: Found, config: ServerConfig, stored: Callable[[], StoredModel]) -> Source:
         """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
         template, messages) on the same weights is another model.
         """
@@ -73,26 +77,66 @@ class Source:
             tuple(map(file_state, (*model.adapters, *model.projectors))),
         )
         texts = (said.template, model.stored_template, said.system, said.messages, said.pragmas)
-        key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))))
-        return cls(name, found, key, stored)
+        options = config.engine_of(name)
+        own = repr((sorted(options.items()), config.is_pinned(name) and name))
+        key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))), own)
+        adapters = options.get("lora") or tuple((str(path), 1.0) for path in model.adapters)
+        return cls(name, found, key, stored, tuple(adapters))
+
+    def adapted(self, scales: Mapping[int, float]) -> Source:
+        """The same model with its adapters at these scales, by their number; the others are not used. It is
+        another model in memory: rows of different adapters neither share a batch nor a cache. Raises
+        ApiError.
+        """
+        for number in scales:
+            if not 0 <= number < len(self.adapters):
+                has = f"it has {len(self.adapters)} of them" if self.adapters else "it has none"
+                raise FieldError("lora", f"{self.name} has no adapter {number}: {has} (GET /lora-adapters)")
+        chosen = tuple(scales.get(i, 0.0) for i in range(len(self.adapters)))
+        if chosen == tuple(scale for _, scale in self.adapters):
+            return self
+        paths = (path for path, _ in self.adapters)
+        adapters = tuple(zip(paths, chosen, strict=True))
+        return replace(self, adapters=adapters, key=(*self.key, chosen), chosen=chosen)
+
+    @property
+    def base_key(self) -> Key:
+        """Of the model with its own scales: all share one queue."""
+        return self.key[:-1] if self.chosen else self.key
+
+    def is_before(self, other: Source) -> bool:
+        """Whether `other` is what this one's name, with the same choice of adapters, stands for now."""
+        is_same = (self.name, self.chosen) == (other.name, other.chosen)
+        return is_same and self.key != other.key
 
     def entry(self) -> dict[str, Any]:
         """As /api/tags lists it."""
         return complete_entry(self.stored(), self.name)
 
 
-def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> Source:
+def find_source(
+    name: str,
+    config: ServerConfig,
+    files: Mapping[str, Path],
+    lora: Mapping[int, float] | None = None,
+) -> Source:
     """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
     name models; which files are served is the operator's choice. A server of one file means that file by
     every name that nothing else has, as llama-server does: clients send whatever they were written with.
+    lora: scales of its adapters by number, in place of the model's own
 
     Raises ModelNotFoundError, ModelNameError; ApiError where no name is given and none is meant.
     """
     name = name or config.model
     if not name:
         raise ApiError(400, "model is required", param="model")
+    if lora is not None:
+        return find_source(name, config, files).adapted(lora)
+    if name not in files and name.removesuffix(":latest") in files:
+        name = name.removesuffix(":latest")
     if name in files:
-        return Source.of(name, find_here(files[name], config.draft), lambda: served(files[name]))
+        found = find_here(files[name], config.draft_of(name))
+        return Source.of(name, found, config, lambda: served(files[name]))
     stores = Stores.open()
     try:
         if means_path(name):
@@ -107,7 +151,8 @@ def find_source(name: str, config: ServerConfig, files: Mapping[str, Path]) -> S
         raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
     known = model.name
     assert known is not None
-    return Source.of(str(known), with_draft(model), lambda: stores.get(known))
+    preset = config.presets.get(str(known), Preset())
+    return Source.of(str(known), with_draft(model, preset.draft), config, lambda: stores.get(known))
 
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
@@ -118,8 +163,10 @@ def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan
     options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
     n_ids = MAX_SEQUENCES // config.n_parallel - 1
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
-    if n_ctx:
+    if n_ctx > options.get("n_ctx", 0) >= 0:  # -1 is as long as it gets
         options["n_ctx"] = n_ctx
+    if source.adapters:
+        options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
     defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
     plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults, choose_context=True)
@@ -135,7 +182,8 @@ def n_bytes_of(plan: OpeningPlan) -> int:
 class LoadedModel:
     """A model in memory: its engine, and who uses it. Made by `load`; used by one server.
 
-    used: when its last use ended; load_ms: what loading took, until a request was told
+    used: when its last use ended; load_ms: what loading took, until a request was told;
+    is_pinned: it is not unloaded for another one
     """
 
     def __init__(
@@ -152,6 +200,7 @@ class LoadedModel:
         self.used = time.monotonic()
         self.keep_alive_s = 0.0
         self.load_ms = 0.0
+        self.is_pinned = False
         self.leases: set[Any] = set()  # of the pool
         self._held = -_HOLD_EVERY_S
 

@@ -101,7 +101,7 @@ class ModelPool:
         self._turns = FairLock()
         self._sweeper: asyncio.Task[None] | None = None
         self._last_use = time.monotonic()
-        self.learner = Learner(self._learning, self.idle_for, self.unload, config.learn_idle_s, work.files)
+        self.learner = Learner(self._learning, self.idle_for, self.forget, config.learn_idle_s, work.files)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
         """Models whose answers are kept for their drafter: name, target, drafter."""
@@ -117,27 +117,36 @@ class ModelPool:
 
     @asynccontextmanager
     async def use(
-        self, name: str, *, n_ctx: int = 0, keep_alive_s: float | None = None, is_queued: bool = True
+        self,
+        name: str,
+        *,
+        n_ctx: int = 0,
+        keep_alive_s: float | None = None,
+        is_queued: bool = True,
+        lora: Mapping[int, float] | None = None,
     ) -> AsyncIterator[Lease]:
         """The model of that name, loaded. n_ctx: what a model is opened with that is not loaded yet; one that
         is keeps what it has. is_queued: counts among the requests of which each model has so many at most.
-        Raises ModelNotFoundError, QueueFullError and what opening an engine raises.
+        lora: scales of its adapters, None = its own. Raises ModelNotFoundError, QueueFullError and what
+        opening an engine raises.
         """
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
-        source = await self.work.names.run(find_source, name, self.config, self.files)
+        source = await self.work.names.run(find_source, name, self.config, self.files, lora)
         n_max = self.config.n_parallel + self.config.n_queue
-        if is_queued and self._n_asked[source.key] >= n_max:
+        if is_queued and self._n_asked[source.base_key] >= n_max:
             raise QueueFullError(
                 f"the queue is full: {source.name} has {n_max} requests, {self.config.n_parallel} at a time"
             )
         lease = Lease(None)
         if is_queued:
-            self._n_asked[source.key] += 1
-            lease.in_queue.callback(self._left, source.key)
+            self._n_asked[source.base_key] += 1
+            lease.in_queue.callback(self._left, source.base_key)
         try:
             lease.held = await self._taken(source, n_ctx)
             lease.held.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
+            if lease.held.is_pinned:
+                lease.held.keep_alive_s = -1.0
             lease.held.leases.add(lease)
             yield lease
         finally:
@@ -160,19 +169,22 @@ class ModelPool:
         lease.held.leases.add(lease)
 
     async def unload(self, name: str) -> bool:
-        """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded.
-        Raises ModelNotFoundError.
+        """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded. One
+        with other adapters goes with it. Raises ModelNotFoundError; ApiError for a pinned one.
         """
         source = await self.work.names.run(find_source, name, self.config, self.files)
-        model = self.models.get(source.key) or self._named(source.name)
-        if model is None:
-            return False
-        await self._end(model)
-        return True
+        if self.config.is_pinned(source.name):
+            raise ApiError(400, f"'{source.name}' is pinned: the operator of this server keeps it in memory")
+        found = self._named(source.name) + [m for m in self.models.values() if m.source.key == source.key]
+        for model in dict.fromkeys(found):
+            await self._end(model)
+        return bool(found)
 
     async def forget(self, name: str) -> None:
-        """Unloads the model of that name, which is no longer there. name: as lists have it"""
-        if (model := self._named(name)) is not None:
+        """Unloads the models of that name, as soon as nobody uses them: it is no longer there, or has another
+        drafter. name: as lists have it
+        """
+        for model in self._named(name):
             await self._end(model)
 
     async def _end(self, model: LoadedModel) -> None:
@@ -193,8 +205,12 @@ class ModelPool:
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
 
-    def _named(self, name: str) -> LoadedModel | None:
-        return next((model for model in self.models.values() if model.name == name), None)
+    def _named(self, name: str) -> list[LoadedModel]:
+        return [model for model in self.models.values() if model.name == name]
+
+    def _before(self, source: Source) -> LoadedModel | None:
+        """What the name, with these adapters, stood for before."""
+        return next((one for one in self._named(source.name) if one.source.is_before(source)), None)
 
     async def _taken(self, source: Source, n_ctx: int, at_least: int = 0) -> LoadedModel:
         """A model with one more user, whose context has `at_least` so many tokens."""
@@ -203,8 +219,7 @@ class ModelPool:
             if model is not None and model.engine.broken is None:
                 is_long = model.n_ctx >= at_least
                 if is_long and not model.is_held:
-                    other = self._named(source.name)
-                    if other not in (None, model):  # what the name stood for before
+                    if (other := self._before(source)) is not None:
                         other.keep_alive_s = 0.0
                         self._wake_sweeper()
                     model.n_users += 1
@@ -250,9 +265,9 @@ class ModelPool:
         try:
             if old is not None:
                 await self._unload(old)
-            other = self._named(source.name)
+            other = self._before(source)
             if other is not None and other.n_users == 0:
-                await self._unload(other)  # the name stands for another model now
+                await self._unload(other)
             plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
             if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
                 plan = await self.work.loading.run(plan.with_context)
@@ -267,6 +282,7 @@ class ModelPool:
                 extra={"model": source.name, "load_ms": round(load_ms), "n_ctx": model.n_ctx},
             )  # fmt: skip
             model.keep_alive_s, model.load_ms = self.config.keep_alive_s, load_ms
+            model.is_pinned = self.config.is_pinned(source.name) and not source.chosen
             self.models[source.key] = model
             model.n_users += 1
             return model
@@ -284,19 +300,29 @@ class ModelPool:
                 code="out_of_memory",
             )
 
+        pinned = [model for model in self.models.values() if model.is_pinned]
+        n_pinned_bytes = sum(model.n_bytes for model in pinned)
+        if len(pinned) >= self.config.n_models or n_pinned_bytes + n_bytes > self.n_bytes:
+            raise ApiError(
+                503,
+                f"the models that are pinned leave no room for '{name}' (--memory, --max-models)",
+                code="out_of_memory",
+            )
+
         def fits() -> bool:
             taken = sum(model.n_bytes for model in self.models.values()) + self.learner.n_bytes
             return taken + n_bytes <= self.n_bytes and len(self.models) < self.config.n_models
 
         n_loaded = len(self.models)
         while not fits():
-            idle = [model for model in self.models.values() if model.n_users == 0]
+            others = [model for model in self.models.values() if not model.is_pinned]
+            idle = [model for model in others if model.n_users == 0]
             if self.learner.n_bytes:
                 await self.learner.end()
             elif idle:
                 await self._unload(min(idle, key=lambda model: model.used))
             else:
-                await self._change(self.models.values())
+                await self._change(others)
         return len(self.models) < n_loaded
 
     async def _change(self, of: Iterable[LoadedModel] = ()) -> None:

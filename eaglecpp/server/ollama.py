@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
-from eaglecpp.server.answer import Answer, Ask, Delta, Generated, logprob_list, respond
+from eaglecpp.server.answer import Answer, Ask, Delta, Generated, leased, logprob_list, respond
 from eaglecpp.server.bodies import Body, NTop, offered, read, read_message
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
@@ -137,7 +137,7 @@ async def _load_or_unload(request: Request, body: _Body, empty: Mapping[str, Any
         reason = "unload"
         await server.pool.unload(name)
     else:
-        async with server.pool.use(name, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s) as lease:
+        async with leased(request, ask) as lease:
             name = lease.model.answers_as(name)
     return json_response({**_head(name), **empty, "done": True, "done_reason": reason})
 

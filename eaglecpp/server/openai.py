@@ -216,7 +216,7 @@ async def completions(request: Request) -> Response:
 
 async def models(request: Request) -> Response:
     """`GET /v1/models`, in OpenAI's form and Anthropic's at once."""
-    found = [_model(one) for one in await server_of(request).files_run(entries)]
+    found = [_model(one, request) for one in await server_of(request).files_run(entries)]
     ids = [one["id"] for one in found] or [None]
     ends = {"has_more": False, "first_id": ids[0], "last_id": ids[-1]}
     return json_response({"object": "list", "data": found, **ends})
@@ -224,16 +224,20 @@ async def models(request: Request) -> Response:
 
 async def model(request: Request) -> Response:
     """`GET /v1/models/{id}`."""
-    return json_response(_model(await server_of(request).files_run(entry, request.path_params["name"])))
+    found = await server_of(request).files_run(entry, request.path_params["name"])
+    return json_response(_model(found, request))
 
 
-def _model(entry: Mapping[str, Any]) -> dict[str, Any]:
+def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
+    """status: llama-server's word"""
+    is_loaded = any(one.name == entry["name"] for one in server_of(request).pool.models.values())
+    status = {"status": {"value": "loaded" if is_loaded else "unloaded"}}
     name, modified = entry["name"], entry["modified_at"]
     created = int(datetime.fromisoformat(modified).timestamp())
     of_openai = {"id": name, "object": "model", "created": created, "owned_by": "library"}
     of_anthropic = {"type": "model", "display_name": name, "created_at": modified}
     ours = ("details", "capabilities", "context_length", "size", "draft")
-    return of_openai | of_anthropic | {key: entry[key] for key in ours}
+    return of_openai | of_anthropic | status | {key: entry[key] for key in ours}
 
 
 def _head(prefix: str, kind: str) -> dict[str, Any]:

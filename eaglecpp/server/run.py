@@ -122,7 +122,9 @@ def serve(
 
 
 class Runner(uvicorn.Server):
-    """Loads a model before it listens, and tells when it is ready. failure: what kept it from that."""
+    """Loads a model, and those that are pinned, before it listens, and tells when it is ready. failure: what
+    kept it from that.
+    """
 
     def __init__(
         self, app: Access, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
@@ -139,8 +141,10 @@ class Runner(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         try:
-            if self._preload:
-                async with self._shared.pool.use(self._preload):
+            pool = self._shared.pool
+            pinned = [name for name in pool.config.presets if pool.config.is_pinned(name)]
+            for name in [self._preload] * bool(self._preload) + pinned:
+                async with pool.use(name):
                     pass
         except Exception as error:  # in uvicorn's own start it would be a traceback in the log
             self.failure, self.should_exit = error, True

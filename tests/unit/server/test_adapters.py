@@ -1,0 +1,127 @@
+# SPDX-License-Identifier: MIT
+"""Adapters that a request chooses: the text of an engine that was opened so, and nobody else's changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp.server.config import Preset
+from helpers.http_server import DRAFT, FAST, TARGET, TestServer
+from helpers.lora import write_lora
+
+PROMPT = "The function returns a list of"
+N = 24
+
+
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    paths = folder / "first.gguf", folder / "second.gguf"
+    write_lora(paths[0], TARGET, size=2.0)
+    write_lora(paths[1], TARGET, size=2.0, only="blk.2.ffn_down.weight")
+    return paths
+
+
+@pytest.fixture(scope="module")
+def server(store_root: Path, adapters: tuple[Path, Path]) -> Iterator[TestServer]:
+    own = {"lora": ((str(adapters[0]), 1.0), (str(adapters[1]), 0.0))}
+    presets = {"adapted": Preset(TARGET, str(DRAFT), engine=own), "bare": Preset(TARGET)}
+    files = dict.fromkeys(presets, TARGET)
+    with TestServer(files=files, presets=presets, draft=None, n_models=4) as running:
+        yield running
+
+
+def body(lora: Any = None, **rest: Any) -> dict[str, Any]:
+    given = {} if lora is None else {"lora": [{"id": i, "scale": scale} for i, scale in lora]}
+    return {"model": "adapted", "prompt": PROMPT, "n_predict": N, "temperature": 0} | given | rest
+
+
+def text(server: TestServer, lora: Any = None, **rest: Any) -> str:
+    return str(server.told("/completion", body(lora, **rest))["content"])
+
+
+def of_engine(*lora: tuple[Path, float]) -> str:
+    """What an engine says that is opened with these."""
+    options = FAST | {"lora": tuple((str(path), scale) for path, scale in lora)}
+    with Engine.open(TARGET, strategy="off", **options) as engine:
+        return engine.generate(PROMPT, max_tokens=N, temperature=0).text
+
+
+CHOICES = [None, [], [(0, 1.0)], [(1, 1.0)], [(0, 0.5), (1, 1.0)]]
+
+
+def test_texts_are_those_of_engines_that_were_opened_so(
+    server: TestServer, adapters: tuple[Path, Path]
+) -> None:
+    first, second = adapters
+    expected = [
+        of_engine((first, 1.0)), of_engine(), of_engine((first, 1.0)), of_engine((second, 1.0)),
+        of_engine((first, 0.5), (second, 1.0)),
+    ]  # fmt: skip
+    assert len(set(expected)) == 4, "the adapters make no difference here"
+    assert [text(server, lora) for lora in CHOICES] == expected
+    told = server.told("/completion", body([(1, 1.0)]))
+    assert told["timings"]["rounds"] < N, "it is drafted, too"
+    plain = server.told("/completion", body([(1, 1.0)], draft=False))
+    assert plain["content"] == told["content"]
+
+
+def test_requests_with_other_adapters_at_the_same_time_keep_their_texts(server: TestServer) -> None:
+    alone = [text(server, lora) for lora in CHOICES]
+    with ThreadPoolExecutor() as pool:
+        for _ in range(2):
+            assert list(pool.map(lambda lora: text(server, lora), CHOICES)) == alone
+
+
+def test_every_api_reads_them(server: TestServer) -> None:
+    lora = body([(1, 1.0)])["lora"]
+    chat = {"model": "adapted", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": N,
+            "temperature": 0}  # fmt: skip
+    for path, key in (("/v1/chat/completions", "choices"), ("/v1/messages", "content")):
+        assert server.told(path, chat | {"lora": lora})[key] != server.told(path, chat)[key]
+    embed = {"model": "adapted", "input": PROMPT}
+    assert (
+        server.told("/api/embed", embed | {"lora": lora})["embeddings"]
+        != server.told("/api/embed", embed)["embeddings"]
+    )
+
+
+def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
+    listed = server.get("/lora-adapters?model=adapted").json()
+    assert listed == [
+        {"id": 0, "path": "first.gguf", "scale": 1.0},
+        {"id": 1, "path": "second.gguf", "scale": 0.0},
+    ]
+    assert server.get("/lora-adapters?model=bare").json() == []
+    refused = server.post("/lora-adapters", [{"id": 0, "scale": 0.0}])
+    assert refused.status_code == 400 and "answers of others" in refused.json()["error"]["message"]
+    assert server.get("/lora-adapters?model=adapted").json() == listed
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"lora": [{"id": 2, "scale": 1}]}, "no adapter 2: it has 2"),
+     ({"lora": [{"id": -1, "scale": 1}]}, "no adapter -1"),
+     ({"lora": [{"id": 0, "scale": 1}], "model": "bare"}, "it has none"), ({"lora": [{"id": 0}]}, "lora"),
+     ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora")],
+)  # fmt: skip
+def test_what_is_not_there_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
+    refused = server.post("/completion", body() | wrong)
+    assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
+
+
+def test_no_adapters_is_the_model_itself(server: TestServer) -> None:
+    assert text(server, [], model="bare") == text(server, model="bare")
+
+
+def test_unloading_a_model_unloads_it_with_all_adapters(server: TestServer) -> None:
+    for lora in CHOICES[:2]:
+        text(server, lora)
+    assert server.told("/models/unload", {"model": "adapted"}) == {"success": True}
+    assert [one for one in server.get("/api/ps").json()["models"] if one["name"] == "adapted"] == []

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""`serve --models FILE`: several models by name, some of which stay in memory; loading and unloading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eaglecpp.cli import main
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.references.names import ModelName
+from eaglecpp.server.presets import PresetError, read_presets
+from eaglecpp.server.run import PortInUseError
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
+from helpers.http_server import DRAFT, FAST, QUESTION, TARGET, TestServer, until
+
+LISTED = f"""
+[drafted]
+path = "{TARGET}"
+draft = "{DRAFT}"
+context = 384
+pinned = true
+
+[plain]
+path = "target.gguf"
+
+[stored]
+context = 256
+draft = "text"
+"""
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
+    (tmp_path / "target.gguf").symlink_to(TARGET)
+    create_model(Stores.open(), ModelName.parse("stored"), Modelfile.from_text(f"FROM {TARGET}"), Path())
+
+
+def listed(tmp_path: Path, text: str = LISTED) -> Path:
+    file = tmp_path / "models.toml"
+    file.write_text(text)
+    return file
+
+
+def serving(tmp_path: Path, text: str = LISTED, **config: Any) -> TestServer:
+    presets = read_presets(listed(tmp_path, text))
+    files = {name: one.path for name, one in presets.items() if one.path is not None}
+    given = {"presets": presets, "draft": None, "engine": FAST | {"n_ctx": 512}, "keep_alive_s": 300.0}
+    return TestServer(files=files, **(given | config))
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[TestServer]:
+    with serving(tmp_path, n_models=2) as running:
+        yield running
+
+
+def loaded(server: TestServer) -> dict[str, Any]:
+    return {one["name"]: one for one in server.get("/api/ps").json()["models"]}
+
+
+def say(server: TestServer, model: str, **rest: Any) -> dict[str, Any]:
+    body = {
+        "model": model,
+        "prompt": QUESTION,
+        "stream": False,
+        "options": {"num_predict": 4, "temperature": 0},
+    }
+    return server.told("/api/generate", body | rest)
+
+
+def test_each_is_served_as_the_file_says(server: TestServer) -> None:
+    assert list(loaded(server)) == ["drafted"], "only what is pinned is loaded at the start"
+    answers = {name: say(server, name) for name in ("drafted", "plain", "stored", "plain:latest")}
+    assert len({one["response"] for one in answers.values()}) == 1
+    assert say(server, "drafted", strategy="chain:3")["timings"]["draft_n"] > 0
+    refused = server.post("/api/generate", {"model": "plain", "prompt": "x", "strategy": "chain:3"})
+    assert refused.status_code == 400 and "needs a drafter" in refused.json()["error"]
+    now = loaded(server)["drafted"]
+    assert (now["context_length"], now["pinned"]) == (384, True) and now["draft"].endswith(DRAFT.name)
+    say(server, "stored")
+    assert loaded(server)["stored:latest"]["context_length"] == 256
+    names = {one["name"] for one in server.get("/api/tags").json()["models"]}
+    assert {"drafted", "plain", "stored:latest"} <= names
+    unknown = server.post("/api/generate", {"model": "other", "prompt": "x"})
+    assert unknown.status_code == 404
+
+
+def test_a_pinned_model_stays_whatever_requests_say(server: TestServer) -> None:
+    say(server, "plain")
+    say(server, "stored")
+    until(lambda: set(loaded(server)) == {"drafted", "stored:latest"})
+    assert say(server, "drafted", keep_alive=0)["response"]
+    for path, body in (("/models/unload", {}), ("/api/generate", {"keep_alive": 0})):
+        refused = server.post(path, {"model": "drafted"} | body)
+        assert refused.status_code == 400 and "pinned" in refused.text
+    assert "drafted" in loaded(server) and server.metric("eaglecpp_model_loads_total") == 3
+
+
+def test_what_has_no_room_beside_pinned_models_is_refused(tmp_path: Path) -> None:
+    with serving(tmp_path, n_models=1) as own:
+        refused = own.post("/api/generate", {"model": "plain", "prompt": "x"})
+        assert refused.status_code == 503 and "pinned leave no room for 'plain'" in refused.json()["error"]
+        assert say(own, "drafted")["response"]
+
+
+def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
+    def status() -> str:
+        return str(server.get("/v1/models/plain").json()["status"]["value"])
+
+    assert status() == "unloaded"
+    assert server.told("/models/load", {"model": "plain"}) == {"success": True}
+    assert status() == "loaded" and loaded(server)["plain"]["pinned"] is False
+    assert server.told("/models/unload", {"model": "plain"}) == {"success": True}
+    assert status() == "unloaded"
+    again = server.post("/models/unload", {"model": "plain"})
+    assert again.status_code == 400 and "not loaded" in again.json()["error"]["message"]
+    assert server.post("/models/load", {"model": "other"}).status_code == 404
+    assert server.post("/models/load", {}).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "expected at least one model"), ("[a", "Expected ']'"), ("a = 1", "[a]: Expected object"),
+        ("[a]\npath = 1", "Expected str, got int - at $.path"),
+        ("[a]\npath = 'none.gguf'", "path: expected a file"), ("[a]\nctx = 1", "unknown field ctx"),
+        ("[a]\ncontext = -2", "$.context"), ("[none]\ncontext = 1", "[none]: model 'none' is not on this"),
+        ("[stored]\ndraft = 'none.gguf'", "[stored]: drafter 'none.gguf'"),
+        ("['']\npath = 'target.gguf'", "[]: expected a name"),
+        ("[stored]\n[\"stored:latest\"]", "listed twice"),
+        ("[a]\npath = 'target.gguf'\nadapters = ['x']", "adapters: expected a file"),
+    ],
+)  # fmt: skip
+def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(PresetError) as error:
+        read_presets(listed(tmp_path, text))
+    told = str(error.value)
+    assert "models.toml" in told
+    assert said in told, told
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [(["stored"], "leave out MODEL"), (["--draft", str(DRAFT)], "--models"), ([], "")],
+)  # fmt: skip
+def test_the_command_line_reads_it(
+    tmp_path: Path,
+    options: list[str],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bind(*args: object) -> None:
+        raise PortInUseError("it would listen")
+
+    monkeypatch.setattr("eaglecpp.server.run.bind", bind)
+    code = main(["serve", "--models", str(listed(tmp_path)), *options])
+    told = capsys.readouterr().err
+    assert (code, said or "it would listen") == (2 if said else 1, said or "it would listen")
+    assert (said or "it would listen") in told
+
+
+def test_more_pinned_models_than_may_be_in_memory_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "".join(f"[m{i}]\npath = 'target.gguf'\npinned = true\n" for i in range(2))
+    assert main(["serve", "--models", str(listed(tmp_path, text)), "--max-models", "1"]) == 2
+    assert "pins 2 models" in capsys.readouterr().err
