@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..config import shown
+from ..errors import UnsupportedError
 from ..spec import GemmaLayer
 from .base import Seen
 from .block import BlockDialect
@@ -32,6 +34,12 @@ class DeepSpecGemmaBlock(DeepSpecBlock):
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = super().flatten(seen)
+        kinds = config.get("layer_types")
+        if kinds is not None and (not isinstance(kinds, list) or set(map(str, kinds)) - {"full_attention"}):
+            raise UnsupportedError(
+                f"config.json: layer_types: expected full_attention for every layer, found {shown(kinds)}; "
+                "Gemma 4's sliding layers have heads of another size, which is not supported"
+            )
         return gemma_config(config) | {"layer_types": None, "sliding_window": None}
 
     def canonical(self, name: str) -> str | None:

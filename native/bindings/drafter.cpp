@@ -67,6 +67,9 @@ class StudyDrafter {
 
     // of a parallel drafter: the distributions of the next n_ahead + 1 tokens
     ArrayOut commit_ahead(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
+        if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
+            fail(ErrorKind::value, "the drafts of this block depend on the tokens before them: block() takes these");
+        }
         append(features, tokens, true, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
@@ -89,8 +92,9 @@ class StudyDrafter {
     }
 
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
-        append(features, tokens, true);
         const DraftSpec & s = drafter_->spec();
+        if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states: block() gives its drafts");
+        append(features, tokens, true);
         return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
 

@@ -21,9 +21,10 @@ class Engine::Use {
         if (e.in_use_.exchange(true)) {
             fail(ErrorKind::busy, "the engine is in use by another thread; one thread at a time, or one engine each");
         }
-        if (!e.is_broken_) return;
+        if (e.why_broken_.empty()) return;
         e.in_use_ = false;
-        fail(ErrorKind::broken, "an earlier internal failure left this engine unusable; open it again");
+        fail(ErrorKind::broken, "an earlier failure left this engine unusable; open it again. It was: %s",
+             e.why_broken_.c_str());
     }
     ~Use() { e_.in_use_ = false; }
 
@@ -43,15 +44,17 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
     const auto try_restore = [&] {
         try {
             restore();
+        } catch (const std::exception & e) {
+            why_broken_ = e.what();
         } catch (...) {
-            is_broken_ = true;
+            why_broken_ = "no reason given";
         }
     };
     try {
         return f();
     } catch (const Error & e) {
         if (e.kind == ErrorKind::broken) {
-            is_broken_ = true;
+            why_broken_ = e.what();
         } else {
             try_restore();
         }
@@ -60,10 +63,10 @@ auto Engine::attempt(F && f, Restore && restore) -> decltype(f()) {
         try_restore();
         fail(ErrorKind::out_of_memory, "the host's memory ran out; what was being generated has ended");
     } catch (const std::exception & e) {
-        is_broken_ = true;
+        why_broken_ = e.what();
         fail(ErrorKind::broken, "llama.cpp or a device's driver failed: %s; open the engine again", e.what());
     } catch (...) {
-        is_broken_ = true;
+        why_broken_ = "no reason given";
         fail(ErrorKind::broken, "llama.cpp or a device's driver failed without saying why; open the engine again");
     }
 }

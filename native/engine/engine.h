@@ -117,7 +117,7 @@ class Engine {
     RowCounts exact_rows_;
     Rounds rounds_;
     std::atomic<bool> in_use_{false};
-    bool is_broken_ = false;
+    std::string why_broken_;  // what failed inside; empty = nothing has
     // of a round that followed others in one call, for the next call that steps the same conversations
     struct LateError {
         std::vector<int> ids;

@@ -469,7 +469,9 @@ void DraftFile::check_tensors() const {
         bool same = true;
         for (size_t i = 0; i < GGML_MAX_DIMS; ++i) same = same && t.ne[i] == (i < w.ne.size() ? w.ne[i] : 1);
         if (!same) {
-            complain("tensor '" + t.name + "' has shape " + shape(t.ne.data(), w.ne.size()) + ", expected " +
+            size_t n_dims = GGML_MAX_DIMS;
+            while (n_dims > w.ne.size() && t.ne[n_dims - 1] == 1) --n_dims;
+            complain("tensor '" + t.name + "' has shape " + shape(t.ne.data(), n_dims) + ", expected " +
                      shape(w.ne.data(), w.ne.size()));
         }
         if (w.matrix ? !is_weight_type(t.type) : t.type != GGML_TYPE_F32) {

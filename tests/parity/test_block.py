@@ -377,10 +377,12 @@ def test_what_a_block_drafter_cannot_do_is_refused(
     features, tokens = random_rows(made.shape, N_ROWS)
     with pytest.raises(ValueError, match="9 masked rows behind a commit, expected 0 to 4"):
         made.native().block(features, tokens, [1] * 9, 4)
+    native = made.native()
     with pytest.raises(ValueError, match="fed no states"):
-        made.native().commit(features, tokens)
-    with pytest.raises(ValueError, match="there is no output row 1"):
-        made.native().commit_ahead(features, tokens, 2)
+        native.commit(features, tokens)
+    with pytest.raises(ValueError, match="depend on the tokens before them"):
+        native.commit_ahead(features, tokens, 2)
+    assert native.n_rows == 0
     with (
         eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1) as engine,
         pytest.raises(ValueError, match="depth 7: this drafter gives 5 tokens"),

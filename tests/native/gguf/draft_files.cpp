@@ -231,6 +231,8 @@ const std::vector<Flaw> of_eagle31 = {
     no_fc,
     with_tensor("surprise.weight", "unknown tensor 'surprise.weight'"),
     {"'output_norm.weight' has shape", [](Parts & p) { ++p.tensor(keys::t_output_norm).ne[0]; }},
+    {"'output_norm.weight' has shape [32, 1, 2], expected [32]",
+     [](Parts & p) { p.tensor(keys::t_output_norm).ne = {n_embd, 1, 2}; }},
     {"'output_norm.weight' has type", [](Parts & p) { p.tensor(keys::t_output_norm).type = GGML_TYPE_Q8_0; }},
     {"'d2t'", [](Parts & p) { p.type_d2t = GGML_TYPE_I32; }},
     d2t_beyond,

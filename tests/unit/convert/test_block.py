@@ -329,6 +329,8 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("the target's head: not supported", DSPARK, {}, {"lm_head.weight": None}, UNSUPPORTED),
     ("DFlash2 with a Markov head, a draft", DFLASH2, {"sample_from_anchor": True}, {}, UNSUPPORTED),
     ("hidden_act: expected silu", DFLASH, {"hidden_act": "gelu"}, {}, UNSUPPORTED),
+    ("layer_types: expected full_attention for every layer", GEMMA,
+     {"layer_types": ["sliding_attention", "full_attention"]}, {}, UNSUPPORTED),
     ("partial_rotary_factor", DFLASH, {"partial_rotary_factor": 0.5}, {}, UNSUPPORTED),
     (r"markov_rank: expected 8, found 16", DSPARK, {"markov_rank": 16}, {}, errors.ConfigError),
     (r"markov_rank: expected 0, as there is no tensor", PLAIN, {"markov_rank": 8}, {}, errors.ConfigError),
