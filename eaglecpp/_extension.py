@@ -68,8 +68,7 @@ try:
     from eaglecpp import _core as core
 except ImportError as error:
     raise VersionError(
-        f"eaglecpp's extension cannot be loaded: {error}. Install eaglecpp for this Python (pip install . "
-        "in a checkout). In a checkout the sources may hide the installed package: run from another directory"
+        f"eaglecpp's extension cannot be loaded: {error}. In a checkout, for this Python: pip install ."
     ) from error
 _check_library(llama_cpp.__version__, core.version_info())
 

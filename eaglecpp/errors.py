@@ -10,7 +10,12 @@ of checkpoints and their conversion.
 
 from __future__ import annotations
 
-from eaglecpp.convert import errors as of_convert
+try:
+    from eaglecpp.convert import errors as of_convert
+except ModuleNotFoundError as error:  # only the installed package has it
+    raise ImportError(
+        "the checkout's sources hide the installed eaglecpp: start Python in another directory"
+    ) from error
 
 __all__ = [
     "ContextFullError",

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,11 @@ def test_a_missing_llama_library_is_one_version_error(tmp_path: Path) -> None:
     done = run_script("import eaglecpp; eaglecpp.Engine", LLAMA_CPP_LIB_PATH=str(tmp_path))
     assert done.returncode == 1
     assert "eaglecpp.errors.VersionError: llama-cpp-python cannot be loaded" in done.stderr
+
+
+def test_sources_that_hide_the_installed_package_say_so() -> None:
+    """Python without installed packages (-S), started in the checkout: what `import eaglecpp` finds first."""
+    command = [sys.executable, "-S", "-c", "import eaglecpp; eaglecpp.Engine"]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("start Python in another directory\n")
