@@ -34,26 +34,30 @@ def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, A
     """
     stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
     found = [*(complete_entry(served(path), name) for name, path in files.items()), *stored]
-    return [_seeing(entry, entry["name"], config) for entry in found]
+    return [_as_served(entry, entry["name"], config) for entry in found]
 
 
 def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
     """One model. Raises ModelNotFoundError."""
     found = _read(files, name, lambda model: complete_entry(model, name if name in files else ""))
-    return _seeing(found, found["name"], config)
+    return _as_served(found, found["name"], config)
 
 
 def facts(files: Mapping[str, Path], config: ServerConfig, name: str, verbose: bool) -> dict[str, Any]:
     """What /api/show says of a model. Raises ModelNotFoundError."""
     listed = name if means_path(name) or name in files else str(read_name(name))
-    return _seeing(_read(files, name, partial(_facts, verbose=verbose)), listed, config)
+    return _as_served(_read(files, name, partial(_facts, verbose=verbose)), listed, config)
 
 
-def _seeing(told: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
-    """With what a model can do whose projector the command line names."""
-    if not config.engine_of(name).get("mmproj"):
-        return told
-    return {**told, "capabilities": list(dict.fromkeys([*told["capabilities"], "vision"]))}
+def _as_served(told: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
+    """With the projector and the drafter that the command line names for a model."""
+    own: dict[str, Any] = {}
+    if config.engine_of(name).get("mmproj"):
+        own["capabilities"] = list(dict.fromkeys([*told["capabilities"], "vision"]))
+    is_asked = name in config.presets or name == config.model
+    if "draft" in told and is_asked and (draft := config.draft_of(name)) is not None:
+        own["draft"] = Path(draft).stem
+    return told | own
 
 
 def _read(

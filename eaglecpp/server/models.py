@@ -272,7 +272,8 @@ class ModelPool:
             if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
                 plan = await self.work.loading.run(plan.with_context)
             started = time.perf_counter()
-            _log.info("loading %s", source.name, extra={"model": source.name})
+            adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
+            _log.info("loading %s%s", source.name, adapters, extra={"model": source.name})
             model = await self.work.loading.run(LoadedModel.load, source, plan, self.config, self._turns)
             load_ms = 1000 * (time.perf_counter() - started)
             self.metrics.loads.add(1, model=source.name)

@@ -33,7 +33,10 @@ ASK = {
 }
 LONG = {**ASK, "max_tokens": 200}
 
-with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client:
+with (
+    serving("--keep-responses", "9") as url,
+    openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=300, max_retries=0) as client,
+):
     assert MODEL in [model.id for model in client.models.list()]
     whole = client.chat.completions.create(**ASK)
     first = whole.choices[0].message.content
@@ -66,12 +69,31 @@ with serving() as url, openai.OpenAI(base_url=f"{url}/v1", api_key="x", timeout=
     assert sum(len(c.choices[0].logprobs.tokens) for c in chunks if c.choices[0].logprobs) == 5
     several = client.completions.create(model=MODEL, prompt=["The", "A"], max_tokens=5)
     assert [one.index for one in several.choices] == [0, 1]
+    many = client.chat.completions.create(**{**ASK, "temperature": 1.0}, n=3, seed=1)
+    assert [one.index for one in many.choices] == [0, 1, 2]
+    again = client.chat.completions.create(**{**ASK, "temperature": 1.0}, seed=2)
+    assert many.choices[1].message.content == again.choices[0].message.content
+    streamed = ["", "", ""]
+    for chunk in client.chat.completions.create(**{**ASK, "temperature": 1.0}, n=3, seed=1, stream=True):
+        for one in chunk.choices:
+            streamed[one.index] += one.delta.content or ""
+    assert streamed == [one.message.content for one in many.choices]
     asked = {"model": MODEL, "input": "What is len?", "max_output_tokens": 24, "temperature": 0.0}
     told = client.responses.create(**asked)
     assert told.output_text == first, (told.output_text, first)
     with client.responses.stream(**asked) as events:
         *_, last = events
     assert last.response.output_text == first
+    more = {**asked, "input": "And sum?", "previous_response_id": told.id}
+    counted = client.responses.input_tokens.count(
+        model=MODEL, input="And sum?", previous_response_id=told.id
+    ).input_tokens
+    assert client.responses.create(**more).usage.input_tokens == counted > told.usage.input_tokens
+    assert client.responses.retrieve(told.id).output_text == first
+    client.responses.delete(told.id)
+    with pytest.raises(openai.BadRequestError) as gone:
+        client.responses.create(**more)
+    assert gone.value.code == "previous_response_not_found"
     turns = [
         {"role": "user", "content": "Weather?"},
         {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": "hm"}]},
@@ -96,4 +118,7 @@ with serving(model=TARGET) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="
     assert usual.model == MODEL.removesuffix(":latest") and usual.choices[0].message.content == first
     text = client.completions.create(model="davinci-002", prompt="The", max_tokens=5)
     assert text.model == usual.model and text.choices[0].finish_reason == "length"
-done("models, chat, stream, usage, tools, schema, completions, responses, 8 at once, 3 errors, any name")
+done(
+    "models, chat, stream, usage, n, tools, schema, completions, responses, "
+    "kept responses, 8 at once, 4 errors, any name"
+)
