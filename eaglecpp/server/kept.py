@@ -28,7 +28,6 @@ class KeptResponses:
     def __init__(self, n_max: int, n_bytes: int) -> None:
         self.n_max, self.n_bytes = n_max, n_bytes
         self._of: dict[str, OrderedDict[str, Kept]] = {}
-        self._n_of: dict[str, int] = {}
 
     def add(self, owner: str, id: str, one: Kept) -> bool:
         """Whether it is kept: not what is larger than everything that may be."""
@@ -36,9 +35,9 @@ class KeptResponses:
             return False
         own = self._of.setdefault(owner, OrderedDict())
         own[id] = one
-        self._n_of[owner] = self._n_of.get(owner, 0) + one.n_bytes
-        while len(own) > self.n_max or self._n_of[owner] > self.n_bytes:
-            self.remove(owner, next(iter(own)))
+        n_bytes = sum(each.n_bytes for each in own.values())
+        while len(own) > self.n_max or n_bytes > self.n_bytes:
+            n_bytes -= own.popitem(last=False)[1].n_bytes
         return True
 
     def find(self, owner: str, id: str) -> Kept | None:
@@ -49,7 +48,4 @@ class KeptResponses:
 
     def remove(self, owner: str, id: str) -> bool:
         """Whether it was there."""
-        one = self._of.get(owner, OrderedDict()).pop(id, None)
-        if one is not None:
-            self._n_of[owner] -= one.n_bytes
-        return one is not None
+        return self._of.get(owner, OrderedDict()).pop(id, None) is not None
