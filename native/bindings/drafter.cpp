@@ -12,7 +12,7 @@
 #include "bindings/arrays.h"
 #include "bindings/bindings.h"
 #include "bindings/gil.h"
-#include "draft/eagle_sequence.h"
+#include "draft/feature_sequence.h"
 #include "engine/options.h"
 #include "target/llama_bridge.h"
 #include "target/target.h"
@@ -39,7 +39,7 @@ class StudyDrafter {
         d.window = options.draft_window;
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
-        drafter_ = std::make_unique<EagleDrafter>(file, d);
+        drafter_ = std::make_unique<FeatureDrafter>(file, d);
         const DraftSpec & s = drafter_->spec();
         if (embedding) {
             require(embedding->shape(0), s.n_vocab, "embedding rows");
@@ -51,7 +51,7 @@ class StudyDrafter {
         if (head) share_head(*head);
         drafter_->finish();
         drafter_->reserve();
-        sequence_ = std::make_unique<EagleSequence>(*drafter_);
+        sequence_ = std::make_unique<FeatureSequence>(*drafter_);
     }
 
     nb::dict info() const {
@@ -208,8 +208,8 @@ class StudyDrafter {
 
     ggml_context_ptr head_ctx_;  // before the drafter that borrows them
     ggml_backend_buffer_ptr head_buffer_;
-    std::unique_ptr<EagleDrafter> drafter_;
-    std::unique_ptr<EagleSequence> sequence_;
+    std::unique_ptr<FeatureDrafter> drafter_;
+    std::unique_ptr<FeatureSequence> sequence_;
     std::vector<int32_t> parents_;
 };
 

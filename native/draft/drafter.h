@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // What the engine and the planner ask of a drafter, whatever runs it: our own graphs for one that reads the target's
-// features (eagle_drafter.h), or a model of llama.cpp (engine/model_drafter.h).
+// features (feature_drafter.h), or a model of llama.cpp (engine/model_drafter.h).
 //
 // A conversation's rows are committed in order. Row p embeds the token at p + 1 of the text, beside the target's
 // feature at position p where the drafter reads features, and its output is the draft distribution of token p + 2.

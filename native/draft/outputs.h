@@ -10,7 +10,7 @@
 #include "algo/coupled.h"
 #include "algo/topk.h"
 #include "algo/tree.h"
-#include "draft/eagle_drafter.h"
+#include "draft/feature_drafter.h"
 #include "draft/inputs.h"
 
 namespace eaglecpp {
@@ -26,7 +26,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
 
 class DraftOutputs {
   public:
-    explicit DraftOutputs(const EagleDrafter & drafter) : drafter_(drafter) {}
+    explicit DraftOutputs(const FeatureDrafter & drafter) : drafter_(drafter) {}
 
     // output rows [first, first + n) of the graph that ran last, then its steps
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
@@ -61,7 +61,7 @@ class DraftOutputs {
     std::vector<std::pair<int32_t, float>> likeliest(int i, int k);
     std::vector<Candidate> judged(std::vector<Candidate> out, int i) const;
 
-    const EagleDrafter & drafter_;
+    const FeatureDrafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds
     ggml_tensor * logits_tensor_ = nullptr;
     std::vector<ggml_tensor *> step_logits_;

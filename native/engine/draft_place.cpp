@@ -40,8 +40,8 @@ uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & optio
                                                           /*v_transposed=*/true);
 }
 
-static std::unique_ptr<EagleDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
-                                                  const Target & target, DrafterOptions d) {
+static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
+                                                    const Target & target, DrafterOptions d) {
     // ggml's fused attention on the CPU takes several times as long as the explicit form for the few rows of a draft
     // level; our kernel takes less (not measured for latent attention). The explicit form's scores take memory for
     // every row that attends, which in a drafter of several layers are all rows of a commit.
@@ -49,7 +49,7 @@ static std::unique_ptr<EagleDrafter> load_drafter(const EngineOptions & options,
     const bool has_kernel = d.use_kernels && kernels::attention_type_fits(d.type_kv) && !file.spec().has_latent();
     const bool is_fused = !is_cpu || has_kernel || file.spec().n_layer > 1;
     d.flash_attn = options.flash_attn == "on" || (options.flash_attn == "auto" && is_fused);
-    auto drafter = std::make_unique<EagleDrafter>(file, d);
+    auto drafter = std::make_unique<FeatureDrafter>(file, d);
     const DraftSpec & s = drafter->spec();
     if (!s.has_embedding) {
         const ggml_tensor * table = target.model().embedding();

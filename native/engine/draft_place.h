@@ -5,19 +5,19 @@
 #include <memory>
 #include <string>
 
-#include "draft/eagle_drafter.h"
+#include "draft/feature_drafter.h"
 #include "engine/options.h"
 
 namespace eaglecpp {
 
 struct PlacedDrafter {
-    std::unique_ptr<EagleDrafter> drafter;
+    std::unique_ptr<FeatureDrafter> drafter;
     std::string why;  // a sentence when it is not where it would best be; "" = it is
 };
 
 // Loads the drafter on the device that the options name, or with "auto" on the best one, ready to use; on a GPU, what
 // its conversations need is allocated now. With "auto" the CPU is used if the device has no room.
-// Error(value) for an unknown device, and every error that a EagleDrafter throws.
+// Error(value) for an unknown device, and every error that a FeatureDrafter throws.
 PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & file, const Target & target);
 
 // device memory that a drafter takes, without what its graphs compute in

@@ -10,7 +10,7 @@
 #include <random>
 #include <vector>
 
-#include "draft/eagle_sequence.h"
+#include "draft/feature_sequence.h"
 
 namespace eaglecpp::test {
 
@@ -27,7 +27,7 @@ struct Side {
         o.flash_attn = flash_attn;
         o.use_kernels = use_kernels;
         o.is_remote = is_remote;
-        drafter = std::make_unique<EagleDrafter>(file, o);
+        drafter = std::make_unique<FeatureDrafter>(file, o);
         const DraftSpec & s = drafter->spec();
         std::vector<float> values((size_t)s.n_embd * s.n_vocab);
         fill(values.data(), values.size(), 1, 1.0f);
@@ -51,10 +51,10 @@ struct Side {
         for (size_t i = 0; i < n; ++i) out[i] = normal(random);
     }
 
-    void open() { seq = std::make_unique<EagleSequence>(*drafter); }
+    void open() { seq = std::make_unique<FeatureSequence>(*drafter); }
 
-    std::unique_ptr<EagleDrafter> drafter;
-    std::unique_ptr<EagleSequence> seq;
+    std::unique_ptr<FeatureDrafter> drafter;
+    std::unique_ptr<FeatureSequence> seq;
 };
 
 struct Rows {

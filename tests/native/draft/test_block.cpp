@@ -15,7 +15,7 @@ namespace {
 
 constexpr int n_ahead = 3;
 
-void same(EagleSequence & a, EagleSequence & b, int i, float tolerance, const std::string & what) {
+void same(FeatureSequence & a, FeatureSequence & b, int i, float tolerance, const std::string & what) {
     const auto x = a.candidates(i, 3), y = b.candidates(i, 3);
     CHECK_MSG(x.size() == y.size() && x.size() == 3, what + ": candidates");
     for (size_t c = 0; c < x.size(); ++c) {
@@ -29,12 +29,12 @@ void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, 
     const float tolerance = use_kernels ? 0.0f : 2e-5f;  // ggml's own products depend on the number of rows
     Side together(file, nullptr, is_remote, flash_attn, use_kernels);
     Side alone(file, nullptr, is_remote, flash_attn, use_kernels);
-    std::vector<std::unique_ptr<EagleSequence>> a, b;
+    std::vector<std::unique_ptr<FeatureSequence>> a, b;
     std::vector<Rows> rows;
     std::vector<DraftCommit> commits;
     for (int n : {1, 9, 200}) {
-        a.push_back(std::make_unique<EagleSequence>(*together.drafter));
-        b.push_back(std::make_unique<EagleSequence>(*alone.drafter));
+        a.push_back(std::make_unique<FeatureSequence>(*together.drafter));
+        b.push_back(std::make_unique<FeatureSequence>(*alone.drafter));
         rows.push_back(make_rows(file.spec(), n));
     }
     for (size_t i = 0; i < a.size(); ++i) {
@@ -49,7 +49,7 @@ void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, 
         b[i]->extend(levels[i].rows);
         for (int row : {0, 1}) same(*a[i], *b[i], row, tolerance, what + strf(": conversation %zu", i));
     }
-    EagleSequence & one = *b[1];
+    FeatureSequence & one = *b[1];
     const int n = one.n_rows();
     const std::vector<uint8_t> bytes = one.save_rows(n);
     b[0]->load_rows(bytes, n);

@@ -28,15 +28,15 @@ class Pair {
     }
 
     void open() {
-        a_.push_back(std::make_unique<EagleSequence>(*together_.drafter));
-        b_.push_back(std::make_unique<EagleSequence>(*alone_.drafter));
+        a_.push_back(std::make_unique<FeatureSequence>(*together_.drafter));
+        b_.push_back(std::make_unique<FeatureSequence>(*alone_.drafter));
     }
 
     void reopen(int i) {
         a_[i].reset();
         b_[i].reset();
-        a_[i] = std::make_unique<EagleSequence>(*together_.drafter);
-        b_[i] = std::make_unique<EagleSequence>(*alone_.drafter);
+        a_[i] = std::make_unique<FeatureSequence>(*together_.drafter);
+        b_[i] = std::make_unique<FeatureSequence>(*alone_.drafter);
     }
 
     // rows without output, as those of a prompt
@@ -80,7 +80,7 @@ class Pair {
                 there.push_back(w);
             }
             if (levels.empty()) return;
-            EagleSequence::extend_together(levels);
+            FeatureSequence::extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
                 b_[who[there[l]]]->extend(levels[l].rows);
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
@@ -97,7 +97,7 @@ class Pair {
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(EagleSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+        CHECK_THROWS(FeatureSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
                      "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
     }
@@ -106,7 +106,7 @@ class Pair {
 
   private:
     void compare(int i, int n_rows, const std::string & what) {
-        EagleSequence &a = *a_[i], &b = *b_[i];
+        FeatureSequence &a = *a_[i], &b = *b_[i];
         const auto same = [&](const float * x, const float * y, size_t n, const std::string & of) {
             float gap = 0.0f;
             for (size_t j = 0; j < n; ++j) gap = std::max(gap, std::fabs(x[j] - y[j]));
@@ -128,7 +128,7 @@ class Pair {
     }
 
     Side together_, alone_;
-    std::vector<std::unique_ptr<EagleSequence>> a_, b_;
+    std::vector<std::unique_ptr<FeatureSequence>> a_, b_;
     float tolerance_;
 };
 

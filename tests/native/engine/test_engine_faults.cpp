@@ -16,7 +16,7 @@
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
-#include "draft/eagle_sequence.h"
+#include "draft/feature_sequence.h"
 #include "gguf/guard.h"
 #include "tiny_models.h"
 
@@ -187,7 +187,7 @@ extern "C" enum ggml_status ggml_backend_graph_compute_async(ggml_backend_t back
 
 // K and V of the drafter's committed rows
 static std::vector<uint8_t> memory_of(const DraftSequence & sequence) {
-    const auto & s = static_cast<const EagleSequence &>(sequence);
+    const auto & s = static_cast<const FeatureSequence &>(sequence);
     std::vector<uint8_t> all;
     for (const ggml_tensor * t : {s.kv().k()[0], s.kv().v()[0]}) {
         std::vector<uint8_t> bytes(ggml_nbytes(t));

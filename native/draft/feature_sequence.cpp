@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "draft/eagle_sequence.h"
+#include "draft/feature_sequence.h"
 
 #include <algorithm>
 
@@ -13,40 +13,41 @@ namespace {
 constexpr int n_kv_steps = 4;
 
 // all conversations of a call are this drafter's
-EagleSequence * own(DraftSequence * seq) {
-    return static_cast<EagleSequence *>(seq);
+FeatureSequence * own(DraftSequence * seq) {
+    return static_cast<FeatureSequence *>(seq);
 }
 }  // namespace
 
-EagleSequence::EagleSequence(EagleDrafter & drafter) : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
+FeatureSequence::FeatureSequence(FeatureDrafter & drafter)
+    : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
 
-EagleSequence::~EagleSequence() {
+FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
 }
 
 // Devices prepare a graph anew whenever its size changes, and their rows are nearly free: few sizes then. Three rows
 // are what most commits have; sending their features costs more than keeping one graph more.
-int EagleSequence::n_padded(int n_rows) const {
+int FeatureSequence::n_padded(int n_rows) const {
     if (!drafter_.is_remote() || n_rows == 3) return n_rows;
     int n = 1;
     while (n < n_rows) n *= 2;
     return n;
 }
 
-int EagleSequence::n_slots_read(int n_used) const {
+int FeatureSequence::n_slots_read(int n_used) const {
     return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
 }
 
-void EagleSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
+void FeatureSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
     check_room(features.n_rows);
     truncate(kv_->n_rows);
     const int n_target = drafter_.spec().n_embd_target;
     const int n_before = kv_->n_rows;
     try {
-        for (int at = 0; at < features.n_rows; at += EagleDrafter::n_commit_chunk) {
+        for (int at = 0; at < features.n_rows; at += FeatureDrafter::n_commit_chunk) {
             FeatureRows part = features.from(at, n_target);
-            const bool is_last = part.n_rows <= EagleDrafter::n_commit_chunk;
-            part.n_rows = std::min(part.n_rows, EagleDrafter::n_commit_chunk);
+            const bool is_last = part.n_rows <= FeatureDrafter::n_commit_chunk;
+            part.n_rows = std::min(part.n_rows, FeatureDrafter::n_commit_chunk);
             run({commit_turn(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)});
         }
     } catch (...) {
@@ -55,16 +56,16 @@ void EagleSequence::commit(const FeatureRows & features, const Token * tokens, b
     }
 }
 
-void EagleSequence::check_room(int n_rows) const {
+void FeatureSequence::check_room(int n_rows) const {
     if (kv_->n_rows + n_rows <= kv_->n_ctx()) return;
     fail(ErrorKind::context_full, "the drafter's cache holds %d rows, %d are needed", kv_->n_ctx(),
          kv_->n_rows + n_rows);
 }
 
-void EagleSequence::run_commits(const std::vector<DraftCommit> & commits) {
+void FeatureSequence::run_commits(const std::vector<DraftCommit> & commits) {
     std::vector<Turn> turns;
     for (const DraftCommit & c : commits) {
-        EagleSequence * seq = own(c.seq);
+        FeatureSequence * seq = own(c.seq);
         seq->check_room(c.features.n_rows);
         seq->truncate(seq->n_rows());
         turns.push_back(seq->commit_turn(c.features, c.tokens, true, c.n_ahead));
@@ -77,8 +78,8 @@ void EagleSequence::run_commits(const std::vector<DraftCommit> & commits) {
     run(turns, n_steps);
 }
 
-EagleSequence::Turn EagleSequence::commit_turn(const FeatureRows & features, const Token * tokens, bool want_output,
-                                               int n_ahead) {
+FeatureSequence::Turn FeatureSequence::commit_turn(const FeatureRows & features, const Token * tokens, bool want_output,
+                                                   int n_ahead) {
     const DraftSpec & s = drafter_.spec();
     int n_most = 0;
     if (want_output && s.is_parallel()) n_most = kv_->n_draft_rows_max();
@@ -95,7 +96,7 @@ EagleSequence::Turn EagleSequence::commit_turn(const FeatureRows & features, con
 }
 
 // The block behind n_before rows more than there are. A block whose rows see no later ones ends where nobody asks.
-DraftCall EagleSequence::block_call(int n_before, Token anchor, int n_out) const {
+DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) const {
     const BlockSpec & b = drafter_.spec().block;
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
@@ -109,8 +110,8 @@ DraftCall EagleSequence::block_call(int n_before, Token anchor, int n_out) const
     return call;
 }
 
-DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
-                                     int n_ahead) const {
+DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
+                                       int n_ahead) const {
     const int n = features.n_rows + n_ahead;
     DraftCall call{};
     call.tokens = tokens;
@@ -126,16 +127,16 @@ DraftCall EagleSequence::commit_call(const FeatureRows & features, const Token *
     return call;
 }
 
-void EagleSequence::extend(const std::vector<DraftRow> & rows) {
+void FeatureSequence::extend(const std::vector<DraftRow> & rows) {
     extend_together({{this, rows}});
 }
 
-void EagleSequence::extend_together(const std::vector<DraftLevel> & levels) {
+void FeatureSequence::extend_together(const std::vector<DraftLevel> & levels) {
     std::vector<std::vector<Token>> tokens(levels.size());
     std::vector<Turn> turns;
     try {
         for (size_t i = 0; i < levels.size(); ++i) {
-            EagleSequence * seq = own(levels[i].seq);
+            FeatureSequence * seq = own(levels[i].seq);
             turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
         }
         if (turns.empty()) return;
@@ -150,7 +151,7 @@ void EagleSequence::extend_together(const std::vector<DraftLevel> & levels) {
     }
 }
 
-DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
+DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens) {
     const int n = (int)rows.size();
     const int first = n_draft_rows();
     const DraftSpec & s = drafter_.spec();
@@ -190,26 +191,26 @@ DraftCall EagleSequence::extend_call(const std::vector<DraftRow> & rows, std::ve
 }
 
 // The draft row of a node, -1 for the last committed row.
-int EagleSequence::row_of(int node) const {
+int FeatureSequence::row_of(int node) const {
     if (node == 0) return -1;
     const auto at = std::find(nodes_.begin(), nodes_.end(), node);
     if (node < 0 || at == nodes_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
     return (int)(at - nodes_.begin());
 }
 
-void EagleSequence::drop_drafts(int n_left) {
+void FeatureSequence::drop_drafts(int n_left) {
     drafts_.resize(n_left);
     nodes_.resize(n_left);
 }
 
-bool EagleSequence::take_step(int i, const DraftRow & row) {
+bool FeatureSequence::take_step(int i, const DraftRow & row) {
     if (i >= n_draft_rows() || row_of(row.parent) != i - 1 || candidates(i, 1)[0].token != row.token) return false;
     nodes_[i] = row.node;
     return true;
 }
 
 // The inputs of a commit's steps, whose rows are already counted.
-void EagleSequence::add_steps(const DraftGraph & g) {
+void FeatureSequence::add_steps(const DraftGraph & g) {
     for (int i = 0; i < (int)g.steps.size(); ++i) {
         std::vector<Token> none;
         const DraftCall call = extend_call({{/*node=*/i + 1, 0, /*parent=*/i}}, none);
@@ -218,10 +219,10 @@ void EagleSequence::add_steps(const DraftGraph & g) {
     std::fill(nodes_.end() - g.steps.size(), nodes_.end(), -1);
 }
 
-void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
+void FeatureSequence::run(const std::vector<Turn> & turns, int n_steps) {
     check_not_forked("the drafter cannot run");
-    EagleSequence & first = *turns[0].seq;
-    EagleDrafter & drafter = first.drafter_;
+    FeatureSequence & first = *turns[0].seq;
+    FeatureDrafter & drafter = first.drafter_;
     if (drafter.options().n_threads > 1) note_helper_threads();
     GraphShape shape{turns[0].call.is_commit, {}, n_steps};
     for (const Turn & turn : turns) {
@@ -257,34 +258,34 @@ void EagleSequence::run(const std::vector<Turn> & turns, int n_steps) {
     }
 }
 
-void EagleSequence::check_feeds() const {
+void FeatureSequence::check_feeds() const {
     if (drafter_.spec().is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states");
 }
 
-void EagleSequence::get_state(int node, float * dst) const {
+void FeatureSequence::get_state(int node, float * dst) const {
     check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_get(kv_->state(), dst, (1 + row_of(node)) * n, n);
 }
 
-void EagleSequence::set_state(int node, const float * src) {
+void FeatureSequence::set_state(int node, const float * src) {
     check_feeds();
     const size_t n = drafter_.spec().n_embd * sizeof(float);
     ggml_backend_tensor_set(kv_->state(), src, (1 + row_of(node)) * n, n);
 }
 
-std::vector<uint8_t> EagleSequence::save_rows(int n) const {
+std::vector<uint8_t> FeatureSequence::save_rows(int n) const {
     drafter_.device().wait();
     return kv_->save_rows(n);
 }
 
-void EagleSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
+void FeatureSequence::load_rows(const std::vector<uint8_t> & bytes, int n) {
     drafter_.device().wait();
     truncate(0);
     kv_->load_rows(bytes, n);
 }
 
-void EagleSequence::truncate(int n_rows) {
+void FeatureSequence::truncate(int n_rows) {
     kv_->n_rows = std::min(kv_->n_rows, n_rows);
     drop_drafts(0);
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
-#include "draft/eagle_drafter.h"
+#include "draft/feature_drafter.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/process.h"
-#include "draft/eagle_sequence.h"
+#include "draft/feature_sequence.h"
 
 namespace eaglecpp {
 
@@ -32,7 +32,7 @@ const DrafterOptions & checked(const DrafterOptions & options) {
 
 }  // namespace
 
-EagleDrafter::EagleDrafter(const DraftFile & file, const DrafterOptions & options)
+FeatureDrafter::FeatureDrafter(const DraftFile & file, const DrafterOptions & options)
     : spec_(file.spec()),
       options_(checked(options)),
       d2t_(file.d2t()),
@@ -48,7 +48,7 @@ EagleDrafter::EagleDrafter(const DraftFile & file, const DrafterOptions & option
     }
 }
 
-DraftTraits EagleDrafter::traits() const {
+DraftTraits FeatureDrafter::traits() const {
     DraftTraits t;
     t.n_aux = spec_.n_aux();
     t.n_embd_target = spec_.n_embd_target;
@@ -60,19 +60,19 @@ DraftTraits EagleDrafter::traits() const {
     return t;
 }
 
-std::unique_ptr<DraftSequence> EagleDrafter::open(int) {
-    return std::make_unique<EagleSequence>(*this);
+std::unique_ptr<DraftSequence> FeatureDrafter::open(int) {
+    return std::make_unique<FeatureSequence>(*this);
 }
 
-void EagleDrafter::run_commits(const std::vector<DraftCommit> & commits) {
-    EagleSequence::run_commits(commits);
+void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
+    FeatureSequence::run_commits(commits);
 }
 
-void EagleDrafter::extend_together(const std::vector<DraftLevel> & levels) {
-    EagleSequence::extend_together(levels);
+void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {
+    FeatureSequence::extend_together(levels);
 }
 
-void EagleDrafter::set_n_threads(int n_threads) {
+void FeatureDrafter::set_n_threads(int n_threads) {
     if (n_threads == options_.n_threads) return;
     options_.n_threads = n_threads;
     device_.set_n_threads(n_threads);
@@ -85,16 +85,16 @@ static void check_table(const std::string & path, const char * what, const ggml_
     }
 }
 
-void EagleDrafter::share_embedding(const ggml_tensor * table) {
+void FeatureDrafter::share_embedding(const ggml_tensor * table) {
     check_table(path_, "token embedding", table, spec_.n_embd, spec_.n_vocab);
     weights_.embedding = EmbeddingTable::from_tensor(table);
 }
 
-void EagleDrafter::set_embedding(EmbeddingTable table) {
+void FeatureDrafter::set_embedding(EmbeddingTable table) {
     weights_.embedding = std::move(table);
 }
 
-void EagleDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
+void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
     check_table(path_, "output head", head, spec_.n_embd, spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(device_.backend(), ggml_backend_buffer_get_type(head->buffer))) {
         weights_.head = const_cast<ggml_tensor *>(head);
@@ -113,7 +113,7 @@ void EagleDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_c
     ggml_backend_tensor_copy(to_copy, weights_.head);
 }
 
-const DraftGraph & EagleDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
+const DraftGraph & FeatureDrafter::next_graph(GraphCache & kept, const GraphShape & shape) {
     ++n_runs_;
     if (DraftGraph * g = kept.find(shape, memory_.epoch())) return *g;
     device_.wait();
@@ -122,7 +122,7 @@ const DraftGraph & EagleDrafter::next_graph(GraphCache & kept, const GraphShape 
     return kept.keep(shape, std::move(built));
 }
 
-std::unique_ptr<DraftKv> EagleDrafter::take_kv() {
+std::unique_ptr<DraftKv> FeatureDrafter::take_kv() {
     if (idle_kv_.empty()) {
         return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
                                          /*v_transposed=*/!form_.flash_attn, device_.buft());
@@ -133,14 +133,14 @@ std::unique_ptr<DraftKv> EagleDrafter::take_kv() {
     return kv;
 }
 
-void EagleDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
+void FeatureDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     device_.wait();
     joint_graphs_.forget(kv.get());
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
 // rows with output: of a block drafter the block behind them
-GraphShape EagleDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations) const {
+GraphShape FeatureDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations) const {
     GraphShape shape{true, {}};
     for (int i = 0; i < n_conversations; ++i) {
         shape.parts.push_back({kv, n_rows, spec_.is_block() ? 0 : 1, n_kv});
@@ -149,7 +149,7 @@ GraphShape EagleDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv, 
     return shape;
 }
 
-bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
+bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
     const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, /*v_transposed=*/!form.flash_attn,
                      device_.buft());
     // of two conversations: there are more operations for several
@@ -163,7 +163,7 @@ bool EagleDrafter::supports(const GraphForm & form, std::string & missing, int n
     return true;
 }
 
-void EagleDrafter::reserve() {
+void FeatureDrafter::reserve() {
     if (!options_.is_remote) return;
     std::vector<std::unique_ptr<DraftKv>> all;
     for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
@@ -180,12 +180,12 @@ static size_t buffer_bytes(const ggml_backend_buffer_ptr & buffer) {
     return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
 }
 
-size_t EagleDrafter::n_cache_bytes() const {
+size_t FeatureDrafter::n_cache_bytes() const {
     return DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
                                 /*v_transposed=*/!form_.flash_attn);
 }
 
-std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
+std::vector<DraftMemoryUse> FeatureDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
     own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
                   buffer_bytes(embedding_buffer_);
@@ -198,7 +198,7 @@ std::vector<DraftMemoryUse> EagleDrafter::memory_use() const {
     return {own, {ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU), n_host, 0, 0}};
 }
 
-void EagleDrafter::finish() {
+void FeatureDrafter::finish() {
     if (weights_.embedding.empty() || !weights_.head) {
         fail(ErrorKind::mismatch, "%s has no %s of its own and none of a target was given", path_.c_str(),
              weights_.head ? "token embedding" : "output head");
@@ -223,7 +223,7 @@ void EagleDrafter::finish() {
 
 // The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they
 // are left out where memory is short.
-void EagleDrafter::bring_embedding() {
+void FeatureDrafter::bring_embedding() {
     const EmbeddingTable & table = weights_.embedding;
     const size_t n_row = table.n_row_bytes();
     size_t n_free, n_total;

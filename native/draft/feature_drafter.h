@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A drafter that reads the target's features, EAGLE or a block drafter: weights on one device, shared by any number of
-// conversations (eagle_sequence.h). It knows nothing of the target beyond the tables it may share with it. What the two
-// kinds share is all but the graph: tables, devices, memory, caches, graphs that are kept, picks, the calls for
+// conversations (feature_sequence.h). It knows nothing of the target beyond the tables it may share with it. What the
+// two kinds share is all but the graph: tables, devices, memory, caches, graphs that are kept, picks, the calls for
 // several.
 #pragma once
 
@@ -38,14 +38,14 @@ struct DrafterOptions {
     bool is_remote = false;
 };
 
-class EagleDrafter : public Drafter {
+class FeatureDrafter : public Drafter {
   public:
     // Rows of one commit graph: large enough for efficient matrix products, small enough that features and activations
     // of an 8B-class drafter stay within some 20 MiB.
     static constexpr int n_commit_chunk = 128;
 
     // loads the weights; Error(gguf | out_of_memory | unsupported)
-    EagleDrafter(const DraftFile & file, const DrafterOptions & options);
+    FeatureDrafter(const DraftFile & file, const DrafterOptions & options);
 
     const DraftSpec & spec() const { return spec_; }
     const DrafterOptions & options() const { return options_; }

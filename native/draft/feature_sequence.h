@@ -10,18 +10,18 @@
 #include <memory>
 #include <vector>
 
-#include "draft/eagle_drafter.h"
+#include "draft/feature_drafter.h"
 #include "draft/inputs.h"
 #include "draft/outputs.h"
 
 namespace eaglecpp {
 
-class EagleSequence : public DraftSequence {
+class FeatureSequence : public DraftSequence {
   public:
-    explicit EagleSequence(EagleDrafter & drafter);
-    ~EagleSequence() override;
-    EagleSequence(const EagleSequence &) = delete;
-    EagleSequence & operator=(const EagleSequence &) = delete;
+    explicit FeatureSequence(FeatureDrafter & drafter);
+    ~FeatureSequence() override;
+    FeatureSequence(const FeatureSequence &) = delete;
+    FeatureSequence & operator=(const FeatureSequence &) = delete;
 
     int n_rows() const override { return kv_->n_rows; }
     int n_draft_rows() const { return drafts_.n(); }  // of this round so far
@@ -64,7 +64,7 @@ class EagleSequence : public DraftSequence {
   private:
     // of several in one graph
     struct Turn {
-        EagleSequence * seq;
+        FeatureSequence * seq;
         DraftCall call;
         DraftCall block{};  // behind a block drafter's rows; without rows: none
 
@@ -84,7 +84,7 @@ class EagleSequence : public DraftSequence {
     int row_of(int node) const;
     void drop_drafts(int n_left);
 
-    EagleDrafter & drafter_;
+    FeatureDrafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
     GraphCache graphs_;  // with this conversation alone
     Ancestry drafts_;
