@@ -31,7 +31,7 @@ BUDGETS = {
     "eaglecpp/engine": 3600,
     "eaglecpp/chat": 2850,
     "eaglecpp/store": 2500,
-    "eaglecpp/train": 4100,  # block drafters: 250, with a confidence head and starts from others' weights
+    "eaglecpp/train": 4110,  # block drafters: 260, with a confidence head and starts from others' weights
     "eaglecpp/learn": 550,
     "eaglecpp/modelfile": 900,
     "eaglecpp": 4115,  # issue 56: contexts as long as both caches allow, and a word beyond the training

@@ -11,7 +11,7 @@ Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwe
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from eaglecpp.train.fit.attention import Layout
 from eaglecpp.train.fit.batch import Batch
 from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
 
-_ANCHORS = 64
+_ANCHORS = 32
 """Of which attention is computed at a time."""
 
 
@@ -43,8 +43,8 @@ class BlockModel(DraftModel):
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
-    def whole_head(self) -> Tensor:
-        return self.head if self.markov_w2 is None else torch.cat([self.head, self.markov_w2], dim=1)
+    def heads(self) -> Sequence[Tensor]:
+        return [self.head] if self.markov_w2 is None else [self.head, self.markov_w2]
 
     def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
         if self.confidence is None:
@@ -74,18 +74,17 @@ class BlockModel(DraftModel):
             layer = of_layer(w, i)
             normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], eps)
             q, k, v = self._heads(F.linear(normed, layer["qkv"]), cos[places], sin[places], layer)
-            _, seen_k, seen_v = self._heads(
-                F.linear(context, layer["qkv"]), cos[:n_tokens], sin[:n_tokens], layer
-            )
+            seen = F.linear(context, layer["qkv"][spec.n_heads * spec.head_dim :])
+            _, seen_k, seen_v = self._heads(seen, cos[:n_tokens], sin[:n_tokens], layer)
             hidden = hidden + F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout), layer["o"])
             hidden = hidden + self._mlp(hidden, layer)
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
-        for slot in range(batch.n_steps):
-            state = states[:, slot]
-            if self.markov_w1 is not None:
-                before = F.embedding(tokens[anchors + 1 + slot], self.markov_w1).to(self.dtype)
-                state = torch.cat([state, before], dim=1)
-            yield state
+        states = states[:, : batch.n_steps]
+        if self.markov_w1 is not None:  # all at once: the table's gradient is a table each time
+            behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
+            before = F.embedding(tokens[behind], self.markov_w1).to(self.dtype)
+            states = torch.cat([states, before], dim=2)
+        yield from states.unbind(1)
 
     def _attend(
         self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout
@@ -100,22 +99,24 @@ class BlockModel(DraftModel):
         for part in layout.parts():
             first, n_all = part.queries.start, part.queries.stop - part.queries.start
             at = torch.arange(n_all, device=q.device) if part.at is None else part.at
-            keys, values = (x[:, part.keys] for x in seen)
             # a few at a time: the scores of all would take gigabytes where every row of a long text is one
             for few in torch.split(at, _ANCHORS):
                 rows, n = slice(first * size, (first + len(few)) * size), len(few)
                 first += n
+                places = torch.arange(int(few[-1]) + 1, device=q.device)
+                text = slice(part.keys.start, part.keys.start + len(places))
+                keys, values = (x[:, text] for x in seen)
                 own_keys, own_values = (x[:, rows].reshape(n_heads, n, size, width) for x in own)
                 mine = q[:, rows] * width**-0.5
                 far = (mine @ keys.transpose(1, 2)).float()
-                reach = few.repeat_interleave(size)[:, None]
-                far = far.masked_fill(torch.arange(keys.shape[1], device=q.device) > reach, float("-inf"))
+                far = far.masked_fill(places > few.repeat_interleave(size)[:, None], float("-inf"))
                 near = (mine.reshape(n_heads, n, size, width) @ own_keys.transpose(2, 3)).float()
                 if self.block.causal[0]:
                     near = near.masked_fill(later, float("-inf"))
                 p = torch.cat([far, near.flatten(1, 2)], dim=-1).softmax(-1).to(q.dtype)
-                within = p[..., keys.shape[1] :].reshape(n_heads, n, size, size) @ own_values
-                outs.append(p[..., : keys.shape[1]] @ values + within.flatten(1, 2))
+                of_text, within = torch.split(p, [len(places), size], dim=-1)
+                within = within.reshape(n_heads, n, size, size) @ own_values
+                outs.append(of_text @ values + within.flatten(1, 2))
         return torch.cat(outs, dim=1).transpose(0, 1).flatten(1)
 
 

@@ -29,6 +29,7 @@ of what p and q have beyond them, between nothing and the smaller one is in `a`:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -81,7 +82,7 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
 
 def head_loss(
     states: Tensor,
-    head: Tensor,
+    heads: Sequence[Tensor],
     ids: Tensor,
     p: Tensor,
     best: Tensor,
@@ -93,18 +94,18 @@ def head_loss(
     """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s; f32 [n_rows],
     `a`.
 
-    states: [n_rows, n_embd], normed; head: [n_draft_vocab, n_embd], multiplied in the type of the states.
-    ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
+    states: [n_rows, width], normed; heads: side by side [n_draft_vocab, width], multiplied in the type of the
+    states. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
     vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens
     of the draft vocabulary, chosen by these labels alone; 0 = from all. kind: see above. outside: f32
     [n_rows], mass that labels have outside the draft vocabulary, None = none. Only the loss has a gradient,
-    in states and head.
+    in states and heads.
     """
     offset, rest = None, 1.0 - (p.new_zeros(len(p)) if outside is None else outside)
-    if 0 < n_seen < len(head):
-        chosen, offset, ids, p, best = _seen(len(head), ids, p, best, weight, n_seen)
-        head = head.index_select(0, chosen)
-    head = head.to(states.dtype)
+    if 0 < n_seen < (n_vocab := len(heads[0])):
+        chosen, offset, ids, p, best = _seen(n_vocab, ids, p, best, weight, n_seen)
+        heads = [head.index_select(0, chosen) for head in heads]
+    head = torch.cat([head.to(states.dtype) for head in heads], dim=1)
     given = (states, head, ids, p, best, weight, rest, offset, kind)
     loss, hit, accepted = _HeadLoss.apply(*given)  # type: ignore[no-untyped-call]
     return loss, hit, accepted

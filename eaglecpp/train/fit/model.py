@@ -18,7 +18,7 @@ Source of the method: EAGLE-3 (arXiv 2503.01840), SafeAILab/EAGLE: eagle/trainea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -123,7 +123,7 @@ class DraftModel(nn.Module):
         given = torch.cat(states)
         loss, hit, accepted = head_loss(
             given,
-            self.whole_head(),
+            self.heads(),
             batch.label_ids[label].long(),
             batch.label_p[label],
             batch.best[label],
@@ -136,9 +136,12 @@ class DraftModel(nn.Module):
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)
 
-    def whole_head(self) -> Tensor:
-        """What a step's states are multiplied by, [n_draft_vocab, width of a state]."""
-        return self.head
+    def heads(self) -> Sequence[Tensor]:
+        """What a step's states are multiplied by, side by side [n_draft_vocab, width of a state]."""
+        return [self.head]
+
+    def _whole_head(self) -> Tensor:
+        return torch.cat([head.to(self.dtype) for head in self.heads()], dim=1)
 
     def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
         """Weighted sum over rows, of a drafter that says how likely its drafts are accepted.
@@ -150,7 +153,7 @@ class DraftModel(nn.Module):
     @torch.no_grad()
     def drafts(self, batch: Batch) -> list[Tensor]:
         """For each step whether each counted row's best token is the target's, bool [n_counted_rows]."""
-        head = self.whole_head().to(self.dtype)
+        head = self._whole_head()
         hits = []
         for k, normed in enumerate(self.steps(batch)):
             states = normed.index_select(0, batch.places[k])
@@ -160,7 +163,7 @@ class DraftModel(nn.Module):
 
     def logits(self, batch: Batch) -> list[Tensor]:
         """For each step the draft logits of its rows, [n_rows, n_draft_vocab]."""
-        return [F.linear(normed, self.whole_head().to(self.dtype)) for normed in self.steps(batch)]
+        return [F.linear(normed, self._whole_head()) for normed in self.steps(batch)]
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """What the head reads at each step, [n_rows, n_embd], over the rows of `batch.run`. Without it the
@@ -260,8 +263,11 @@ class DraftModel(nn.Module):
     def _heads(
         self, qkv: Tensor, cos: Tensor, sin: Tensor, w: dict[str, Tensor]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`."""
-        spec, n_heads = self.spec, self.spec.n_heads
+        """Queries, keys and values with the full number of heads, `[n_heads, n_rows, head_dim]`; no queries
+        where qkv has none.
+        """
+        spec = self.spec
+        n_heads = qkv.shape[1] // spec.head_dim - 2 * spec.n_kv_heads
         heads = qkv.view(len(qkv), n_heads + 2 * spec.n_kv_heads, spec.head_dim)
         qk, v = heads[:, : n_heads + spec.n_kv_heads], heads[:, n_heads + spec.n_kv_heads :]
         if spec.qk_norm:
@@ -269,7 +275,7 @@ class DraftModel(nn.Module):
             k = F.rms_norm(qk[:, n_heads:], (spec.head_dim,), w["k_norm"], spec.rms_norm_eps)
             qk = torch.cat([q, k], dim=1)
         qk = rotate(qk, cos, sin).transpose(0, 1)
-        groups = n_heads // spec.n_kv_heads
+        groups = spec.n_heads // spec.n_kv_heads
         keys = qk[n_heads:].repeat_interleave(groups, dim=0)
         return qk[:n_heads], keys, v.transpose(0, 1).repeat_interleave(groups, dim=0)
 
