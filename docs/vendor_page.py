@@ -3,7 +3,8 @@
 
 Writes the browser build and the licence of each pinned version into `eaglecpp/server/static/vendor`, after
 checking the archive against the SHA-512 below, which npm publishes (`npm view NAME@VERSION dist.integrity`),
-and `manifest.json`, which says what each file is. `tests/unit/server/test_page.py` checks the files.
+and `manifest.json`, which says what each file is. Of Lucide, `icons.svg` has only the icons that the page
+shows. `tests/unit/server/test_page.py` checks the files.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import base64
 import hashlib
 import io
 import json
+import re
 import subprocess
 import tarfile
 import tempfile
@@ -34,7 +36,18 @@ LIBRARIES = (
     ("katex", "0.19.1", "MIT",
      "jG8uKntjSEcm2EpQOh0XturpPuuC9r3Sq5HLHdsFdWZT27E672SF19QEi+of0/YeOy15lDgRhKvr5614uRrEfA==",
      "dist/katex.min.js", "LICENSE"),
+    ("lucide-static", "1.62.0", "ISC",
+     "WBZA/m2PvkFpMGHDtsBck5P2A9G4ehLlYu4GwwICcmEm1BvYVgj00lCDxKRWLlbMlOibLaiwdQ88G5pHkSWgwA==",
+     "icons.svg", "LICENSE"),
 )  # fmt: skip
+
+ICONS = (
+    "arrow-up", "check", "chevron-down", "chevron-left", "chevron-right", "columns-2", "copy", "download",
+    "ellipsis", "file-braces", "file-text", "box", "menu", "monitor", "moon", "paperclip", "pencil",
+    "refresh-cw", "search", "sliders-horizontal", "square", "square-pen", "step-forward", "sun", "trash-2",
+    "upload", "x", "zap",
+)  # fmt: skip
+"""What the page shows of Lucide."""
 
 
 def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
@@ -46,6 +59,30 @@ def archive(name: str, version: str, integrity: str) -> tarfile.TarFile:
     if found != integrity:
         raise SystemExit(f"{name}@{version}: expected the SHA-512 {integrity}, found {found}")
     return tarfile.open(fileobj=io.BytesIO(data))
+
+
+def read(packed: tarfile.TarFile, path: str) -> bytes:
+    """A file of a package. Raises SystemExit where it has none of that name."""
+    try:
+        member = packed.extractfile(f"package/{path}")
+    except KeyError:
+        member = None
+    if member is None:
+        raise SystemExit(f"{packed.name or 'the package'} has no {path}")
+    return member.read()
+
+
+def sprite(packed: tarfile.TarFile) -> bytes:
+    """`ICONS` as the symbols of one file, each named as Lucide names it."""
+    symbols = []
+    for name in ICONS:
+        shapes = re.search(r"<svg[^>]*>(.*)</svg>", read(packed, f"icons/{name}.svg").decode(), re.DOTALL)
+        if shapes is None:
+            raise SystemExit(f"{name}.svg of lucide-static holds no <svg>")
+        inner = re.sub(r"\s*\n\s*", "", shapes[1])
+        symbols.append(f'<symbol id="{name}" viewBox="0 0 24 24">{inner}</symbol>')
+    head = '<svg xmlns="http://www.w3.org/2000/svg">'
+    return "\n".join((head, *symbols, "</svg>", "")).encode()
 
 
 def write(name: str, data: bytes) -> dict[str, str]:
@@ -62,12 +99,8 @@ def main() -> None:
     for name, version, licence, integrity, build, text in LIBRARIES:
         files: dict[str, str] = {}
         with archive(name, version, integrity) as packed:
-            for path in (build, text):
-                member = packed.extractfile(f"package/{path}")
-                if member is None:
-                    raise SystemExit(f"{name}@{version} has no {path}")
-                own = Path(path).name if path == build else f"LICENSE-{Path(build).name.partition('.')[0]}"
-                files |= write(own, member.read())
+            files |= write(Path(build).name, sprite(packed) if build == "icons.svg" else read(packed, build))
+            files |= write(f"LICENSE-{Path(build).name.partition('.')[0]}", read(packed, text))
         manifest[name] = {"version": version, "license": licence, "sha512": integrity, "files": files}
     write("manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, drafted tokens in
-colour, stop, side by side, edits and what they replace, hostile Markdown, repetitions without end, names,
-search, export and import, two windows, a full and a damaged storage, files and pictures, settings, models,
-the keyboard alone, a phone, what axe finds in all of them, light and dark, and that nothing is asked of
-another host. EAGLECPP_CHROMIUM names the browser.
+"""The page of `eaglecpp serve` in a headless Chromium: what it begins with, a question, the badge that shows
+drafted tokens in colour, stop, side by side, edits and what they replace, an answer that goes on, hostile
+Markdown, repetitions without end, names, search, export and import, two windows, a full and a damaged
+storage, files and pictures, settings, presets, themes, models, the keyboard alone, a phone, what axe finds in
+all of them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser.
 
 With EAGLECPP_CLIENT_MODEL and a folder as EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are
 of SmolLM2.
@@ -15,6 +15,7 @@ import base64
 import json
 import mimetypes
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -61,15 +62,17 @@ def use_keyboard_only(page: Page) -> None:
     for _ in range(40):
         page.keyboard.press("Tab")
         told = page.evaluate(
-            "() => { const e = document.activeElement, s = getComputedStyle(e);"
-            "return [e.id || e.textContent, s.outlineStyle !== 'none' && parseFloat(s.outlineWidth) >= 2] }"
+            "() => { const e = document.activeElement, s = "
+            "getComputedStyle(e.closest('.chip, .field') ?? (e.id === 'question' ? e.form : e));"
+            "return [e.id || e.ariaLabel || e.textContent, s.outlineStyle !== 'none' && "
+            "parseFloat(s.outlineWidth) >= 2] }"
         )
         reached.append((told[0], told[1]))
         if told[0] == "send":
             break
     names = [name for name, _ in reached]
-    wanted = ["model", "models-open", "drafting", "compare", "setup-open", "new", "search", "export",
-              "import", "log", "attach", "question", "send"]  # fmt: skip
+    wanted = ["new", "search", "models-open", "theme", "all", "menu", "model", "setup-open", "log",
+              "question", "attach", "drafting", "compare", "send"]  # fmt: skip
     assert [name for name in names if name in wanted] == wanted, names
     assert all(is_shown for _, is_shown in reached), reached
     page.locator("#setup-open").focus()
@@ -86,17 +89,17 @@ def edit_and_go_back(page: Page) -> None:
     """
     turns, question = page.locator(".turn"), page.get_by_label("Your question")
     before = turns.all_inner_texts()
-    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Edit", exact=True).first.click()
     expect(question).to_have_value(QUESTION)
     expect(page.get_by_text("the answers it had are kept")).to_be_visible()
     check(page, "editing")
     assert turns.all_inner_texts() == before, "nothing was sent yet"
     page.reload()
     assert turns.all_inner_texts() == before
-    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Edit", exact=True).first.click()
     page.get_by_role("button", name="Cancel").click()
     expect(question).to_have_value("")
-    page.get_by_role("button", name="Edit").first.click()
+    page.get_by_role("button", name="Edit", exact=True).first.click()
     ask(page, "What is len?")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     expect(turns.first).to_contain_text("What is len?")
@@ -109,11 +112,11 @@ def edit_and_go_back(page: Page) -> None:
     page.get_by_role("button", name="Regenerate").last.click()
     expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
-    page.get_by_role("button", name="Delete this conversation").click()
+    pick(page, "Delete")
     expect(turns).to_have_count(0)
     page.get_by_role("button", name="Undo").click()
     expect(turns).to_have_count(len(before))
-    status = page.get_by_role("status")
+    status = page.locator("#status")
     expect(status).to_contain_text("is back")
     box = status.bounding_box()
     assert box is not None and box["width"] > 100 and box["height"] > 10, "it can be seen"
@@ -129,9 +132,19 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
         "embedding" if "vectors" in (route.request.post_data or "") else "completion"]}))  # fmt: skip
     page.reload()
     loaded = requests_json(url, "/api/ps")["models"][0]["name"]
-    expect(page.locator("#model")).to_have_value(loaded)
-    names = page.locator("#model option").all_inner_texts()
-    assert "another:latest" in names and "vectors:latest" not in names, names
+    model = page.locator("#model")
+    expect(model).to_have_text(loaded)
+    model.click()
+    names = page.get_by_role("menuitemradio")
+    expect(names.filter(has_text="another:latest")).to_contain_text("no drafter")
+    expect(names.filter(has_text="vectors:latest")).to_have_count(0)
+    expect(page.get_by_role("menuitemradio", checked=True)).to_contain_text("MB")
+    expect(page.get_by_role("menuitemradio", checked=True)).to_contain_text("context 1,024 · in memory")
+    expect(page.get_by_role("menuitemradio", checked=True)).to_contain_text("drafter: ")
+    check(page, "the choice of a model")
+    page.keyboard.press("Escape")
+    expect(names).to_have_count(0)
+    expect(model).to_be_focused()
     page.unroute("**/api/tags")
     page.unroute("**/api/show")
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": []}))
@@ -204,7 +217,7 @@ def show_markdown(page: Page) -> None:
 def keep_conversations(page: Page) -> None:
     """A conversation has a name, is found, and comes back from its file."""
     turns = page.locator(".turn").all_inner_texts()
-    page.get_by_role("button", name="Rename").click()
+    pick(page, "Rename")
     page.get_by_label("Name of the conversation").fill("Paths, joined")
     page.keyboard.press("Enter")
     expect(page.locator("#chats [aria-current]")).to_have_text("Paths, joined")
@@ -214,17 +227,18 @@ def keep_conversations(page: Page) -> None:
     expect(page.locator("#chats li")).to_have_count(1)
     page.get_by_label("Search conversations").fill("")
     with page.expect_download() as got:
-        page.get_by_role("button", name="Export as Markdown").click()
+        pick(page, "Export as Markdown")
     told = got.value.path().read_text(encoding="utf-8")
     assert got.value.suggested_filename == "Paths-joined.md"
     assert told.startswith(f"# Paths, joined\n\n## You\n\n{QUESTION}\n\n## Answer\n\n"), told
     with page.expect_download() as got:
-        page.get_by_role("button", name="Export all").click()
+        page.get_by_role("button", name="All conversations").click()
+        page.get_by_role("menuitem", name="Export all").click()
     exported = got.value.path().read_bytes()
-    page.get_by_role("button", name="Delete this conversation").click()
+    pick(page, "Delete")
     expect(page.locator(".turn")).to_have_count(0)
     choose(page, "#import-file", "all.json", exported)
-    expect(page.get_by_role("status")).to_contain_text("1 imported.")
+    expect(page.locator("#status")).to_contain_text("1 imported.")
     assert page.locator(".turn").all_inner_texts() == turns, "with its branches"
     broken = json.loads(exported)
     broken["conversations"][0]["turns"][0]["content"] = {"a": 1}
@@ -248,10 +262,11 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     page.keyboard.press("Control+k")
     ask(page, QUESTION)
     expect(unsaved).to_contain_text("Not saved is one conversation: the browser's storage is full")
-    expect(page.locator("#status")).to_have_text("The answer is complete.")
+    expect(page.locator("#spoken")).to_have_text("The answer is complete.")
+    expect(page.locator("#status")).not_to_contain_text("answer")
     check(page, "a full storage")
     told.send("Storage.overrideQuotaForOrigin", {"origin": url})
-    page.get_by_role("button", name="Rename").click()
+    pick(page, "Rename")
     page.keyboard.press("Enter")
     expect(unsaved).to_be_hidden()
     page.reload()
@@ -263,7 +278,7 @@ def read_what_was_kept(page: Page) -> None:
     """Settings and conversations of a storage that somebody damaged, as far as they are good."""
     page.evaluate(
         """(settings) => { for (const name of settings) localStorage.setItem("eaglecpp." + name, "[{}]") }""",
-        ["current", "model", "temperature", "system", "strategy", "drafting", "strip"],
+        ["current", "model", "temperature", "system", "strategy", "drafting", "colour", "presets", "theme"],
     )
     put = """(records) => new Promise((done, fail) => { const open = indexedDB.open("eaglecpp");
         open.onsuccess = () => { const t = open.result.transaction("chats", "readwrite");
@@ -318,9 +333,9 @@ def use_two_windows(page: Page, url: str) -> None:
     other.keyboard.press("Control+k")
     ask(other, "What is len?")
     expect(page.locator("#chats li")).to_have_count(2)
-    expect(page.locator("#chats")).to_contain_text("What is len?")
-    page.get_by_role("button", name="Edit").first.click()
-    other.get_by_role("button", name="Delete this conversation").click()
+    expect(page.locator("#chats li").first).to_contain_text("What is len?")
+    page.get_by_role("button", name="Edit", exact=True).first.click()
+    pick(other, "Delete")
     expect(page.locator("#chats li")).to_have_count(1)
     expect(page.get_by_text("the answers it had are kept")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
@@ -362,7 +377,7 @@ def see(page: Page) -> None:
         projector = make_projector(Path(folder, "mmproj.gguf"), WIDTH, "janus_pro")
         with serving("--mmproj", str(projector)) as url:
             page.goto(url)
-            expect(page.locator("#model")).not_to_have_value("")
+            expect(page.locator("#model")).to_contain_text("latest")
             page.get_by_role("button", name="Settings").click()
             page.get_by_label("Temperature").fill("0")
             page.get_by_role("button", name="Done").click()
@@ -386,6 +401,8 @@ def change_settings(page: Page) -> None:
               "Frequency penalty": 0.3, "Seed": 7, "Max tokens": 9, "Context": 512}  # fmt: skip
     page.get_by_role("button", name="Settings").click()
     expect(page.locator("#in-force")).to_contain_text("a context of 1024 tokens")
+    expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
+    expect(page.get_by_label("Top k")).to_have_attribute("placeholder", re.compile(r"\d+"))
     for label, value in wanted.items():
         page.get_by_label(label, exact=True).fill(str(value))
     page.locator("#strategy").select_option("own")
@@ -400,11 +417,82 @@ def change_settings(page: Page) -> None:
     }, body  # fmt: skip
     assert body["strategy"] == "chain:2"
     expect(page.locator(".figures").last).to_contain_text("cut at the limit")
+    go_on(page)
     page.get_by_role("button", name="Settings").click()
     for label in wanted:
         page.get_by_label(label, exact=True).fill("")
     page.locator("#strategy").select_option("chain:3")
     page.get_by_role("button", name="Done").click()
+
+
+def go_on(page: Page) -> None:
+    """An answer that was cut goes on; one that was edited goes on from what it says now, and what it was
+    stays.
+    """
+    text = page.locator(".turn.assistant .text")
+    cut = text.inner_text()
+    with page.expect_request("**/api/chat") as made:
+        page.get_by_role("button", name="Continue").click()
+    said = made.value.post_data_json["messages"][-1]
+    assert said["role"] == "assistant" and said["content"].split() == cut.split(), said
+    expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
+    expect(text).to_contain_text(cut)
+    assert len(text.inner_text()) > len(cut), "it has gone on"
+    expect(page.locator("#gauge")).to_have_attribute("aria-valuetext", re.compile(r"^\d+ of 1,024 tokens$"))
+    page.get_by_role("button", name="Edit the answer").click()
+    page.get_by_role("textbox", name="The answer").fill("Joins")
+    check(page, "an answer is edited")
+    page.get_by_role("button", name="Keep").click()
+    expect(text).to_have_text("Joins")
+    expect(page.get_by_text("2 of 2")).to_be_visible()
+    page.get_by_role("button", name="Earlier version").click()
+    expect(text).to_contain_text(cut)
+
+
+def use_presets(page: Page) -> None:
+    """A preset has the system prompt and the values; each conversation has a system prompt of its own."""
+    page.keyboard.press("Control+k")
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("System prompt").fill("Be brief.")
+    page.get_by_label("Temperature").fill("0.3")
+    expect(page.get_by_label("Preset", exact=True)).to_have_value("")
+    page.once("dialog", lambda dialog: dialog.accept("Brief"))
+    page.get_by_role("button", name="Save as").click()
+    page.get_by_role("button", name="Done").click()
+    body = sent(page, "What is len?")
+    assert body["messages"][0] == {"role": "system", "content": "Be brief."}, body
+    assert body["options"]["temperature"] == 0.3, body
+    page.keyboard.press("Control+k")
+    assert sent(page, "What is len?")["messages"][0]["role"] == "user", "it is the other conversation's"
+    page.get_by_role("button", name="Settings").click()
+    preset = page.get_by_label("Preset", exact=True)
+    preset.select_option("Precise")
+    expect(page.get_by_label("Temperature")).to_have_value("0")
+    expect(page.get_by_label("System prompt")).to_have_value("")
+    preset.select_option("Brief")
+    expect(page.get_by_label("Temperature")).to_have_value("0.3")
+    expect(page.get_by_label("System prompt")).to_have_value("Be brief.")
+    page.get_by_role("button", name="Delete this preset").click()
+    expect(preset).to_have_value("")
+    preset.select_option("Precise")
+    page.get_by_role("button", name="Done").click()
+
+
+def use_themes(page: Page) -> None:
+    """Light and dark whatever the system says, in the next visit, too."""
+    page.emulate_media(color_scheme="light")
+    theme = page.get_by_role("button", name="Theme: ")
+    back = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(back)
+    theme.click()
+    theme.click()
+    expect(theme).to_have_accessible_name("Theme: dark")
+    assert page.evaluate(back) != light
+    page.reload()
+    expect(theme).to_have_accessible_name("Theme: dark")
+    assert page.evaluate(back) != light
+    theme.click()
+    assert page.evaluate(back) == light
 
 
 def change_models(page: Page, url: str) -> None:
@@ -414,6 +502,7 @@ def change_models(page: Page, url: str) -> None:
     urllib.request.urlopen(url + "/api/copy", json.dumps(copied).encode(), timeout=60).close()
     page.reload()
     page.get_by_role("button", name="Models").click()
+    expect(page.locator("#stored li").first).to_contain_text("drafter: ")
     check(page, "models")
     page.once("dialog", lambda dialog: dialog.dismiss())
     page.get_by_role("button", name="Delete spare:latest").click()
@@ -426,7 +515,9 @@ def change_models(page: Page, url: str) -> None:
     lines = [{"status": "pulling abc", "total": 4 * 10**9, "completed": 10**9}, {"status": "success"}]
     page.route("**/api/pull", lambda route: route.fulfill(body="\n".join(map(json.dumps, lines))))
     page.get_by_label("Download a model").fill("another")
-    page.get_by_role("button", name="Download").click()
+    with page.expect_request("**/api/pull") as made:
+        page.get_by_role("button", name="Download").click()
+    assert made.value.post_data_json == {"model": "another", "draft": "auto"}
     expect(page.locator("#pull-said")).to_have_text("another is here.")
     lines[1] = {"error": "no such model"}
     page.get_by_role("button", name="Download").click()
@@ -447,6 +538,14 @@ def requests_json(url: str, path: str) -> Any:
         return json.loads(answer.read())
 
 
+def pick(page: Page, name: str) -> None:
+    """Something of the menu of the conversation that is shown."""
+    page.locator("#chats li", has=page.locator("[aria-current]")).get_by_role(
+        "button", name="More for"
+    ).click()
+    page.get_by_role("menuitem", name=name).click()
+
+
 def ask(page: Page, text: str) -> None:
     page.get_by_label("Your question").fill(text)
     page.keyboard.press("Enter")
@@ -460,7 +559,6 @@ def make_pictures(page: Page, url: str, folder: str) -> None:
     def ask_and_show(question: str, name: str) -> None:
         ask(page, question)
         page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
-        page.locator("#status").evaluate("(line) => line.replaceChildren()")
         shot(name)
 
     page.goto(url)
@@ -469,17 +567,17 @@ def make_pictures(page: Page, url: str, folder: str) -> None:
         localStorage.setItem("eaglecpp." + name, JSON.stringify(value))""")
     page.reload()
     ask_and_show("Write a Python function that says whether a word is a palindrome.", "light")
-    page.get_by_role("switch", name="Side by side").check()
+    page.get_by_role("switch", name="Side by side").check(force=True)
     page.keyboard.press("Control+k")
     page.emulate_media(color_scheme="dark")
     ask_and_show("Name three uses of salt.", "dark")
     page.emulate_media(color_scheme="light")
-    page.get_by_role("switch", name="Side by side").uncheck()
+    page.get_by_role("switch", name="Side by side").uncheck(force=True)
     page.set_viewport_size({"width": 360, "height": 700})
-    page.evaluate("localStorage.removeItem('eaglecpp.strip')")
     page.reload()
     page.get_by_role("button", name="Conversations").click()
     page.get_by_role("button", name="New conversation").first.click()
+    expect(page.locator("#side")).to_be_hidden()
     shot("phone")
 
 
@@ -506,6 +604,11 @@ with serving() as url, sync_playwright() as tools:
     ask(page, QUESTION)
     answer = page.locator(".turn.assistant .text").first
     expect(answer).to_contain_text("Join two or more pathname components")
+    expect(page.locator("#strip")).to_be_hidden()
+    assert answer.locator(".acc").count() == 0, "nobody has asked what was drafted"
+    page.get_by_role("button", name="Settings").click()
+    page.get_by_label("Show what was drafted").check()
+    page.get_by_role("button", name="Done").click()
     n_coloured = answer.locator(".acc").count()
     assert n_coloured > 0, "drafted tokens are in colour"
     text = answer.inner_text()
@@ -513,7 +616,7 @@ with serving() as url, sync_playwright() as tools:
     assert page.get_by_text("tokens/s").count() == 1, "one figure says how fast it was"
     check(page, "an answer")
     use_keyboard_only(page)
-    page.get_by_role("switch", name="Side by side").check()
+    page.get_by_role("switch", name="Side by side").check(force=True)
     page.get_by_role("button", name="Regenerate").click()
     expect(page.locator(".pair .answer")).to_have_count(2)
     expect(page.get_by_text("the speed without drafting, measured")).to_be_visible(timeout=120_000)
@@ -529,7 +632,7 @@ with serving() as url, sync_playwright() as tools:
     assert both[0] == both[1] == text, both
     assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
     check(page, "side by side")
-    page.get_by_role("switch", name="Side by side").uncheck()
+    page.get_by_role("switch", name="Side by side").uncheck(force=True)
     page.reload()
     expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     edit_and_go_back(page)
@@ -544,6 +647,8 @@ with serving() as url, sync_playwright() as tools:
     attach(page)
     page.keyboard.press("Control+k")
     change_settings(page)
+    use_presets(page)
+    use_themes(page)
     change_models(page, url)
     page.keyboard.press("Control+k")
     page.locator(".empty button").first.click()
@@ -554,7 +659,6 @@ with serving() as url, sync_playwright() as tools:
     page.keyboard.press("Enter")
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
-    page.evaluate("localStorage.removeItem('eaglecpp.strip')")
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
     width = page.evaluate("document.documentElement.scrollWidth")
@@ -562,10 +666,19 @@ with serving() as url, sync_playwright() as tools:
     page.get_by_role("button", name="Conversations").click()
     expect(page.get_by_role("button", name="New conversation").first).to_be_visible()
     check(page, "conversations on a phone")
+    page.get_by_role("button", name="Close the list").click()
+    expect(page.locator("#side")).to_be_hidden()
+    header = page.locator("header").bounding_box()
+    assert header is not None and header["height"] < 64, "one row"
     page.get_by_role("button", name="Conversations").click()
+    page.get_by_role("button", name="New conversation").first.click()
+    expect(page.locator("#side")).to_be_hidden()
+    question = page.get_by_label("Your question")
+    low = question.bounding_box()
+    question.fill("one\ntwo\nthree\nfour")
+    high = question.bounding_box()
+    assert low is not None and high is not None and high["height"] > 2 * low["height"], "it grows"
     ask(page, QUESTION)
-    expect(page.locator("#strip summary")).to_be_visible()
-    expect(page.locator("#strip dl")).to_be_hidden()
     check(page, "an answer on a phone")
     see(page.context.new_page())
     page.set_viewport_size({"width": 1100, "height": 800})
@@ -577,5 +690,5 @@ with serving() as url, sync_playwright() as tools:
     browser.close()
 done(
     f"question, {n_coloured} coloured pieces, side by side, edits, Markdown, conversations, storage, files, "
-    "settings, pictures, models, keys, stop, phone, axe, no other host"
+    "settings, presets, themes, pictures, models, keys, stop, phone, axe, no other host"
 )

@@ -2,8 +2,8 @@
 // What a conversation is: everything that comes from a file or from the browser's storage goes through here before it
 // is kept or drawn. Throws an Error that says what is wrong.
 
-// { title, turns }
-export const asChat = ({ title, turns }) => ({ title: asText(title).slice(0, 200), turns: asTurns(turns) });
+// { title, turns }, and where it has one its system prompt
+export const asChat = ({ title, turns, system }) => ({ title: asText(title).slice(0, 200), turns: asTurns(turns), ...(system ? { system: asText(system) } : {}) });
 
 // As `asChat`, with the turns before the first one that is broken; null where none is left.
 export function goodPart(one) {
@@ -41,7 +41,8 @@ function asTurn(turn) {
 }
 
 function asAnswer(answer) {
-  const { draft, content, thinking = "", figures = "", error = "", runs = [] } = answer ?? {};
-  return { draft: Boolean(draft), content: asText(content), thinking: asText(thinking), figures: asText(figures), error: asText(error),
+  const { draft, content, thinking = "", figures = "", error = "", runs = [], used, speedup } = answer ?? {};
+  const numbers = Object.entries({ used, speedup }).filter(([, value]) => Number.isFinite(value));
+  return { ...Object.fromEntries(numbers), draft: Boolean(draft), content: asText(content), thinking: asText(thinking), figures: asText(figures), error: asText(error),
     runs: asList(runs, "runs").map((one) => [Number(asList(one, "numbers")[0]) || 0, Boolean(one[1])]) };
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // The conversations, which the browser keeps: the list of them, search, names, deleting, export and import.
 import { asChat, goodPart } from "./chat_form.js";
-import { $, button, complain, load, make, save, say } from "./dom.js";
+import { $, button, complain, iconButton, load, make, save, say } from "./dom.js";
 import { asMessage } from "./files.js";
+import { entry, openMenu } from "./menu.js";
 import { eraseRecord, readRecords, writeRecords } from "./store.js";
 
 export const kept = { chats: [], current: load("current", "") };
@@ -18,8 +19,9 @@ export async function useChats(callbacks) {
   ({ show, leave, isBusy } = callbacks);
   $("search").oninput = drawChats;
   $("new").onclick = newChat;
-  $("export").onclick = () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)));
-  $("import").onclick = () => $("import-file").click();
+  $("all").onclick = () => openMenu($("all"), "All conversations", [
+    entry("download", "Export all", () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)))),
+    entry("upload", "Import", () => $("import-file").click())]);
   $("import-file").onchange = importFile;
   try {
     const { chats, nBroken } = await readKept();
@@ -58,6 +60,12 @@ async function readKept() {
 const byTime = (one, other) => other.at - one.at;
 const sort = () => kept.chats.sort(byTime);
 
+// It was used now: it comes first.
+export function touch(one) {
+  one.at = Date.now();
+  sort();
+}
+
 // Writes a conversation. Where the browser refuses, a notice says so until it no longer does.
 export async function saveChat(one = chat()) {
   if (!one?.turns.length) return;
@@ -82,7 +90,7 @@ function warn(error) {
 export function newChat() {
   leave();
   const empty = kept.chats.find((one) => !one.turns.length);
-  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [] });
+  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [], system: load("system", "") });
   open(empty ?? kept.chats[0]);
   $("question").focus();
 }
@@ -100,19 +108,33 @@ function open(one) {
 export function drawChats() {
   const wanted = $("search").value.trim().toLowerCase();
   const found = kept.chats.filter((one) => !wanted || texts(one).some((text) => text.toLowerCase().includes(wanted)));
-  $("chats").replaceChildren(...found.map((one) => make("li", {}, ...drawEntry(one))));
+  const groups = Map.groupBy(found, ({ at }) => since(at));
+  $("chats").replaceChildren(...[...groups].map(([name, chats]) => make("section", {}, make("h2", { textContent: name }),
+    make("ul", {}, ...chats.map((one) => make("li", {}, ...drawEntry(one)))))));
   $("none").hidden = found.length > 0;
 }
 
 const texts = (one) => [one.title, ...one.turns.flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
 
+// When a conversation was last used, as the list says it.
+function since(at) {
+  const used = new Date(at), days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
+  if (days < 2) return days < 1 ? "Today" : "Yesterday";
+  if (days < 31) return days < 8 ? "Last 7 days" : "Last 30 days";
+  return used.toLocaleDateString("en", { month: "long", year: "numeric" });
+}
+
 function drawEntry(one) {
-  const title = button(one.title, () => { leave(); open(one); }, { title: one.title });
+  const when = new Date(one.at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+  const title = button(one.title, () => { leave(); open(one); }, { className: "row", title: `${one.title}\n${when}` });
   if (one.id === kept.current) title.setAttribute("aria-current", "true");
-  if (one.id !== kept.current || !one.turns.length) return [title];
-  return [title, make("div", { className: "tools", role: "group", ariaLabel: "This conversation" },
-    button("Rename", () => rename(one, title)), button("Markdown", () => download(fileName(one, "md"), toMarkdown(one)), { ariaLabel: "Export as Markdown", title: "Export as Markdown" }),
-    button("JSON", () => download(fileName(one, "json"), toJson([one])), { ariaLabel: "Export as JSON", title: "Export as JSON, which can be imported" }), button("Delete", () => remove(one), { ariaLabel: "Delete this conversation" }))];
+  if (!one.turns.length) return [title];
+  const more = iconButton("ellipsis", `More for ${one.title}`, () => openMenu(more, one.title, [
+    entry("pencil", "Rename", () => rename(one, title)),
+    entry("file-text", "Export as Markdown", () => download(fileName(one, "md"), toMarkdown(one))),
+    entry("file-braces", "Export as JSON", () => download(fileName(one, "json"), toJson([one]))),
+    entry("trash-2", "Delete", () => remove(one))]), { ariaHasPopup: "menu" });
+  return [title, more];
 }
 
 function rename(one, title) {
@@ -136,9 +158,11 @@ function rename(one, title) {
 }
 
 async function remove(gone) {
-  leave();
+  const isShown = gone.id === kept.current;
+  if (isShown) leave();
   kept.chats = kept.chats.filter((one) => one !== gone);
-  open(kept.chats[0]);
+  if (isShown) open(kept.chats[0]);
+  else drawChats();
   $("question").focus();
   try {
     await eraseRecord(gone.id);
@@ -183,7 +207,7 @@ async function importFile() {
     const { conversations } = JSON.parse(await file.text());
     if (!Array.isArray(conversations)) throw new Error("it has no list of conversations");
     if (!conversations.length) throw new Error("its list of conversations is empty");
-    read = conversations.map((one, i) => ({ id: newId(), at: Date.now() - i, ...asChat(one ?? {}) }));
+    read = conversations.map((one, i) => ({ id: newId(), at: Number(one?.at) || Date.now() - i, ...asChat(one ?? {}) }));
   } catch (error) {
     return complain(`${file.name} is no export of this page: ${error.message}`);
   }

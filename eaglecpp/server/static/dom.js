@@ -14,6 +14,23 @@ export function make(name, attributes = {}, ...children) {
 
 export const button = (textContent, onclick, more = {}) => make("button", { type: "button", textContent, onclick, ...more });
 
+// One of vendor/icons.svg, which says nothing to a screen reader.
+export function icon(name) {
+  const [svg, use] = ["svg", "use"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
+  use.setAttribute("href", `static/vendor/icons.svg#${name}`);
+  svg.classList.add("icon");
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(use);
+  return svg;
+}
+
+// A button that is only an icon; its label is its tooltip.
+export function iconButton(name, ariaLabel, onclick, more = {}) {
+  const node = make("button", { type: "button", className: "icon-only", ariaLabel, title: ariaLabel, onclick, ...more });
+  node.append(icon(name));
+  return node;
+}
+
 // What the browser keeps of that name, if it is of the kind that is expected.
 export function load(name, otherwise) {
   try {
@@ -32,7 +49,10 @@ export function save(name, value) {
   }
 }
 
-// A notice above the question, which screen readers say. What went wrong stays until something else is said.
+// What only screen readers say: everybody else sees it.
+export const speak = (text) => { $("spoken").textContent = text; };
+
+// A notice over the page, which screen readers say. What went wrong stays until something else is said.
 export function say(text, ...more) {
   $("status").className = "";
   $("status").role = "status";

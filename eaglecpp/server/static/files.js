@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Files and pictures that go with a question: chosen, dropped or pasted.
-import { $, button, complain, make } from "./dom.js";
+import { $, complain, iconButton, make } from "./dom.js";
+import { chosenModel } from "./models.js";
 
 const MAX_TEXT = 256 * 1024;  // bytes; more than fits in most contexts
 const MAX_SIDE = 1024;  // pixels; models make pictures smaller than that anyway
@@ -63,7 +64,7 @@ async function readText(file) {
 }
 
 async function readImage(file) {
-  if (!await takesImages()) throw new Error(`${$("model").value || "the model"} does not read pictures; choose a model that does`);
+  if (!await takesImages()) throw new Error(`${chosenModel() || "the model"} does not read pictures; choose a model that does`);
   let picture;
   try {
     picture = await createImageBitmap(file);
@@ -82,8 +83,8 @@ async function readImage(file) {
 function drawHeld() {
   const without = (list, one) => () => { list.splice(list.indexOf(one), 1); drawHeld(); $("question").focus(); };
   $("held").replaceChildren(
-    ...held.files.map((one) => make("li", {}, one.name, button("×", without(held.files, one), { ariaLabel: `Remove ${one.name}` }))),
-    ...held.images.map((one, i) => make("li", {}, drawImage(one, i), button("×", without(held.images, one), { ariaLabel: `Remove picture ${i + 1}` }))));
+    ...held.files.map((one) => make("li", {}, one.name, iconButton("x", `Remove ${one.name}`, without(held.files, one)))),
+    ...held.images.map((one, i) => make("li", {}, drawImage(one, i), iconButton("x", `Remove picture ${i + 1}`, without(held.images, one)))));
 }
 
 const drawImage = (src, i) => make("img", { src, alt: `Picture ${i + 1}` });

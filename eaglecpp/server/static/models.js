@@ -1,29 +1,46 @@
 // SPDX-License-Identifier: MIT
 // The server's models: which one answers, what is known of it, downloading and deleting.
-import { $, button, complain, lines, load, make, request, save, say } from "./dom.js";
+import { $, button, complain, iconButton, lines, load, make, request, save, say } from "./dom.js";
+import { entry, openMenu } from "./menu.js";
 
 let listed = [];  // of /api/tags
 let inMemory = [];  // of /api/ps
-let capabilities = new Map();  // by name, of /api/show
+let offered = [];  // names of those that answer
+let chosen = "";  // one of them
 let pulling = null;  // the AbortController of a download
 let changed = null;
+const capabilities = new Map();  // by name, of /api/show
 
 // onChange: the model that answers, or what is known of it, is another
 export function useModels(onChange) {
   changed = onChange;
-  $("model").onchange = () => { save("model", $("model").value); changed(); };
-  $("models-open").onclick = () => { $("models").showModal(); drawModels(); };
+  $("model").onclick = () => openMenu($("model"), "Model", [...offered.map(drawChoice), entry("download", "Download or delete models", openModels)]);
+  $("models-open").onclick = openModels;
   $("pull").onsubmit = (event) => {
     event.preventDefault();
     if (pulling) pulling.abort();
-    else pull($("pull-name").value.trim());
+    else pull($("pull-name").value.trim(), $("pull-draft").checked ? "auto" : undefined);
   };
 }
 
-export const loadedModel = (name = $("model").value) => inMemory.find((one) => one.name === name);
+function openModels() {
+  $("models").showModal();
+  drawModels();
+}
+
+export const chosenModel = () => chosen;
+
+export const loadedModel = (name = chosen) => inMemory.find((one) => one.name === name);
 
 export async function takesImages() {
-  return (await facts($("model").value)).includes("vision");
+  return (await facts(chosen)).includes("vision");
+}
+
+// What a request that says nothing of it gets, of a model in memory; null of another one, which would be loaded for it.
+export async function defaults() {
+  if (!loadedModel()) return null;
+  const told = await (await request(`props?model=${encodeURIComponent(chosen)}`)).json();
+  return { ...told.default_generation_settings.params, num_predict: told.default_generation_settings.params.n_predict, num_ctx: told.default_generation_settings.n_ctx };
 }
 
 async function facts(name) {
@@ -32,6 +49,12 @@ async function facts(name) {
     capabilities.set(name, asked.then((answer) => answer.json()).then((told) => told.capabilities ?? [], () => []));
   }
   return capabilities.get(name);
+}
+
+function choose(name) {
+  chosen = name;
+  $("model").firstElementChild.textContent = name || "No model";
+  $("model").ariaLabel = `Model: ${name || "No model"}`;
 }
 
 export async function loadModels() {
@@ -43,12 +66,11 @@ export async function loadModels() {
     const names = [...new Set([...listed.map((one) => one.name), ...loaded])];
     const told = await Promise.all(names.map(facts));
     // a model that only makes vectors answers nothing
-    const chatting = names.filter((name, i) => !told[i].length || told[i].includes("completion"));
-    $("model").replaceChildren(...chatting.map((name) => new Option(name, name)));
+    offered = names.filter((name, i) => !told[i].length || told[i].includes("completion"));
     // What is in memory answers at once; another one is loaded only where somebody picks it.
-    const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => chatting.includes(name)) : wanted;
-    if (chatting.includes(first)) $("model").value = first;
-    if (!chatting.length) complain("There is no model on this machine yet. Models, above, downloads one; so does eaglecpp pull NAME.");
+    const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => offered.includes(name)) : wanted;
+    choose(offered.includes(first) ? first : offered[0] ?? "");
+    if (!offered.length) complain("There is no model on this machine yet. Models, in the list at the left, downloads one; so does eaglecpp pull NAME.");
   } catch (error) {
     complain(`Cannot list the server's models: ${error.message}`);
   }
@@ -64,13 +86,38 @@ export async function look() {
   } catch { /* an answer came; what it says of the memory can wait */ }
 }
 
-function drawModels() {
-  $("stored").replaceChildren(...listed.map(({ name, size, details }) => make("li", {},
-    make("span", { textContent: name }), make("span", { className: "soft", textContent: [details?.parameter_size, details?.quantization_level, bytes(size)].filter(Boolean).join(" · ") }),
-    button("Delete", () => remove(name), { ariaLabel: `Delete ${name}` }))));
+// Parameters, type, size and context of a model, and how it drafts.
+function describe(name) {
+  const { details, size, context_length: trained, draft } = listed.find((one) => one.name === name) ?? {}, now = loadedModel(name);
+  const context = now?.context_length ?? trained;
+  const parts = [details?.parameter_size, details?.quantization_level, bytes(size), context && `context ${context.toLocaleString("en")}`, now && "in memory"];
+  return { text: parts.filter(Boolean).join(" · "), drafter: draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own")) };
 }
 
-const bytes = (n) => (n ? `${(n / 1e9).toFixed(2)} GB` : "");
+const badge = (drafter) => make("span", { className: drafter ? "badge" : "soft", textContent: drafter ? `drafter: ${drafter}` : "no drafter" });
+
+function drawChoice(name) {
+  const { text, drafter } = describe(name), isChosen = name === chosen;
+  const node = entry(isChosen ? "check" : "box", name, () => { choose(name); save("model", name); changed(); }, { role: "menuitemradio", extra: [badge(drafter)] });
+  node.ariaChecked = String(isChosen);
+  node.children[1].append(make("small", { textContent: text }));
+  return node;
+}
+
+function drawModels() {
+  $("stored").replaceChildren(...listed.map(({ name }) => {
+    const { text, drafter } = describe(name);
+    const facts = drafter ? `${text} · drafter: ${drafter}` : text;
+    return make("li", {}, make("div", {}, name, make("div", { className: "soft", textContent: facts })),
+      ...(drafter ? [] : [button("Get a drafter", () => { if (!pulling) pull(name, "auto"); }, { ariaLabel: `Get a drafter for ${name}` })]),
+      iconButton("trash-2", `Delete ${name}`, () => remove(name)));
+  }));
+}
+
+function bytes(n) {
+  if (!n) return "";
+  return n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
+}
 
 async function remove(name) {
   if (!confirm(`Delete ${name} from this machine? It would have to be downloaded again.`)) return;
@@ -84,20 +131,22 @@ async function remove(name) {
   }
 }
 
-async function pull(name) {
+// draft: "auto" for a drafter that is known for it; undefined leaves that to the model
+async function pull(name, draft) {
   if (!name) return;
   pulling = new AbortController();
   $("pull-go").textContent = "Cancel";
   $("pull-bar").hidden = false;
   $("pull-bar").removeAttribute("value");
   try {
-    for await (const { status, total, completed } of lines(await request("api/pull", { method: "POST", body: { model: name }, signal: pulling.signal }))) {
-      tell(total ? `${status}: ${bytes(completed)} of ${bytes(total)}` : status);
-      if (total) $("pull-bar").value = completed / total;
+    for await (const { status, total, completed } of lines(await request("api/pull", { method: "POST", body: { model: name, draft }, signal: pulling.signal }))) {
+      tell(total ? `${status}: ${bytes(completed) || "0 MB"} of ${bytes(total)}` : status);
+      if (total) $("pull-bar").value = (completed ?? 0) / total;
     }
     capabilities.delete(name);
     await loadModels();
-    tell(`${name} is here.`);
+    const entered = listed.find((one) => one.name === name || one.name === `${name}:latest`);
+    tell(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
   } catch (error) {
     if (error.name === "AbortError") tell("Cancelled; what is here already is used when you download it again.");
     else tell(`${name}: ${error.message}`, true);

@@ -1,12 +1,18 @@
 // SPDX-License-Identifier: MIT
-// The settings, which the browser keeps, and what of them a request says.
-import { $, load, save } from "./dom.js";
-import { loadedModel } from "./models.js";
+// The settings, which the browser keeps, presets of them, and what of them a request says. The system prompt is the
+// conversation's.
+import { chat, saveChat } from "./chats.js";
+import { $, icon, load, save } from "./dom.js";
+import { defaults, loadedModel } from "./models.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed",
   "num_predict", "num_ctx"];
-const TEXTS = ["system", "think", "strategy", "strategy-own", "key"];
+const TEXTS = ["think", "strategy", "strategy-own", "key"];
 const SWITCHES = ["drafting", "compare", "colour"];
+const SAVED = [...NUMBERS, "think", "strategy", "strategy-own"];  // of a preset, with the system prompt
+const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
+  Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
+const THEMES = { system: "monitor", light: "sun", dark: "moon" };
 
 // onChange: called with the name of a switch; onClose: the dialog was closed
 export function useSettings(onChange, onClose) {
@@ -19,20 +25,98 @@ export function useSettings(onChange, onClose) {
   if (kept && $("strategy").value !== kept) Object.assign($("strategy"), { value: "own" }), $("strategy-own").value ||= kept;
   $("strategy").onchange = drawOwn;
   drawOwn();
-  $("setup-open").onclick = () => { drawInForce(); $("setup").showModal(); };
+  $("setup-open").onclick = openSetup;
   $("setup").onclose = () => {
     for (const name of [...NUMBERS, ...TEXTS]) save(name, $(name).value);
+    const system = $("system").value;
+    if ($("system-always").checked) save("system", system);
+    else if (system && system === load("system", "")) save("system", "");
+    if (chat()) chat().system = system;
+    saveChat();
     onClose();
   };
+  $("setup").onclick = (event) => { if (event.target === $("setup")) $("setup").close(); };
+  $("preset").onchange = () => usePreset($("preset").value);
+  $("preset-save").onclick = savePreset;
+  $("preset-delete").onclick = () => {
+    const { [$("preset").value]: gone, ...rest } = load("presets", {});
+    save("presets", rest);
+    drawPresets();
+  };
+  useTheme();
+}
+
+function useTheme() {
+  const names = Object.keys(THEMES);
+  const show = (name) => {
+    if (name === "system") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = name;
+    $("theme").replaceChildren(icon(THEMES[name]));
+    $("theme").ariaLabel = $("theme").title = `Theme: ${name}`;
+  };
+  let now = load("theme", "system");
+  if (!names.includes(now)) now = "system";
+  $("theme").onclick = () => {
+    now = names[(names.indexOf(now) + 1) % names.length];
+    save("theme", now);
+    show(now);
+  };
+  show(now);
+}
+
+function openSetup() {
+  const usual = load("system", "");
+  $("system").value = chat()?.system ?? "";
+  $("system-always").checked = Boolean(usual) && usual === $("system").value;
+  drawPresets();
+  drawInForce();
+  $("setup").showModal();
+}
+
+const values = () => Object.fromEntries([...SAVED, "system"].map((name) => [name, $(name).value]).filter(([, value]) => value));
+
+// chosen: the one that is shown as chosen; without it, the one that says what the fields do
+function drawPresets(chosen) {
+  const own = load("presets", {}), { system, ...now } = values();
+  const same = (one) => JSON.stringify(Object.entries(one).sort()) === JSON.stringify(Object.entries({ ...now, ...(system && "system" in one ? { system } : {}) }).sort());
+  const names = [...Object.keys(BUILT_IN), ...Object.keys(own)];
+  const found = chosen ?? names.find((name) => same(own[name] ?? BUILT_IN[name])) ?? "";
+  $("preset").replaceChildren(...(found ? [] : [new Option("custom", "")]), ...names.map((name) => new Option(name, name)));
+  $("preset").value = found;
+  $("preset-delete").disabled = !(found in own);
+}
+
+function usePreset(name) {
+  const preset = load("presets", {})[name] ?? BUILT_IN[name];
+  if (!preset) return;
+  for (const field of SAVED) $(field).value = typeof preset[field] === "string" ? preset[field] : "";
+  if (typeof preset.system === "string") $("system").value = preset.system;
+  drawOwn();
+  drawPresets(name);
+}
+
+function savePreset() {
+  const name = prompt("Name of the preset; it takes the system prompt, the values and the strategy with it.")?.trim().slice(0, 60);
+  if (!name || name in BUILT_IN) return;
+  save("presets", { ...load("presets", {}), [name]: values() });
+  drawPresets(name);
 }
 
 const drawOwn = () => { $("own").hidden = $("strategy").value !== "own"; };
 
-// What the server was started with, as far as it says.
-function drawInForce() {
+// What the server was started with, as far as it says, and what an empty field means.
+async function drawInForce() {
   const now = loadedModel();
   $("in-force").textContent = now ? `In memory: a context of ${now.context_length} tokens, ${now.n_parallel} ${now.n_parallel === 1 ? "conversation" : "conversations"} at a time, ` +
     `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}` : "The model is not in memory yet.";
+  const own = await defaults().catch(() => null);
+  for (const name of NUMBERS) $(name).placeholder = inForce(name, own?.[name]);
+}
+
+function inForce(name, value) {
+  if (name === "seed") return "random";
+  if (name === "num_predict" && !(value > 0)) return "no limit";
+  return typeof value === "number" ? String(Number(value.toFixed(4))) : "model's own";
 }
 
 export const strategy = () => ($("strategy").value === "own" ? $("strategy-own").value.trim() : $("strategy").value);

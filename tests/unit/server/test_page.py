@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -31,7 +32,12 @@ def test_libraries_are_what_the_manifest_says() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     assert found.pop("manifest.json")
     assert found == wanted
-    page = (STATIC / "index.html").read_text(encoding="utf-8")
+    page = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("index.html", "dom.js"))
+    icons = (folder / "icons.svg").read_text(encoding="utf-8")
+    named = re.findall(r'data-icon="([\w-]+)"', page)
+    for script in STATIC.glob("*.js"):
+        named += re.findall(r'(?:iconButton|icon|entry|step)\("([\w-]+)"', script.read_text(encoding="utf-8"))
+    assert set(named) and all(f'id="{one}"' in icons for one in named), named
     for name in wanted:
         assert name.startswith("LICENSE-") or f"static/vendor/{name}" in page, name
 
