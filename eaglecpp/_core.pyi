@@ -429,6 +429,13 @@ class Drafter:
     def kv(self, layer: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """K and V of the committed rows, f32 [n_rows, n_kv_heads, head_dim]."""
 
+class TextIndex:
+    """What followed the last time a text read as it does now: native/algo/text.h."""
+
+    def __init__(self, n_memory: int, n_max: int) -> None: ...
+    def add(self, token: int) -> None: ...
+    def propose(self, n: int) -> list[int]: ...
+
 class DraftTree:
     """Parallel arrays: token, parent, depth, logp (path). Node 0 is the root."""
 

@@ -2,6 +2,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include "algo/text.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "bindings/bindings.h"
@@ -33,6 +34,11 @@ void bind_algo(nb::module_ & m) {
         .def_prop_ro("logps", [](const DraftTree & t) { return t.logp; })
         .def("leaves", &DraftTree::leaves)
         .def("path", [](const DraftTree & t, int node) { return t.path(checked(t, node)); }, nb::arg("node"));
+
+    nb::class_<TextIndex>(m, "TextIndex")
+        .def(nb::init<int, int>(), nb::arg("n_memory"), nb::arg("n_max"))
+        .def("add", &TextIndex::add, nb::arg("token"))
+        .def("propose", [](const TextIndex & t, int n) { return t.propose(n).tokens; }, nb::arg("n"));
 
     m.def(
         "match",

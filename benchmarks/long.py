@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: MIT
+"""Long contexts: are texts the same, does memory grow as predicted, what do prompts and rounds cost?
+
+    python benchmarks/long.py [--lengths 1024 8192 32768 131072] [--caches f16 q8_0 q4_0] [--json FILE]
+    python benchmarks/long.py --target T.gguf --draft D.gguf --llama ...
+
+Without --target, on a tiny target of random weights whose positions reach all lengths, with a drafter that is
+right about half the time: texts, memory and shapes of curves are real there, milliseconds are of attention
+alone. For each cache and length a prompt is read and an answer sampled behind it, drafted and plain.
+
+    prompt s    until the first token; x theirs: how often that goes into llama.cpp's time for it (--llama)
+    1, 4 rows   what a batch of so many takes behind the prompt, all with logits
+    round ms    of drafted decoding, tokens that a round gave, and milliseconds of a plain token
+    predicted   what `doctor` says that caches and compute buffers take; grown: by how much the process did
+
+A second table has drafts from the text: what the index of a text takes in memory, and the mean and longest
+time to add a token and to look up a draft, for a random text, one that repeats itself, and one token over and
+over, which is the worst case.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from common import arguments, facts, note, table, warn_if_busy, write_json
+from kernel_workers import Worker, memory, some_tokens
+
+import eaglecpp
+from eaglecpp._extension import core
+from eaglecpp.convert import convert_checkpoint
+from eaglecpp.lowlevel import system_info
+from helpers.tiny import TargetSpec, make_pair
+
+N_ANSWER = 48
+SAMPLING = {"max_tokens": N_ANSWER, "temperature": 0.3, "seed": 7, "ignore_eos": True}
+MIB = 2**20
+
+
+def _spec(n_ctx: int) -> TargetSpec:
+    return TargetSpec(n_layers=7, n_heads=2, n_kv_heads=1, head_dim=64, n_ctx=n_ctx)
+
+
+def make_tiny(folder: Path, n_ctx: int) -> tuple[Path, Path]:
+    """A target and its drafter as GGUF."""
+    pair = make_pair(folder, "eagle31", _spec(n_ctx))
+    draft = folder / "draft.gguf"
+    convert_checkpoint(pair.checkpoint, pair.target.gguf, draft, type="F32")
+    return pair.target.gguf, draft
+
+
+def predicted(engine: eaglecpp.Engine) -> int:
+    """Bytes of caches and compute buffers, weights aside."""
+    return sum(
+        place[f"{who}_{what}"]
+        for place in engine.memory_plan
+        for who in ("target", "draft")
+        for what in ("cache", "compute")
+    )
+
+
+def answered(target: Path, draft: Path | None, n: int, cache: str, n_threads: int) -> dict[str, Any]:
+    """One answer behind a prompt of n tokens."""
+    system_info()  # what every process has once, libraries and devices
+    before = memory()["pss_anonymous"]
+    options = {"n_ctx": n + N_ANSWER + 8, "n_threads": n_threads, "planner_cache": False}
+    with eaglecpp.Engine.open(target, draft=draft, type_k=cache, type_v=cache, **options) as engine:
+        prompt = some_tokens(n, engine.n_vocab)
+        strategy = "off" if draft is None else "chain:3"
+        done = engine.generate(prompt, strategy=strategy, **SAMPLING)
+        grown = memory()["pss_anonymous"] - before
+        timings, rounds = done.timings, done.timings.rounds
+        return {
+            "tokens": done.tokens,
+            "exact": timings.exact,
+            "prompt_s": timings.prompt_ms / 1000,
+            "round_ms": timings.predicted_ms / max(rounds, 1),
+            "per_round": timings.predicted_n / max(rounds, 1),
+            "predicted": predicted(engine),
+            "grown": grown,
+        }
+
+
+def in_process(*what: Any) -> dict[str, Any]:
+    """`answered` in a process of its own, whose memory nobody used before."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(answered, *what).result()
+
+
+def measured(args: argparse.Namespace, target: Path, draft: Path) -> Iterator[dict[str, Any]]:
+    for cache in args.caches:
+        for n in args.lengths:
+            note(f"{cache}, {n} tokens")
+            drafted = in_process(target, draft, n, cache, args.threads)
+            plain = in_process(target, None, n, cache, args.threads)
+            setup: Any = {"n_ctx": n + 64, "n_threads": args.threads, "type_k": cache, "type_v": cache}
+            with Worker("rows", target, **setup) as ours:
+                rows = {k: min(ours.ask("rows", n=k, behind=n, repeats=9)) for k in (1, 4)}
+            theirs_s = None
+            if args.llama:
+                with Worker("theirs", target, **setup) as theirs:
+                    theirs_s = theirs.ask("prompt", n=n) / 1000
+            same = drafted.pop("tokens") == plain.pop("tokens")
+            yield {
+                "cache": cache,
+                "n": n,
+                "same": same,
+                "drafted": drafted,
+                "plain": plain,
+                "rows_ms": rows,
+                "theirs_s": theirs_s,
+            }
+
+
+def text_index(n: int, pattern: str) -> dict[str, Any]:
+    """An index over n tokens of a text."""
+    repeated = some_tokens(max(n // 8, 1), 32000)
+    texts = {
+        "random": some_tokens(n, 1 << 20),
+        "repeats itself": (repeated * 9)[:n],
+        "one token": [5] * n,
+    }
+    before = memory()["pss_anonymous"]
+    index, add_us, look_us = core.TextIndex(0, 1 << 17), [], []
+    for i, token in enumerate(texts[pattern]):
+        start = time.perf_counter()
+        index.add(token)
+        add_us.append(1e6 * (time.perf_counter() - start))
+        if i % 16 == 0:
+            start = time.perf_counter()
+            index.propose(8)
+            look_us.append(1e6 * (time.perf_counter() - start))
+    size = memory()["pss_anonymous"] - before
+    return {
+        "text": pattern,
+        "n": n,
+        "bytes": size,
+        "add_us": (statistics.mean(add_us), max(add_us)),
+        "look_us": (statistics.mean(look_us), max(look_us)),
+    }
+
+
+def report(found: list[dict[str, Any]], indexes: list[dict[str, Any]]) -> str:
+    head = ["cache", "tokens", "same text", "prompt s", "x theirs", "1 row ms", "4 rows", "4/1", "round ms",
+            "tokens", "plain ms", "predicted MiB", "grown"]  # fmt: skip
+    lines = []
+    for one in found:
+        drafted, plain, rows = one["drafted"], one["plain"], one["rows_ms"]
+        ratio = one["theirs_s"] / plain["prompt_s"] if one["theirs_s"] else "-"
+        lines.append(
+            [one["cache"], one["n"], "yes" if one["same"] else "NO", drafted["prompt_s"], ratio, rows[1],
+             rows[4], rows[4] / rows[1], drafted["round_ms"], drafted["per_round"], plain["round_ms"],
+             drafted["predicted"] / MIB, drafted["grown"] / MIB]
+        )  # fmt: skip
+    of_index = [
+        [one["text"], one["n"], one["bytes"] / MIB, *one["add_us"], *one["look_us"]] for one in indexes
+    ]
+    head_of_index = ["text", "tokens", "MiB", "add us", "longest", "look up us", "longest"]
+    return f"{table(head, lines)}\n\n{table(head_of_index, of_index)}"
+
+
+def main() -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--lengths", type=int, nargs="+", default=[1024, 8192, 32768, 131072])
+    parser.add_argument("--caches", nargs="+", default=["f16", "q8_0", "q4_0"])
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--draft", type=Path)
+    parser.add_argument("--llama", action="store_true", help="read the prompts with llama.cpp, too")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if (args.target is None) != (args.draft is None):
+        parser.error("--target and --draft go together")
+    warn_if_busy()
+    with tempfile.TemporaryDirectory() as folder:
+        target, draft = args.target, args.draft
+        if target is None:
+            target, draft = make_tiny(Path(folder), max(args.lengths) + N_ANSWER + 8)
+        found = list(measured(args, target, draft))
+        models = facts({"target": target, "draft": draft}, lengths=args.lengths, caches=args.caches)
+    patterns = ("random", "repeats itself", "one token")
+    indexes = [text_index(n, pattern) for pattern in patterns for n in (8192, 131072, 262144)]
+    print(report(found, indexes))
+    write_json(args.json, models | {"results": found, "text_index": indexes})
+    return int(not all(one["same"] for one in found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
