@@ -148,8 +148,15 @@ class MadeSampler:
     """Of `Engine.make_sampler`, for one generation."""
 
 class ParkedSequence:
-    """What a conversation holds between two generations, outside of the caches."""
+    """What a conversation holds between two generations, outside of the caches. Made from a file's numbers,
+    with room for its bytes, of which there are n_most. Raises ValueError.
+    """
 
+    def __init__(self, tokens: Sequence[int], sizes: Sequence[int], n_most: int) -> None: ...
+    @property
+    def sizes(self) -> list[int]: ...
+    @property
+    def parts(self) -> list[memoryview]: ...  # in place: target, drafter, features by layer
     @property
     def tokens(self) -> list[int]: ...
     @property

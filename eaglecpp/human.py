@@ -5,9 +5,12 @@ and Ollama count; memory in powers of 1024, as systems count theirs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-__all__ = ["human_bytes", "human_memory", "nearest"]
+from eaglecpp.errors import InvalidValueError
+
+_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
@@ -30,3 +33,11 @@ def human_memory(n_bytes: float | None) -> str:
     if n_bytes is None:
         return "?"
     return f"{n_bytes / 2**30:.1f} GiB" if n_bytes >= 2**30 / 10 else f"{n_bytes / 2**20:.1f} MiB"
+
+
+def n_bytes_of(text: str) -> int:
+    """Of a size such as 512M or 8G, in powers of 1024. Raises InvalidValueError."""
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
+    if match is None:
+        raise InvalidValueError(f"{text!r}: expected a size such as 512M or 8G")
+    return int(float(match[1]) * _UNITS[match[2].upper()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import signal
 from dataclasses import fields
 from pathlib import Path
@@ -27,19 +26,10 @@ from eaglecpp.cli.options import (
     spec_type_option,
 )
 from eaglecpp.cli.terminal import LogFormatter, note
+from eaglecpp.human import n_bytes_of
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
-_UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-
-
-def _size(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(?:i?B)?", text.strip(), re.IGNORECASE)
-    if match is None:
-        raise ValueError(f"{text!r}: expected a size such as 512M or 8G")
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-_SIZE = Parsed("size", _size)
+_SIZE = Parsed("size", n_bytes_of)
 """512M, 8G, or bytes."""
 
 

@@ -30,7 +30,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -41,6 +41,7 @@ from eaglecpp.engine.embedding import Embedder, Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import NativeSequence, checks_arguments
+from eaglecpp.engine.prompt_cache import PromptCache, why_none
 from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.engine.slots import FairLock, HostCache, Slots
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -51,6 +52,7 @@ from eaglecpp.errors import (
     InvalidValueError,
     PlaceLostError,
     QueueFullError,
+    UnsupportedError,
 )
 from eaglecpp.options.typed import GenerateKeywords
 from eaglecpp.threads import Threads
@@ -109,6 +111,8 @@ class AsyncEngine:
         self._running: list[Task] = []
         self._host_cache = HostCache(n_park_bytes)
         self._slots = Slots((), self._host_cache)
+        self._prompts: PromptCache | None = None
+        self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._broken: BaseException | None = None
         self._opened = threading.Event()
@@ -359,6 +363,58 @@ class AsyncEngine:
             gone.set()
             raise
 
+    async def save_slot(self, number: int, name: str) -> tuple[int, int]:
+        """Writes what a slot holds to a file; its tokens and bytes. As the other two, raises
+        UnsupportedError without a prompt cache, InvalidValueError for a slot or a name that cannot be,
+        EngineBusyError while the slot is used, EagleError for what fails.
+        """
+        prompts, n_bytes = self._files(), 0
+        prompts.slot_file(name)
+        async with self._slot_turns:
+            state = await self.call(lambda engine: self._slots.free(number).sequence.offload())
+            if state is not None and state.sizes[0] > 0:
+                n_bytes = await asyncio.wrap_future(prompts.write(state, name))
+        if state is None or n_bytes == 0:
+            raise InvalidValueError(f"slot {number}: it holds nothing, or the log says what failed")
+        return len(state.tokens), n_bytes
+
+    async def restore_slot(self, number: int, name: str) -> tuple[int, int]:
+        """Puts what `save_slot` wrote in place of what a slot holds; its tokens and bytes."""
+        prompts = self._files()
+        async with self._slot_turns:
+            state = await asyncio.to_thread(prompts.read_slot, name)
+
+            def restore(engine: Engine) -> bool:
+                slot = self._slots.free(number)
+                is_restored = state is not None and slot.sequence.restore(state)
+                slot.tokens = slot.sequence.tokens
+                return is_restored
+
+            is_restored = await self.call(restore)
+        if not is_restored or state is None:
+            raise InvalidValueError(
+                f"{name}: no such file, not one of this model and its options, damaged, or no room for it"
+            )
+        return len(state.tokens), state.n_bytes
+
+    async def erase_slot(self, number: int) -> int:
+        """Forgets what a slot holds; how many tokens."""
+        self._files()
+
+        def erase(engine: Engine) -> int:
+            slot = self._slots.free(number)
+            n_tokens, slot.tokens = len(slot.sequence.tokens), []
+            slot.sequence.clear()
+            return n_tokens
+
+        return await self.call(erase)
+
+    def _files(self) -> PromptCache:
+        if self._prompts is None:
+            why = why_none(self.engine.native, self.engine.model.prompt_cache)
+            raise UnsupportedError(f"this model's slots cannot be saved: {why}")
+        return self._prompts
+
     async def call(self, function: Callable[[Engine], T]) -> T:
         """Runs `function(engine)` in the engine's thread, between two rounds; not for a caller that was
         cancelled before.
@@ -422,6 +478,7 @@ class AsyncEngine:
             shared.native.waits = True  # a call of another thread must not make a round fail
             sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
             self._slots = Slots(sequences, self._host_cache)
+            self._host_cache.prompts = self._prompts = shared.prompts
         except BaseException as error:
             self._failure = error
             self._closing = "now"
@@ -453,6 +510,8 @@ class AsyncEngine:
         self._admit()
         if self._running:
             self._step(list(self._running))
+        if self._prompts is not None and not self._running:
+            self._slots.keep(self._prompts, lambda: not self._waiting)
         return True
 
     def _drop_cancelled(self) -> None:
@@ -476,9 +535,14 @@ class AsyncEngine:
             with self._condition:
                 if not self._waiting or not self._slots.has_free:
                     return
-                task = self._waiting.popleft()
+                task = self._waiting[0]  # only this thread takes any away
+            if not self._is_fetched(task):
+                return
+            self._waiting.popleft()
             try:
-                slot = self._slots.find(task.request.prompt.tokens)
+                slot = self._slots.find(
+                    task.request.prompt.tokens, task.fetched.result() if task.fetched else None
+                )
                 task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
@@ -488,6 +552,17 @@ class AsyncEngine:
             task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
             self._running.append(task)
             tell([(task, "begun", None)])
+
+    def _is_fetched(self, task: Task) -> bool:
+        """Whether it is known what files hold of the prompt. Rounds of others go on meanwhile."""
+        prompts, tokens = self._prompts, task.request.prompt.tokens
+        if prompts is None or not task.request.asked.cache_prompt:
+            return True
+        if task.fetched is None:
+            task.fetched = prompts.fetch(tokens, self._slots.n_held(tokens))
+        if not self._running:
+            wait([task.fetched])
+        return task.fetched.done()
 
     def _step(self, tasks: list[Task]) -> None:
         """A round of each task that generates, and a slice of the first prompts of the others."""
@@ -549,6 +624,8 @@ class AsyncEngine:
         for call in calls:  # each finds a closed engine, and says so to whoever waits
             call()
         if engine is not None:
+            if self._prompts is not None and self._broken is None:
+                self._slots.keep_all(self._prompts)
             with contextlib.suppress(EagleError):
                 engine.close()
 

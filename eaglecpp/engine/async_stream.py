@@ -18,6 +18,9 @@ from eaglecpp.engine.stream import Stream
 from eaglecpp.errors import InvalidStateError, PlaceLostError
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+    from eaglecpp.engine.prompt_cache import Found
     from eaglecpp.results import Chunk, Completion
 
 
@@ -36,6 +39,7 @@ class Task:
     stream: Stream | None = None
     watch: bool = False
     live: dict[str, Any] = field(default_factory=dict)
+    fetched: Future[Found | None] | None = None  # what files hold of its prompt
 
 
 class AsyncStream(AsyncIterator["Chunk"]):

@@ -463,8 +463,15 @@ class Engine:
         """Frees weights and caches. A second call does nothing; any other use afterwards raises
         `InvalidStateError`.
         """
+        prompts = self._shared.prompts
+        if prompts is not None and not self.closed:
+            for sequence in list(self._open):
+                prompts.flush()
+                prompts.keep(sequence, at_last=True)
         self._native.close(lambda native: self._cache.save(native) if self._cache else None)
         self._embedder.close()
+        if prompts is not None:
+            prompts.close()
         if self._shared.vocabulary.projector is not None:
             self._shared.vocabulary.projector.close()
         self._open.clear()

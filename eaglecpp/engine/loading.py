@@ -14,6 +14,7 @@ from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.predicted_costs import PREDICTED, predict
 from eaglecpp.engine.projector import Projector
+from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.rehearsal import is_on_device, rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
@@ -78,6 +79,7 @@ def load(
             count,
             _on_answer(plan, drafting),
         )
+        shared.prompts = PromptCache.of_engine(native.get(), plan, drafting)
         if model.mmproj:
             vocabulary.projector = Projector(
                 native, Path(model.mmproj), plan.target, options.n_threads, gpu=model.n_gpu_layers != 0

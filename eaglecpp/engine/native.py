@@ -9,6 +9,7 @@ gives a generation a number; a call with an older number belongs to a generation
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from itertools import starmap
@@ -18,6 +19,7 @@ from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidStateError, InvalidValueError
 from eaglecpp.log import drain
 
+_log = logging.getLogger("eaglecpp.engine")
 _LOST_S = 1.0  # after which a waiting thread looks by itself: Ctrl+C may keep the one before from telling it
 
 
@@ -149,10 +151,14 @@ class NativeSequence:
             return native.tokens(self.number)
 
     def begin(
-        self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
+        self,
+        prompt: list[int],
+        params: core.GenerateParams,
+        sampler: core.MadeSampler | None = None,
+        parked: core.ParkedSequence | None = None,
     ) -> tuple[int, int]:
         """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
-        reused.
+        reused. parked: takes the place of what is held here before.
         """
         while True:
             while self._has_to_wait():
@@ -162,6 +168,8 @@ class NativeSequence:
             with self._exclusive() as native:
                 if self._has_to_wait():  # another one was sooner
                     continue
+                if parked is not None:
+                    self._unpark(native, parked)
                 with checks_arguments():
                     reused = native.begin(self.number, prompt, params, sampler)
                 self._generation += 1
@@ -203,11 +211,18 @@ class NativeSequence:
             return native.park(self.number) if native.can_park else None
 
     def restore(self, parked: core.ParkedSequence) -> bool:
-        """Puts an offloaded conversation in place of what is held here; False where there is no room, then
-        nothing is held here.
+        """Puts an offloaded conversation in place of what is held here; False where there is no room, or it
+        is none of this engine's.
         """
         with self._exclusive() as native:
+            return self._unpark(native, parked)
+
+    def _unpark(self, native: core.Engine, parked: core.ParkedSequence) -> bool:
+        try:
             return native.unpark(self.number, parked)
+        except ValueError as error:  # it may come from a file
+            _log.info("not restored: %s", error)
+            return False
 
     def close(self) -> None:
         """Gives the place back to the engine. A second call does nothing."""

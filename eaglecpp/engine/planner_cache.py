@@ -52,6 +52,8 @@ _FREE = {
     "text_memory",
     "mmproj",
     "learn",
+    "prompt_cache",
+    "prompt_cache_bytes",
 }
 
 
@@ -83,7 +85,7 @@ class PlannerCache:
         """
         drafter = TEXT if draft is None else fingerprint(draft)
         files = f"target={fingerprint(target)} draft={drafter}"
-        facts = [files, _machine(), _threads(native), options_key(model, drafting)]
+        facts = [files, machine(), _threads(native), options_key(model, drafting)]
         if draft is None:
             return cls(" ".join(facts), files)
         packaged = draft.with_suffix(".planner.json")
@@ -176,14 +178,15 @@ def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[st
 
 def target_key(native: core.Engine, target: Path) -> str:
     """The target's file, llama.cpp, machine and threads."""
-    return f"target={fingerprint(target)} {_machine()} {_threads(native)}"
+    return f"target={fingerprint(target)} {machine()} {_threads(native)}"
 
 
 def _threads(native: core.Engine) -> str:
     return f"n_threads={native.device_info()['n_threads']}"
 
 
-def _machine() -> str:
+def machine() -> str:
+    """llama.cpp, the processor and the devices."""
     info, found = core.system_info(), versions()
     devices = [f"{device['name']}:{device['description']}" for device in info["devices"]]
     build = f"llama={found['llama']} {found['ggml_commit']}"

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel
     from eaglecpp.chat.reader import AnswerReader
     from eaglecpp.chat.template import ChatTemplate
+    from eaglecpp.engine.prompt_cache import PromptCache
     from eaglecpp.results import Completion
 
 
@@ -101,7 +102,7 @@ def engine_options(
     native = core.EngineOptions()
     native.target_path = str(target)
     native.draft_path = "" if draft is None else str(draft)
-    _copy(model, native, skip={"mmproj", "rpc"})
+    _copy(model, native, skip={"mmproj", "rpc", "prompt_cache", "prompt_cache_bytes"})
     _copy(drafting, native, skip={"n_draft_max", "n_leaves_max", "planner_cache", "learn"})
     native.n_draft_max = drafting.n_draft_max or max(_MIN_DRAFT_MAX, strategy.nodes)
     if drafting.text_drafts == "on" and not drafting.n_draft_max:
@@ -209,7 +210,8 @@ class GenerationRequest:
 @dataclass
 class Shared:
     """What the conversations of an engine have in common. count: takes the counters of each generation and
-    its temperature; on_answer: is given each prompt and its answer, tokens, for a drafter to learn from.
+    its temperature; on_answer: is given each prompt and its answer, tokens, for a drafter to learn from;
+    prompts: files of what was read before.
     """
 
     native: NativeEngine
@@ -219,6 +221,7 @@ class Shared:
     chat: ChatModel
     count: Callable[[Timings, float], None]
     on_answer: Callable[[Sequence[int], Sequence[int]], None] | None = None
+    prompts: PromptCache | None = None
 
     def check_generates(self) -> None:
         """Raises UnsupportedError for an embedding model."""

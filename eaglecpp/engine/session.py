@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.native import NativeSequence
+from eaglecpp.engine.prompt_cache import WORTH, n_common
 from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.engine.vocabulary import Prompt
@@ -71,14 +72,34 @@ class Session:
         and its answer begins with exactly their tokens, where they fit.
         """
         if request.asked.messages is None:
-            return Stream(self.slot, self._shared, request)
+            return self._started(request)
         prompt, rendered = request.prompt, request.prompt.rendered
         tokens = self.memory.continued(rendered)
         if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
             request = replace(request, prompt=replace(prompt, tokens=tokens))
-        running = Stream(self.slot, self._shared, request)
+        running = self._started(request, lambda result: self.memory.remember(rendered, result))
         running.notices = prompt.notices
-        running.on_end = lambda result: self.memory.remember(rendered, result)
+        return running
+
+    def _started(
+        self, request: Request, on_end: Callable[[Completion], None] = lambda result: None
+    ) -> Stream:
+        """Begins with what files hold of the prompt, and leaves them what was read."""
+        prompts, found = self._shared.prompts, None
+        if prompts is not None:
+            tokens, before = request.prompt.tokens, self.slot.tokens
+            n_held = n_common(before, tokens)
+            found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
+            if found is not None or n_held + WORTH < len(before):
+                prompts.keep(self.slot, at_last=True)
+
+        def ended(result: Completion) -> None:
+            on_end(result)
+            if prompts is not None:
+                prompts.keep(self.slot)
+
+        running = Stream(self.slot, self._shared, request, found.state if found is not None else None)
+        running.on_end = ended
         return running
 
     @overload
@@ -122,6 +143,8 @@ class Session:
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""
+        if self._shared.prompts is not None and not self.slot.closed:
+            self._shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()
         self._on_close(self)
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.errors import EagleError, OutOfMemoryError
+from eaglecpp.engine.prompt_cache import WORTH, Found, PromptCache, n_common
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError, OutOfMemoryError
 
 if TYPE_CHECKING:
     from eaglecpp._extension import core
@@ -45,10 +46,6 @@ class FairLock:
             self._condition.notify_all()
 
 
-WORTH = 32
-"""Tokens that are worth copying. Fewer are read again."""
-
-
 @dataclass(eq=False)
 class Offloaded:
     """One conversation there."""
@@ -65,6 +62,7 @@ class HostCache:
     def __init__(self, n_max: int) -> None:
         self.n_max = n_max
         self.n_bytes = 0
+        self.prompts: PromptCache | None = None  # files that get what leaves the caches, too
         self._offloaded: list[Offloaded] = []  # the one left longest ago first
 
     def __len__(self) -> int:
@@ -72,10 +70,15 @@ class HostCache:
 
     def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
         """Keeps a conversation, of whose tokens the next prompt there goes on with the first n_kept."""
-        if self.n_max <= 0 or len(tokens) - n_kept < WORTH:
+        if len(tokens) - n_kept < WORTH:
+            return
+        to_file = self.prompts if self.prompts and self.prompts.is_worth(tokens, at_last=True) else None
+        if self.n_max <= 0 and to_file is None:
             return
         with contextlib.suppress(OutOfMemoryError):
             state = sequence.offload()
+            if state is not None and to_file is not None:
+                to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
                 self._add(Offloaded(tokens, state))
 
@@ -105,16 +108,6 @@ class HostCache:
         self.n_bytes -= one.state.n_bytes
 
 
-def n_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two texts begin with alike."""
-    n = 0
-    for a, b in zip(first, second, strict=False):
-        if a != b:
-            break
-        n += 1
-    return n
-
-
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
 
 
@@ -127,13 +120,14 @@ class Slot:
     tokens: list[int] = field(default_factory=list)
     is_free: bool = True
     used: float = 0.0
+    is_new: bool = False  # something was generated there that `Slots.keep` has not seen
 
     def take(self, prompt: list[int]) -> None:
         self.is_free, self.tokens = False, prompt
 
     def leave(self) -> None:
         """Gives it free. Its text stays cached."""
-        self.is_free, self.used = True, time.perf_counter()
+        self.is_free, self.is_new, self.used = True, True, time.perf_counter()
         with contextlib.suppress(EagleError, ValueError):
             self.tokens = self.sequence.tokens
 
@@ -152,10 +146,37 @@ class Slots:
     def has_free(self) -> bool:
         return any(slot.is_free for slot in self._slots)
 
-    def find(self, prompt: list[int]) -> Slot:
+    def free(self, number: int) -> Slot:
+        """The slot of that number. Raises InvalidValueError where there is none, EngineBusyError where
+        somebody uses it.
+        """
+        if not 0 <= number < len(self):
+            raise InvalidValueError(f"slot {number}: expected 0 to {len(self) - 1}")
+        if not self._slots[number].is_free:
+            raise EngineBusyError(f"slot {number} is generating; ask again when it has ended")
+        return self._slots[number]
+
+    def n_held(self, prompt: list[int]) -> int:
+        """How many tokens of a prompt are in memory, at most."""
+        return max(self._cache.find(prompt)[1], *(n_common(slot.tokens, prompt) for slot in self._slots))
+
+    def keep(self, prompts: PromptCache, is_wanted: Callable[[], bool]) -> None:
+        """Writes conversations that nobody uses to files, while that is wanted."""
+        for slot in self._slots:
+            if slot.is_free and slot.is_new and not prompts.is_full and is_wanted():
+                slot.is_new = False
+                prompts.keep(slot.sequence)
+
+    def keep_all(self, prompts: PromptCache) -> None:
+        """The same before all leave the caches; waits until the last one is written."""
+        for slot in self._slots:
+            prompts.flush()
+            prompts.keep(slot.sequence, at_last=True)
+
+    def find(self, prompt: list[int], found: Found | None = None) -> Slot:
         """The free slot whose text the prompt shares most of, which may come from the host cache; where
         that is little, an unused one or the one left longest ago, so that texts that may go on stay. What
-        another conversation loses there goes to the host cache.
+        another conversation loses there goes to the host cache. found: what a file holds of it.
         """
         shared = {slot: n_common(slot.tokens, prompt) for slot in self._slots}
         free = [slot for slot in self._slots if slot.is_free]
@@ -164,6 +185,8 @@ class Slots:
         slot = best if shared[best] * _REUSE_LEAST >= len(prompt) else unused_longest
         n_kept = shared[slot]
         offloaded, n_offloaded = self._cache.find(prompt)
+        if found is not None and found.n_shared >= n_offloaded + WORTH:
+            offloaded, n_offloaded = Offloaded(found.state.tokens, found.state), found.n_shared
         # what another slot holds is copied from there
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None

@@ -32,7 +32,13 @@ class Stream(Answer):
     work.
     """
 
-    def __init__(self, sequence: NativeSequence, shared: Shared, request: Request) -> None:
+    def __init__(
+        self,
+        sequence: NativeSequence,
+        shared: Shared,
+        request: Request,
+        parked: core.ParkedSequence | None = None,
+    ) -> None:
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -48,7 +54,7 @@ class Stream(Answer):
         self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
         self.prompt_tokens = request.prompt.tokens
-        begun = sequence.begin(self.prompt_tokens, request.params(), request.sampler)
+        begun = sequence.begin(self.prompt_tokens, request.params(), request.sampler, parked)
         self._generation, self.reused_n = begun
         self.is_open = True
 

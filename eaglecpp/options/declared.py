@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
-from eaglecpp.human import nearest
+from eaglecpp.human import n_bytes_of, nearest
 from eaglecpp.limits import check_texts
 from eaglecpp.options.checked import Option, checked
 
@@ -196,6 +196,16 @@ class ModelOptions(_Validated):
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",
         kind="strings",
     )
+    prompt_cache: str = _option(
+        "", "folder for what was read of long prompts, which then need not be read again after a restart"
+    )
+    prompt_cache_bytes: str = _option(
+        "8G", "most bytes of the files in that folder, such as 512M; those not used for longest go first"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        n_bytes_of(self.prompt_cache_bytes)
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,8 @@ class ModelKeywords(TypedDict, total=False):
     lora: Mapping[str, float] | Sequence[tuple[str, float]]
     mmproj: str
     rpc: str | Sequence[str]
+    prompt_cache: str
+    prompt_cache_bytes: str
 
 
 class DraftKeywords(TypedDict, total=False):

@@ -103,6 +103,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/detokenize", llama_server.detokenize, methods=post),
         Route("/apply-template", openai.apply_template, methods=post),
         Route("/props", llama_server.props, methods=get),
+        Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
     for route in routes:

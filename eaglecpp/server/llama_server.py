@@ -7,6 +7,7 @@ read; other fields are ignored, as there.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -17,12 +18,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
-from eaglecpp.errors import ContextFullError
+from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
 from eaglecpp.server.answer import Answer, Ask, leased, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
 from eaglecpp.server.loaded import LoadedModel, find_source
 from eaglecpp.server.models import server_of
@@ -246,3 +247,36 @@ async def props(request: Request) -> Response:
         }
 
     return json_response(await of_model(request, request.query_params.get("model", ""), work))
+
+
+class _SlotBody(Body, kw_only=True):
+    filename: str = ""
+
+
+async def slot(request: Request) -> Response:
+    """`POST /slots/{id}?action=save|restore|erase`; `?model=` where the server has several."""
+    action, number = request.query_params.get("action", ""), int(request.path_params["id"])
+    body = await read(request, _SlotBody) if action in ("save", "restore") else _SlotBody()
+    name = body.model or request.query_params.get("model", "")
+    started = time.perf_counter()
+
+    async def run() -> dict[str, Any]:
+        async with server_of(request).pool.use(name) as lease:
+            engine = lease.model.engine
+            if action == "erase":
+                return {"id_slot": number, "n_erased": await engine.erase_slot(number)}
+            work, words = {
+                "save": (engine.save_slot, ("n_saved", "n_written")),
+                "restore": (engine.restore_slot, ("n_restored", "n_read")),
+            }[action]
+            done = await work(number, body.filename)
+            ms = {f"{action}_ms": 1000 * (time.perf_counter() - started)}
+            names = {"id_slot": number, "filename": body.filename}
+            return {**names, **dict(zip(words, done, strict=True)), "timings": ms}
+
+    if action not in ("save", "restore", "erase"):
+        raise FieldError("action", f"expected save, restore or erase, found {action[:80]!r}")
+    try:
+        return json_response(await while_there(request, run()))
+    except UnsupportedError as error:
+        raise ApiError(501, str(error)) from None

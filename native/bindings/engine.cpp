@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -402,10 +403,52 @@ void bind_embedder(nb::module_ & m) {
         .def("take", &E::take);
 }
 
+// What a file keeps of a parked conversation: numbers, and the bytes that follow them.
+using ParkedSizes = std::array<size_t, 9>;
+
+ParkedSizes parked_sizes(ParkedSequence & p) {
+    FeatureWindow & f = p.features;
+    return {(size_t)p.n_past,  (size_t)p.inexact_from, (size_t)p.n_draft_rows, p.target.size(),   p.draft.size(),
+            f.layers().size(), (size_t)f.n_embd(),     (size_t)f.first(),      (size_t)f.n_rows()};
+}
+
+// With room for the bytes; n_most: of them in all, which whoever reads a file knows. Error(value)
+void init_parked(ParkedSequence * out, Tokens tokens, const ParkedSizes & sizes, size_t n_most) {
+    const auto [n_past, inexact_from, n_draft_rows, n_target, n_draft, n_aux, n_embd, first, n_rows] = sizes;
+    const size_t small[] = {n_past, inexact_from, n_draft_rows, n_aux, n_embd, first, n_rows};
+    bool fits = n_target <= n_most && n_draft <= n_most - n_target;
+    for (size_t n : small) fits = fits && n <= INT_MAX;
+    const size_t n_floats = (n_most - std::min(n_most, n_target + n_draft)) / sizeof(float);
+    fits = fits && n_aux <= 1024 && n_rows <= 1024 && (n_aux == 0 || n_embd * n_rows <= n_floats / n_aux);
+    if (!fits) fail(ErrorKind::value, "a parked conversation of %zu bytes has other sizes", n_most);
+    new (out) ParkedSequence{std::move(tokens), (int)n_past, (int)inexact_from, {}, {}, (int)n_draft_rows, {}};
+    out->target.resize(n_target);
+    out->draft.resize(n_draft);
+    out->features = FeatureWindow((int)n_aux, (int)n_embd);
+    out->features.resize((int)first, (int)n_rows);
+}
+
+// its bytes in place: target, drafter, features by layer
+nb::list parked_parts(nb::handle self) {
+    ParkedSequence & p = nb::cast<ParkedSequence &>(self);
+    nb::list out;
+    const auto add = [&](void * data, size_t n) {
+        const nb::object bytes = nb::cast(ArrayOf<uint8_t>(data, {n}, self), nb::rv_policy::reference);
+        out.append(nb::steal(PyMemoryView_FromObject(bytes.ptr())));
+    };
+    add(p.target.data(), p.target.size());
+    add(p.draft.data(), p.draft.size());
+    for (auto & l : p.features.layers()) add(l.data(), l.size() * sizeof(float));
+    return out;
+}
+
 void bind_results(nb::module_ & m) {
     nb::class_<MadeSampler>(m, "MadeSampler");
     nb::class_<ParkedSequence>(m, "ParkedSequence")
+        .def("__init__", &init_parked, nb::arg("tokens"), nb::arg("sizes"), nb::arg("n_most"))
         .def_ro("tokens", &ParkedSequence::tokens)
+        .def_prop_ro("sizes", &parked_sizes)
+        .def_prop_ro("parts", &parked_parts)
         .def_prop_ro("n_bytes", &ParkedSequence::n_bytes);
     nb::class_<TokenLogprobs>(m, "TokenLogprobs")
         .def_ro("logprob", &TokenLogprobs::logprob)

@@ -57,6 +57,9 @@ class DraftSequence {
     virtual std::vector<uint8_t> save_rows(int n) const = 0;
     virtual void load_rows(const std::vector<uint8_t> & bytes, int n) = 0;
 
+    // whether these bytes can be n rows that save_rows() gave; they may come from a file
+    virtual bool fits(const std::vector<uint8_t> & bytes, int n) const = 0;
+
     // keeps the first n committed rows; drops the draft rows
     virtual void truncate(int n_rows) = 0;
 };

@@ -57,6 +57,9 @@ class FeatureSequence : public DraftSequence {
 
     std::vector<uint8_t> save_rows(int n) const override;
     void load_rows(const std::vector<uint8_t> & bytes, int n) override;
+    bool fits(const std::vector<uint8_t> & bytes, int n) const override {
+        return n <= kv_->n_ctx() && bytes.size() == kv_->n_bytes_of(n);
+    }
     void truncate(int n_rows) override;
 
     const DraftKv & kv() const { return *kv_; }

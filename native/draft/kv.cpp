@@ -53,10 +53,14 @@ void DraftKv::each_piece(int n, F && f) const {
     }
 }
 
-std::vector<uint8_t> DraftKv::save_rows(int n) const {
+size_t DraftKv::n_bytes_of(int n) const {
     size_t n_bytes = 0;
     each_piece(n, [&](const ggml_tensor *, size_t, size_t size) { n_bytes += size; });
-    std::vector<uint8_t> bytes(n_bytes);
+    return n_bytes;
+}
+
+std::vector<uint8_t> DraftKv::save_rows(int n) const {
+    std::vector<uint8_t> bytes(n_bytes_of(n));
     uint8_t * at = bytes.data();
     each_piece(n, [&](const ggml_tensor * t, size_t offset, size_t size) {
         ggml_backend_tensor_get(t, at, offset, size);

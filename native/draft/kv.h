@@ -47,6 +47,7 @@ class DraftKv {
     // saved from a cache of the same sizes.
     std::vector<uint8_t> save_rows(int n) const;
     void load_rows(const std::vector<uint8_t> & bytes, int n);
+    size_t n_bytes_of(int n) const;  // of the first n rows
 
     int n_ctx() const { return n_ctx_; }
     int n_slots() const { return n_slots_; }

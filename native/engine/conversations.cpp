@@ -156,6 +156,10 @@ ParkedSequence Conversations::park(const Sequence & s) const {
 bool Conversations::unpark(Sequence & s, const ParkedSequence & parked) {
     forget(s);
     if (!target_.cells().load_rows(s.range, parked.target, parked.n_past)) return false;
+    if (target_.cells().n_rows(s.range) != parked.n_past) {
+        forget(s);
+        return false;
+    }
     if (s.draft) {
         s.draft->load_rows(parked.draft, parked.n_draft_rows);
         s.features = parked.features;

@@ -122,9 +122,26 @@ ParkedSequence Engine::park(int id) {
     return attempt([&] { return conversations_.park(s); }, [] {});
 }
 
+// A copy may come from a file: whatever it is, nothing is read beyond its ends.
+void Engine::check_parked(const Sequence & s, const ParkedSequence & p) const {
+    const auto is_token = [&](Token t) { return t < target().vocab().size(); };
+    const int n_tokens = (int)std::min<size_t>(p.tokens.size(), INT_MAX);
+    bool fits = can_park() && n_tokens <= target().n_ctx() && p.n_past > 0 && p.n_past <= n_tokens &&
+                p.inexact_from >= 0 && p.n_draft_rows >= 0 && p.n_draft_rows <= p.n_past &&
+                std::all_of(p.tokens.begin(), p.tokens.end(), is_token);
+    if (s.draft) {
+        fits = fits && p.features.is_like(s.features) && p.features.end() <= p.n_past &&
+               s.draft->fits(p.draft, p.n_draft_rows);
+    } else {
+        fits = fits && p.draft.empty() && p.n_draft_rows == 0;
+    }
+    if (!fits) fail(ErrorKind::value, "a parked conversation of %zu tokens does not fit this engine", p.tokens.size());
+}
+
 bool Engine::unpark(int id, const ParkedSequence & parked) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
+    check_parked(s, parked);
     return attempt([&] { return conversations_.unpark(s, parked); }, [&] { conversations_.forget(s); });
 }
 

@@ -72,6 +72,7 @@ class Engine {
     // is no room, in which case that conversation is empty.
     bool can_park() const { return target().can_save_rows(); }
     ParkedSequence park(int id);
+    // Error(value): the copy cannot be one of this engine's
     bool unpark(int id, const ParkedSequence & parked);
 
     // Images that prompts may have: their rows stand in them by the ids that `add` gives.
@@ -106,6 +107,7 @@ class Engine {
     auto attempt(F && f, Restore && restore) -> decltype(f());
 
     void check_strategy(const Strategy & strategy) const;
+    void check_parked(const Sequence & s, const ParkedSequence & parked) const;
     void begin_plan(Sequence & s, Exactness exactness);
     std::vector<std::shared_ptr<const Image>> images_of(const Tokens & prompt);
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/error.h"
 #include "base/features.h"
 
 namespace eaglecpp {
@@ -69,6 +70,20 @@ class FeatureWindow {
     // forgets what lies far behind and before position `needed`, or all but the last n_kept
     void trim(int needed) { drop(std::min(needed, end() - n_kept_), n_kept_); }
     void keep_last(int needed, int n_kept) { drop(std::min(needed, end() - n_kept), 0); }
+
+    // As saved from another window: room for n_rows rows from position `first` on. Writable by layer(); Error(value)
+    void resize(int first, int n_rows) {
+        if (first < 0 || n_rows < 0 || n_rows > 1024) fail(ErrorKind::value, "features: no such rows");
+        first_ = first, n_rows_ = n_rows;
+        for (auto & l : layers_) l.assign((size_t)n_rows * n_embd_, 0.0f);
+    }
+    int first() const { return first_; }
+    int n_rows() const { return n_rows_; }
+    int n_embd() const { return n_embd_; }
+    std::vector<std::vector<float>> & layers() { return layers_; }
+    bool is_like(const FeatureWindow & other) const {
+        return layers_.size() == other.layers_.size() && n_embd_ == other.n_embd_;
+    }
 
     size_t n_bytes() const { return layers_.size() * n_rows_ * n_embd_ * sizeof(float); }
 

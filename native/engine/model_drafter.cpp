@@ -203,6 +203,8 @@ class CachedSequence : public ModelSequence {
         n_rows_ = n;
         truncate(n);
     }
+    // llama.cpp checks the rest
+    bool fits(const std::vector<uint8_t> & bytes, int n) const override { return bytes.empty() == (n == 0); }
 
     void truncate(int n) override {
         ModelSequence::truncate(n);
@@ -319,6 +321,7 @@ class Assistant : public ModelSequence {
         truncate(0);
         n_rows_ = n;
     }
+    bool fits(const std::vector<uint8_t> & bytes, int) const override { return bytes.empty(); }
 };
 
 static ModelSequence & own(DraftSequence * seq) {

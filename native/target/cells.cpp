@@ -107,7 +107,9 @@ std::vector<uint8_t> Cells::save_rows(const SeqRange & range) const {
 bool Cells::load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes, int n_rows) {
     truncate(range, 0);
     if (holds_rejected() && n_rows > n_unused() - n_held() && !close_gaps()) return false;
-    if (llama_state_seq_set_data(ctx_, bytes.data(), bytes.size(), range.first) != bytes.size()) {
+    const bool is_taken = llama_state_seq_set_data(ctx_, bytes.data(), bytes.size(), range.first) == bytes.size();
+    // what comes from a file may be that of a shorter text
+    if (!is_taken || this->n_rows(range) < n_rows || llama_state_seq_get_size(ctx_, range.first) != bytes.size()) {
         truncate(range, 0);
         return false;
     }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -288,3 +289,38 @@ def test_openais_endpoint_takes_fields_for_sampling(coder: TestServer) -> None:
     assert fresh["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
     refusal = coder.post("/v1/chat/completions", body | {"xtc_probability": 7})
     assert refusal.status_code == 400 and "xtc_probability" in refusal.text
+
+
+def test_slots_are_saved_where_there_is_a_folder(
+    coder: TestServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    why = refused(coder, "/slots/0?action=save", {"filename": "mine.bin"}, 501)["message"]
+    assert "--prompt-cache DIR" in why
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    folder = tmp_path / "prompts"
+    engine = {**coder.config.engine, "prompt_cache": str(folder)}
+    files = {MODEL: coder.get("/props").json()["model_path"]}
+    with TestServer(
+        files={MODEL: Path(files[MODEL])}, draft=coder.config.draft, preload=MODEL, model=MODEL, engine=engine
+    ) as own:
+        first = whole(own, "/completion", {"prompt": "def main():" * 8, "id_slot": 0})
+        slot = f"/slots/{first['id_slot']}"
+        saved = own.told(f"{slot}?action=save", {"filename": "mine.bin"})
+        n_saved = saved.pop("n_saved")
+        assert saved["id_slot"] == first["id_slot"] and saved["filename"] == "mine.bin"
+        assert saved["timings"]["save_ms"] > 0
+        assert saved["n_written"] == (folder / "mine.bin.eagle-slot").stat().st_size
+        assert own.told(f"{slot}?action=erase", {})["n_erased"] == n_saved
+        restored = own.told(f"{slot}?action=restore", {"filename": "mine.bin"})
+        assert restored["n_restored"] == n_saved and restored["timings"]["restore_ms"] > 0
+        again = whole(own, "/completion", {"prompt": "def main():" * 8})
+        assert again["content"] == first["content"]
+        assert again["timings"]["cache_n"] == first["tokens_evaluated"] - 1
+        for name in ("../mine.bin", "/etc/passwd", "", "a/b"):
+            for action in ("save", "restore"):
+                assert refused(own, f"{slot}?action={action}", {"filename": name})["type"]
+        refused(own, f"{slot}?action=restore", {"filename": "other.bin"})
+        refused(own, "/slots/9?action=erase", {})
+        refused(own, f"{slot}?action=delete", {})
+        assert own.post("/slots/x?action=erase", {}).status_code == 404
+        assert [path.name for path in folder.iterdir()] == ["mine.bin.eagle-slot"]

@@ -155,6 +155,17 @@ def test_refusals_are_one_line_and_a_code(args: list[str], code: int, text: str,
     assert text in err
 
 
+def test_rm_removes_what_was_kept_of_prompts_and_no_other_file(run: Run, tmp_path: Path) -> None:
+    for name in ("mine.eagle-slot", f"{'0' * 16}-{'f' * 16}.eagle-prompt", "novel.eagle-prompt", "a.gguf"):
+        (tmp_path / name).write_bytes(bytes(1000))
+    assert run("rm", "--prompt-cache", str(tmp_path)) == (0, "deleted 2 prompts, 2.0 KB\n", "")
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == [
+        "a.gguf",
+        "novel.eagle-prompt",
+    ]
+    assert run("rm", "--prompt-cache", str(tmp_path / "nowhere"))[0] == 2
+
+
 def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: OllamaModel) -> None:
     ollama("library/theirs/latest", {"model": tiny.target.read_bytes()})
     run("create", "tiny")

@@ -1,0 +1,390 @@
+# SPDX-License-Identifier: MIT
+"""`PromptCache`: what was read of long prompts, in files, so that it need not be read again after a restart.
+
+A file holds a conversation as `core.ParkedSequence` does: its tokens, the target's rows as llama.cpp saves
+them, the drafter's rows and the features that it needs. Rows are used only where the text, the files and
+everything that decides about their bits are the same, so answers are, too.
+
+Nothing is believed that a file says. Each carries two codes (keyed BLAKE2b) that only whoever has this user's
+key can make: one of the head, checked before the head is parsed, and one of all, checked before llama.cpp or
+the drafter sees a byte. What is damaged, foreign, or of other sizes counts as not there. Files are written
+aside and renamed, so that a kill leaves the old content or the new one.
+
+Reading and writing happen in threads of their own. What the engine's thread does is the copy out of the
+caches, between answers or where a conversation leaves them anyway.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import json
+import logging
+import os
+import re
+import secrets
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from eaglecpp._extension import core
+from eaglecpp.data_dir import data_dir, expanded
+from eaglecpp.engine.planner_cache import machine, options_key
+from eaglecpp.errors import EagleError, InvalidValueError
+from eaglecpp.files import fingerprint, open_regular, read_limited, remove_leftover, replace_bytes, replaced
+from eaglecpp.human import n_bytes_of
+from eaglecpp.references.reference import part_paths
+
+if TYPE_CHECKING:
+    from eaglecpp.engine.native import NativeSequence
+    from eaglecpp.opening.plan import OpeningPlan
+    from eaglecpp.options import DraftOptions
+
+_log = logging.getLogger("eaglecpp.prompts")
+WORTH = 32
+"""Tokens that are worth copying. Fewer are read again."""
+LEAST = 512
+"""Tokens of a text that is worth a file."""
+_MAGIC = b"eaglecpp prompt\n"
+_VERSION = 1
+_CODE = 32
+_HEAD_MOST = 32 << 20
+_WAITING_MOST = 2  # copies in memory that wait to be written, or are
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_OURS = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.eagle-prompt|" + _NAME.pattern + r"\.eagle-slot")
+_LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
+
+
+@dataclass(frozen=True)
+class Found:
+    """A conversation that was read from a file, and how many tokens a prompt shares with it."""
+
+    state: core.ParkedSequence
+    n_shared: int
+
+
+@dataclass(frozen=True)
+class _Head:
+    """of: what the rows depend on, hashed; sizes: of `core.ParkedSequence`."""
+
+    of: str
+    tokens: list[int]
+    sizes: list[int]
+
+
+@dataclass
+class _Entry:
+    path: Path
+    tokens: list[int]  # that have been run; none if the file does not count
+    place: tuple[int, int]  # inode and size
+
+
+def n_common(first: Sequence[int], second: Sequence[int]) -> int:
+    """How many tokens two texts begin with alike."""
+    n = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        n += 1
+    return n
+
+
+class PromptCache:
+    """The files of one engine in a folder that others may use, too. of: what the rows depend on, as text."""
+
+    def __init__(self, folder: Path, n_most: int, of: str) -> None:
+        self.folder, self._n_most = folder, n_most
+        self._of = hashlib.sha256(of.encode()).hexdigest()
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._key = _key()
+        for path in [path for path in folder.iterdir() if _LEFT.fullmatch(path.name)]:
+            remove_leftover(path)
+        self._entries: dict[str, _Entry] = {}
+        self._waiting: list[tuple[list[int], Future[int]]] = []
+        self._reader = ThreadPoolExecutor(1, "prompts-read")
+        self._writer = ThreadPoolExecutor(1, "prompts-write", _give_way)
+        self._is_told = False
+
+    @classmethod
+    def of_engine(cls, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> PromptCache | None:
+        """Of the engine's option `prompt_cache`; None where it has none, or its rows cannot be kept, which is
+        logged. Raises InvalidValueError for a folder that cannot be used.
+        """
+        model = plan.model_options()
+        if not model.prompt_cache or native.only_embeds:
+            return None
+        if why := why_none(native, model.prompt_cache):
+            _log.warning("prompt_cache: nothing is kept, because %s", why)
+            return None
+        try:
+            n_most = n_bytes_of(model.prompt_cache_bytes)
+            return cls(expanded(model.prompt_cache), n_most, _depends_on(native, plan, drafting))
+        except OSError as error:
+            raise InvalidValueError(
+                f"prompt_cache {model.prompt_cache}: expected a folder to write to, found: {error}"
+            ) from None
+
+    # Reading
+
+    def fetch(self, prompt: Sequence[int], n_held: int) -> Future[Found | None]:
+        """Looks in a thread for the beginning of a prompt. n_held: tokens of it in the caches already."""
+        if len(prompt) < max(LEAST, n_held + WORTH):
+            nothing: Future[Found | None] = Future()
+            nothing.set_result(None)
+            return nothing
+        return self._reader.submit(self._fetch, prompt, n_held)
+
+    def _fetch(self, prompt: Sequence[int], n_held: int) -> Found | None:
+        # the last token of a prompt is always run again
+        shared = [(n_common(one.tokens, prompt[:-1]), one) for one in self._look()]
+        for n_shared, one in sorted(shared, key=lambda pair: -pair[0]):
+            if n_shared < max(LEAST, n_held + WORTH):
+                return None
+            with self._telling(one.path):
+                state = self._read(one.path)
+                os.utime(one.path)  # what was not used for longest goes first
+                return Found(state, n_shared)
+            one.tokens = []
+        return None
+
+    def _look(self) -> list[_Entry]:
+        """What is there now; other processes write there, too."""
+        found: dict[str, _Entry] = {}
+        for path, status in _files(self.folder):
+            if not path.name.startswith(self._of[:16] + "-"):
+                continue
+            known, place = self._entries.get(path.name), (status.st_ino, status.st_size)
+            if known is None or known.place != place:
+                known = _Entry(path, [], place)
+                with self._telling(path), open_regular(path) as file:
+                    head, _ = self._head(file)
+                    known.tokens = head.tokens[: head.sizes[0]]
+            found[path.name] = known
+        self._entries = found
+        return list(found.values())
+
+    @contextlib.contextmanager
+    def _telling(self, path: Path) -> Iterator[None]:
+        """What goes wrong with a file is logged, and the file counts as not there."""
+        try:
+            yield
+        except (OSError, ValueError, LookupError, TypeError, MemoryError, EagleError) as error:
+            _log.info("%s: not used: %s", path, error)
+
+    def _head(self, file: BinaryIO) -> tuple[_Head, bytes]:
+        """The head of a file, and its code. Raises ValueError, OSError."""
+        start = file.read(len(_MAGIC) + 8)
+        version_, n = (int.from_bytes(start[at : at + 4], "little") for at in (len(_MAGIC), len(_MAGIC) + 4))
+        if start[: len(_MAGIC)] != _MAGIC or version_ != _VERSION:
+            raise ValueError(f"expected a file of version {_VERSION}")
+        if n > _HEAD_MOST:
+            raise ValueError(f"expected a head of at most {_HEAD_MOST} bytes, found {n}")
+        head, code = file.read(n), file.read(_CODE)
+        if not hmac.compare_digest(self._code(start + head).digest(), code):
+            raise ValueError("damaged, or not written by this user")
+        read = _Head(**json.loads(head))
+        if read.of != self._of:
+            raise ValueError("of another model, drafter, machine or version, or opened with other options")
+        return read, code
+
+    def _read(self, path: Path) -> core.ParkedSequence:
+        """Raises ValueError, OSError, MemoryError, EagleError."""
+        with open_regular(path) as file:
+            head, code = self._head(file)
+            n_bytes = os.fstat(file.fileno()).st_size - file.tell() - _CODE
+            state = core.ParkedSequence(head.tokens, head.sizes, max(0, n_bytes))
+            found = self._code(code)
+            for part in state.parts:
+                n_bytes -= file.readinto(part)
+                found.update(part)
+            if n_bytes != 0 or not hmac.compare_digest(found.digest(), file.read()):
+                raise ValueError("damaged")
+            return state
+
+    def _code(self, start: bytes) -> hashlib.blake2b:
+        return hashlib.blake2b(start, key=self._key, digest_size=_CODE)
+
+    # Writing
+
+    def keep(self, sequence: NativeSequence, *, at_last: bool = False) -> None:
+        """Writes a conversation between two generations, if that saves more than a little reading. at_last:
+        it is about to leave the caches, and a little counts.
+        """
+        with self._telling(self.folder):
+            if self.is_worth(sequence.tokens, at_last=at_last) and (state := sequence.offload()) is not None:
+                self.write(state)
+
+    def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
+        """Whether to write it. Not a text with images, whose tokens are of this process alone; nor what would
+        have to wait for too many others in memory.
+        """
+        if len(tokens) < LEAST or self.is_full or min(tokens) < 0:
+            return False
+        known = [one.tokens for one in self._look()] + [tokens for tokens, _ in self._waiting]
+        n_new = len(tokens) - max((n_common(one, tokens) for one in known), default=0)
+        return n_new > (WORTH if at_last else max(LEAST // 2, len(tokens) // 8))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether as many copies wait in memory as may."""
+        self._waiting = [one for one in self._waiting if not one[1].done()]
+        return len(self._waiting) >= _WAITING_MOST
+
+    def flush(self) -> None:
+        """Waits until all is written."""
+        for _, written in self._waiting:
+            written.result()
+
+    def write(self, state: core.ParkedSequence, name: str = "") -> Future[int]:
+        """In the background: a file's bytes, 0 if it could not be written, which is logged. name: of a slot's
+        file, see `slot_file`.
+        """
+        tokens = state.tokens
+        text = hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
+        path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
+        written = self._writer.submit(self._write, path, state)
+        self._waiting.append((tokens, written))
+        return written
+
+    def _write(self, path: Path, state: core.ParkedSequence) -> int:
+        head = json.dumps({"of": self._of, "tokens": state.tokens, "sizes": state.sizes}).encode()
+        start = b"".join((_MAGIC, *(n.to_bytes(4, "little") for n in (_VERSION, len(head))), head))
+        n_bytes = len(start) + sum(part.nbytes for part in state.parts) + 2 * _CODE
+        try:
+            if n_bytes > self._n_most:
+                raise ValueError(f"{n_bytes} bytes, more than all files may have (prompt_cache_bytes)")
+            self._make_room(n_bytes)
+            with replaced(path, mode=0o600) as temporary, temporary.open("wb") as file:
+                code = self._code(start).digest()
+                file.write(start + code)
+                end = self._code(code)
+                for part in state.parts:
+                    file.write(part)
+                    end.update(part)
+                file.write(end.digest())
+            self._make_room(0)  # another process may have written at the same time
+            if path.suffix == ".eagle-prompt":
+                self._drop_beginnings(path, state.tokens)
+        except (OSError, ValueError) as error:
+            _log.log(logging.INFO if self._is_told else logging.WARNING, "cannot keep a prompt: %s", error)
+            self._is_told = True
+            return 0
+        return n_bytes
+
+    def _make_room(self, n_bytes: int) -> None:
+        """Removes what was not used for longest."""
+        files = sorted(_files(self.folder), key=lambda pair: pair[1].st_mtime_ns)
+        n_bytes += sum(status.st_size for _, status in files)
+        for path, status in files:
+            if n_bytes <= self._n_most:
+                return
+            path.unlink(missing_ok=True)
+            n_bytes -= status.st_size
+
+    def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
+        """Removes what a new file goes on from, all but a few tokens."""
+        for one in self._look():
+            n_left = len(one.tokens) - n_common(one.tokens, tokens)
+            if one.tokens and one.path != path and n_left <= WORTH:
+                one.path.unlink(missing_ok=True)
+
+    # Slots, by name
+
+    def slot_file(self, name: str) -> Path:
+        """The file of a name that a client gives. Raises InvalidValueError for what is no plain name."""
+        if not _NAME.fullmatch(name):
+            raise InvalidValueError(
+                f"filename: expected letters, digits, '.', '_' and '-', at most 100, found {name[:100]!r}"
+            )
+        return self.folder / f"{name}.eagle-slot"
+
+    def read_slot(self, name: str) -> core.ParkedSequence | None:
+        """What was written under a name; None for what is not there or does not count, which is logged."""
+        path = self.slot_file(name)
+        with self._telling(path):
+            return self._read(path)
+        return None
+
+    def close(self) -> None:
+        """Ends, when all is written."""
+        self._reader.shutdown()
+        self._writer.shutdown()
+
+
+def remove_all(folder: Path) -> tuple[int, int]:
+    """Removes all prompts and slots in a folder; how many, and their bytes. Raises OSError."""
+    files = list(_files(folder))
+    for path, _ in files:
+        path.unlink(missing_ok=True)
+    return len(files), sum(status.st_size for _, status in files)
+
+
+def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Ours, whole ones; none where the folder is gone."""
+    paths: list[Path] = []
+    with contextlib.suppress(OSError):
+        paths = [path for path in folder.iterdir() if _OURS.fullmatch(path.name)]
+    for path in paths:
+        with contextlib.suppress(OSError):  # another process may have been here first
+            yield path, path.stat()
+
+
+def _give_way() -> None:
+    """Lets every other thread compute first."""
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+def _key() -> bytes:
+    """This user's, made once; a damaged one, or one that others may read, is made anew."""
+    path = data_dir() / "prompt-cache.key"
+    with contextlib.suppress(OSError):
+        key = read_limited(path, 32)
+        if len(key) == 32 and (os.name == "nt" or not path.stat().st_mode & 0o077):
+            return key
+        path.unlink()
+    new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+    try:
+        replace_bytes(new, secrets.token_bytes(32), mode=0o600)
+        with contextlib.suppress(FileExistsError):  # another process was sooner
+            os.link(new, path)
+    finally:
+        new.unlink(missing_ok=True)
+    return read_limited(path, 32)
+
+
+def why_none(native: core.Engine, folder: str) -> str:
+    """Why an engine has no prompt cache, in one line; "" where it can have one."""
+    if not folder:
+        return "it was opened without a folder for it (--prompt-cache DIR)"
+    if native.can_park:
+        return ""
+    return native.chains_only or (
+        "the target forgets rows (sliding windows), or its conversations have caches of their own"
+    )
+
+
+def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> str:
+    """All that decides about the bits of rows."""
+    model, facts = plan.model_options(), native.device_info()
+    files = [part_paths(plan.target), [Path(path) for path, _ in model.lora]]
+    files.append([] if plan.draft is None else part_paths(plan.draft))
+    metadata = native.metadata()
+    trained = metadata.get(f"{metadata.get('general.architecture')}.rope.scaling.original_context_length", "")
+    # beyond that length some models turn positions otherwise
+    is_beyond = trained.isdigit() and native.n_ctx > int(trained)
+    said = [
+        version("eaglecpp"),
+        machine(),
+        [[(fingerprint(path), path.stat().st_mtime_ns) for path in each] for each in files],
+        options_key(model, drafting, free={"n_threads_batch", "lora"}),
+        [scale for _, scale in model.lora],
+        [model.n_batch, is_beyond, *(facts[name] for name in ("taps", "repack", "kernels", "draft"))],
+    ]
+    return repr(said)

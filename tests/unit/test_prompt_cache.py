@@ -1,0 +1,420 @@
+# SPDX-License-Identifier: MIT
+"""Prompts in files: used after a restart, with the same texts, and never believed."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from eaglecpp import Engine
+from eaglecpp._extension import core
+from eaglecpp.engine import prompt_cache
+from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.prompt_cache import LEAST, PromptCache, remove_all
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError, UnsupportedError
+from helpers.kills import killed_everywhere
+from helpers.random_block import BlockShape
+
+if TYPE_CHECKING:
+    from conftest import Models
+
+N_PROMPT = 640
+GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0}
+SAMPLED: dict[str, Any] = {"max_tokens": 24, "temperature": 0.9, "seed": 5}
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "prompts"
+
+
+@pytest.fixture
+def opened(models: Models, folder: Path) -> Callable[..., Engine]:
+    def make(draft: Path | None = models.draft, **options: Any) -> Engine:
+        given = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "prompt_cache": str(folder)} | options
+        return Engine.open(models.target, draft, **given)
+
+    return make
+
+
+def prompt(n: int = N_PROMPT, start: int = 0) -> list[int]:
+    return [40 + (start + i * i) % 60 for i in range(n)]
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(path for path, _ in prompt_cache._files(folder))
+
+
+def state(tokens: list[int], n_bytes: int = 3000) -> core.ParkedSequence:
+    """What a conversation might hold."""
+    made = core.ParkedSequence(
+        tokens, [len(tokens), 2**31 - 1, 5, n_bytes, 40, 2, 8, 3, 2], n_bytes + 40 + 128
+    )
+    for i, part in enumerate(arrays(made)):
+        part[:] = np.arange(part.size) * (i + 3) % 251
+    return made
+
+
+def arrays(one: core.ParkedSequence) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(part) for part in one.parts]
+
+
+def is_same(one: core.ParkedSequence, other: core.ParkedSequence) -> bool:
+    parts = zip(arrays(one), arrays(other), strict=True)
+    return one.tokens == other.tokens and one.sizes == other.sizes and all((a == b).all() for a, b in parts)
+
+
+# Answers
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("draft", ["eagle", "text", "none"])
+def test_a_prompt_is_not_read_again_after_a_restart(
+    draft: str, sampling: dict[str, Any], models: Models, opened: Callable[..., Engine], folder: Path
+) -> None:
+    sampling = sampling | ({} if draft == "none" else {"strategy": "chain:3"})
+    chosen = {"eagle": models.draft, "text": "text", "none": None}[draft]
+    with opened(chosen, prompt_cache="") as engine:
+        plain = engine.generate(prompt(), **sampling)
+    assert not folder.exists()
+    with opened(chosen) as engine:
+        assert engine.generate(prompt(), **sampling).tokens == plain.tokens
+    (file,) = files(folder)
+    assert file.stat().st_mode & 0o077 == 0 and folder.stat().st_mode & 0o077 == 0
+    with opened(chosen) as engine:
+        again = engine.generate(prompt(), **sampling)
+        assert again.tokens == plain.tokens
+        assert again.timings.reused_n == N_PROMPT - 1
+        assert again.timings.draft_n == plain.timings.draft_n
+        assert again.timings.draft_n_accepted == plain.timings.draft_n_accepted
+        # and the text goes on from the answer, or leaves it
+        for end in ([*prompt(), *plain.tokens, 50, 51], [*prompt(600), 41, 42, 43]):
+            engine.clear()
+            assert engine.generate(end, **sampling).timings.reused_n >= 600
+    with opened(chosen, prompt_cache="") as engine:
+        expected = engine.generate([*prompt(600), 41, 42, 43], **sampling)
+    with opened(chosen) as engine:
+        left = engine.generate([*prompt(600), 41, 42, 43], **sampling)
+        assert left.timings.reused_n >= 600 and left.tokens == expected.tokens
+
+
+def test_a_block_drafters_rows_come_back(
+    models: Models, opened: Callable[..., Engine], tmp_path: Path
+) -> None:
+    draft = BlockShape(kind="dspark").gguf(tmp_path, models.target)
+    with opened(draft, prompt_cache="", strategy="chain:3") as engine:
+        plain = engine.generate(prompt(), **GREEDY)
+    for n_reused in (0, N_PROMPT - 1):
+        with opened(draft, strategy="chain:3") as engine:
+            made = engine.generate(prompt(), **GREEDY)
+            assert made.tokens == plain.tokens and made.timings.reused_n == n_reused
+            assert made.timings.draft_n_accepted == plain.timings.draft_n_accepted
+
+
+def test_what_rows_depend_on_decides_whether_they_are_used(
+    models: Models, base_model: Path, opened: Callable[..., Engine]
+) -> None:
+    with opened() as engine:
+        engine.generate(prompt(), **GREEDY)
+    for options in ({"draft": None}, {"type_k": "q8_0"}, {"rope_freq_scale": 0.5}, {"n_batch": 64}):
+        with opened(**options) as engine:
+            assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0, options
+    with opened(n_ctx=2048) as engine:
+        assert engine.generate(prompt(), **GREEDY).timings.reused_n == N_PROMPT - 1, "another length will do"
+    os.utime(models.target)  # written anew, for all that can be told
+    with opened() as engine:
+        assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
+
+
+def test_short_texts_and_prompts_that_want_no_cache_are_left_alone(
+    opened: Callable[..., Engine], folder: Path
+) -> None:
+    with opened() as engine:
+        engine.generate(prompt(LEAST // 2), **GREEDY)
+    assert files(folder) == []
+    with opened() as engine:
+        engine.generate(prompt(), **GREEDY)
+    with opened() as engine:
+        assert engine.generate(prompt(), cache_prompt=False, **GREEDY).timings.reused_n == 0
+
+
+def test_a_conversation_that_goes_on_has_one_file(opened: Callable[..., Engine], folder: Path) -> None:
+    with opened() as engine:
+        engine.generate(prompt(), **GREEDY)
+        engine.generate(prompt(900), **GREEDY)
+        engine.generate(prompt(start=7), **GREEDY)  # leaves the conversation before
+    assert len(files(folder)) == 2
+    with opened() as engine:
+        assert engine.generate(prompt(900), **GREEDY).timings.reused_n == 899
+        assert engine.generate(prompt(start=7), **GREEDY).timings.reused_n == N_PROMPT - 1
+
+
+def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
+    """More conversations than places: those that make room are in files, and those at the end."""
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 2}
+    texts = [prompt(start=5 * i) for i in range(4)]
+
+    async def talk(**more: Any) -> list[Any]:
+        async with await AsyncEngine.open(models.target, models.draft, **options, **more) as engine:
+            return list(await asyncio.gather(*(engine.generate(text, **GREEDY) for text in texts)))
+
+    plain = asyncio.run(talk())
+    first = asyncio.run(talk(prompt_cache=str(folder)))
+    assert len(files(folder)) >= 2
+    again = asyncio.run(talk(prompt_cache=str(folder)))
+    assert [one.tokens for one in first] == [one.tokens for one in again] == [one.tokens for one in plain]
+    assert sum(one.timings.reused_n == N_PROMPT - 1 for one in again) >= 2
+
+
+def test_slots_are_saved_by_name(models: Models, folder: Path) -> None:
+    options: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "exact": "off", "n_parallel": 1}
+
+    async def work() -> None:
+        async with await AsyncEngine.open(models.target, None, **options) as engine:
+            with pytest.raises(UnsupportedError, match="--prompt-cache"):
+                await engine.save_slot(0, "mine")
+        async with await AsyncEngine.open(models.target, None, prompt_cache=str(folder), **options) as engine:
+            with pytest.raises(InvalidValueError, match="holds nothing"):
+                await engine.save_slot(0, "mine")
+            made = await engine.generate(prompt(40), **GREEDY)
+            n_tokens, n_bytes = await engine.save_slot(0, "mine")
+            assert n_tokens == 40 + len(made.tokens)
+            assert (folder / "mine.eagle-slot").stat().st_size == n_bytes
+            assert await engine.erase_slot(0) == n_tokens
+            assert (await engine.restore_slot(0, "mine"))[0] == n_tokens
+            assert (await engine.generate(prompt(40), **GREEDY)).timings.reused_n == 39
+            for name in ("../mine", "/etc/passwd", "", ".mine", "a/b", "a\\b", "a\0b", "a" * 200):
+                with pytest.raises(InvalidValueError, match="filename"):
+                    await engine.save_slot(0, name)
+                with pytest.raises(InvalidValueError, match="filename"):
+                    await engine.restore_slot(0, name)
+            with pytest.raises(InvalidValueError, match="no such file"):
+                await engine.restore_slot(0, "yours")
+            with pytest.raises(InvalidValueError, match="expected 0 to 0"):
+                await engine.erase_slot(1)
+            stream = engine.stream(prompt(40), max_tokens=500, temperature=0.0, ignore_eos=True)
+            await anext(stream)
+            with pytest.raises(EngineBusyError):
+                await engine.erase_slot(0)
+            stream.cancel()
+
+    asyncio.run(work())
+
+
+def test_targets_that_cannot_go_back_say_so(
+    base_model: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Engine.open(
+        base_model, n_ctx=256, separate_caches=True, n_sequences=2, prompt_cache=str(folder)
+    ) as engine:
+        assert engine.shared.prompts is None
+    assert "nothing is kept, because" in caplog.text
+
+
+# Files
+
+
+@pytest.fixture
+def cache(folder: Path) -> Iterator[PromptCache]:
+    made = PromptCache(folder, 1 << 20, "this model")
+    yield made
+    made.close()
+
+
+def written(cache: PromptCache, tokens: list[int], **options: Any) -> Path:
+    before = set(files(cache.folder))
+    assert cache.write(state(tokens, **options)).result() > 0
+    (new,) = set(files(cache.folder)) - before
+    return new
+
+
+def test_a_file_is_what_was_written(cache: PromptCache) -> None:
+    written(cache, prompt())
+    found = cache.fetch([*prompt(), 1], 0).result()
+    assert found is not None and found.n_shared == N_PROMPT and is_same(found.state, state(prompt()))
+
+
+def test_no_damage_is_believed(cache: PromptCache) -> None:
+    """Every byte of the head and many of the rest, and every kind of end."""
+    file = written(cache, prompt(LEAST), n_bytes=300)
+    whole = file.read_bytes()
+    look = [*prompt(LEAST), 1]
+    # a head of some 2,400 bytes: its MAC is looked at first, so a sample of it is as good as all
+    places = {*range(64), *range(64, len(whole) - 600, 97), *range(len(whole) - 600, len(whole), 3)}
+    damages = [whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :] for at in sorted(places)]
+    damages += [
+        whole[:n] for n in {0, 1, 15, 16, 23, 24, 100, len(whole) // 2, len(whole) - 32, len(whole) - 1}
+    ]
+    damages += [whole + b"\0", whole + whole, os.urandom(len(whole))]
+    for damaged in damages:
+        file.unlink()
+        file.write_bytes(damaged)
+        cache._entries.clear()
+        assert cache.fetch(look, 0).result() is None
+    file.write_bytes(whole)
+    cache._entries.clear()
+    assert cache.fetch(look, 0).result() is not None
+
+
+def test_a_stranger_cannot_make_files(
+    cache: PromptCache, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "stranger"))
+    theirs = PromptCache(folder, 1 << 20, "this model")
+    written(theirs, prompt())
+    theirs.close()
+    assert cache.fetch([*prompt(), 1], 0).result() is None
+
+
+def test_sizes_are_checked_even_with_the_key(
+    cache: PromptCache, opened: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Heads that say more than there is, or what no conversation holds."""
+    good = state(prompt()).sizes
+    real = json.dumps
+    for at, value in [
+        (3, 1 << 62),
+        (3, 2999),
+        (4, 2**64 - 1),
+        (5, 1 << 40),
+        (6, 2**31 - 1),
+        (8, 1 << 20),
+        (0, -1),
+    ]:
+        sizes = [*good[:at], value, *good[at + 1 :]]
+        with monkeypatch.context() as patch:
+            patch.setattr(json, "dumps", lambda head, sizes=sizes: real(head | {"sizes": sizes}))
+            file = written(cache, prompt())
+        cache._entries.clear()
+        assert cache.fetch([*prompt(), 1], 0).result() is None
+        file.unlink()
+    # of an engine, into which they would go
+    with opened(prompt_cache="") as engine:
+        engine.generate(prompt(), **GREEDY)
+        sequence = engine.default_session.slot
+        parked = sequence.offload()
+        assert parked is not None
+        n_bytes = parked.n_bytes
+        for at, value in [(0, 1), (0, 700), (2, 700), (2, 3), (3, 100), (4, 8), (5, 0), (7, 700)]:
+            sizes = [*parked.sizes[:at], value, *parked.sizes[at + 1 :]]
+            with pytest.raises((EagleError, ValueError)):
+                wrong = core.ParkedSequence(parked.tokens, sizes, n_bytes)
+                for part, right in zip(arrays(wrong), arrays(parked), strict=False):
+                    part[:] = np.resize(right, part.size)
+                if not sequence.restore(wrong):
+                    raise ValueError("no room")
+        wrong = core.ParkedSequence([2**30] * len(parked.tokens), parked.sizes, n_bytes)
+        assert not sequence.restore(wrong)
+        # bytes that llama.cpp refuses by itself
+        noise = core.ParkedSequence(parked.tokens, parked.sizes, n_bytes)
+        target = arrays(noise)[0]
+        target[:] = np.random.default_rng(1).integers(0, 256, target.size)
+        assert not sequence.restore(noise)
+        assert engine.generate(prompt(), **GREEDY).timings.reused_n == 0
+
+
+def test_kills_at_every_moment_leave_the_old_or_the_new(cache: PromptCache, folder: Path) -> None:
+    new = state(prompt())
+
+    def check() -> None:
+        for file in files(folder):
+            assert is_same(cache._read(file), new)
+
+    path = folder / f"{cache._of[:16]}-{'0' * 16}.eagle-prompt"
+    assert killed_everywhere(folder, lambda: cache._write(path, new), check) > 3
+    check()
+    assert files(folder) == [path]
+    PromptCache(folder, 1 << 20, "this model").close()
+    assert list(folder.iterdir()) == [path], "what killed processes left is removed"
+
+
+def test_a_full_disk_is_told_once_and_leaves_nothing(
+    cache: PromptCache, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("eaglecpp.convert.files.sync", full)
+    assert [cache.write(state(prompt(start=i))).result() for i in range(3)] == [0, 0, 0]
+    assert not list(folder.iterdir())
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+def test_the_quota_holds_and_what_was_used_last_stays(folder: Path) -> None:
+    a_file = 4096
+    cache = PromptCache(folder, 4 * (a_file + 4000), "this model")
+    for i in range(4):
+        file = written(cache, prompt(start=i), n_bytes=a_file - 200)
+        os.utime(file, (i, i))
+    assert len(files(folder)) == 4
+    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None, "now it was used last"
+    written(cache, prompt(start=9), n_bytes=a_file - 200)
+    assert sum(file.stat().st_size for file in files(folder)) <= cache._n_most
+    assert cache.fetch([*prompt(start=0), 1], 0).result() is not None
+    assert cache.fetch([*prompt(start=1), 1], 0).result() is None
+    assert cache.write(state(prompt(), n_bytes=1 << 20)).result() == 0, "too large by itself"
+    assert len(files(folder)) >= 3, "for which nothing goes"
+    cache.close()
+
+
+def test_two_processes_share_a_folder(cache: PromptCache, folder: Path) -> None:
+    """One writes and removes while the other reads: what is found is whole."""
+    code = """
+import sys
+sys.path[:0] = sys.argv[2:]
+from pathlib import Path
+from test_prompt_cache import prompt, state
+from eaglecpp.engine.prompt_cache import PromptCache
+cache = PromptCache(Path(sys.argv[1]), 40_000, "this model")
+for i in range(40):
+    assert cache.write(state(prompt(start=i % 7))).result() > 0
+cache.close()
+"""
+    here = Path(__file__).parent
+    other = subprocess.Popen([sys.executable, "-P", "-c", code, str(folder), str(here), str(here.parent)])
+    n_found = 0
+    while other.poll() is None:
+        for i in range(7):
+            found = cache.fetch([*prompt(start=i), 1], 0).result()
+            if found is not None:
+                n_found += 1
+                assert is_same(found.state, state(prompt(start=i)))
+            cache.write(state(prompt(start=i))).result()
+    assert other.returncode == 0 and n_found > 0
+
+
+def test_the_key_is_this_users_alone(folder: Path, tmp_path: Path) -> None:
+    key = tmp_path / "home" / "prompt-cache.key"
+    PromptCache(folder, 1 << 20, "this model").close()
+    first = key.read_bytes()
+    assert len(first) == 32 and (os.name == "nt" or key.stat().st_mode & 0o777 == 0o600)
+    assert prompt_cache._key() == first
+    key.chmod(0o644)
+    second = prompt_cache._key()
+    assert second != first, "others may have read it"
+    key.write_bytes(b"short")
+    assert len(prompt_cache._key()) == 32
+    assert [path.name for path in key.parent.iterdir()] == [key.name]
+
+
+def test_removing_leaves_other_files(cache: PromptCache, folder: Path) -> None:
+    written(cache, prompt())
+    cache.write(state(prompt()), "mine").result()
+    (folder / "novel.prompt").write_text("of the user's")
+    assert remove_all(folder)[0] == 2
+    assert [path.name for path in folder.iterdir()] == ["novel.prompt"]
