@@ -388,14 +388,14 @@ cache.close()
     here = Path(__file__).parent
     other = subprocess.Popen([sys.executable, "-P", "-c", code, str(folder), str(here), str(here.parent)])
     n_found = 0
-    while other.poll() is None:
+    while other.poll() is None or n_found == 0:
         for i in range(7):
             found = cache.fetch([*prompt(start=i), 1], 0).result()
             if found is not None:
                 n_found += 1
                 assert is_same(found.state, state(prompt(start=i)))
             cache.write(state(prompt(start=i))).result()
-    assert other.returncode == 0 and n_found > 0
+    assert other.returncode == 0
 
 
 def test_the_key_is_this_users_alone(folder: Path, tmp_path: Path) -> None:
