@@ -133,7 +133,8 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     page.reload()
     loaded = requests_json(url, "/api/ps")["models"][0]["name"]
     model = page.locator("#model")
-    expect(model).to_have_text(loaded)
+    expect(model.locator("span")).to_have_text(loaded)
+    assert model.inner_text() == loaded, "it can be seen"
     model.click()
     names = page.get_by_role("menuitemradio")
     expect(names.filter(has_text="another:latest")).to_contain_text("no drafter")
@@ -377,7 +378,7 @@ def see(page: Page) -> None:
         projector = make_projector(Path(folder, "mmproj.gguf"), WIDTH, "janus_pro")
         with serving("--mmproj", str(projector)) as url:
             page.goto(url)
-            expect(page.locator("#model")).to_contain_text("latest")
+            expect(page.locator("#model span")).to_contain_text("latest")
             page.get_by_role("button", name="Settings").click()
             page.get_by_label("Temperature").fill("0")
             page.get_by_role("button", name="Done").click()
@@ -418,6 +419,10 @@ def change_settings(page: Page) -> None:
     assert body["strategy"] == "chain:2"
     expect(page.locator(".figures").last).to_contain_text("cut at the limit")
     go_on(page)
+    page.get_by_role("switch", name="Side by side").check(force=True)
+    ask(page, QUESTION)
+    expect(page.locator(".pair .figures").first).to_contain_text("9 tokens are too few to compare speeds")
+    page.get_by_role("switch", name="Side by side").uncheck(force=True)
     page.get_by_role("button", name="Settings").click()
     for label in wanted:
         page.get_by_label(label, exact=True).fill("")

@@ -53,7 +53,7 @@ async function facts(name) {
 
 function choose(name) {
   chosen = name;
-  $("model").firstElementChild.textContent = name || "No model";
+  $("model").querySelector("span").textContent = name || "No model";
   $("model").ariaLabel = `Model: ${name || "No model"}`;
 }
 
