@@ -205,7 +205,10 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     n_vocab = len(corpus.counts)
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(_opened(options.start_from, options)) if options.start_from else None
-        layers = options.aux_layers or (other.spec.aux_layers if other else default_layers(corpus.n_layer))
+        layers = options.aux_layers or default_layers(corpus.n_layer)
+        # what EAGLE-1 reads comes after the last block, and no other kind reads it
+        if other and not options.aux_layers and not other.spec.fuses_embedding:
+            layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
         if family in ("dspark", "dflash"):
             theirs = other and other.spec.block
@@ -237,9 +240,11 @@ def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
 
 @contextlib.contextmanager
 def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
+    # --aux-layers is what the drafter to be trained reads
+    layers = options.aux_layers if options.finetune else None
     with local_checkpoint(reference) as found:
-        draft = open_drafter(found.path, options.target, aux_layers=options.aux_layers or None)
-        check_trainable(draft)
+        draft = open_drafter(found.path, options.target, aux_layers=layers or None)
+        check_trainable(draft, reference)
         yield draft
 
 

@@ -240,7 +240,7 @@ class _Run:
         compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
         if compared is not None:
             listener.note(_verdict(compared))
-            record["compared"] = {name: _rates(one) for name, one in vars(compared).items()}
+            record["compared"] = {of: _rates(getattr(compared, of)) for of in ("held_out", "trained")}
             _write(options.out / "training.json", record)
         return Result(options.out, report.out, outcome, error)
 

@@ -239,6 +239,10 @@ def test_a_causal_block_starts_from_an_eagle_drafter(
         done = cli(*train_args(models, texts, tmp_path / name, *still, *more))
         made = result_of(done)
         assert ": fc, head, hidden_norm, layers.0, layers.1, norm" in done.stderr
+    # not its features' weights where other layers are read
+    size = ("--block-size", 5, "--aux-layers", ",".join(str(k + 2) for k in config["target_layer_ids"][:-1]))
+    done = cli(*train_args(models, texts, tmp_path / "e", *still, *more[:4], *size))
+    assert result_of(done) and ": head, hidden_norm, layers.0, layers.1, norm" in done.stderr
     after = json.loads((tmp_path / "d" / "config.json").read_text())
     assert (after["block_size"], after["mask_token_id"]) == (5, config["mask_token_id"])
     assert after["enable_confidence_head"] is True

@@ -153,16 +153,21 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Comparison:
-    """One drafter on texts that were held out, and on as many that it was trained on."""
+    """One drafter on texts that were held out, and on as many that it was trained on. is_rising: held-out
+    texts still gained when the run ended, or it had too few evaluations to tell.
+    """
 
     held_out: Acceptance
     trained: Acceptance
+    is_rising: bool = True
 
     @property
     def learns_by_heart(self) -> bool:
         """Whether more steps on the same data would rather learn them by heart, as far as can be told."""
         n_rounds = min(self.held_out.n_rounds, self.trained.n_rounds)
-        return n_rounds >= _LEAST_ROUNDS and self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
+        if self.is_rising or n_rounds < _LEAST_ROUNDS:
+            return False
+        return self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
 
 
 class Trainer:
@@ -278,7 +283,8 @@ class Trainer:
             return None
         held_out = _up_to(self._all_held_out, self._lengths, n_tokens)
         trained = _up_to(self._trained(), self._lengths, sum(self._lengths[i] for i in held_out))
-        return Comparison(self._acceptance(held_out), self._acceptance(trained))
+        is_rising = _is_rising([row[3] for row in self.progress.evaluations])
+        return Comparison(self._acceptance(held_out), self._acceptance(trained), is_rising)
 
     def _acceptance(self, indices: Sequence[int], ranks: Ranks | None = None) -> Acceptance:
         depth, n_most = self.limits.depth, self.limits.micro_tokens
@@ -417,6 +423,12 @@ class _Samples:
             if index in self._kept:
                 self._kept[index] = sample
         return sample
+
+
+def _is_rising(lengths: Sequence[float]) -> bool:
+    """Whether the last quarter of a run's evaluations is better than the one before, on average."""
+    n = len(lengths) // 4
+    return n < 2 or sum(lengths[-n:]) > sum(lengths[-2 * n : -n])
 
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:

@@ -116,8 +116,8 @@ def _unlike_deepspec(block: BlockSpec | None) -> list[str]:
     return [reason for reason, holds in reasons.items() if holds]
 
 
-def check_trainable(draft: DraftCheckpoint) -> None:
-    """Raises UnsupportedError, with all reasons, for a drafter this trainer cannot run."""
+def check_trainable(draft: DraftCheckpoint, name: str) -> None:
+    """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
     spec = draft.spec
     reasons = {
         f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,
@@ -134,5 +134,5 @@ def check_trainable(draft: DraftCheckpoint) -> None:
     found = [reason for reason, holds in reasons.items() if holds] + _unlike_deepspec(spec.block)
     if found:
         raise UnsupportedError(
-            f"--finetune: this drafter has {', '.join(found)}; only drafters without these can be trained"
+            f"{name}: this drafter has {', '.join(found)}; only drafters without these can be trained"
         )

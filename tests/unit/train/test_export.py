@@ -336,7 +336,7 @@ def test_what_the_trainer_cannot_run_is_not_finetuned(
     layers = None if shape.eagle1 or shape.gemma else shape.layers
     draft = open_drafter(write_layout(tmp_path / "in", shape=shape), target.gguf, aux_layers=layers)
     with pytest.raises(UnsupportedError, match=reason):
-        check_trainable(draft)
+        check_trainable(draft, "in")
 
 
 def test_blocks_and_a_head_without_a_norm_are_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
@@ -344,6 +344,6 @@ def test_blocks_and_a_head_without_a_norm_are_not_finetuned(target: TinyTarget, 
     draft = open_drafter(checkpoint, target.gguf)
     in_blocks = replace(draft.spec, block=BlockSpec(4, anchor_first=False, mask_token=5, causal=(True,)))
     with pytest.raises(UnsupportedError, match="slots in place"):
-        check_trainable(replace(draft, spec=in_blocks))
+        check_trainable(replace(draft, spec=in_blocks), "in")
     with pytest.raises(UnsupportedError, match="a head without a norm"):
-        check_trainable(open_drafter(checkpoint, target.gguf, readings={"head_norm": "no"}))
+        check_trainable(open_drafter(checkpoint, target.gguf, readings={"head_norm": "no"}), "in")
