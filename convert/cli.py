@@ -140,6 +140,11 @@ def run(
 @click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
 def inspect(file: Path, as_json: bool) -> None:
     """Show what is in a GGUF file and what it fits."""
+    show_file(file, as_json)
+
+
+def show_file(file: Path, as_json: bool) -> None:
+    """Prints what is in a GGUF file. Raises GgufError."""
     facts = inspect_file(file)
     _print(json.dumps(facts, indent=2) if as_json else _facts_text(facts))
 

@@ -180,8 +180,8 @@ def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
         "hidden_size": hidden,
         "block_count": _key(file, "block_count"),
         "context_length": _key(file, "context_length"),
-        # for further tokens (MTP), whose weights the file has
-        "heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
+        # for further tokens, whose weights the file has
+        "mtp_heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),
         "vocab_size": vocab,
         "fits": {
             "target_hidden_size": hidden,

@@ -134,3 +134,7 @@ class TemplateError(EagleError, ValueError):
     def __str__(self) -> str:
         text = f"template: {self.name}:{self.line}: {self.message}"
         return f"{text} ({self.hint})" if self.hint else text
+
+
+for _name in __all__:
+    globals()[_name].__module__ = __name__  # a traceback names a class as users import it

@@ -25,7 +25,7 @@ COMMANDS = {
     "run": ("eaglecpp.cli.run:run", "Chat with a model, or ask it one thing."),
     "pull": ("eaglecpp.cli.pull:pull", "Download a model, and its drafter, by name."),
     "list": ("eaglecpp.cli.list:list_models", "List the models on this machine."),
-    "show": ("eaglecpp.cli.show:show", "Show what a stored model is."),
+    "show": ("eaglecpp.cli.show:show", "Show what a model is."),
     "drafters": ("eaglecpp.cli.drafters:drafters", "List known drafters."),
     "doctor": ("eaglecpp.cli.doctor:doctor", "Check this machine, and whether drafting pays for a model."),
     "serve": ("eaglecpp.cli.serve:serve", "Serve models through the APIs of Ollama, OpenAI and Anthropic."),
@@ -39,7 +39,7 @@ COMMANDS = {
     "train": ("eaglecpp.cli.train:train", "Train a drafter for a target."),
     "learn": ("eaglecpp.cli.learn:learn", "Train a model's drafter on your conversations."),
     "convert": ("eaglecpp.cli.convert:convert", "Convert a checkpoint of an EAGLE or block drafter to GGUF."),
-    "inspect": ("eaglecpp.convert.cli:inspect", "Show what is in a GGUF file and what it fits."),
+    "inspect": ("eaglecpp.cli.show:inspect", "Show what is in a GGUF file and what it fits."),
     "completion": ("eaglecpp.cli.completion:completion", "Print a script for completion (bash, zsh, fish)."),
 }
 _OTHER_WORDS = {

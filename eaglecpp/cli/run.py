@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 from functools import partial
 from pathlib import Path
@@ -131,6 +132,10 @@ def run(
 
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
+    elif model is not None and " " in model.strip() and not exists(Path(model)):  # no name has a blank
+        if not resume:
+            raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
+        model, prompt = None, (model, *prompt)
     if model is not None or not resume:
         model = only_model(model, None)
         model = hub_text(model) if on_hub else model

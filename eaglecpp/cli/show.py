@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp show`: describes a stored model, in Ollama's sections and one for its drafter."""
+"""`eaglecpp show`: describes a stored model, in Ollama's sections and one for its drafter; and
+`eaglecpp inspect`, the metadata of one file. Both take names and files.
+"""
 
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,10 +16,13 @@ from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.convert.cli import show_file
+from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning
-from eaglecpp.opening.find import resolved, template_in_use, with_draft
+from eaglecpp.opening.find import find_path, find_target, resolved, template_in_use, with_draft
 from eaglecpp.opening.plan import OpeningPlan, make_plan
+from eaglecpp.references.reference import is_path_text
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import (
     capabilities,
@@ -51,10 +57,28 @@ _WORDS = {"license": "license", "system": "system prompt", "parameters": "parame
 @option("-v", "--verbose", is_flag=True, help="Show all metadata.")
 @json_option("everything as JSON, as Ollama's /api/show")
 def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
-    """Show what MODEL is."""
+    """Show what MODEL is: a stored name, or a GGUF file, of which this is what `inspect` shows."""
+    if (path := find_path(name)) is not None:
+        if part is not None or verbose:
+            raise click.UsageError(f"{name} is a file: of the options only --json is for one")
+        show_file(path, as_json)
+        return
     read_again(
         partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, verbose, as_json)
     )
+
+
+@command(
+    ("eaglecpp inspect model.gguf", "a file"),
+    ("eaglecpp inspect smollm2", "a stored model's"),
+    name="inspect",
+)
+@click.argument("model", shell_complete=complete_model)
+@json_option("the facts as JSON")
+def inspect(model: str, as_json: bool) -> None:
+    """Show what is in a GGUF file, or in that of a stored MODEL, and what it fits."""
+    is_name = not exists(Path(model)) and not is_path_text(model)
+    show_file(find_target(model).target if is_name else Path(model), as_json)
 
 
 def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:

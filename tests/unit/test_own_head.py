@@ -110,7 +110,7 @@ def test_what_an_engine_says_of_it(create: Create, target: Path) -> None:
     assert "drafter           its own head for further tokens, on CPU" in done.output
     (memory,) = [line for line in done.output.splitlines() if line.startswith("memory on CPU")]
     assert "drafter cache" in memory, "the weights are the target's"
-    assert inspect_file(target)["heads"] == 1
+    assert inspect_file(target)["mtp_heads"] == 1
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=128, n_threads=1) as engine:
         assert engine.draft_info is not None and engine.draft_info["arch"] == "glm4moe"
 

@@ -69,6 +69,7 @@ def test_the_command_alone_says_what_is_broken(
         (["run", "smollm2", "--spec-type", "draft-mtp"], "llama.cpp's draft-mtp is --draft mtp"),
         (["run", "smollm2", "--spec-draft-n-max", "7"], "; here --strategy chain:N"),
         (["generate"], "which model?"),
+        (["run", "Why is it?"], "which model? eaglecpp run smollm2 'Why is it?'"),
         (["bench", "one", "-m", "two"], "two models: 'one' and -m 'two'"),
     ],
 )
