@@ -135,7 +135,8 @@ def run(
     elif model is not None and " " in model.strip() and not exists(Path(model)):  # no name has a blank
         if not resume:
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
-        model, prompt = None, (model, *prompt)
+        prompt = (model, *prompt)
+        model = None
     if model is not None or not resume:
         model = only_model(model, None)
         model = hub_text(model) if on_hub else model

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,6 @@ from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.convert.cli import show_file
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
 _HEAD_LINES = 2
+_plain: Any = importlib.import_module("eaglecpp.convert.cli")
 _WORDS = {"license": "license", "system": "system prompt", "parameters": "parameter"}
 
 
@@ -61,7 +62,7 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     if (path := find_path(name)) is not None:
         if part is not None or verbose:
             raise click.UsageError(f"{name} is a file: of the options only --json is for one")
-        show_file(path, as_json)
+        _plain.show_file(path, as_json)
         return
     read_again(
         partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, verbose, as_json)
@@ -78,7 +79,7 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
 def inspect(model: str, as_json: bool) -> None:
     """Show what is in a GGUF file, or in that of a stored MODEL, and what it fits."""
     is_name = not exists(Path(model)) and not is_path_text(model)
-    show_file(find_target(model).target if is_name else Path(model), as_json)
+    _plain.show_file(find_target(model).target if is_name else Path(model), as_json)
 
 
 def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:
