@@ -175,7 +175,7 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
     window = integer("attention.sliding_window", 0)
     slides = several(f"{arch}.attention.sliding_window_pattern", bool) or [window > 0] * n_layers
     causal = several(f"{arch}.attention.causal_pattern", bool) or [flag("attention.causal")] * n_layers
-    if len(set(causal)) > 1 and causal != slides:
+    if len(causal) != n_layers or (len(set(causal)) > 1 and causal != slides):
         raise UnsupportedError(
             f"{file.path}: key {arch}.attention.causal_pattern: expected the layers that slide, {slides}, "
             f"found {causal}; give the checkpoint that the file was made from"

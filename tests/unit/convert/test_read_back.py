@@ -91,6 +91,7 @@ def test_a_block_drafter_converted_again_is_the_same_file(
     [
         ("block_count", 1 << 30, "block_count: expected 1 to 256"),
         ("attention.causal_pattern", [True, False], "causal_pattern: expected the layers that slide"),
+        ("attention.causal_pattern", [True] * 9, "causal_pattern: expected the layers that slide"),
         ("attention.sliding_window_pattern", [True] * 9, "sliding_window is not set"),
         ("block_size", 1 << 20, "block_size: expected 2 to 64 rows"),
         ("conv_kernel_size", "two", "conv_kernel_size: expected an integer"),
