@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -239,7 +240,8 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"
-        return [*rows, *memory, ("exact", exact)]
+        way = f"none; `eaglecpp drafters {shlex.quote(target)}` shows what could draft"
+        return [*rows, ("drafter", way), *memory, ("exact", exact)]
     own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))

@@ -5,12 +5,14 @@ checkpoint on the Hub is converted once.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import (
     Found,
     ResolvedModel,
@@ -134,10 +136,17 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
 
 
 def _offer(model: ResolvedModel) -> str:
-    """A drafter that someone could have, in words; by name only, which costs nothing."""
+    """A drafter that someone could have, or where to look for one, in words. A file is known by its name and
+    metadata, so that a copy under another name is known too.
+    """
     from eaglecpp.store.drafters import find_drafters, first_runnable
+    from eaglecpp.store.facts import metadata, read_facts
 
-    match = first_runnable(find_drafters([str(model.name or "")]))
+    found = find_drafters([str(model.name or "")])
+    if model.kind == "path":
+        with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
+            found = find_drafters([model.target.name], metadata(read_facts([model.target]).file))
+    match = first_runnable(found)
     if match is None:
-        return ""
-    return f"a drafter is known for this model ({match.drafter.repo}): --draft auto downloads and uses it"
+        return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
+    return f"a drafter is known for this model ({match.why}): --draft auto downloads and uses it"

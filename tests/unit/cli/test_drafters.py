@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from eaglecpp.cli import group
 from eaglecpp.convert.dialects import DIALECTS
+from eaglecpp.opening.fetch import fetch
 from eaglecpp.store.drafters import known_drafters
 from helpers.tiny import make_target
 from helpers.tiny_split import rewrite
@@ -64,6 +65,8 @@ def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my-tune.gguf", changed=changed)
     done = run(str(path))
     assert "made for Qwen/Qwen3-8B, which this model was made from" in done.stderr
+    assert "made for Qwen/Qwen3-8B, which" in fetch(path).offer
+    assert "`eaglecpp drafters " in fetch(make_target(tmp_path).gguf).offer
     assert "The planner measures this" in done.stderr
     facts = json.loads(run(str(path), "--json").stdout)["drafters"]
     assert facts[0]["of_base_model"] is True and facts[0]["matched"] == "Qwen/Qwen3-8B"
