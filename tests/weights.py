@@ -29,8 +29,8 @@ BUDGETS = {
     "native": 2785,  # issue 56: a parked conversation as bytes; their files: 130
     # issue 56: slots by name, 25
     "eaglecpp/server": 5360,  # issue 57: responses, choices, lists, log, presets, adapters: 360; page: 370
-    # issue 57: show and inspect take names and files, and a forgotten model is asked for: 24; doctor: 2
-    "eaglecpp/cli": 3810,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
+    # issue 57: show, inspect: names and files; a forgotten model is asked for: 24; doctor: 2; chats: 19
+    "eaglecpp/cli": 3829,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3995,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2850,
     "eaglecpp/store": 2500,
@@ -38,12 +38,12 @@ BUDGETS = {
     "eaglecpp/learn": 550,
     "eaglecpp/modelfile": 900,
     # issue 56: options of prompts on disk
-    # issue 57: a file without a drafter is known by its metadata, 7
-    "eaglecpp": 4142,  # issue 56: contexts as long as both caches allow, and a word beyond the training
+    # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
+    "eaglecpp": 4143,  # issue 56: contexts as long as both caches allow, and a word beyond the training
     "convert": 5320,  # block drafters: 570 for nine families and their GGUFs; AWQ and packed int4 stay
     # issue 56: prompts on disk, 365: damage, kills, quota
-    # issue 57: names of errors; offers
-    "tests": 41469,  # block drafters: 2,360; long contexts: 120; server: 459; its page: 100
+    # issue 57: names of errors; offers; chats
+    "tests": 41470,  # block drafters: 2,360; long contexts: 120; server: 459; its page: 100
     # issue 56: prompt_cache.py
     "benchmarks": 6380,  # drafters side by side as chains and trees, and what bounds them: 70; long.py: 160
 }

@@ -66,7 +66,12 @@ class _RunCommand(Command):
 @option("-p", "--prompt", "prompt_named", metavar="TEXT", help="The prompt, in place of PROMPT.")
 @hub_option
 @strategy_options
-@option("--continue", "resume", is_flag=True, help="Continue the last chat (with MODEL, if given).")
+@option(
+    "--continue",
+    "resume",
+    is_flag=True,
+    help="Continue the last chat (with MODEL, if given; its ID chooses a chat).",
+)
 @option("--system", "-sys", "--system-prompt", "system", help="System prompt.")
 @option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
 @option("--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high.")
@@ -137,6 +142,9 @@ def run(
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
         model = None
+    folder = ChatFolder(data_dir() / "chats")
+    chosen = next((chat for chat in folder.chats() if chat.id == model), None) if resume and model else None
+    model = chosen.model if chosen else model
     if model is not None or not resume:
         model = only_model(model, None)
         model = hub_text(model) if on_hub else model
@@ -159,8 +167,7 @@ def run(
     set_here = given(options)
     find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
     source = None if model is None else find(model, draft)
-    folder = ChatFolder(data_dir() / "chats")
-    saved = _last_chat(folder, source) if resume else None
+    saved = chosen or (_last_chat(folder, source) if resume else None)
     if saved is not None and (source is None or source.draft is None):
         source = find(model or saved.model, draft or saved.draft)
     assert source is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -141,13 +141,18 @@ class ChatFolder:
 
         Raises SavedChatError for a file that is not a conversation.
         """
+        return next((chat for chat in self.chats() if model is None or chat.model == model), None)
+
+    def chats(self, text: str = "") -> Iterator[SavedChat]:
+        """Those in which somebody said `text`, whatever its case, the last saved one first. Raises as
+        `latest`.
+        """
         stamps = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         files = [(stamp[0], path) for stamp, path in stamps if stamp is not None]
         for _, path in sorted(files, reverse=True):
             chat = read_chat(path)
-            if model is None or chat.model == model:
-                return chat
-        return None
+            if not text or any(text.lower() in message.content.lower() for message in chat.messages):
+                yield chat
 
     def path(self, chat: SavedChat) -> Path:
         """Its file, written or not."""

@@ -9,6 +9,7 @@ modules of their own. A function takes the chat and the text after the name; Fal
 from __future__ import annotations
 
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,9 @@ from eaglecpp.cli.chat.show import FACTS, chat_modelfile
 from eaglecpp.cli.chat.words import NO_SYSTEM, Word, explained, run_word
 from eaglecpp.cli.figures import draft_rows, figures
 from eaglecpp.cli.open_engine import look_up
-from eaglecpp.cli.table import help_table
-from eaglecpp.data_dir import expanded
+from eaglecpp.cli.table import help_table, table
+from eaglecpp.conversations.saved import ChatFolder
+from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.files import open_regular
 from eaglecpp.modelfile import ModelName, ModelNameError
@@ -167,6 +169,17 @@ def _list(chat: Chat, rest: str) -> None:
     list_models.main(args=rest.split(), standalone_mode=False)
 
 
+def _chats(chat: Chat, rest: str) -> None:
+    found = islice(ChatFolder(data_dir() / "chats").chats(rest), 20)
+    rows = [
+        (one.id, one.model, next((m.typed for m in one.messages if m.role == "user"), "")) for one in found
+    ]
+    rows = [(id, model, " ".join(first.split())[:60]) for id, model, first in rows]
+    chat.screen.say(
+        table(("ID", "MODEL", "BEGINS WITH"), rows) + "To go on with one: eaglecpp run --continue ID"
+    )
+
+
 def _regen(chat: Chat, rest: str) -> None:
     if chat.model.sampling.temperature == 0:
         chat.screen.note("note: the temperature is 0, so the answer will be the same")
@@ -268,6 +281,7 @@ COMMANDS = {
     "/load": Word(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
     "/save": Word(_save, "Save this chat as a stored model", "<model>"),
     "/list": Word(_list, "List the models on this machine"),
+    "/chats": Word(_chats, "List the last saved chats, or those with a text in them", "[text]"),
     "/clear": Word(_clear, "Start a new chat; the system prompt stays"),
     "/regen": Word(_regen, "Answer the last question again"),
     "/edit": Word(_edit, "Change the last question and ask it again", "[text]"),

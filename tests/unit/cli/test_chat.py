@@ -164,6 +164,13 @@ def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFol
     assert len(list(folder.directory.glob("*.json"))) == 1
 
 
+def test_older_chats_are_found_by_what_was_said(talk: Talk, folder: ChatFolder) -> None:
+    talk("of whales")
+    talk("of apples")
+    assert [chat.messages[0].content for chat in folder.chats()] == ["of apples", "of whales"]
+    assert [chat.messages[0].content for chat in folder.chats("WHALES")] == ["of whales"]
+
+
 def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:
     talk("hello", history=False)
     assert folder.latest() is None
