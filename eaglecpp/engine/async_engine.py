@@ -372,6 +372,8 @@ class AsyncEngine:
         prompts.slot_file(name)
         async with self._slot_turns:
             state = await self.call(lambda engine: self._slots.free(number).sequence.offload())
+            if state is not None and min(state.tokens, default=0) < 0:
+                raise InvalidValueError(f"slot {number}: its text has images, which only this process knows")
             if state is not None and state.sizes[0] > 0:
                 n_bytes = await asyncio.wrap_future(prompts.write(state, name))
         if state is None or n_bytes == 0:

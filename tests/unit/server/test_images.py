@@ -150,3 +150,16 @@ def test_a_stored_model_brings_its_projector(
         assert "vision" in own.post("/api/show", {"model": "eyes"}).json()["capabilities"]
         body = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]) | {"model": "eyes"}
         assert own.post("/api/chat", body).json()["prompt_eval_count"] > 64
+
+
+def test_a_slot_with_an_image_is_not_saved(
+    projector: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "home"))
+    engine = FAST | {"mmproj": str(projector), "prompt_cache": str(tmp_path / "prompts")}
+    with TestServer({MODEL: TARGET}, preload=MODEL, model=MODEL, engine=engine) as server:
+        server.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
+        told = server.post("/slots/0?action=save", {"filename": "mine"})
+    # another process numbers its own images alike, and would take these rows for them
+    assert told.status_code == 400 and "images" in told.text
+    assert not list((tmp_path / "prompts").iterdir())
