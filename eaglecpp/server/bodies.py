@@ -104,6 +104,9 @@ class Body(msgspec.Struct, kw_only=True):
         if n_keep is not None and what.get("n_keep", -1) >= 0:
             what["n_keep"] = n_keep
         options |= given or {}
+        scales = None if self.lora is None else {one.id: one.scale for one in self.lora}
+        if len(scales or ()) < len(self.lora or ()):
+            raise FieldError("lora", "an adapter is named twice; give one scale for each")
         if n_top is not None:
             options["n_probs"] = max(1, n_top)
         generation = GenerationRequest(
@@ -121,7 +124,7 @@ class Body(msgspec.Struct, kw_only=True):
             n_top,
             must_think,
             show_drafts,
-            lora=None if self.lora is None else {one.id: one.scale for one in self.lora},
+            lora=scales,
         )
 
 

@@ -20,6 +20,7 @@ from msgspec import Meta
 from eaglecpp.data_dir import expanded
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import find_here
+from eaglecpp.server.catalog import means_path
 from eaglecpp.server.config import Preset
 
 _File = Annotated[str, Meta(min_length=1)]
@@ -61,7 +62,7 @@ def read_presets(file: Path) -> dict[str, Preset]:
             listed, preset = _preset(name, msgspec.convert(table, _Table), file.absolute().parent)
             if listed in found:
                 raise PresetError("this model is listed twice")
-        except (EagleError, msgspec.ValidationError) as error:
+        except (EagleError, OSError, msgspec.ValidationError) as error:
             why = str(error).replace("`", "").replace(" | null", "")
             raise PresetError(f"{file}: [{name}]: {why}") from None
         found[listed] = preset
@@ -72,6 +73,8 @@ def _preset(name: str, table: _Table, folder: Path) -> tuple[str, Preset]:
     """One model, and its name as lists have it. Its files are looked for now: an operator wants to know
     before a client does.
     """
+    if table.path is None and means_path(name):
+        raise PresetError("expected the name of a stored model; a file is given as path")
     draft = table.draft
     if draft is not None and (folder / expanded(draft)).is_file():
         draft = str(folder / expanded(draft))

@@ -109,7 +109,8 @@ def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
     [({"lora": [{"id": 2, "scale": 1}]}, "no adapter 2: it has 2"),
      ({"lora": [{"id": -1, "scale": 1}]}, "no adapter -1"),
      ({"lora": [{"id": 0, "scale": 1}], "model": "bare"}, "it has none"), ({"lora": [{"id": 0}]}, "lora"),
-     ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora")],
+     ({"lora": [{"id": 0, "scale": 1e9}]}, "lora"), ({"lora": "first.gguf"}, "lora"),
+     ({"lora": [{"id": 0, "scale": 1}, {"id": 0, "scale": 0}]}, "named twice")],
 )  # fmt: skip
 def test_what_is_not_there_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
     refused = server.post("/completion", body() | wrong)

@@ -136,6 +136,8 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
         ("['']\npath = 'target.gguf'", "[]: expected a name"),
         ("[stored]\n[\"stored:latest\"]", "listed twice"),
         ("[a]\npath = 'target.gguf'\nadapters = ['x']", "adapters: expected a file"),
+        ("['/etc/passwd']", "expected the name of a stored model"),
+        (f"[a]\npath = '{'x' * 5000}'", "[a]: "),
     ],
 )  # fmt: skip
 def test_a_file_that_says_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
