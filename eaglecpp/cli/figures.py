@@ -16,31 +16,25 @@ _SAYS_SOMETHING = 16  # tokens; a speed-up measured on fewer is noise
 _ENOUGH_TO_JUDGE = 32  # tokens; shorter answers say little about the drafter
 
 
-def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
-    """One line: tokens, tokens/s, acceptance length, the share of drafted tokens accepted, the plan, and the
-    speed-up over plain decoding if known.
+def stats_line(
+    stats: Timings, *, has_draft: bool, speedup: float | None = None, is_looping: bool = False
+) -> str:
+    """One line: tokens, tokens/s, and what drafting gave, if known. is_looping: the answer ends in a loop,
+    which is drafted too well to say anything about speed.
     """
     parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
     if stats.predicted_n >= _ENOUGH:
-        parts.append(f"{stats.predicted_per_second:.1f} tokens/s")
-    strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
-    if stats.draft_n:
-        parts.append(f"acceptance length {stats.acceptance_length:.2f}")
-        parts.append(f"{100 * stats.acceptance_rate:.0f}% of {stats.draft_n} drafted tokens accepted")
-        if stats.text_draft_n_accepted:
-            parts.append(f"{stats.text_draft_n_accepted} of them from the text")
-    elif not has_draft:
+        speed = stats.predicted_per_second
+        parts.append(f"{speed:.0f} tokens/s" if speed >= 20 else f"{speed:.1f} tokens/s")
+    if is_looping:
+        parts.append("the answer repeats itself")
+    elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
-    else:
-        parts.append("drafting off" if strategy == "off" else not_drafted(why))
-    if strategy == "auto" and stats.draft_n and not why.startswith("off"):
-        parts.append(f"auto: {why.partition(';')[0].partition(':')[0]}")
-    elif strategy == "auto" and stats.draft_n:
-        parts.append("auto: mostly without drafts")
-    elif stats.draft_n and strategy:
-        parts.append(strategy)
-    if speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
-        parts.append(f"~{speedup:.2f}x plain")
+    elif not stats.draft_n:
+        is_off = stats.plan.get("strategy") == "off"
+        parts.append("drafting off" if is_off else not_drafted(stats.plan.get("why", "")))
+    elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
+        parts.append(f"{speedup:.1f}x faster with drafting" if speedup >= 1.05 else "no faster with drafting")
     return "[ " + " · ".join(parts) + " ]"
 
 
@@ -96,6 +90,7 @@ def draft_rows(stats: Timings) -> list[tuple[str, str]]:
     return [
         ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
         ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
+        ("accepted from text", f"{stats.text_draft_n_accepted or ''}"),
         ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),
     ]
 

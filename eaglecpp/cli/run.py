@@ -84,6 +84,7 @@ class _RunCommand(Command):
     help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
     "each option comes from.",
 )
+@option("-q", "--quiet", is_flag=True, help="Show no statistics after the answer.")
 @option(
     "--color/--no-color",
     default=None,
@@ -116,6 +117,7 @@ def run(
     hidethinking: bool,
     as_json: bool,
     verbose: bool,
+    quiet: bool,
     color: bool | None,
     nowordwrap: bool,
     insecure: bool,
@@ -154,7 +156,7 @@ def run(
     settings = Settings(
         think={None: None, "true": True, "false": False}.get(think, think),
         format=_format(form),
-        verbose=verbose,
+        figures="all" if verbose else "none" if quiet else "line",
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
     pictures, prompt = _pictures(prompt)
@@ -211,6 +213,8 @@ def run(
             run_chat(chat)
             return
         chat.say_notices()
+        if not verbose:  # a script that asks a hundred times is told by --verbose, a chat by its first answer
+            chat.judged.add(model_here.source.name)
         made = chat.reply(partial(chat.session.stream, text), show_stats=not as_json)
     if made is not None and as_json:
         write_json(

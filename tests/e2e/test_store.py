@@ -37,10 +37,10 @@ def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, t
         "PARAMETER num_ctx 512\nPARAMETER num_thread 1\n"
     )
     assert cli("create", "tiny").returncode == 0
-    ran = cli("run", "tiny", "hello", *CHAIN)
+    ran = cli("run", "tiny", "hello", "--verbose", *CHAIN)
     assert ran.returncode == 0
     assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
-    assert "drafted tokens accepted" in ran.stderr
+    assert "acceptance length" in ran.stderr
     assert "drafting off" in cli("run", "tiny", "hello", "--no-draft").stderr
     raw = cli("generate", "TINY:latest", "-p", "ab", "--json", *CHAIN)
     plain = cli("generate", models.target, "-p", "ab", "--json", *SHORT)
@@ -59,9 +59,9 @@ def test_a_model_of_ollamas_store_runs_in_place(
     put_into_ollama(store, "library/tiny/1b", {"model": models.target.read_bytes()})
     monkeypatch.setenv("OLLAMA_MODELS", str(store))
     before = sorted(path for path in store.rglob("*"))
-    ran = cli("run", "tiny:1b", "hello", "--draft", models.draft, *CHAIN, *SHORT)
+    ran = cli("run", "tiny:1b", "hello", "--verbose", "--draft", models.draft, *CHAIN, *SHORT)
     assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
-    assert "drafted tokens accepted" in ran.stderr
+    assert "acceptance length" in ran.stderr
     assert "tiny:1b" in cli("list").stdout
     assert sorted(store.rglob("*")) == before
 

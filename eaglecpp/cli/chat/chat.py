@@ -44,11 +44,12 @@ class Settings:
 
     think:  None = the template's default
     format: "", "json", or a JSON schema as text
+    figures: after an answer: "all", "line", or "none"
     """
 
     think: bool | str | None = None
     format: str = ""
-    verbose: bool = False
+    figures: str = "line"
     history: bool = True
 
 
@@ -79,7 +80,7 @@ class Chat:
         self.server = server
         self.totals = Timings()
         self.n_answers = 0
-        self.has_said_verdict = False
+        self.judged: set[str] = set()  # models whose verdict was said
         self.attached: list[str] = []
         self.images: list[bytes] = []  # that go with the next message
         self.made: set[ModelName] = set()  # by `/save`
@@ -225,6 +226,8 @@ class Chat:
 
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""
+        from eaglecpp.train.capture.batched import is_looping
+
         stats, model = made.timings, self.model
         self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
         max_tokens = model.sampling.max_tokens
@@ -233,15 +236,19 @@ class Chat:
             self.screen.note(f"note: the answer ends here because the context{size} is full")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        lines, speedup = [], stats.plan.get("speedup") if stats.draft_n else None
-        if self.settings.verbose:
+        if self.settings.figures == "none":
+            return
+        loops = is_looping(made.tokens)
+        lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not loops else None
+        if self.settings.figures == "all":
             template = model.chat.template.describe() if model.is_open else ""
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
-        if model.is_open and not self.has_said_verdict and (verdict := verdict_line(stats, model.engine)):
-            self.has_said_verdict = True
+        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup, is_looping=loops))
+        is_new = model.is_open and model.source.name not in self.judged and not loops
+        if is_new and (verdict := verdict_line(stats, model.engine)):
+            self.judged.add(model.source.name)
             lines.append(verdict)
         self.screen.note("\n".join(lines))
 

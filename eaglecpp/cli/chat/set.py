@@ -105,9 +105,12 @@ SETTINGS = {
     "format": Word(_format, "Answer in JSON; a JSON schema works, too", "json"),
     "noformat": _switch("Answer in any form", "Disabled format.", "settings", "format", ""),
     "verbose": _switch(
-        "Show all statistics after an answer", "Set 'verbose' mode.", "settings", "verbose", True
+        "Show all statistics after an answer", "Set 'verbose' mode.", "settings", "figures", "all"
     ),
-    "quiet": _switch("Show one line of statistics", "Set 'quiet' mode.", "settings", "verbose", False),
+    "noverbose": _switch(
+        "Show one line of statistics", "Set 'noverbose' mode.", "settings", "figures", "line"
+    ),
+    "quiet": _switch("Show no statistics", "Set 'quiet' mode.", "settings", "figures", "none"),
     "think": Word(_think, "Let the model think before it answers", "[level]"),
     "nothink": Word(partial(_think, think=False), "Do not let the model think"),
 }

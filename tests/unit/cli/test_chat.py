@@ -63,7 +63,7 @@ def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> 
 def test_verbose_shows_ollamas_lines_with_the_load_time_once(
     talk: Talk, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chat = talk("hello", "more", verbose=True)
+    chat = talk("hello", "more", figures="all")
     err = capsys.readouterr().err
     assert chat.model.load_ms == 0
     assert err.count("total duration:       ") == 2

@@ -46,6 +46,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
         ("/set system Be brief.", "Set system message."),
         ("/set nowordwrap", "Set 'nowordwrap' mode."),
         ("/set verbose", "Set 'verbose' mode."),
+        ("/set quiet", "Set 'quiet' mode."),
         ("/set think high", "Set 'think' mode to 'high'."),
         ("/set nothink", "Set 'nothink' mode."),
         ("/set format json", "Set format to 'json' mode."),
