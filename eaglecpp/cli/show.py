@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
 
 _HEAD_LINES = 2
-_plain: Any = importlib.import_module("eaglecpp.convert.cli")
 _WORDS = {"license": "license", "system": "system prompt", "parameters": "parameter"}
 
 
@@ -62,7 +61,7 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
     if (path := find_path(name)) is not None:
         if part is not None or verbose:
             raise click.UsageError(f"{name} is a file: of the options only --json is for one")
-        _plain.show_file(path, as_json)
+        _show_file(path, as_json)
         return
     read_again(
         partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, verbose, as_json)
@@ -79,7 +78,13 @@ def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
 def inspect(model: str, as_json: bool) -> None:
     """Show what is in a GGUF file, or in that of a stored MODEL, and what it fits."""
     is_name = not exists(Path(model)) and not is_path_text(model)
-    _plain.show_file(find_target(model).target if is_name else Path(model), as_json)
+    _show_file(find_target(model).target if is_name else Path(model), as_json)
+
+
+def _show_file(path: Path, as_json: bool) -> None:
+    # a name shows what is stored, without the libraries that read files
+    plain: Any = importlib.import_module("eaglecpp.convert.cli")
+    plain.show_file(path, as_json)
 
 
 def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:
