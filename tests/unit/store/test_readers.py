@@ -16,6 +16,7 @@ from eaglecpp.cli.show import show as show_command
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.server import catalog
+from eaglecpp.server.config import ServerConfig
 from eaglecpp.store import Store, StoredModel, Stores
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import remove_model
@@ -47,8 +48,8 @@ READERS: dict[str, Callable[[], Any]] = {
         and find_target("n").modelfile.system
     ),
     "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
-    "/api/show": lambda: catalog.facts({}, "m", verbose=False)["system"],
-    "/api/tags": lambda: [e["name"] for e in catalog.entries({})] == ["m:latest"] and "new",
+    "/api/show": lambda: catalog.facts({}, ServerConfig(), "m", verbose=False)["system"],
+    "/api/tags": lambda: [e["name"] for e in catalog.entries({}, ServerConfig())] == ["m:latest"] and "new",
 }
 
 
