@@ -145,7 +145,7 @@ def run(
         prompt = (model, *prompt)
         model = None
     folder = ChatFolder(data_dir() / "chats")
-    chosen = next((chat for chat in folder.chats() if chat.id == model), None) if resume and model else None
+    chosen = folder.find(model) if resume and model else None
     model = chosen.model if chosen else model
     if model is not None or not resume:
         model = only_model(model, None)

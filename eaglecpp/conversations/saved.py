@@ -143,13 +143,17 @@ class ChatFolder:
         """
         return next((chat for chat in self.chats() if model is None or chat.model == model), None)
 
+    def find(self, id: str) -> SavedChat | None:
+        """The conversation of that id; None where there is none. Raises as `latest`."""
+        # names in the folder, not a path made of what somebody typed
+        return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
+
     def chats(self, text: str = "") -> Iterator[SavedChat]:
         """Those in which somebody said `text`, whatever its case, the last saved one first. Raises as
         `latest`.
         """
-        stamps = [(_stamp(path), path) for path in self.directory.glob("*.json")]
-        files = [(stamp[0], path) for stamp, path in stamps if stamp is not None]
-        for _, path in sorted(files, reverse=True):
+        stamped = [(_stamp(path), path) for path in self.directory.glob("*.json")]
+        for _, path in sorted((pair for pair in stamped if pair[0] is not None), reverse=True):
             chat = read_chat(path)
             if not text or any(text.lower() in message.content.lower() for message in chat.messages):
                 yield chat

@@ -65,8 +65,7 @@ def choose_n_ctx(
     budget = max(n_free - n_weights, 0) // options.get("n_sequences", 1) // _SHARE
     if n_train * n_token <= budget:
         return whole
-    n_fitting = 1 << int(budget / n_token).bit_length() >> 1
-    n_ctx = max(SAFE_N_CTX, n_fitting)
+    n_ctx = max(SAFE_N_CTX, 1 << int(budget / n_token).bit_length() >> 1)
     sizes = f"{human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
     return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}, -c asks for more"
 

@@ -256,7 +256,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
     asked = time.perf_counter()
     server = server_of(request)
     pool, request_s = server.pool, server.config.request_s
-    async with pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora) as lease:
+    async with leased(request, ask) as lease:
         if lease.model.engine.engine.only_embeds:
             raise ApiError(
                 400,

@@ -170,11 +170,10 @@ def _list(chat: Chat, rest: str) -> None:
 
 
 def _chats(chat: Chat, rest: str) -> None:
-    found = islice(ChatFolder(data_dir() / "chats").chats(rest), 20)
-    rows = [
-        (one.id, one.model, next((m.typed for m in one.messages if m.role == "user"), "")) for one in found
-    ]
-    rows = [(id, model, " ".join(first.split())[:60]) for id, model, first in rows]
+    rows = []
+    for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
+        first = next((m.typed for m in one.messages if m.role == "user"), "")
+        rows.append((one.id, one.model, " ".join(first.split())[:60]))
     chat.screen.say(
         table(("ID", "MODEL", "BEGINS WITH"), rows) + "To go on with one: eaglecpp run --continue ID"
     )

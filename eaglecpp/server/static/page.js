@@ -104,9 +104,7 @@ function drawRewriting(turn, index) {
 // index: null ends it
 function rewrite(index) {
   rewriting = index;
-  const { scrollTop } = $("log");
-  draw();
-  $("log").scrollTop = scrollTop;
+  redraw();
   ($("log").querySelector(".rewrite textarea") ?? $("question")).focus();
 }
 

@@ -46,6 +46,9 @@ def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
     again = folder.save(replace(first, messages=TURNS))
     assert folder.latest() == again
     assert folder.latest("/c.gguf") is None
+    (folder.directory / "damaged.json").write_text("{")
+    assert folder.find(first.id) == again, "nobody else's file is read"
+    assert folder.find(f"../{folder.directory.name}/{first.id}") is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
