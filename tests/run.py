@@ -32,9 +32,8 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -257,52 +256,21 @@ def has_libfuzzer() -> bool:
 
 
 def fuzz() -> None:
-    if not has_libfuzzer():
-        print("there is no clang++ with libFuzzer: the GGUF reader is not fuzzed", flush=True)
-        with python_targets():
-            return
-    folder = sanitized("make_corpus", "fuzz_draft_file")
-    corpus = folder / "corpus"
-    programs = folder / "tests" / "native" / "gguf"
-    run(programs / "make_corpus", corpus)
-    with python_targets():
-        run(
-            programs / "fuzz_draft_file",
-            f"-max_total_time={FUZZ_SECONDS}",
-            "-rss_limit_mb=2048",
-            corpus,
-            cwd=folder,
-        )
-
-
-@contextmanager
-def python_targets() -> Iterator[None]:
-    """Runs the targets of tests/fuzz beside the block, each for its own 20 seconds; shows what one of them
-    printed only when it found something, with the body of a request that a server could not take.
-    """
-    targets = sorted((ROOT / "tests" / "fuzz").glob("fuzz_*.py"))
-    if importlib.util.find_spec("atheris") is None:
-        print("atheris is not installed: the Python readers are not fuzzed", flush=True)
-        targets = [target for target in targets if target.stem == "fuzz_requests"]
-    with tempfile.TemporaryDirectory() as name:
-        logs = [Path(name, target.stem) for target in targets]
-        jobs = []
-        for target, log in zip(targets, logs, strict=True):
-            print("+", sys.executable, target, "&", flush=True)
-            with log.open("wb") as out:
-                jobs.append(
-                    subprocess.Popen([sys.executable, target], cwd=name, stdout=out, stderr=subprocess.STDOUT)
-                )
-        try:
-            yield
-        finally:
-            failed = [log for job, log in zip(jobs, logs, strict=True) if job.wait() != 0]
-        for log in failed:
-            print(log.read_text(encoding="utf-8", errors="replace"), flush=True)
-        for body in Path(name).glob("request-failed-*.json"):
-            print("kept:", shutil.copy(body, BUILD), flush=True)
-        if failed:
-            sys.exit(f"fuzzing found something: {', '.join(log.name for log in failed)}")
+    """Hostile bodies for a running server; beside them hostile files for the GGUF reader."""
+    BUILD.mkdir(parents=True, exist_ok=True)  # where a body that a server could not take is kept
+    requests = [sys.executable, ROOT / "tests" / "fuzz" / "fuzz_requests.py"]
+    print("+", *requests, "&", flush=True)
+    with subprocess.Popen(requests, cwd=BUILD) as bodies:
+        if has_libfuzzer():
+            folder = sanitized("make_corpus", "fuzz_draft_file")
+            corpus, programs = folder / "corpus", folder / "tests" / "native" / "gguf"
+            run(programs / "make_corpus", corpus)
+            limits = (f"-max_total_time={FUZZ_SECONDS}", "-rss_limit_mb=2048")
+            run(programs / "fuzz_draft_file", *limits, corpus, cwd=folder)
+        else:
+            print("there is no clang++ with libFuzzer: the GGUF reader is not fuzzed", flush=True)
+    if bodies.returncode != 0:
+        sys.exit("a running server could not take a body")
 
 
 def docs() -> None:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Whatever stands in a manifest or a blob, it is a value or an error of ours (tests/fuzz/fuzz_store.py digs
-deeper).
-"""
+"""Whatever stands in a manifest or a blob, it is a value or an error of ours."""
 
 from __future__ import annotations
 
