@@ -79,7 +79,6 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
     from eaglecpp.opening.find import find_target
     from eaglecpp.references.reference import read_name
     from eaglecpp.store.facts import metadata, read_facts
-    from eaglecpp.store.packaged import find_packaged
 
     try:
         model = find_target(target)
@@ -87,10 +86,7 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
     except EagleError:  # not on this machine: only the name is known
         names = [target]
         with contextlib.suppress(EagleError):
-            name = read_name(target)
-            if packaged := find_packaged(name):
-                return packaged.draft_file(), [], None
-            names.append(str(name))  # with its tag
+            names.append(str(read_name(target)))  # with its tag
         return None, find_drafters(names), None
     return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
 

@@ -192,7 +192,7 @@ def find_target(reference: str | os.PathLike[str], stores: Stores | None = None)
     """
     path = find_path(reference, "target")
     if path is not None:
-        return ResolvedModel("path", path, _of_file(path))
+        return ResolvedModel("path", path, Modelfile(from_=(Command("model", str(path)),)))
     text = os.fspath(reference)
     return find_name(model_name(text), text, stores)
 
@@ -207,19 +207,11 @@ def find_name(name: ModelName, text: str = "", stores: Stores | None = None) -> 
     if found is not None:
         return found
     packaged = find_packaged(name)
-    if packaged is not None:
-        target = packaged.target(stores.find)
-        draft = packaged.draft_file()
-        return ResolvedModel("package", target, _of_file(target), draft, name=packaged.name)
+    how = f"eaglecpp pull {text}" if packaged is None else packaged.how_to_get
     problems = "".join(f". {problem}" for problem in stores.problems)
     raise ModelNotFoundError(
-        f"model {text!r} is not on this machine{stores.near(text)} (to get it: eaglecpp pull {text})"
-        f"{problems}"
+        f"model {text!r} is not on this machine{stores.near(text)} (to get it: {how}){problems}"
     )
-
-
-def _of_file(target: Path) -> Modelfile:
-    return Modelfile(from_=(Command("model", str(target)),))
 
 
 def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None) -> Path:
@@ -233,8 +225,6 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
         return path
     name, stores = model_name(text), stores or Stores.open()
     file = read_again(partial(stores.find, name), _draft_of)
-    if file is None and (packaged := find_packaged(name)) is not None:
-        file = packaged.draft_file()
     if file is None:
         raise ModelNotFoundError(
             f"drafter {text!r}: not on this machine; give a GGUF of a drafter or of a small model of the "

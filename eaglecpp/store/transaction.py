@@ -32,8 +32,8 @@ import msgspec
 
 from eaglecpp.files import read_limited, remove_leftover, replace_bytes, sync
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.store.content import check_space, file_digest, is_sound
-from eaglecpp.store.errors import Report, Status, StoreError, silent
+from eaglecpp.store.content import check_space, file_digest, is_sound, known_digest
+from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
 from eaglecpp.store.layout import (
     LOCKS,
     blob_path,
@@ -111,9 +111,12 @@ class Transaction:
         """A layer of another model. A blob of Ollama's store that this one cannot have by a second name stays
         there, and is found there.
 
-        Raises StoreError when it is missing, or must be copied and the disk is too full.
+        Raises StoreError when it is missing, was changed, or must be copied and the disk is too full.
         """
-        self.add_shared(layer.digest, model.find_blob(layer))
+        file = model.find_blob(layer)
+        if model.owner == "pip" and known_digest(file) != layer.digest:
+            raise DigestError(f"{model.name}: {file}: its content is not {layer.digest}; install it again")
+        self.add_shared(layer.digest, file)
         return msgspec.structs.replace(layer, origin=origin or layer.origin)
 
     def add_shared(self, digest: str, file: Path) -> None:

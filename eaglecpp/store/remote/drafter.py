@@ -100,7 +100,7 @@ def find_draft(
             raise ModelNotFoundError(f"drafter {reference.text}: no blob with this digest is stored")
         return FoundDraft(blob)
     assert reference.name is not None
-    model = stores.look_up(reference.name)
+    model = stores.find(reference.name)
     if model is not None:
         has_draft = bool(model.manifest.of_kind("draft"))
         return FoundDraft.of(model) if has_draft else FoundDraft(model.target_files()[0])

@@ -24,12 +24,12 @@ from eaglecpp.modelfile.errors import Notice
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import model_name
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, first_runnable, why_none
-from eaglecpp.store.errors import DownloadError, Report, Status, StoreError, silent
+from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError, silent
 from eaglecpp.store.facts import Facts, metadata, read_facts
 from eaglecpp.store.fit import check_fit
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made, StoredModel
-from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.packaged import Packaged, find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
 from eaglecpp.store.remote.drafter import FoundDraft, draft_config, fetch_drafter, find_draft
@@ -71,21 +71,20 @@ def pull(
     report(Status("pulling manifest"))
     try:
         with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
-            job = _Pull(transaction, session, name, draft, draft_type)
+            job = _Pull(transaction, session, name, draft, draft_type, packaged)
             result = job.from_hub() if name.is_hub else job.from_registry(insecure)
     except DownloadError as error:
         if stores.find(name) is None and (near := stores.near(str(asked))):
             raise type(error)(f"{error}{near}") from error
         raise
-    if packaged is not None:
-        packaged.check(result.model)
     report(Status("success"))
     return result
 
 
 @dataclass
 class _Pull:
-    """layers:  what the publisher gives; files: its target's GGUF
+    """packaged: what it is to be
+    layers:  what the publisher gives; files: its target's GGUF
     values:   the config, empty for what the GGUF says
     original: config layer and manifest as they came, for when nothing is added to them; None in place of a
               manifest that is to be written anew
@@ -97,6 +96,7 @@ class _Pull:
     name: ModelName
     draft: str | None
     draft_type: str
+    packaged: Packaged | None
     layers: list[Layer] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
@@ -112,6 +112,11 @@ class _Pull:
         id, report = f"{self.name.namespace}/{self.name.model}", self.transaction.report
         repository = hub.find_repository(id, report=report)
         parts = hub.choose_model(repository, self.name.tag)
+        if self.packaged is not None and parts[0].digest != self.packaged.digest:
+            raise DigestError(
+                f"{self.name}: expected {self.packaged.digest}, the Hub has {parts[0].digest}; to get it: "
+                f"{self.packaged.how_to_get}"
+            )
         for part in parts:
             if not part.digest:
                 raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")

@@ -24,7 +24,7 @@ def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr("eaglecpp.store.packaged.installed_models", lambda stores: [])
+    monkeypatch.setattr("eaglecpp.store.packaged.Packaged.installed", lambda packaged: None)
     return tmp_path / "hub"
 
 

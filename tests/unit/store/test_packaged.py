@@ -19,6 +19,7 @@ from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores, packaged
 from eaglecpp.store.content import file_digest
+from eaglecpp.store.errors import DigestError
 from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
@@ -39,7 +40,8 @@ def model(tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Packag
         size=tiny.target.stat().st_size,
         hub=ModelName.parse(f"hf.co/{REPO}:Q4_1"),
         draft="tiny-draft.gguf",
-        draft_architecture="eagle3",
+        draft_digest=file_digest(tiny.draft),
+        config={**SMOLLM2.config, "draft": {"architecture": "eagle3"}},
     )
     folder = tmp_path / "own"
     folder.mkdir()
@@ -98,7 +100,7 @@ def test_it_is_pulled_and_run_with_our_drafter_if_it_is_the_right_file(
 ) -> None:
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
     assert main(["pull", "smollm2"]) == 1
-    assert f"expected the file with {model.digest}, found sha256:" in capsys.readouterr().err
+    assert f"expected {model.digest}, the Hub has sha256:" in capsys.readouterr().err
     for look in (find_target, fetch):
         with pytest.raises(ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \("):
             look("smollm2")
@@ -129,20 +131,23 @@ def test_it_is_listed_shown_copied_and_built_on_but_not_removed(
     assert find_target("smollm2").modelfile.system == "Be brief.", "a stored model of that name comes first"
 
 
-def test_listing_does_not_read_the_target(installed: Path, stores: Stores, model: Packaged) -> None:
-    (listed,) = stores.models()
-    assert [layer.digest for layer in listed.manifest.of_kind("model")] == [model.digest]
+def test_the_target_is_read_only_where_something_is_made_of_it(
+    installed: Path, stores: Stores, model: Packaged
+) -> None:
     data = bytearray(installed.read_bytes())
     data[-1] ^= 1
     installed.write_bytes(data)
-    assert stores.models()[0].digest == listed.digest
-    changed = stores.get(ModelName.parse("smollm2"))
-    assert [layer.digest for layer in changed.manifest.of_kind("model")] == [file_digest(installed)]
+    assert [one.digest for one in stores.models()[0].manifest.of_kind("model")] == [model.digest]
+    with pytest.raises(DigestError, match=f"{model.file}: its content is not {model.digest}"):
+        copy_model(stores, stores.get(model.name), ModelName.parse("copy"))
 
 
 def test_what_is_said_of_smollm2_is_what_its_files_say() -> None:
     from eaglecpp.store.facts import read_facts
 
-    assert read_facts([packaged.FOLDER / SMOLLM2.draft]).architecture == SMOLLM2.draft_architecture
+    draft = packaged.FOLDER / SMOLLM2.draft
+    assert file_digest(draft) == SMOLLM2.draft_digest
+    assert read_facts([draft]).architecture == SMOLLM2.config["draft"]["architecture"]
     if (target := SMOLLM2.installed()) is not None:
-        assert read_facts([target]).config().items() >= SMOLLM2.config.items()
+        said = {key: value for key, value in SMOLLM2.config.items() if key != "draft"}
+        assert read_facts([target]).config().items() >= said.items()
