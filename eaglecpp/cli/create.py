@@ -20,24 +20,17 @@ from eaglecpp.store import Stores
 @option("-q", "--quantize", metavar="TYPE", default="", help="Quantise an F32 or F16 target to this type.")
 @option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
 @option("--no-draft", is_flag=True, help="Leave the drafter out.")
-@option("--strict", is_flag=True, help="Refuse what Ollama refuses; treat pragmas as comments.")
 @json_option("{name, digest, size, draft} at the end")
-def create(
-    name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, strict: bool, as_json: bool
-) -> None:
+def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, as_json: bool) -> None:
     """Create the model NAME from a Modelfile."""
-    from eaglecpp.modelfile import Modelfile, require_ollama
+    from eaglecpp.modelfile import Modelfile
     from eaglecpp.modelfile.syntax import MAX_TEXT
     from eaglecpp.store.create import create_model
     from eaglecpp.store.describe import list_entry
 
     wanted = stored_name(name)
-    modelfile = Modelfile.from_text(
-        read_input(file, MAX_TEXT), file=None if file == "-" else file, strict=strict
-    )
+    modelfile = Modelfile.from_text(read_input(file, MAX_TEXT), file=None if file == "-" else file)
     directory = Path.cwd() if file == "-" else Path(file).absolute().parent
-    if strict:
-        require_ollama(modelfile, directory)
     stores = Stores.open()
     with Bars() as bars:
         created = create_model(

@@ -16,7 +16,7 @@ from eaglecpp.references.reference import Reference
 
 from .errors import ModelfileError, Notice
 from .model import Modelfile
-from .resolve import Plan, ollama_problems, require_ollama, resolve
+from .resolve import Plan, resolve
 from .syntax import Command, Document, decode, format, parse, read
 
 __all__ = [
@@ -31,9 +31,7 @@ __all__ = [
     "Reference",
     "decode",
     "format",
-    "ollama_problems",
     "parse",
     "read",
-    "require_ollama",
     "resolve",
 ]

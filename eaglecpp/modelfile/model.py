@@ -67,19 +67,19 @@ class Modelfile:
         return self.settings.draft is not None and self.settings.draft.args.strip() == HEAD
 
     @classmethod
-    def load(cls, path: str | Path, *, strict: bool = False) -> Modelfile:
+    def load(cls, path: str | Path) -> Modelfile:
         """Reads a file, or a pipe. Raises OSError, or ModelfileError with its name and line."""
         with Path(path).open("rb") as stream:
             text = stream.read(MAX_TEXT + 1)
-        return cls.from_text(text, file=str(path), strict=strict)
+        return cls.from_text(text, file=str(path))
 
     @classmethod
-    def from_text(cls, text: str | bytes, *, file: str | None = None, strict: bool = False) -> Modelfile:
-        """strict: refuse what Ollama refuses, and take pragmas for the comments they are."""
-        return cls.from_document(read(text, file=file, strict=strict), strict=strict)
+    def from_text(cls, text: str | bytes, *, file: str | None = None) -> Modelfile:
+        """file: its name, for messages. Raises ModelfileError."""
+        return cls.from_document(read(text, file=file))
 
     @classmethod
-    def from_document(cls, document: Document, *, strict: bool = False) -> Modelfile:
+    def from_document(cls, document: Document) -> Modelfile:
         """From what `syntax.read` gives. Raises ModelfileError for a value its instruction cannot have."""
         named: dict[str, list[Command]] = {}
         parameters: dict[str, ParameterValue] = {}
@@ -88,13 +88,13 @@ class Modelfile:
             if command.name in _INSTRUCTIONS:
                 named.setdefault(command.name, []).append(command)
             else:
-                notices += _set_parameter(parameters, command, strict)
+                notices += _set_parameter(parameters, command)
         for command in named.get("requires", ()):
             if _VERSION.fullmatch(command.args) is None:
                 message = "requires must be a valid semver (e.g. 0.14.0)"
                 raise command.error(message, f"found '{command.args}'")
         last = {name: commands[-1] for name, commands in named.items()}
-        for command in () if strict else (last[name] for name in ("renderer", "parser") if name in last):
+        for command in (last[name] for name in ("renderer", "parser") if name in last):
             notices.append(command.notice(built_in(command.name, command.args)))
         texts: dict[str, Any] = {name: last[name].args for name in _TEXTS if name in last}
         turns = (command.args.partition(": ") for command in named.get("message", ()))
@@ -161,10 +161,10 @@ def built_in(instruction: str, name: str) -> str:
     return f"{instruction.upper()} {name} is built into Ollama; eaglecpp uses the model's chat template"
 
 
-def _set_parameter(parameters: dict[str, ParameterValue], command: Command, strict: bool) -> list[Notice]:
+def _set_parameter(parameters: dict[str, ParameterValue], command: Command) -> list[Notice]:
     """Adds what a `PARAMETER` sets, and gives what its author should know."""
     name = command.name
-    if name in params.DEPRECATED or (name in params.RETIRED and not strict):
+    if name in params.DEPRECATED:
         return [command.notice(f"parameter {name} is deprecated and ignored")]
     try:
         value = params.parse_value(name, command.args)
@@ -175,7 +175,7 @@ def _set_parameter(parameters: dict[str, ParameterValue], command: Command, stri
     except InvalidValueError as error:
         hint = "" if name in params.PARAMETERS else f"known: {', '.join(params.PARAMETERS)}"
         raise command.error(str(error), hint) from None
-    if isinstance(value, float) and not math.isfinite(value) and not strict:
+    if isinstance(value, float) and not math.isfinite(value):
         raise command.error(f"invalid float value [{command.args}]", "expected a finite number")
     parameters[name] = value
     parameter = params.PARAMETERS[name]

@@ -115,14 +115,11 @@ PARAMETERS: Mapping[str, Parameter] = {
 
 DEPRECATED = frozenset((
     "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock", "mirostat",
-    "mirostat_tau", "mirostat_eta",
+    "mirostat_tau", "mirostat_eta", "numa", "num_gqa", "tfs_z", "rope_frequency_base", "rope_frequency_scale",
+    "embedding_only",
 ))  # fmt: skip
-"""Accepted with a warning and ignored, by Ollama too."""
-
-RETIRED = frozenset(
-    ("numa", "num_gqa", "tfs_z", "rope_frequency_base", "rope_frequency_scale", "embedding_only")
-)
-"""In old Modelfiles; Ollama refuses them now, here they are ignored with a notice."""
+"""In old Modelfiles: ignored with a notice. Ollama does the same with the first nine and refuses the others.
+"""
 
 
 def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, ParameterValue | str]:

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from eaglecpp.errors import EagleError, TemplateError
-from eaglecpp.files import exists, open_regular
+from eaglecpp.errors import EagleError
+from eaglecpp.files import exists
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
 
-from .errors import ModelfileError, Notice
+from .errors import Notice
 from .model import Modelfile
 from .syntax import Command
 
@@ -51,44 +52,6 @@ def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
     return _Resolver(modelfile, Path(directory)).plan()
 
 
-def require_ollama(modelfile: Modelfile, directory: str | Path) -> None:
-    """For a file read with `strict`: raises ModelfileError for what `ollama create` refuses as well: files
-    that are not there, a DRAFT that is FROM's file, a TEMPLATE that is no Go template.
-    """
-    from eaglecpp.chat.go_template import Template
-
-    resolver = _Resolver(modelfile, Path(directory))
-    for command in (*modelfile.draft, *modelfile.adapters):
-        path = expand_path(command.args, resolver.directory)
-        if not exists(path):
-            raise command.error(f"no such file: {path}")
-        if command.name == "draft":
-            resolver.refuse_same(path)
-    try:
-        Template.parse(modelfile.template or "")
-    except TemplateError as error:
-        raise ModelfileError(f"TEMPLATE: {error}", file=modelfile.from_[0].file) from None
-
-
-def ollama_problems(text: str | bytes, directory: str | Path, *, file: str | None = None) -> list[str]:
-    """Why Ollama would refuse this Modelfile or run it in another way; empty when it would do neither."""
-    try:
-        modelfile = Modelfile.from_text(text, file=file, strict=True)
-    except ModelfileError as error:
-        return [str(error)]
-    problems = [str(notice) for notice in modelfile.notices]
-    try:
-        require_ollama(modelfile, directory)
-    except ModelfileError as error:
-        return [*problems, str(error)]
-    if modelfile.draft:
-        problems.append(
-            "DRAFT: Ollama starts every drafter GGUF that is not dflash as an MTP drafter, including "
-            "EAGLE drafters; write '#eaglecpp: draft PATH' instead, which Ollama skips"
-        )
-    return problems
-
-
 @contextmanager
 def _located(command: Command) -> Iterator[None]:
     """Gives errors of the file search the line of the command that caused them."""
@@ -115,7 +78,7 @@ class _Resolver:
         if draft is None and self.drafters and not (self.drafts_text or self.drafts_head):
             draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
         if draft is not None and draft.paths and draft.path not in self.drafters:
-            self.refuse_same(draft.path)
+            self._refuse_same(draft.path)
         return Plan(
             target=reference,
             draft=draft,
@@ -155,6 +118,8 @@ class _Resolver:
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
+        from eaglecpp.convert import keys as of_convert
+
         if reference.kind == "checkpoint":
             raise command.error(
                 f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF",
@@ -163,25 +128,16 @@ class _Resolver:
         with _located(command):
             files = _weights(reference.path)
         for file in files:
-            self._need_gguf(command, file)
-        for file in files:
-            self._group(command, file).append(file)
-
-    def _group(self, command: Command, file: Path) -> list[Path]:
-        """The list that a file of a FROM belongs in, by what its metadata says it is."""
-        from eaglecpp.convert import keys as of_convert
-        from eaglecpp.convert import read_keys
-
-        try:
-            keys = read_keys(file)
-        except EagleError as error:
-            raise command.error(str(error)) from None
-        architecture = keys.get("general.architecture")
-        if architecture in of_convert.ALL:
-            return self.drafters
-        if architecture == _PROJECTOR:
-            return self.projectors
-        return self.lora if keys.get("general.type") == "adapter" else self.targets
+            keys = _keys(command, file)
+            architecture = keys.get("general.architecture")
+            if architecture in of_convert.ALL:
+                self.drafters.append(file)
+            elif architecture == _PROJECTOR:
+                self.projectors.append(file)
+            elif keys.get("general.type") == "adapter":
+                self.lora.append(file)
+            else:
+                self.targets.append(file)
 
     def _draft(self) -> Reference | None:
         """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
@@ -221,10 +177,10 @@ class _Resolver:
             names = ", ".join(file.name for file in files)
             message = f"{_word(command)} {command.args}: several GGUF files: {names}"
             raise command.error(message, "name one")
-        self._need_gguf(command, files[0])
+        _keys(command, files[0])
         return files[0]
 
-    def refuse_same(self, draft: Path) -> None:
+    def _refuse_same(self, draft: Path) -> None:
         """Raises ModelfileError for a drafter that is what a FROM names."""
         bases = [expand_path(command.args, self.directory) for command in self.modelfile.from_]
         for path in (*self.targets, *filter(exists, bases)):
@@ -232,11 +188,15 @@ class _Resolver:
                 command = next(c for c in (*self.modelfile.draft, self.modelfile.settings.draft) if c)
                 raise command.error(f"DRAFT must not reference the same local path as FROM: {draft}")
 
-    def _need_gguf(self, command: Command, file: Path) -> None:
-        with _located(command), open_regular(file) as stream:
-            magic = stream.read(4)
-        if magic != b"GGUF":
-            raise command.error(f"{file}: not a GGUF file, it begins with {magic!r}")
+
+def _keys(command: Command, file: Path) -> dict[str, Any]:
+    """What a GGUF says of itself. Raises ModelfileError for another file."""
+    from eaglecpp.convert import read_keys
+
+    try:
+        return read_keys(file)
+    except (EagleError, OSError) as error:
+        raise command.error(str(error)) from None
 
 
 def _word(command: Command) -> str:

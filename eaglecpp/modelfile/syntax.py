@@ -93,25 +93,20 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "replace")
 
 
-def parse(text: str | bytes, *, file: str | None = None, strict: bool = False) -> list[Command]:
-    """The commands of a Modelfile, in order; pragmas are comments and not among them (see `read`).
-
-    strict: as for `read`. Raises ModelfileError.
+def parse(text: str | bytes, *, file: str | None = None) -> list[Command]:
+    """The commands of a Modelfile, in order; pragmas are comments and not among them (see `read`). Raises
+    ModelfileError.
     """
-    return list(read(text, file=file, strict=strict).commands)
+    return list(read(text, file=file).commands)
 
 
-def read(text: str | bytes, *, file: str | None = None, strict: bool = False) -> Document:
-    """Commands, pragmas and notices of a Modelfile.
-
-    file:   its name, for messages only.
-    strict: Ollama's view, where a pragma is a comment like any other. Raises ModelfileError.
-    """
+def read(text: str | bytes, *, file: str | None = None) -> Document:
+    """Commands, pragmas and notices of a Modelfile. file: its name, for messages. Raises ModelfileError."""
     if len(text) > MAX_TEXT:
         raise ModelfileError(f"more than {MAX_TEXT} bytes", file=file, hint="is it a Modelfile?")
     if isinstance(text, bytes):
         text = decode(text)
-    reader = _Reader(text.removeprefix("\ufeff"), file, strict)
+    reader = _Reader(text.removeprefix("\ufeff"), file)
     reader.run()
     if not any(command.name == "model" for command in reader.commands):
         raise ModelfileError(
@@ -143,10 +138,9 @@ class _Reader:
     linear in the size of the file.
     """
 
-    def __init__(self, text: str, file: str | None, strict: bool) -> None:
+    def __init__(self, text: str, file: str | None) -> None:
         self.text = text
         self.file = file
-        self.strict = strict
         self.at = 0
         self.commands: list[Command] = []
         self.pragmas: list[Command] = []
@@ -175,7 +169,7 @@ class _Reader:
     def _comment(self) -> None:
         start, self.at = self.at, self.at + 1
         match = _PRAGMA.match(self._take(_LINE))
-        if match is None or self.strict:
+        if match is None:
             return
         line = self._line_of(start)
         words = _PRAGMA_WORDS.fullmatch(_kept(match[1]).strip(_BLANKS))

@@ -3,7 +3,6 @@
 
     hf.co/OWNER/NAME[@REVISION][:QUANT]   the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
     PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
-    sha256:HEX                            a blob of a store
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
 They are tried in this order, so a file or folder takes precedence over a name. `owner/name` alone is a
@@ -93,7 +92,6 @@ _HUB_SCHEME = "hf://"
 _HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))
 _PATH_STARTS = ("./", "../", "/", "~", ".\\")
 _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
-_DIGEST = re.compile(r"sha256[:-][0-9a-f]{64}")
 _REVISION = re.compile(r"@([\w./-]+?)(?=:|$)")
 
 
@@ -102,7 +100,7 @@ class Reference:
     """One model that a text names.
 
     kind:     "path" (GGUF files, or a folder, that exist), "checkpoint" (a drafter checkpoint to convert,
-              exists), "digest" (a blob), "hub", "name" (of a stored model)
+              exists), "hub", "name" (of a stored model)
     text:     as written
     line:     of the Modelfile, 0 elsewhere
     paths:    for "path" the files, first shard first; for "checkpoint" the directory or file
@@ -110,7 +108,7 @@ class Reference:
     revision: for "hub": branch, tag or commit, "" for the usual one
     """
 
-    kind: Literal["path", "checkpoint", "digest", "hub", "name"]
+    kind: Literal["path", "checkpoint", "hub", "name"]
     text: str
     line: int = 0
     paths: tuple[Path, ...] = ()
@@ -147,8 +145,6 @@ def read_reference(text: str, directory: Path | None = None) -> Reference:
         return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
     if is_path_text(text):
         raise FileNotFoundError(f"no such file: {path}")
-    if _DIGEST.fullmatch(text):
-        return Reference("digest", text)
     return Reference("name", text, name=read_name(text))
 
 

@@ -147,11 +147,6 @@ class _Job:
         if self.base is not None:
             return self.base.target_files()
         target = self.plan.target
-        if target.kind == "digest":
-            blob = self.transaction.stores.own.blob(target.text)
-            if blob is None:
-                raise ModelNotFoundError(f"FROM {target.text}: no blob with this digest is stored")
-            return (blob,)
         if len(target.paths) > 1:
             return target.paths
         parts = [target.path.with_name(name) for name in all_parts(target.path.name)]

@@ -15,7 +15,7 @@ import msgspec
 from eaglecpp.chat.message import Message
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile, built_in
-from eaglecpp.modelfile.parameters import DEPRECATED, RETIRED, ParameterError, ParameterValue, from_json
+from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
 from eaglecpp.modelfile.pragmas import without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.store.model import StoredModel
@@ -68,7 +68,7 @@ def _parameters(model: StoredModel) -> tuple[dict[str, ParameterValue], list[str
     parameters: dict[str, ParameterValue] = {}
     notices = []
     for name, value in model.json("params", dict[str, Any], {}).items():
-        if value is None or name in DEPRECATED or name in RETIRED:
+        if value is None or name in DEPRECATED:
             continue
         try:
             parameters[name] = from_json(name, value)

@@ -26,13 +26,12 @@ REFUSALS = {
 }
 
 
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "default"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])
-def test_commands_or_refusal(case: dict[str, Any], strict: bool) -> None:
+def test_commands_or_refusal(case: dict[str, Any]) -> None:
     source = bytes.fromhex(case["src_hex"]) if "src_hex" in case else case["src"]
     if "err" in case:
         with pytest.raises(ModelfileError, match=REFUSALS[case["err"]]):
-            parse(source, strict=strict)
+            parse(source)
     else:
-        commands = parse(source, strict=strict)
+        commands = parse(source)
         assert [[command.name, command.args] for command in commands] == case["cmds"]

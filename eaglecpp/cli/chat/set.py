@@ -11,7 +11,7 @@ from eaglecpp.cli.chat.input import unquoted
 from eaglecpp.cli.chat.words import Word, explained
 from eaglecpp.cli.table import help_table
 from eaglecpp.human import nearest
-from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, ParameterError, parse_value
+from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, ParameterError, parse_value
 
 
 def set_system(chat: Chat, value: str) -> None:
@@ -31,7 +31,7 @@ def _parameter(chat: Chat, value: str) -> None:
         rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
         chat.screen.say(help_table("Available Parameters:", rows) + "\n")
         return
-    if name in DEPRECATED | RETIRED:
+    if name in DEPRECATED:
         chat.screen.note(f"warning: parameter {name} is deprecated")
         return
     try:

@@ -77,8 +77,8 @@ def find_draft(
     type: str = "",
     report: Report,
 ) -> FoundDraft:
-    """What `text` names: a path, a checkpoint folder, a blob's digest, the name of a stored model or drafter,
-    or a repository of the Hub. A stored model without a drafter is itself one: a small model.
+    """What `text` names: a path, a checkpoint folder, the name of a stored model or drafter, or a repository
+    of the Hub. A stored model without a drafter is itself one: a small model.
 
     directory: relative paths are below it; type: of a checkpoint that has to be converted.
     Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
@@ -94,11 +94,6 @@ def find_draft(
         raise ModelNotFoundError(f"drafter {text!r}: {error}") from None
     if reference.kind in ("path", "checkpoint"):
         return FoundDraft(reference.path, type=type if reference.kind == "checkpoint" else None)
-    if reference.kind == "digest":
-        blob = stores.own.blob(reference.text)
-        if blob is None:
-            raise ModelNotFoundError(f"drafter {reference.text}: no blob with this digest is stored")
-        return FoundDraft(blob)
     assert reference.name is not None
     model = stores.find(reference.name)
     if model is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, RETIRED, Parameter
+from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, Parameter
 from eaglecpp.modelfile.pragmas import OWN_PRAGMAS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "modelfile.md").read_text(encoding="utf-8")
@@ -37,6 +37,6 @@ def test_the_parameter_table_is_the_one_in_the_code() -> None:
     assert rows == [row(parameter) for parameter in PARAMETERS.values()]
 
 
-@pytest.mark.parametrize("name", sorted({*DEPRECATED, *RETIRED, *OWN_PRAGMAS}))
+@pytest.mark.parametrize("name", sorted({*DEPRECATED, *OWN_PRAGMAS}))
 def test_every_other_name_is_mentioned(name: str) -> None:
     assert re.search(rf"\b{name}\b", PAGE)

@@ -11,14 +11,7 @@ from typing import Any
 import gguf
 import pytest
 
-from eaglecpp.modelfile import (
-    Modelfile,
-    ModelfileError,
-    Plan,
-    Reference,
-    ollama_problems,
-    resolve,
-)
+from eaglecpp.modelfile import Modelfile, ModelfileError, Plan, Reference, resolve
 from helpers.gguf_writer import finish
 
 SAME = "DRAFT must not reference the same local path as FROM"
@@ -74,9 +67,7 @@ def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytes
     assert found.notices == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "kind"), [("me/m", "name"), ("hf.co/u/Repo-GGUF:IQ3_M", "hub"), ("sha256:" + "a" * 64, "digest")]
-)
+@pytest.mark.parametrize(("text", "kind"), [("me/m", "name"), ("hf.co/u/Repo-GGUF:IQ3_M", "hub")])
 def test_references_that_are_looked_up_later(directory: Path, text: str, kind: str) -> None:
     found = plan(directory, f"FROM {text}\nDRAFT {text}\n")
     for reference in (found.target, found.draft):
@@ -99,7 +90,7 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM ./target.gguf\nDRAFT target.gguf\n", f"Modelfile:2: {SAME}: {{}}/target.gguf"),
         ("FROM ./target.gguf\nDRAFT link.gguf\n", f"Modelfile:2: {SAME}: {{}}/link.gguf"),
         ("FROM ./damaged\n", "Modelfile:1: {}/damaged/bad.gguf"),
-        ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file, it begins with b'vers'"),
+        ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file"),
         ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
         (
             "FROM ./head.gguf\n",
@@ -197,14 +188,3 @@ def test_files_outside_of_a_directory_are_insecure(
     inner.mkdir()
     (inner / "x.gguf").symlink_to(outside)
     assert "insecure path: ../" in refusal(directory, "FROM ./inner\n")
-
-
-def test_what_ollama_would_not_do(directory: Path) -> None:
-    assert ollama_problems("FROM ./target.gguf\n#eaglecpp: draft ./head.gguf\n", directory) == []
-    (draft,) = ollama_problems("FROM ./target.gguf\nDRAFT ./head.gguf\n", directory)
-    assert "as an MTP drafter" in draft
-    (jinja,) = ollama_problems("FROM a\nTEMPLATE {{ bos_token }}\n", directory)
-    assert 'function "bos_token" not defined' in jinja
-    (name,) = ollama_problems("FROM a\nDRAFT other:1b\n", directory, file="M")
-    assert name == f"M:2: no such file: {directory}/other:1b"
-    assert "unknown parameter 'tfs_z'" in ollama_problems("FROM a\nPARAMETER tfs_z 1\n", directory)[0]

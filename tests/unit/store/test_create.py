@@ -155,18 +155,13 @@ def _draft(model: StoredModel) -> Path:
     return path
 
 
-def test_a_drafter_may_be_a_stored_name_or_a_digest(tiny: Tiny, stores: Stores) -> None:
+def test_a_drafter_may_be_a_stored_name(tiny: Tiny, stores: Stores) -> None:
     first = make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", "pair")
-    digest = first.manifest.of_kind("draft")[0].digest
-    for reference in ("pair", digest, digest.replace(":", "-")):
-        model = make_model(stores, f"FROM {tiny.target}\nDRAFT {reference}\n", "other")
-        assert model.manifest.of_kind("draft")[0].digest == digest
+    model = make_model(stores, f"FROM {tiny.target}\nDRAFT pair\n", "other")
+    assert model.manifest.of_kind("draft")[0].digest == first.manifest.of_kind("draft")[0].digest
     make_model(stores, f"FROM {tiny.target}\n", "plain")
     with pytest.raises(MismatchError, match="is both target and drafter"):
         make_model(stores, "FROM plain\nDRAFT plain\n", "other")
-
-
-def test_a_drafter_that_is_nowhere(tiny: Tiny, stores: Stores) -> None:
     with pytest.raises(ModelNotFoundError, match=r"for a repository on the Hub write hf.co/USER/REPO"):
         make_model(stores, f"FROM {tiny.target}\nDRAFT nowhere\n", "other")
 
