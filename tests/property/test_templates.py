@@ -38,6 +38,7 @@ GO = [
     "{{ if .System }}<s>{{ .System }}{{ end }}{{- .Prompt -}} {{ .Response }}",
     "{{ range $i, $m := .Messages }}{{ if eq $m.Role `user` }}{{ printf `%q %5.2f` .Content 1 }}{{ break }}",
     "{{ define `t` }}{{ . }}{{ end }}{{ template `t` (index .Messages 0).Content }}",
+    "{{ range 99999 }}many words{{ end }}",
     "{{ with $x := .Tools }}{{ json $x }}{{ end }}{{ $s := slice .System 0 1 }}",
     "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}{{ range 3 }}{{ continue }}{{ else }}{{ nil }}",
     "{{", "}}", "{{- ", " -}}", "(", ")", ":=", "$x", ".Messages", ".Content", "if ", "else", "end", "with ",
@@ -46,7 +47,7 @@ GO = [
 ]  # fmt: skip
 JINJA = [
     "{% for m in messages %}<{{ m.role }}>{{ m['content']|trim }}{{ loop.index0 }}{% endfor %}",
-    "{% set s = namespace(x='a') %}{% for i in range(9) %}{% set s.x = s.x ~ s.x + '%s' % i %}{% endfor %}",
+    "{% set s = namespace(x='a') %}{% for i in range(40) %}{% set s.x = s.x ~ s.x + '%s' % i %}{{ s.x }}{% endfor %}",
     "{% macro f(n) %}{{ n|tojson(indent=2) }}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}",
     "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|indent(9) }}{{ 'a,b'.split(',')|join('-') }}",
     "{% set c = cycler('a', 'b') %}{{ c.next() ~ c.next() }}{% set j = joiner() %}{{ j() ~ dict(a=1) }}",
