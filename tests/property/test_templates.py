@@ -47,7 +47,7 @@ GO = [
 ]  # fmt: skip
 JINJA = [
     "{% for m in messages %}<{{ m.role }}>{{ m['content']|trim }}{{ loop.index0 }}{% endfor %}",
-    "{% set s = namespace(x='a') %}{% for i in range(40) %}{% set s.x = s.x ~ s.x + '%s' % i %}{{ s.x }}{% endfor %}",
+    "{% set s = namespace(x='a') %}{% for i in range(40) %}{% set s.x = s.x ~ s.x %}{{ s.x }}{% endfor %}",
     "{% macro f(n) %}{{ n|tojson(indent=2) }}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}",
     "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|indent(9) }}{{ 'a,b'.split(',')|join('-') }}",
     "{% set c = cycler('a', 'b') %}{{ c.next() ~ c.next() }}{% set j = joiner() %}{{ j() ~ dict(a=1) }}",
@@ -59,9 +59,10 @@ JINJA = [
 
 
 def sources(parts: list[str]) -> st.SearchStrategy[str]:
-    """Of these parts, whole and cut, and of any text."""
+    """One of these parts, or some of them, whole and cut, and any text."""
     cut = st.builds(lambda part, n: part[:n], st.sampled_from(parts), st.integers(0, 90))
-    return st.lists(st.sampled_from(parts) | cut | st.text(max_size=8), max_size=8).map("".join)
+    many = st.lists(st.sampled_from(parts) | cut | st.text(max_size=8), max_size=8).map("".join)
+    return st.sampled_from(parts) | many
 
 
 @pytest.fixture
