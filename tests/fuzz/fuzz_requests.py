@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Hostile bodies for the endpoints of a running server, with the demo pair.
 
-`python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--skip PART ...] [--body FILE]`
+`python tests/fuzz/fuzz_requests.py [--seconds S] [--seed N] [--body FILE]`
 
 The server is a process of its own. While bodies arrive, /health is asked and somebody else reads an answer.
 What must hold: the process lives, /health answers within a bound, the other answer goes on, every body gets
@@ -15,14 +15,16 @@ import argparse
 import json
 import os
 import random
+import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import requests
 
@@ -258,7 +260,7 @@ PARTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
 }
 
 
-def body(rng: random.Random, model: str, parts: list[str]) -> tuple[str, bytes]:
+def body(rng: random.Random, model: str) -> tuple[str, bytes]:
     """An endpoint and what it is sent."""
     path = rng.choice(PATHS)
     out: dict[str, Any] = {
@@ -270,7 +272,7 @@ def body(rng: random.Random, model: str, parts: list[str]) -> tuple[str, bytes]:
         "max_tokens": 12,
         "options": {"num_predict": 12},
     }
-    for part in rng.sample(parts, min(len(parts), rng.choice((1, 1, 1, 2, 3)))):
+    for part in rng.sample(list(PARTS), rng.choice((1, 1, 1, 2, 3))):
         out |= PARTS[part](rng)
     if path.startswith("/api") and isinstance(out["options"], dict):
         out["options"].setdefault("num_predict", 12)
@@ -363,84 +365,74 @@ def victim(url: str, model: str, watch: Watch) -> None:
         assert done or answer.status_code == 503, "the other answer ended without its end"
 
 
-class Server:
-    """`eaglecpp serve` in a process of its own, with a store of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        port = free_port()
-        self.url = f"http://127.0.0.1:{port}"
-        own = {"HOME": str(folder), "EAGLECPP_MODELS": str(folder / "models"), "EAGLECPP_PLANNER_CACHE": "0"}
-        options = ("--draft", str(DRAFT), "--max-time", "30s", *QUICK)
-        log = folder / "serve.log"
-        with log.open("wb") as output:
-            try:
-                self.process = start_server(
-                    TARGET, port, *options, output=output, environment=os.environ | own
-                )
-            except RuntimeError as error:
-                sys.exit(f"{error}\n{log.read_text(errors='replace')[-3000:]}")
-        self.model = str(requests.get(f"{self.url}/v1/models", timeout=5).json()["data"][0]["id"])
-
-    def end(self, message: str) -> NoReturn:
-        self.process.kill()
-        sys.exit(message)
+@contextmanager
+def running(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address and the process of `eaglecpp serve`, with a store of its own."""
+    port = free_port()
+    own = {"HOME": str(folder), "EAGLECPP_MODELS": str(folder / "models"), "EAGLECPP_PLANNER_CACHE": "0"}
+    options = ("--draft", str(DRAFT), "--max-time", "30s", *QUICK)
+    log = folder / "serve.log"
+    with log.open("wb") as output:
+        try:
+            process = start_server(TARGET, port, *options, output=output, environment=os.environ | own)
+        except RuntimeError as error:
+            sys.exit(f"{error}\n{log.read_text(errors='replace')[-3000:]}")
+    try:
+        yield f"http://127.0.0.1:{port}", process
+    finally:
+        process.kill()
+        process.wait(30)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 31))
-    parser.add_argument("--skip", choices=sorted(PARTS), nargs="*", default=[])
     parser.add_argument("--body", type=Path, help="a file that an earlier run left")
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
-    with tempfile.TemporaryDirectory() as name:
-        fuzz(Server(Path(name)), given)
-
-
-def fuzz(server: Server, given: argparse.Namespace) -> None:
     rng = random.Random(given.seed)
-    parts = [part for part in PARTS if part not in given.skip]
-    watches = [Watch(lambda w: health(server.url, w)), Watch(lambda w: victim(server.url, server.model, w))]
+    with tempfile.TemporaryDirectory() as name, running(Path(name)) as (url, process):
+        model = str(requests.get(f"{url}/v1/models", timeout=5).json()["data"][0]["id"])
+        if given.body:
+            saved = json.loads(given.body.read_text(encoding="utf-8"))
+            bodies = iter([(saved["path"], saved["body"].encode("latin-1"))])
+        else:
+            end = time.perf_counter() + given.seconds
+            bodies = iter(lambda: body(rng, model) if time.perf_counter() < end else None, None)
+        fuzz(url, model, process, bodies, given.seed)
+
+
+def fuzz(url: str, model: str, process: subprocess.Popen[bytes], bodies: Iterator[Any], seed: int) -> None:
+    """Sends them; exits, with the body left in a file, where one does what must not happen."""
+    watches = [Watch(lambda w: health(url, w)), Watch(lambda w: victim(url, model, w))]
     for watch in watches:
         watch.start()
     statuses: Counter[int] = Counter()
-    started = time.perf_counter()
     path, data = "", b""
     try:
-        while time.perf_counter() - started < given.seconds:
-            if given.body:
-                saved = json.loads(given.body.read_text(encoding="utf-8"))
-                path, data = saved["path"], saved["body"].encode("latin-1")
-            else:
-                path, data = body(rng, server.model, parts)
-            answer = requests.post(server.url + path, data=data, timeout=ANSWER_S)
+        for path, data in bodies:
+            answer = requests.post(url + path, data=data, timeout=ANSWER_S)
             check_answer(path, answer)
             statuses[answer.status_code] += 1
             for watch, what in zip(watches, ("/health", "the other answer"), strict=True):
                 if watch.failed:
                     raise Fault(f"{what}: {watch.failed}")
-            if server.process.poll() is not None:
-                raise Fault(f"the server ended with {server.process.returncode}")
-            if given.body:
-                break
+            if process.poll() is not None:
+                raise Fault(f"the server ended with {process.returncode}")
     except (Fault, requests.RequestException, ValueError) as error:
         time.sleep(0.5)
-        code = server.process.poll()
-        state = "the server lives" if code is None else f"the server ended with {code}"
-        left = Path.cwd() / f"request-failed-{given.seed}.json"
+        state = "the server lives" if process.poll() is None else f"the server ended: {process.returncode}"
+        left = Path.cwd() / f"request-failed-{seed}.json"
         left.write_text(json.dumps({"path": path, "body": data.decode("latin-1")}), encoding="utf-8")
         watched = "; ".join(watch.failed for watch in watches if watch.failed)
-        server.end(
-            f"seed {given.seed}, {path}: {error!r}; {state}; {watched}\nthe body: {left}\n{data[:400]!r}"
-        )
-    for watch in watches:
-        watch.ends = True
+        sys.exit(f"seed {seed}, {path}: {error!r}; {state}; {watched}\nthe body: {left}\n{data[:400]!r}")
+    finally:
+        for watch in watches:
+            watch.ends = True
     slowest = [f"{watch.slowest_s:.2f} s" for watch in watches]
     print(f"{sum(statuses.values())} bodies, {dict(statuses)}")
     print(f"slowest /health {slowest[0]}, slowest piece of the other answer {slowest[1]}")
-    server.process.terminate()
-    server.process.wait(30)
 
 
 if __name__ == "__main__":
