@@ -2,17 +2,18 @@
 """One report of a machine with a GPU, to paste into an issue: what is installed, what a row costs, what
 drafting gains.
 
-    python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--pair TARGET.gguf DRAFT.gguf]... [--rows TARGET.gguf]...
-           [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
+    python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--pair TARGET.gguf DRAFT.gguf]... [--demo ...]...
+           [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
-of them. `--rows` adds targets whose rows are timed, without a drafter. `--sizes-of-8b` writes a target and
-an EAGLE-3 drafter of an 8B's shapes in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts
-are accepted is drawn by chances that were published or measured elsewhere (ACCEPTANCE); not with `auto`,
-because zeros are sure of nothing. With --server llama.cpp's own plain decoding and its `draft-eagle3` are
-measured on the same files; the latter reads drafters of the architecture `eagle3` only. A process started
-with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host waits for CUDA, and what becomes
-of CUDA graphs. gpu_kit.py makes a folder that does all of this on a machine without a network.
+of them. `--demo` pairs are of the demo target, and asked what it knows. `--rows` adds targets whose rows are
+timed, without a drafter. `--sizes-of-8b` writes a target and an EAGLE-3 drafter of an 8B's shapes in Q4_0,
+all zeros, to FOLDER: what they cost is real, and which drafts are accepted is drawn by chances that were
+published or measured elsewhere (ACCEPTANCE); not with `auto`, because zeros are sure of nothing. With
+--server llama.cpp's own plain decoding and its own drafting are measured on the same files, where it reads
+the drafter; a block drafter at its default, 7, and its width. A process started with LD_PRELOAD=count_cuda.so
+(see count_cuda.c) also says how often the host waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py
+makes a folder that does all of this on a machine without a network.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import argparse
 import ctypes
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from common import arguments, table
-from gguf import GGUFReader
+from compare_targets import block_size, drafters_by_kind
+from contestants import their_kind
 from llama_server import LlamaServer, ServerError
 
 import eaglecpp
@@ -42,9 +44,10 @@ PROMPTS = (
     "Write a Python class for a queue with a maximum length, with its tests.",
     "List the planets of the solar system with a sentence about each.",
 )
+DEMO = ("What does os.path.join do?", "Explain math.sqrt.", "What is in the module json?")
+"""What the demo target was made for."""
 FIXED = ("chain:2", "chain:4", "tree:k=4,depth=3,nodes=7", "tree:k=4,depth=4,nodes=16")
-# auto in an engine of its own: what a planner sees of fixed strategies would help it
-ENGINES = (("off", *FIXED), ("off", "auto"))
+OF_A_BLOCK = ("chain:4", "chain:7", "tree:k=4,depth=7,nodes=8", "tree:k=4,depth=7,nodes=16")
 # how likely the drafts of a depth are accepted, all before them included: EAGLE-3 on HumanEval as published;
 # a drafter that keeps 0.83 of each depth, as on code, and 0.59, as on prose
 ACCEPTANCE = {
@@ -67,6 +70,7 @@ def main() -> None:
     parser.add_argument("target")
     parser.add_argument("draft")
     parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
+    parser.add_argument("--demo", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
     parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
     parser.add_argument("--sizes-of-8b", type=Path, metavar="FOLDER")
     parser.add_argument("--server", help="llama.cpp's llama-server")
@@ -75,7 +79,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--without-gpu", action="store_true", help="to try this script, on the CPU")
     args = parser.parse_args()
-    pairs = [(args.target, args.draft), *args.pair]
+    pairs = [(args.target, args.draft), *args.pair, *args.demo]
     # part by part, so that a run that is cut off has told what it knew
     say(machine(args.without_gpu))
     sized: list[tuple[str, str]] = []
@@ -90,7 +94,7 @@ def main() -> None:
             with accepted(rates):
                 say(speeds(args, target, draft, name))
     for target, draft in pairs:
-        say(speeds(args, target, draft))
+        say(speeds(args, target, draft, questions=DEMO if [target, draft] in args.demo else PROMPTS))
 
 
 def say(lines: list[str]) -> None:
@@ -98,14 +102,13 @@ def say(lines: list[str]) -> None:
 
 
 def machine(without_gpu: bool) -> list[str]:
-    found = versions()
     gpus = [d for d in system_info()["devices"] if d["kind"] == "gpu"]
     if not gpus and not without_gpu:
         sys.exit("llama.cpp finds no GPU here: see docs/install.md#gpu (and --no-cache-dir)")
     lines = [
         "## Machine",
         "",
-        f"eaglecpp {eaglecpp.__version__}, llama-cpp-python {found['llama_cpp_python']}",
+        f"eaglecpp {eaglecpp.__version__}, llama-cpp-python {versions()['llama_cpp_python']}",
     ]
     for d in gpus:
         gib = [d[name] / 2**30 for name in ("memory_free", "memory_total")]
@@ -164,10 +167,19 @@ def accepted(rates: list[float]) -> Iterator[None]:
         Request.params = made  # type: ignore[method-assign]
 
 
-def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = "") -> list[str]:
+def speeds(
+    args: argparse.Namespace,
+    target: str,
+    draft: str,
+    acceptance: str = "",
+    questions: Sequence[str] = PROMPTS,
+) -> list[str]:
     """`acceptance`: the name of the chances that decide, if not the target."""
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
-    engines = ENGINES[:1] if acceptance else ENGINES
+    (kind,) = drafters_by_kind([Path(draft)])
+    is_block = their_kind(kind) in ("draft-dflash", "draft-dspark")
+    # auto in an engine of its own: what a planner sees of fixed strategies would help it
+    engines = [("off", *(OF_A_BLOCK if is_block else FIXED)), ("off", "auto")][: 1 if acceptance else 2]
     names = list(dict.fromkeys(name for strategies in engines for name in strategies))
     speed: dict[str, list[float]] = {name: [] for name in names}
     over_off: dict[str, list[float]] = {name: [] for name in names}
@@ -182,9 +194,9 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
         with eaglecpp.Engine.open(target, draft, **opening) as engine:
             where = engine.device_info
             if acceptance:  # a vocabulary of holes has no text
-                prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(PROMPTS))]
+                prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(questions))]
             else:
-                prompts = [engine.tokenize(prompt) for prompt in PROMPTS]
+                prompts = [engine.chat_prompt([{"role": "user", "content": asked}]) for asked in questions]
             for repeat in range(args.repeats + 1):
                 for prompt in prompts:
                     plain: list[int] = []
@@ -210,19 +222,22 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
             f"{statistics.median(speed[name]):.1f}",
             f"{statistics.median(over_off[name]):.2f}",
             f"{statistics.mean(length[name]):.2f}",
-            "" if acceptance else f"{same[name]} of {len(PROMPTS)}",
+            "" if acceptance else f"{same[name]} of {len(questions)}",
         ]
         for name in names
     ]
     notes = []
-    theirs_too = (("llama-server, plain", 0), ("llama-server, draft-eagle3", 3))[: 1 if acceptance else 2]
-    for name, n_max in theirs_too if args.server else ():
-        if n_max and (kind := architecture(draft)) != "eagle3":
-            notes.append(f"llama.cpp's draft-eagle3 reads no drafter of the architecture {kind}.")
+    theirs = [0] if args.server else []
+    if theirs and not acceptance:
+        theirs += sorted({3, 7, block_size(Path(draft))}) if is_block else [3]
+    for n_max in theirs:
+        name = f"llama-server, {f'{their_kind(kind)} {n_max}' if n_max else 'plain'}"
+        if n_max and not their_kind(kind):
+            notes.append(f"llama.cpp reads no drafter of the architecture {kind}.")
             continue
         try:
-            theirs = server_speed(args, target, draft, n_max, prompts)
-            rows.append([name, f"{theirs:.1f}", f"{theirs / off:.2f}", "", ""])
+            speed_of = server_speed(args, target, draft, their_kind(kind), n_max, prompts)
+            rows.append([name, f"{speed_of:.1f}", f"{speed_of / off:.2f}", "", ""])
         except ServerError as error:
             notes.append(f"{name}: {error}")
     head = ["strategy", "tokens/s", "over off", "tokens a round", "text as off"]
@@ -244,19 +259,14 @@ def speeds(args: argparse.Namespace, target: str, draft: str, acceptance: str = 
     return lines
 
 
-def architecture(path: str) -> str:
-    field = GGUFReader(path).get_field("general.architecture")
-    return str(field.contents()) if field is not None else ""
-
-
 def server_speed(
-    args: argparse.Namespace, target: str, draft: str, n_max: int, prompts: list[list[int]]
+    args: argparse.Namespace, target: str, draft: str, kind: str, n_max: int, prompts: list[list[int]]
 ) -> float:
     """Tokens per second of llama.cpp's own server. n_max: its default is 3; 0 = no drafts."""
     extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     found = []
     with LlamaServer(
-        Path(args.server), Path(target), draft=Path(draft), n_max=n_max, n_ctx=2048, extra=extra
+        Path(args.server), Path(target), draft=Path(draft), kind=kind, n_max=n_max, n_ctx=2048, extra=extra
     ) as server:
         for repeat in range(args.repeats + 1):
             for prompt in prompts:

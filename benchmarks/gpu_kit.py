@@ -5,10 +5,10 @@
 
 Copy the folder there and run `sh FOLDER/run.sh`, which takes ten minutes on sixteen cores: it builds
 llama-cpp-python with CUDA and eaglecpp from the sources in the folder, runs tests/gpu, times rows of Q4_K_M,
-Q8_0 and F16, measures SmolLM2 as it is and padded to a gigabyte, and an EAGLE-3 pair, plain, drafted, and by
-llama.cpp's own server, counts what CUDA is asked for, and writes FOLDER/report.md. That machine needs Linux
-on x86-64, Python (with PyTorch, or the parity of the drafter is not tested), a C++ compiler and the CUDA
-toolkit.
+Q8_0 and F16, measures SmolLM2 as it is and padded to a gigabyte, block drafters, and an EAGLE-3 pair, plain,
+drafted, and by llama.cpp's own server, counts what CUDA is asked for, and writes FOLDER/report.md. That
+machine needs Linux on x86-64, Python (with PyTorch, or the parity of the drafter is not tested), a C++
+compiler and the CUDA toolkit.
 
 The sources are those of the last commit. --python: of that machine, if not this one's. --built: what takes
 long there is compiled here, for one architecture of NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of
@@ -82,7 +82,7 @@ def main() -> None:
         f"--output={sources / name}.tar.gz",
     )
     if args.built:
-        run(*archive, "HEAD", "pyproject.toml", "tests", "benchmarks")
+        run(*archive, "HEAD", "pyproject.toml", "tests", "benchmarks", "examples/demo_model/pair")
     else:
         run(*archive, "HEAD")
         llama = f"llama-cpp-python=={metadata.version('llama-cpp-python')}"

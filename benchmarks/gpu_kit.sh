@@ -66,7 +66,11 @@ draft=$site/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
 models=$kit/models scripts=$eaglecpp/benchmarks
 step padded 60 python "$scripts/pad_target.py" "$smollm2" "$models/smollm2-padded.gguf" --layers 60 --ffn 14336 \
     --draft "$draft" --draft-out "$models/smollm2-padded-draft.gguf"
-# llama.cpp drafts with EAGLE-3 only: a pair made by hand
+# block drafters, trained for the demo target
+step blocks 60 sh -c "for kind in dspark dflash; do python $scripts/pad_target.py $eaglecpp/examples/demo_model/pair/demo-target.gguf \
+    $models/blocks.gguf --layers 60 --ffn 16384 --draft $eaglecpp/tests/fixtures/demo-\$kind.gguf \
+    --draft-out $models/\$kind.gguf || exit; done"
+# EAGLE-3 as llama.cpp reads it: a pair made by hand
 step eagle3 60 sh -c "python $eaglecpp/tests/helpers/tiny.py $models/tiny eagle3 > $models/pair.json &&
     eaglecpp convert $models/tiny/draft-eagle3 --target $models/tiny/target-f32.gguf -o $models/tiny-draft.gguf &&
     python $scripts/pad_target.py $models/tiny/target-f32.gguf $models/eagle3.gguf --layers 60 --ffn 24576 \
@@ -75,6 +79,7 @@ step rows 120 sh -c "python $scripts/random_target.py $smollm2 $models F16 &&
     python $scripts/pad_target.py $models/random-F16.gguf $models/rows.gguf --type Q8_0 --type Q4_K_M --threads $(nproc)"
 step counter 20 cc -shared -fPIC -O1 -o build/count_cuda.so "$scripts/count_cuda.c" -ldl
 set -- "$smollm2" "$draft" --pair "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf" \
+    --demo "$models/blocks.gguf" "$models/dspark.gguf" --demo "$models/blocks.gguf" "$models/dflash.gguf" \
     --pair "$models/eagle3.gguf" "$models/eagle3-draft.gguf"
 for kind in rows-Q4_K_M rows-Q8_0 random-F16; do set -- "$@" --rows "$models/$kind.gguf"; done
 [ -x "$server" ] && set -- "$@" --server "$server"
