@@ -26,14 +26,11 @@ class LlamaPlain:
     is_disturbed: bool = False
 
 
-def llama_plain(
-    target: Path, n_threads: int, *, repack: bool, seconds: float, n_gpu_layers: int = 0
-) -> LlamaPlain | None:
-    """Of llama.cpp with its default options; None if it could not be measured.
+def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -> LlamaPlain | None:
+    """On the CPU, of llama.cpp with its default options; None if it could not be measured.
     repack: False where llama.cpp's repacked weights end the process (AMX that is claimed and does not work).
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
-    setup |= {"n_gpu_layers": n_gpu_layers}
     try:
         done = subprocess.run(
             [sys.executable, "-P", __file__, json.dumps(setup)],
@@ -42,21 +39,19 @@ def llama_plain(
             check=True,
         )
         ms, share = map(float, done.stdout.split())
-        return LlamaPlain(ms, n_gpu_layers == 0 and share < _OWN_SHARE)
+        return LlamaPlain(ms, share < _OWN_SHARE)
     except (OSError, subprocess.SubprocessError, ValueError):
         return None
 
 
-def _measure(
-    target: str, n_threads: int, repack: bool, seconds: float, n_gpu_layers: int
-) -> tuple[float, float]:
+def _measure(target: str, n_threads: int, repack: bool, seconds: float) -> tuple[float, float]:
     """Milliseconds per token, and the share of its threads' time that they ran."""
     import llama_cpp
 
     llama_cpp.llama_backend_init()
     model_params = llama_cpp.llama_model_default_params()
     model_params.use_extra_bufts = repack
-    model_params.n_gpu_layers = n_gpu_layers
+    model_params.n_gpu_layers = 0
     model = llama_cpp.llama_model_load_from_file(target.encode(), model_params)
     params = llama_cpp.llama_context_default_params()
     params.n_ctx = 512

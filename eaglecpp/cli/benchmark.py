@@ -5,11 +5,9 @@ again, and compares them as ratios.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,7 +18,6 @@ from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options, given, model_argument, read_input
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, show_progress, write, write_json
-from eaglecpp.files import replace_bytes
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 
@@ -51,9 +48,6 @@ from eaglecpp.options import DraftOptions, ModelOptions, Strategy
     "--temp", "temperature", type=click.FloatRange(0), help="Only this one; 0 = greedy.  [default: 0 and 0.8]"
 )
 @option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
-@option(
-    "--share", is_flag=True, help="Measure beside llama.cpp, print a table row and write a file to publish."
-)
 @option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
 @json_option("one JSON object, with what the planner has learned")
 @engine_options(ModelOptions, DraftOptions)
@@ -66,7 +60,6 @@ def bench(
     seconds: float,
     temperature: float | None,
     seed: int,
-    share: bool,
     verbose: bool,
     as_json: bool,
     **options: Any,
@@ -78,15 +71,6 @@ def bench(
     """
     from eaglecpp.bench.strategies import STRATEGIES, TEMPERATURES, measure, plan_report
 
-    if share:
-        if len(drafts) > 1 or strategies or files:
-            raise click.UsageError(
-                "--share measures one pair its own way: leave out further --draft, --strategy, -f"
-            )
-        fresh = given(options) | {"planner_cache": False}  # what other runs measured is not this one's
-        with open_engine(model, next(iter(drafts), None), None, False, fresh) as engine:
-            _share(engine, n_tokens)
-        return
     if len(set(drafts)) < len(drafts):
         raise click.UsageError("--draft: the same drafter is named twice")
     with ExitStack() as opened:
@@ -167,24 +151,6 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
     found = {name: verdict_of(one) for name, one in engines.items()}
     best = max(found, key=lambda name: found[name].speed)
     return replace(found[best], is_busy=not is_steady), best
-
-
-def _share(engine: Any, n_tokens: int | None) -> None:
-    """Prints the row and writes the record into the current folder, if it can be published."""
-    from eaglecpp.bench.share import HEAD, cells, fault, file_name, measure_pair
-
-    record = measure_pair(engine, n_tokens=n_tokens or 96, progress=show_progress)
-    show_progress("")
-    for line in (HEAD, ["---"] * len(HEAD), cells(record)):
-        write(f"| {' | '.join(line)} |\n")
-    if why := fault(record):
-        raise click.ClickException(f"this row cannot be published: {why}")
-    path = Path(file_name(record))
-    replace_bytes(path, (json.dumps(record, indent=1) + "\n").encode())
-    note(
-        f"wrote {path}; read what it says. To publish it, add it to benchmarks/measured in a pull request "
-        "(CONTRIBUTING.md)"
-    )
 
 
 def speeds(measured: Sequence[Any]) -> str:

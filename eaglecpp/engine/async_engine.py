@@ -317,20 +317,6 @@ class AsyncEngine:
                     )
         return found
 
-    async def rerank(self, query: str, documents: Sequence[str]) -> tuple[list[float], int]:
-        """As `Engine.rerank`, between the rounds of conversations, and in turns as `embed`; and how many
-        tokens were read.
-        """
-        scores: list[float] = []
-        n_tokens = 0
-        async with self._turn_for_embeddings() as check:
-            for first, part in _parts(documents):
-                found, n = await self._in_turns(Embedder.rerank, query, part, n_before=first)
-                scores += found
-                n_tokens += n
-                check()
-        return scores, n_tokens
-
     @asynccontextmanager
     async def _turn_for_embeddings(self) -> AsyncIterator[Callable[[], None]]:
         """Counts a request for embeddings; gives what ends one that takes long while others wait."""

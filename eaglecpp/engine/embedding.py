@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`Embedder`: texts to vectors, and to a reranker's scores, on the weights of an engine.
+"""`Embedder`: texts to vectors, on the weights of an engine.
 
 It has a context of its own (native/target/embedder.h), so that conversations keep theirs, and computes in
 steps between which others can compute. What is asked for is checked and tokenised first.
@@ -96,7 +96,7 @@ class Embedder:
         with self._lock:
             native = self._open(pooling or "")
             if native.pooling == "rank" and pooling is None:
-                raise UnsupportedError("this model is a reranker: it has scores and no vectors; use rerank")
+                raise UnsupportedError("this model is a reranker: it has scores and no vectors")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
                 raise InvalidValueError(
                     f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; "
@@ -115,22 +115,6 @@ class Embedder:
             ends = np.cumsum([len(tokens) for tokens, _ in read])
             parts = np.split(rows, ends[:-1]) if read else []
         return [Embedding(part, len(tokens), n) for part, (tokens, n) in zip(parts, read, strict=True)]
-
-    def rerank(
-        self, query: str, documents: Sequence[str], *, n_before: int = 0, turns: Turns = _ALONE
-    ) -> tuple[list[float], int]:
-        """As `Engine.rerank`, and how many tokens were read."""
-        _check_list(documents)
-        with self._lock:
-            native = self._open("")
-            if native.pooling != "rank":
-                raise UnsupportedError(
-                    f"this model is no reranker: its pooling is {native.pooling}; load one whose file says "
-                    "rank"
-                )
-            pairs = self._pairs(query, documents, native.n_most, n_before)
-            rows = self._run(native, pairs, turns)
-        return rows[:, 0].tolist(), sum(map(len, pairs))
 
     def _open(self, pooling: str) -> core.Embedder:
         if self._embedder is None or pooling != self._asked:
@@ -195,40 +179,6 @@ class Embedder:
         whole, bare = (native.tokenize(b"a", special, False) for special in (True, False))
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0
-
-    def _pairs(self, query: str, documents: Sequence[str], n_max: int, n_before: int) -> list[list[int]]:
-        """Query and document as llama.cpp's server joins them, a document cut to what fits.
-        (llama.cpp: tools/server/server-common.cpp, format_prompt_rerank)
-        """
-        native = self._native.get()
-        self._vocabulary.tokenize("")  # refuses a file without the tokens around texts
-        template = native.chat_template("rerank")
-        if template:
-            return [
-                self._filled(template, query, text, i, n_max) for i, text in enumerate(documents, n_before)
-            ]
-        end = [native.eos if native.eos >= 0 else native.sep] if native.add_eos else []
-        head = [native.bos] if native.add_bos else []
-        head += self._bare(query, n_max) + end
-        head += [native.sep] if native.add_sep else []
-        n_room = n_max - len(head) - len(end)
-        if n_room < 1:
-            raise ContextFullError(
-                f"the query leaves no room for a document: at most {n_max} tokens fit into the context"
-            )
-        return [[*head, *self._bare(text, n_room), *end] for text in documents]
-
-    def _filled(self, template: str, query: str, document: str, index: int, n_max: int) -> list[int]:
-        text = template.replace("{query}", query).replace("{document}", document)
-        tokens = self._vocabulary.read(text.encode(), False, True, n_max)
-        if tokens is None:
-            raise ContextFullError(f"query and document {index} have more than the {n_max} tokens that fit")
-        return tokens
-
-    def _bare(self, text: str, n_max: int) -> list[int]:
-        """At most so many tokens of a text, without those around it."""
-        data = text[: 4 * _CHARS_PER_TOKEN * n_max].encode()
-        return (self._vocabulary.read(data, False, False) or [])[:n_max]
 
 
 def _check_list(texts: Any) -> None:

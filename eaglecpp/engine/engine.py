@@ -5,7 +5,7 @@
         engine.generate("def main():", max_tokens=64).text
 
 Takes paths and options, returns `Completion` and `Chunk`. One thread can use it at a time; others get
-`EngineBusyError`, or wait if it was opened with `wait=True`. Raises and logs, never prints.
+`EngineBusyError`. Raises and logs, never prints.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ class Engine:
     """A loaded target with an optional drafter, made by `open` or `from_pretrained`. Release it with `close`
     or `with`.
 
-    plan: what is opened, see `eaglecpp.opening`; whoever makes one shows its notices. wait: calls from
-    several threads wait for each other instead of raising `EngineBusyError`.
+    plan: what is opened, see `eaglecpp.opening`; whoever makes one shows its notices.
     """
 
-    def __init__(self, plan: OpeningPlan, *, wait: bool = False, cancel: CancelFlag | None = None) -> None:
+    def __init__(self, plan: OpeningPlan, *, cancel: CancelFlag | None = None) -> None:
         if not isinstance(plan, OpeningPlan):
             raise InvalidTypeError(
                 f"Engine: expected an OpeningPlan, found {type(plan).__name__}; to open a model use "
@@ -76,7 +75,7 @@ class Engine:
         self._open: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
         self._main: Session | None = None
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
-        loaded = load(plan, waits=wait, count=self._count, cancel=cancel)
+        loaded = load(plan, count=self._count, cancel=cancel)
         self._native, self._shared, self._cache, self.drafting = loaded
         self.gains = Gains(None) if self._cache is None else self._cache.gains
         self._embedder = Embedder(self._native, self._shared.vocabulary)
@@ -91,7 +90,6 @@ class Engine:
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
-        wait: bool = False,
         cancel: CancelFlag | None = None,
         **options: Unpack[OpenKeywords],
     ) -> Self:
@@ -101,8 +99,8 @@ class Engine:
         drafter, drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the
         default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
         `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
-        given instead or in addition. wait: calls from several threads wait for each other instead of raising
-        `EngineBusyError`. cancel: its `set()`, in another thread, ends the loading: `OpeningCancelledError`.
+        given instead or in addition. cancel: its `set()`, in another thread, ends the loading:
+        `OpeningCancelledError`.
 
         A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
         and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
@@ -113,7 +111,7 @@ class Engine:
         """
         objects = (model, drafting, sampling)
         plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-        return cls._noted(plan, wait, cancel)
+        return cls._noted(plan, cancel)
 
     @classmethod
     def from_pretrained(
@@ -124,7 +122,6 @@ class Engine:
         draft: str | os.PathLike[str] | None = None,
         strategy: str | Strategy | None = None,
         report: Report = silent,
-        wait: bool = False,
         **options: Unpack[OpenKeywords],
     ) -> Self:
         """Opens a model from the Hugging Face Hub, and downloads it if it is not on this machine.
@@ -139,13 +136,13 @@ class Engine:
 
         text = hub_text(reference) + (f":{quant}" if quant else "")
         find = partial(fetch, report=report)
-        return cls._noted(plan_opening(text, draft, strategy=strategy, options=options, find=find), wait)
+        return cls._noted(plan_opening(text, draft, strategy=strategy, options=options, find=find))
 
     @classmethod
-    def _noted(cls, plan: OpeningPlan, wait: bool, cancel: CancelFlag | None = None) -> Self:
+    def _noted(cls, plan: OpeningPlan, cancel: CancelFlag | None = None) -> Self:
         for notice in plan.notices:
             _log.warning("%s", notice)
-        return cls(plan, wait=wait, cancel=cancel)
+        return cls(plan, cancel=cancel)
 
     # Generating: the default conversation. `Session` documents the arguments.
 
@@ -235,15 +232,6 @@ class Engine:
             return self._embedder.embed(texts, **options)
         one: Any = texts
         return self._embedder.embed([one], **options)[0]
-
-    def rerank(self, query: str, documents: Sequence[str]) -> list[float]:
-        """How well each document answers a query, as a reranker scores it: higher is better. What of a
-        document does not fit into the context is left out.
-
-        Raises `UnsupportedError` for a model whose file does not say that it is a reranker.
-        """
-        self._handle()
-        return self._embedder.rerank(query, documents)[0]
 
     def session(self) -> Session:
         """Opens a separate conversation; close it, or use it as a context manager.
@@ -353,7 +341,7 @@ class Engine:
 
     @property
     def embedder(self) -> Embedder:
-        """What `embed` and `rerank` stand on, for threads beside this one."""
+        """What `embed` stands on, for threads beside this one."""
         return self._embedder
 
     @property

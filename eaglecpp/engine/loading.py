@@ -50,7 +50,6 @@ class CancelFlag:
 def load(
     plan: OpeningPlan,
     *,
-    waits: bool,
     count: Callable[[Timings, float], None],
     cancel: CancelFlag | None = None,
 ) -> tuple[NativeEngine, Shared, PlannerCache | None, DraftOptions]:
@@ -66,7 +65,7 @@ def load(
     options = engine_options(plan.target, plan.draft, model, drafting, resolved)
     if cancel is not None:
         cancel.watch(options)
-    native = NativeEngine(options, waits=waits)
+    native = NativeEngine(options)
     try:
         has_draft = may_draft and not native.get().only_embeds
         vocabulary = Vocabulary(native)

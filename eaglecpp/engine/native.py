@@ -39,8 +39,8 @@ def checks_arguments() -> Iterator[None]:
 class NativeEngine:
     """Owns a `core.Engine`. waits: threads wait for each other instead of raising `EngineBusyError`."""
 
-    def __init__(self, options: core.EngineOptions, *, waits: bool = False) -> None:
-        self.waits = waits
+    def __init__(self, options: core.EngineOptions) -> None:
+        self.waits = False
         self._native: core.Engine | None = None
         self._holder: dict[str, int] = {}  # {"thread": ident} while one is inside, see `exclusive`
         self._left = threading.Event()
@@ -121,8 +121,6 @@ class NativeSequence:
     def __init__(self, engine: NativeEngine) -> None:
         self._engine = engine
         self._generation = 0
-        self._running_in: int | None = None
-        self._ended = threading.Event()
         self._numbers: list[int] = []
         self._closed = False
         with engine.exclusive() as native:
@@ -160,21 +158,13 @@ class NativeSequence:
         """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
         reused. parked: takes the place of what is held here before.
         """
-        while True:
-            while self._has_to_wait():
-                self._ended.clear()
-                if self._has_to_wait():
-                    self._ended.wait(_LOST_S)
-            with self._exclusive() as native:
-                if self._has_to_wait():  # another one was sooner
-                    continue
-                if parked is not None:
-                    self._unpark(native, parked)
-                with checks_arguments():
-                    reused = native.begin(self.number, prompt, params, sampler)
-                self._generation += 1
-                self._running_in = threading.get_ident()
-                return self._generation, reused
+        with self._exclusive() as native:
+            if parked is not None:
+                self._unpark(native, parked)
+            with checks_arguments():
+                reused = native.begin(self.number, prompt, params, sampler)
+            self._generation += 1
+            return self._generation, reused
 
     def step(self, generation: int, for_ms: float = 0.0) -> core.StepResult:
         """One slice of the prompt, or one round; with `for_ms` as many rounds as begin in that time."""
@@ -187,13 +177,9 @@ class NativeSequence:
         that was taken over.
         """
         self._require_current(generation)
-        try:
-            with self._exclusive() as native:
-                native.end(self.number, n_taken)
-                return native.timings(self.number)
-        finally:  # also where the engine is busy: the next `begin` ends it natively
-            self._running_in = None
-            self._ended.set()
+        with self._exclusive() as native:
+            native.end(self.number, n_taken)
+            return native.timings(self.number)
 
     def timings(self) -> dict[str, Any]:
         """The counters of the running generation so far."""
@@ -239,15 +225,6 @@ class NativeSequence:
             raise InvalidStateError("this session is closed")
         with self._engine.exclusive() as native:
             yield native
-
-    def _has_to_wait(self) -> bool:
-        """With `waits`: whether another living thread has a generation open here."""
-        other = self._running_in
-        return (
-            self._engine.waits
-            and other not in (None, threading.get_ident())
-            and any(thread.ident == other for thread in threading.enumerate())
-        )
 
     def _require_current(self, generation: int) -> None:
         if generation != self._generation:

@@ -32,8 +32,7 @@ class Session:
 
     Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
     starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
-    thread is in the middle of a round. With `Engine.open(wait=True)` it waits instead, until that generation
-    or its thread has ended.
+    thread is in the middle of a round.
     """
 
     def __init__(self, shared: Shared, on_close: Callable[[Session], None] = lambda session: None) -> None:

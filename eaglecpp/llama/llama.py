@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import fnmatch
-import importlib
 import inspect
 import os
 import random
@@ -300,14 +299,6 @@ class Llama(Mirror):
         if stream:
             return self._with_timings(result)
         return {**result, "timings": self._timings}
-
-    def create_chat_completion_openai_v1(self, *args: Any, **options: Any) -> Any:
-        """`create_chat_completion` in the types of the `openai` package, which must be installed."""
-        types = importlib.import_module("openai.types.chat")
-        result = self.create_chat_completion(*args, **options)
-        if options.get("stream", False):
-            return (types.ChatCompletionChunk(**chunk) for chunk in result)
-        return types.ChatCompletion(**result)
 
     def generate(
         self,

@@ -83,7 +83,6 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/api/embed", embeddings.embed, methods=post),
         Route("/api/embeddings", embeddings.prompt_embedding, methods=post),
         Route("/v1/embeddings", embeddings.openai_embeddings, methods=post),
-        Route("/v1/rerank", embeddings.rerank, methods=post),
         Route("/v1/models", openai.models, methods=get),
         Route("/v1/models/{name:path}", openai.model, methods=get),
         Route("/v1/chat/completions", openai.chat, methods=post),

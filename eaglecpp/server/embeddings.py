@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`; and Jina's
-`/v1/rerank`, as llama.cpp's server has it.
+"""Vectors of texts: Ollama's `/api/embed` and `/api/embeddings`, OpenAI's `/v1/embeddings`.
 
 A model reads texts in threads, between the rounds of those who generate, some of each request in turn. Long
 answers are written in a thread, too, one vector after another: the encoder lets nobody else run meanwhile.
@@ -11,14 +10,13 @@ from __future__ import annotations
 import asyncio
 import base64
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any
 
 from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
-from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
@@ -29,8 +27,6 @@ from eaglecpp.server.http import dump, json_response, while_there
 from eaglecpp.server.metrics import note_answer
 from eaglecpp.server.models import server_of
 
-T = TypeVar("T")
-
 
 class _Body(Body, kw_only=True):
     input: Any = None
@@ -38,13 +34,6 @@ class _Body(Body, kw_only=True):
     dimensions: int | None = None
     truncate: bool | None = None
     encoding_format: Annotated[str, Meta(pattern="^(float|base64)$")] = "float"
-
-
-class _RerankBody(Body, kw_only=True):
-    query: str = ""
-    documents: list[Any] = []
-    top_n: Annotated[int, Meta(ge=0)] | None = None
-    return_documents: bool = False
 
 
 async def embed(request: Request) -> Response:
@@ -86,24 +75,6 @@ async def openai_embeddings(request: Request) -> Response:
     return await _list_response(request, head, "data", found, item)
 
 
-async def rerank(request: Request) -> Response:
-    """`POST /v1/rerank`."""
-    body = await read(request, _RerankBody)
-    query = body.query
-    texts: list[Any] = [one.get("text") if isinstance(one, dict) else one for one in body.documents]
-    if not query or not texts or not all(isinstance(text, str) for text in texts):
-        raise FieldError("documents", "expected a list of at least one text, and a query that is a text")
-    (scores, n_tokens), name, _ = await _with_model(request, body, lambda engine: engine.rerank(query, texts))
-    note_answer(request.scope, name, {"prompt_n": n_tokens})
-    best = sorted(range(len(texts)), key=lambda index: -scores[index])[: body.top_n]
-    results = [
-        {"index": index, "relevance_score": scores[index]}
-        | ({"document": {"text": texts[index]}} if body.return_documents else {})
-        for index in best
-    ]
-    return json_response({"object": "list", "model": name, "usage": _usage(n_tokens), "results": results})
-
-
 def _usage(n_tokens: int) -> dict[str, int]:
     return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
@@ -111,28 +82,9 @@ def _usage(n_tokens: int) -> dict[str, int]:
 async def _embedded(
     request: Request, body: _Body, texts: Sequence[Any], truncate: bool = True
 ) -> tuple[list[Embedding], str, float]:
-    """The vectors, and what `_with_model` gives besides. What asks for none loads the model."""
-
-    async def work(engine: AsyncEngine) -> list[Embedding]:
-        if not texts:
-            return []
-        return await engine.embed(
-            texts,
-            dimensions=body.dimensions,
-            truncate=truncate,
-            n_ctx=body.make_ask().n_ctx,
-            n_values_most=EMBEDDING_VALUES,
-        )
-
-    made = await _with_model(request, body, work)
-    note_answer(request.scope, made[1], {"prompt_n": sum(one.n_tokens for one in made[0])})
-    return made
-
-
-async def _with_model(
-    request: Request, body: Body, work: Callable[[AsyncEngine], Awaitable[T]]
-) -> tuple[T, str, float]:
-    """What `work` gives, what an answer calls the model, and the milliseconds that loading it took."""
+    """The vectors, what an answer calls the model, and the milliseconds that loading it took. What asks for
+    none loads the model.
+    """
     server = server_of(request)
     ask, begun = body.make_ask(), time.perf_counter()
 
@@ -140,12 +92,21 @@ async def _with_model(
         if time.perf_counter() - begun > max_s:
             limit.reschedule(0)
 
-    async def run() -> tuple[T, str, float]:
+    async def run() -> tuple[list[Embedding], str, float]:
         async with leased(request, ask) as lease:
             load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             lease.end_late = end_late
-            name = lease.model.answers_as(ask.model)
-            return await work(lease.model.engine), name, load_ms
+            name, found = lease.model.answers_as(ask.model), []
+            if texts:
+                found = await lease.model.engine.embed(
+                    texts,
+                    dimensions=body.dimensions,
+                    truncate=truncate,
+                    n_ctx=ask.n_ctx,
+                    n_values_most=EMBEDDING_VALUES,
+                )
+            note_answer(request.scope, name, {"prompt_n": sum(one.n_tokens for one in found)})
+            return found, name, load_ms
 
     try:
         async with asyncio.timeout(server.config.request_s or None) as limit:

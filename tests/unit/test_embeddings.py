@@ -39,15 +39,9 @@ NUMBERS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """One of each kind of tokenizer, and a reranker with each."""
+    """One of each kind of tokenizer."""
     folder = tmp_path_factory.mktemp("encoders")
-    ranks = BertSpec(pooling="rank", n_labels=1)
-    return {
-        "bert": make_bert(folder / "bert.gguf"),
-        "t5": make_bert(folder / "t5.gguf", tokenizer="t5"),
-        "bert-rank": make_bert(folder / "bert-rank.gguf", ranks),
-        "t5-rank": make_bert(folder / "t5-rank.gguf", ranks, tokenizer="t5"),
-    }
+    return {name: make_bert(folder / f"{name}.gguf", tokenizer=name) for name in ("bert", "t5")}
 
 
 @pytest.fixture(scope="module")
@@ -103,33 +97,6 @@ def test_other_kinds_of_attention_and_states(tmp_path: Path, make: Callable[[Pat
         found = engine.embed(texts)
     for one, expected in zip(found, theirs(path, texts, "mean", 1024), strict=True):
         assert cosines(one.vector, expected) >= 0.9999
-
-
-@pytest.mark.parametrize("name", ["bert-rank", "t5-rank"])
-def test_scores_of_a_reranker_are_llama_cpps(encoders: dict[str, Path], name: str) -> None:
-    documents = ["the lazy dog", "a fox and 12 words", "x" * 500]
-    with Engine.open(encoders[name], n_threads=1) as engine:
-        scores = engine.rerank("the quick fox", documents)
-        with pytest.raises(UnsupportedError, match="is a reranker"):
-            engine.embed("x")
-        assert engine.embed("x", pooling="cls").vector.shape == (64,)
-        with pytest.raises(ContextFullError, match="the query leaves no room"):
-            engine.rerank("fox " * 200, ["x"])
-        native = engine.native
-        end = [native.eos] if native.add_eos else []
-        query, *parts = [
-            native.tokenize(text.encode(), False, False) for text in ("the quick fox", *documents)
-        ]
-        head = [native.bos, *query, *end, *([native.sep] if native.add_sep else [])]
-    llama = llama_cpp.Llama(str(encoders[name]), embedding=True, verbose=False, n_ctx=128, pooling_type=4)
-    for score, document in zip(scores, parts, strict=True):
-        pair = [*head, *document[: 128 - len(head) - len(end)], *end]
-        llama._batch.reset()
-        llama._batch.add_sequence(pair, 0, True)
-        llama._ctx.decode(llama._batch)
-        expected = llama_cpp.llama_get_embeddings_seq(llama._ctx.ctx, 0)[0]
-        assert score == pytest.approx(expected, abs=2e-3)
-    llama.close()
 
 
 def test_text_that_is_too_long_is_cut_before_its_end_token_or_refused(bert: Engine) -> None:
@@ -190,33 +157,26 @@ def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
     asyncio.run(asked())
 
 
-def test_wrong_texts_are_named(bert: Engine, models: Models) -> None:
+def test_wrong_texts_are_named(bert: Engine, tmp_path: Path) -> None:
     assert bert.embed([]) == [] and bert.embed("").n_tokens == 2
     with pytest.raises(InvalidValueError, match="pooling: 'max' is not one of"):
         bert.embed("x", pooling="max")
     with pytest.raises(InvalidValueError, match="token id 1000000"):
         bert.embed([1, 1_000_000])
-    for wrong in (lambda: bert.embedder.embed("text"), lambda: bert.rerank("x", "text")):
-        with pytest.raises(InvalidTypeError, match="expected a list of texts, found str"):
-            wrong()
-    with pytest.raises(UnsupportedError, match="is no reranker: its pooling is mean"):
-        bert.rerank("x", ["y"])
+    with pytest.raises(InvalidTypeError, match="expected a list of texts, found str"):
+        bert.embedder.embed("text")
     with pytest.raises(UnsupportedError, match="neither of the tensors"):
         bert.embed("x", pooling="rank")
-    with (
-        Engine.open(models.target, n_ctx=256) as engine,
-        pytest.raises(UnsupportedError, match="no reranker"),
-    ):
-        engine.rerank("x", ["y"])
+    rank = make_bert(tmp_path / "rank.gguf", BertSpec(pooling="rank", n_labels=1))
+    with Engine.open(rank) as engine, pytest.raises(UnsupportedError, match="is a reranker"):
+        engine.embed("x")
 
 
 @pytest.mark.parametrize("key", ["bos", "seperator"])
 def test_a_file_without_the_tokens_around_a_text_is_named(tmp_path: Path, key: str) -> None:
-    ranks = BertSpec(pooling="rank", n_labels=1)
-    with Engine.open(make_bert(tmp_path / "a.gguf", ranks, **{key: None})) as engine:
-        for call in (lambda: engine.embed("x", pooling="cls"), lambda: engine.rerank("x", ["y"])):
-            with pytest.raises(GgufError, match=f"{key}_token_id"):
-                call()
+    path = make_bert(tmp_path / "a.gguf", **{key: None})
+    with Engine.open(path) as engine, pytest.raises(GgufError, match=f"{key}_token_id"):
+        engine.embed("x")
 
 
 def test_a_pooling_that_nobody_knows_is_named(tmp_path: Path) -> None:

@@ -245,27 +245,6 @@ def test_a_new_call_ends_a_stream_that_another_thread_has_open(engine: Engine, f
     assert greedy(engine).tokens == fresh.tokens
 
 
-def test_threads_that_wait_get_their_turns(models: Models, fresh: Completion) -> None:
-    made: list[Completion] = []
-    with Engine.open(models.target, draft=models.draft, n_ctx=N_CTX, n_threads=1, wait=True) as shared:
-        threads = [threading.Thread(target=lambda: made.append(greedy(shared))) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        left: list[Any] = []
-
-        def leave() -> None:
-            left.append(shared.stream("xy zz", temperature=0.0))
-            next(left[0])
-
-        thread = threading.Thread(target=leave)
-        thread.start()
-        thread.join()
-        assert greedy(shared).tokens == fresh.tokens, "nobody waits for a thread that has ended"
-    assert [one.tokens for one in made] == [fresh.tokens] * 4
-
-
 def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
     inside, leave = threading.Event(), threading.Event()
 

@@ -12,7 +12,6 @@ from types import ModuleType
 import click
 import pytest
 
-from eaglecpp.bench.share import fault, file_name
 from eaglecpp.cli import COMMANDS, group
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -58,7 +57,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.mark.parametrize(
     ("script", "page"),
-    [("drafters", "which-drafter.md"), ("measured", "measured.md"), ("cli", "cli.md")],
+    [("drafters", "which-drafter.md"), ("cli", "cli.md")],
 )
 def test_what_is_generated_on_a_page_is_fresh(script: str, page: str) -> None:
     text = (DOCS / page).read_text(encoding="utf-8")
@@ -69,14 +68,6 @@ def test_charts_are_those_of_the_tables() -> None:
     charts = load("generate_charts")
     for name, chart in charts.CHARTS.items():
         assert (DOCS / name).read_text(encoding="utf-8") == charts.drawn(chart), f"{name} is stale"
-
-
-def test_measured_pairs_keep_the_rules() -> None:
-    records = load("generate_measured").records()
-    assert records, "benchmarks/measured is empty"
-    for name, record in records.items():
-        assert not fault(record), f"{name}: {fault(record)}"
-        assert name == file_name(record)
 
 
 def test_every_command_has_a_section() -> None:

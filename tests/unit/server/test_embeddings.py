@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Vectors and ranks over HTTP: each API's form, its errors, and that nobody waits for another's texts."""
+"""Vectors over HTTP: each API's form, its errors, and that nobody waits for another's texts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from eaglecpp import Engine
 from helpers.http_server import TARGET, TestServer
-from helpers.tiny_bert import BertSpec, make_bert
+from helpers.tiny_bert import make_bert
 
 TEXTS = ["the quick fox", "a", "the lazy dog, and again"]
 
@@ -25,9 +25,7 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def running(bert: Path, store_root: Path) -> Iterator[TestServer]:
-    ranks = make_bert(bert.with_name("rank.gguf"), BertSpec(pooling="rank", n_labels=1))
-    files = {"bert": bert, "rank": ranks, "demo": TARGET}
-    with TestServer(files, draft=None, n_queue=4) as server:
+    with TestServer({"bert": bert, "demo": TARGET}, draft=None, n_queue=4) as server:
         yield server
 
 
@@ -94,19 +92,6 @@ def test_openais_answer(running: TestServer, bert: Path, vectors: Any) -> None:
 def test_a_text_that_does_not_fit_has_openais_code(running: TestServer) -> None:
     error = told(running, "/v1/embeddings", {"model": "bert", "input": "the fox " * 200}, 400)["error"]
     assert (error["code"], error["type"]) == ("context_length_exceeded", "invalid_request_error")
-
-
-def test_a_rerankers_answer(running: TestServer) -> None:
-    body = {"model": "rank", "query": "the fox", "documents": [*TEXTS, {"text": "fox " * 300}]}
-    answer = told(running, "/v1/rerank", body)
-    scores = [one["relevance_score"] for one in answer["results"]]
-    assert scores == sorted(scores, reverse=True) and len(scores) == 4
-    assert answer["usage"]["total_tokens"] > 128
-    best = told(running, "/v1/rerank", body | {"top_n": 1, "return_documents": True})["results"]
-    assert best == [answer["results"][0] | {"document": {"text": [*TEXTS, "fox " * 300][best[0]["index"]]}}]
-    for wrong in ({"query": ""}, {"documents": []}, {"documents": [7]}, {"top_n": -1}, {"model": "bert"}):
-        assert "error" in told(running, "/v1/rerank", body | wrong, 400)
-    assert "is a reranker" in told(running, "/api/embed", {"model": "rank", "input": "x"}, 400)["error"]
 
 
 def test_an_embedding_model_says_that_it_generates_nothing(running: TestServer) -> None:

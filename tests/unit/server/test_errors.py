@@ -83,8 +83,6 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/api/embeddings", {"model": MODEL, "prompt": "x", "options": {"num_ctx": 64}}),
     ("POST", "/v1/embeddings", {"model": MODEL, "input": "x", "encoding_format": "base64", "dimensions": 8,
                                 "truncate": False}),
-    ("POST", "/v1/rerank", {"model": MODEL, "query": "x", "documents": ["y"], "top_n": 1,
-                            "return_documents": True}),
     ("POST", "/v1/chat/completions", {**OPENAI, "messages": TURNS, "tools": [TOOL], "tool_choice": "auto",
                                       "logprobs": True, "top_logprobs": 1, "reasoning_effort": "low",
                                       "chat_template_kwargs": {"enable_thinking": False},
