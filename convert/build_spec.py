@@ -109,12 +109,11 @@ def build_spec(
         theta=float(readings["rope_theta"]) if "rope_theta" in readings else None,
         unscaled=readings.get("rope_scaling") == "none",
     )
-    window, sliding, window_note = _sliding(config, n_layers, options.window)
+    window, sliding, window_note = _sliding(config, n_layers)
     block, block_note = None, ""
     if dialect.is_block:
         _check_block(options)
-        told = _sliding(config, n_layers, None)[1]
-        block, block_note = parse_block(config, shapes, told, vocab, gemma)
+        block, block_note = parse_block(config, shapes, sliding, vocab, gemma)
         if target.block_count in ids.ids:
             block_note += (
                 " aux layer n is read as R_n, before the final norm; Hugging Face's states have it after"
@@ -301,7 +300,7 @@ def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options
     """The feature of EAGLE-1 and 2, which is not a choice: the target's last state after its final norm."""
     if options.aux_layers or set(options.readings) - {"rope_theta", "rope_scaling"}:
         raise LayerIdError(
-            "--aux-layers, --layer-ids, --feed and readings of norms are for EAGLE-3: an EAGLE-1 or 2 "
+            "--aux-layers and readings other than of rope are for EAGLE-3: an EAGLE-1 or 2 "
             "drafter reads the target's last hidden state and feeds its own output; leave them out"
         )
     if hidden != target_hidden:
@@ -415,19 +414,11 @@ def _check_activation(config: Mapping[str, Any], dialect: Dialect) -> None:
         )
 
 
-def _sliding(
-    config: Mapping[str, Any], n_layers: int, asked: int | None
-) -> tuple[int | None, tuple[bool, ...], str]:
+def _sliding(config: Mapping[str, Any], n_layers: int) -> tuple[int | None, tuple[bool, ...], str]:
     """Window and one flag per layer.
 
     A window without layer_types slides nothing: that is what engines do for llama.
     """
-    if asked is not None:
-        return (
-            asked,
-            (True,) * n_layers,
-            f"--window {asked}: every layer sees that many rows, whatever the config says",
-        )
     window = integer(config, "sliding_window", None)
     types = config.get("layer_types")
     if types is None:

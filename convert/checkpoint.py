@@ -20,7 +20,6 @@ from .errors import CheckpointError, SourceError
 from .files import open_regular
 from .gguf_checkpoint import read_drafter
 from .gguf_head import Field
-from .mistral_format import from_mistral
 from .tensor import TensorSource
 
 _Read = Callable[[Path], dict[str, TensorSource]]
@@ -95,8 +94,7 @@ def _open_directory(directory: Path, name: str) -> Checkpoint:
     tensors = _merge(files, read)
     if shards is not None:
         _check_index(directory / index, shards, tensors)
-    config, tensors = _with_config(path, tensors)
-    return Checkpoint(name, directory, config, tensors, tuple(files), notes=notes)
+    return Checkpoint(name, directory, load_json(path), tensors, tuple(files), notes=notes)
 
 
 def _weight_files(directory: Path, patterns: tuple[str, ...]) -> list[Path]:
@@ -119,26 +117,15 @@ def _open_file(path: Path) -> Checkpoint:
     if read is None:
         raise SourceError(f"{path}: expected a .safetensors, .bin or .gguf file or a checkpoint directory")
     name = path.resolve().parent.name if path.stem in ("model", "pytorch_model") else path.stem
-    config, tensors = _with_config(_config_path(path.parent), read(path))
-    return Checkpoint(name, path.resolve().parent, config, tensors, (path,))
+    config = load_json(_config_path(path.parent))
+    return Checkpoint(name, path.resolve().parent, config, read(path), (path,))
 
 
 def _config_path(directory: Path) -> Path:
-    for name in ("config.json", "params.json"):
-        if (directory / name).is_file():
-            return directory / name
-    raise CheckpointError(
-        f"{directory / 'config.json'}: not found; a drafter's sizes and switches are in its config.json, "
-        "or in params.json in Mistral's layout"
-    )
-
-
-def _with_config(
-    path: Path, tensors: dict[str, TensorSource]
-) -> tuple[dict[str, Any], dict[str, TensorSource]]:
-    """Config and weights in Hugging Face's words."""
-    config = load_json(path)
-    return from_mistral(config, tensors) if path.name == "params.json" else (config, tensors)
+    path = directory / "config.json"
+    if not path.is_file():
+        raise CheckpointError(f"{path}: not found; a drafter's sizes and switches are in its config.json")
+    return path
 
 
 def _shards(directory: Path, index: str) -> dict[str, str] | None:

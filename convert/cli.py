@@ -71,22 +71,6 @@ class IdList(click.ParamType[tuple[int, ...]]):
     help="Target layers that the features come from, such as 2,16,29.",
 )
 @click.option(
-    "--layer-ids",
-    type=click.Choice(["boundary", "post"]),
-    help="What layer ids mean: the block that a feature enters (boundary) or leaves (post).",
-)
-@click.option(
-    "--feed",
-    type=click.Choice(["pre", "post"]),
-    help="State that is fed to the next draft step; overrides norm_output.",
-)
-@click.option(
-    "--rope-theta",
-    type=float,
-    metavar="THETA",
-    help="Base of the rotary embedding that the drafter was trained with; overrides the config's.",
-)
-@click.option(
     "--reading",
     "readings",
     multiple=True,
@@ -94,12 +78,6 @@ class IdList(click.ParamType[tuple[int, ...]]):
     help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
     "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
     "slots=in-place or anchor-first. Several may be given.",
-)
-@click.option(
-    "--window",
-    type=click.IntRange(1),
-    metavar="N",
-    help="Attention window in rows, for a drafter that is served with one that its config does not mention.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def convert(src: str, target: str, **options: Any) -> None:
@@ -127,7 +105,7 @@ def run(
     """
     named = {name: value for name, _, value in (text.partition("=") for text in readings)}
     try:
-        Options.of({**reading, "readings": named})  # type: ignore[typeddict-item]
+        Options.of(**reading, readings=named)
     except InvalidValueError as error:
         raise click.UsageError(str(error)) from None
     with _progress_bar() as progress:

@@ -26,7 +26,6 @@ from .errors import CheckpointError, ConfigError, EagleError, TensorError, Write
 from .mapping import Slot, check_tensors, slots
 from .metadata import build_metadata
 from .parallel import MASK_FEATURE
-from .quantised import dequantised
 from .quantize import TypePlan, file_type, parse_type
 from .readings import Choice, Options, Reading, read_as
 from .spec import DraftSpec
@@ -80,17 +79,16 @@ class DraftCheckpoint:
 
 def open_drafter(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> DraftCheckpoint:
     """Reads and checks a checkpoint without converting it; arguments and errors as `convert_checkpoint`."""
-    return _understand(open_checkpoint(src), open_target(target), Options.of(reading))
+    return _understand(open_checkpoint(src), open_target(target), Options.of(**reading))
 
 
 def open_choices(src: str | Path, target: str | Path, **reading: Unpack[Reading]) -> tuple[Choice, ...]:
     """What the checkpoint leaves open and the arguments do not say; arguments and errors as
     `convert_checkpoint`, though not every check is made.
     """
-    options = Options.of(reading)
+    options = Options.of(**reading)
     checkpoint = open_checkpoint(src)
-    tensors, _ = dequantised(checkpoint.tensors, checkpoint.config)
-    seen = Seen.of(checkpoint.config, tensors)
+    seen = Seen.of(checkpoint.config, checkpoint.tensors)
     dialect = recognise(seen)
     return find_choices(seen, dialect, dialect.flatten(seen), open_target(target), options)
 
@@ -118,7 +116,7 @@ def convert_checkpoint(
 
     Raises EagleError (a subclass per cause), and InvalidValueError for what is wrong with `reading`.
     """
-    options = Options.of(reading)
+    options = Options.of(**reading)
     tell = progress or (lambda _: None)
     types = parse_type(type)
     checkpoint = open_checkpoint(src)
@@ -160,7 +158,7 @@ def _understand(checkpoint: Checkpoint, target: TargetInfo, options: Options) ->
 
 
 def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> DraftCheckpoint:
-    tensors, quantised_note = dequantised(checkpoint.tensors, checkpoint.config)
+    tensors = checkpoint.tensors
     seen = Seen.of(checkpoint.config, tensors)
     dialect = recognise(seen)
     dialect.check(tensors)
@@ -180,7 +178,6 @@ def _checked(checkpoint: Checkpoint, target: TargetInfo, options: Options) -> Dr
     blockers = ", ".join(spec.stock_blockers)
     all_notes = (
         *checkpoint.notes,
-        quantised_note,
         *notes,
         map_note,
         *_vocabulary_notes(ids, sources, target),

@@ -16,7 +16,7 @@ which they captured (k - 1). Rules in order:
 3. ids equal to the default itself: boundary ids;
 4. the family's convention, where it has one;
 5. ids equal to the post-layer form of the default: post-layer ids;
-6. otherwise `--layer-ids` or `--aux-layers` must say, or the acceptance of both.
+6. otherwise the reading `layer_ids` or `--aux-layers` must say, or the acceptance of both.
 
 Ids that equal the default in the form that the family does not use leave a choice: somebody who counts
 otherwise may have written them.
@@ -68,46 +68,33 @@ class Choice:
 class Reading(TypedDict, total=False):
     """What whoever converts says about a checkpoint, as keywords.
 
-    aux_layers: boundary ids R_k (with layer_ids="post": block numbers). layer_ids: how the checkpoint's ids
-    count, "boundary" or "post". feed: "pre" or "post", in place of norm_output. rope_theta: in place of the
-    config's. readings: these three and others by name (`KNOWN`); reasons: why, for the record in the file.
-    window: rows that every layer sees, for a drafter that is served with a window its config does not name.
+    aux_layers: boundary ids R_k (with the reading layer_ids=post: block numbers). readings: by name
+    (`KNOWN`); reasons: why, for the record in the file.
     """
 
     aux_layers: Sequence[int] | None
-    layer_ids: str | None
-    feed: str | None
-    rope_theta: float | None
     readings: Mapping[str, Any] | None
     reasons: Mapping[str, str] | None
-    window: int | None
 
 
 @dataclass(frozen=True)
 class Options:
-    """A `Reading`, checked: every value in `readings`, by name."""
+    """A `Reading`, checked."""
 
     aux_layers: tuple[int, ...] | None = None
     readings: Mapping[str, str] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
-    window: int | None = None
 
     @classmethod
-    def of(cls, reading: Reading) -> Options:
-        """Raises InvalidValueError for unknown readings, for values of theirs or of window that there are
-        not, and for a reading given in two ways.
-        """
-        layers, window = reading.get("aux_layers"), reading.get("window")
-        if window is not None and window < 1:
-            raise InvalidValueError(f"window: expected a positive number of rows, found {window}")
-        found = checked_readings(reading.get("readings") or {})
-        short = {name: reading.get(name) for name in ("layer_ids", "feed", "rope_theta")}
-        for name, value in checked_readings({k: v for k, v in short.items() if v is not None}).items():
-            if found.setdefault(name, value) != value:
-                raise InvalidValueError(f"reading {name}: given twice, as {value} and as {found[name]}")
-        return cls(
-            None if layers is None else tuple(layers), found, dict(reading.get("reasons") or {}), window
-        )
+    def of(
+        cls,
+        aux_layers: Sequence[int] | None = None,
+        readings: Mapping[str, Any] | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> Options:
+        """Raises InvalidValueError for unknown readings and for values of theirs that there are not."""
+        layers = None if aux_layers is None else tuple(aux_layers)
+        return cls(layers, checked_readings(readings or {}), dict(reasons or {}))
 
 
 def checked_readings(given: Mapping[str, Any]) -> dict[str, str]:
@@ -278,8 +265,8 @@ def resolve_layer_ids(
     """Boundary ids of the features.
 
     ids: as in the checkpoint, or None. n_blocks: decoder blocks of the target. n_aux: features fc expects.
-    convention: the family's. forced: the reading that was taken of a choice, or the option --layer-ids.
-    given: the option --aux-layers, which --layer-ids is about then. Raises LayerIdError.
+    convention: the family's. forced: the reading layer_ids. given: the option --aux-layers, which that is
+    about then. Raises LayerIdError.
     """
     if given is not None:
         shift = 1 if forced == "post" else 0
@@ -305,7 +292,7 @@ def _default(n_blocks: int, n_aux: int, forced: Convention | None) -> LayerIds:
             "for 3. "
             "Give them: --aux-layers 2,16,29"
         )
-    note = ("the checkpoint names no aux layers, so --layer-ids has no effect",) if forced else ()
+    note = ("the checkpoint names no aux layers, so the reading layer_ids has no effect",) if forced else ()
     return LayerIds((2, n_blocks // 2, n_blocks - 3), "default", note)
 
 

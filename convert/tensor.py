@@ -24,13 +24,12 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     name: np.dtype(kind)
     for name, kind in {
         "F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16, "I64": "<i8", "I32": "<i4",
-        "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1", "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "I16": "<i2", "I8": "<i1", "U8": "<u1", "BOOL": "<u1",
     }.items()
 }  # fmt: skip
 """safetensors' names, also used for .bin files."""
 DTYPE_BYTES: dict[str, int] = {name: dtype.itemsize for name, dtype in _NUMPY.items()}
 FLOAT_DTYPES = frozenset({"F64", "F32", "F16", "BF16"})
-"""Of numbers that mean what they say; those of 8 bits mean nothing without a scale (`quantised`)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +75,7 @@ class TensorSource:
                 f"{self.path}: tensor {self.name} ends early: expected {count} values, found {raw.size}; "
                 "the file is truncated, download or copy it again"
             )
-        values: npt.NDArray[Any] = raw.astype(np.float32) if self.dtype.startswith(("F", "BF")) else raw
+        values: npt.NDArray[Any] = raw.astype(np.float32) if self.is_float else raw
         return values.reshape(stop - start, *self.shape[1:])
 
     def read(self) -> npt.NDArray[Any]:

@@ -6,30 +6,29 @@ entry per storage. No entry is ever unpacked: torch stores them as they are, so 
 refused, and nothing in memory is larger than its place on the disk. Storages stay in the file; tensors become
 `TensorSource`s. Source of the format: pytorch/pytorch: torch/serialization.py.
 
-The pickle is read by a virtual machine that can do nothing but what a state dict of plain tensors needs.
-Python's unpickler runs what the file says: a few bytes let it allocate gigabytes (a memo index of 2^31, a
-list per byte), or hash a tuple for years, even when no global may be looked up. Here an instruction that a
-state dict does not need is refused, every other one makes at most one small value, and there is a limit to
-how many are run. What they mean: Lib/pickletools.py.
+The pickle is read by Python's own machine with the few instructions that a state dict needs. With all of
+them, a few bytes let it allocate gigabytes or hash a tuple for years, even when no global may be looked up.
+Those that are left make at most one small value each, and none of them calls anything but the functions here.
+It is the machine written in Python, since the other one allocates a memo as long as an index that it reads.
 """
 
 from __future__ import annotations
 
 import io
 import math
-import pickletools
+import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar, NoReturn
 
 from .errors import CheckpointError
 from .files import open_regular
 from .tensor import DTYPE_BYTES, TensorSource
 
-_MAX_PICKLE_BYTES = 4 << 20  # a state dict's pickle is a few hundred bytes per tensor
+_MAX_PICKLE_BYTES = 1 << 20
+"""A state dict's pickle is a few hundred bytes per tensor; as values it takes a hundred times its size."""
 _MAX_READ = 4 << 20  # a list of entries has some hundred bytes per tensor; zipfile needs ten times as much
 _MAX_DIMS = 8
 
@@ -38,6 +37,13 @@ _STORAGE_DTYPES = {
     "LongStorage": "I64", "IntStorage": "I32", "ShortStorage": "I16", "CharStorage": "I8",
     "ByteStorage": "U8", "BoolStorage": "BOOL",
 }  # fmt: skip
+_ALLOWED = (
+    pickle.PROTO, pickle.FRAME, pickle.STOP, pickle.MARK, pickle.NONE, pickle.NEWTRUE, pickle.NEWFALSE,
+    pickle.BININT, pickle.BININT1, pickle.BININT2, pickle.LONG1, pickle.BINFLOAT, pickle.BINUNICODE,
+    pickle.SHORT_BINUNICODE, pickle.EMPTY_TUPLE, pickle.TUPLE, pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3,
+    pickle.BINPUT, pickle.LONG_BINPUT, pickle.MEMOIZE, pickle.BINGET, pickle.LONG_BINGET, pickle.GLOBAL,
+    pickle.STACK_GLOBAL, pickle.REDUCE, pickle.BINPERSID, pickle.SETITEM, pickle.SETITEMS,
+)  # fmt: skip
 
 
 class _Bounded(io.FileIO):
@@ -51,25 +57,6 @@ class _Bounded(io.FileIO):
         return super().read(size)
 
 
-@dataclass(frozen=True)
-class _StorageType:
-    dtype: str
-
-
-@dataclass(frozen=True)
-class _Storage:
-    dtype: str
-    key: str
-    n_elements: int
-
-
-@dataclass(frozen=True)
-class _Tensor:
-    storage: _Storage
-    offset: int
-    shape: tuple[int, ...]
-
-
 def read_index(path: Path) -> dict[str, TensorSource]:
     """All tensors of the file by name.
 
@@ -80,12 +67,13 @@ def read_index(path: Path) -> dict[str, TensorSource]:
             magic = file.read(4)
         if magic != b"PK\x03\x04":
             raise CheckpointError(
-                f"{path}: expected a zip-format PyTorch file, found other content (a legacy .bin from "
-                "before torch 1.6, "
-                "or a Git LFS pointer?); load it with torch and save it again as .safetensors"
+                "expected a zip-format PyTorch file, found other content (a legacy .bin from before torch "
+                "1.6, or a Git LFS pointer?); load it with torch and save it again as .safetensors"
             )
         with _Bounded(path) as content, zipfile.ZipFile(content) as archive:
             return _index_archive(path, archive)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {error}") from None
     except (OSError, zipfile.BadZipFile, struct.error, NotImplementedError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise CheckpointError(f"{path}: not a readable PyTorch file: {why}") from error
@@ -95,66 +83,121 @@ def _index_archive(path: Path, archive: zipfile.ZipFile) -> dict[str, TensorSour
     entries = {info.filename: info for info in archive.infolist()}
     pickles = [name for name in entries if name.endswith("data.pkl") and name.count("/") <= 1]
     if len(pickles) != 1:
-        raise CheckpointError(f"{path}: expected one data.pkl in the archive, found {len(pickles)}")
+        raise CheckpointError(f"expected one data.pkl in the archive, found {len(pickles)}")
     prefix = pickles[0].removesuffix("data.pkl")
     order = entries.get(prefix + "byteorder")
-    if order is not None and _content(path, archive, order, 16).strip() != b"little":
+    if order is not None and _content(archive, order, 16).strip() != b"little":
+        raise CheckpointError("big-endian PyTorch files are not supported; save it again as .safetensors")
+    data = _content(archive, entries[pickles[0]], _MAX_PICKLE_BYTES)
+    try:
+        with path.open("rb") as file:
+            state: Any = _StateDict(data, file, path, entries, prefix).load()
+    except CheckpointError:
+        raise
+    except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
+        raise CheckpointError(f"data.pkl cannot be read: {type(error).__name__}: {error}") from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"expected a state dict, found {type(state).__name__}")
+    bad = [key[:200] for key, value in state.items() if not isinstance(value, TensorSource)]
+    if bad:
         raise CheckpointError(
-            f"{path}: big-endian PyTorch files are not supported; save it again as .safetensors"
+            "expected a flat state dict of tensors, but these entries are something else: "
+            f"{', '.join(sorted(bad)[:8])}; save the bare state dict as .safetensors"
         )
-    tensors = _load_state_dict(path, _content(path, archive, entries[pickles[0]], _MAX_PICKLE_BYTES))
-    file_size = path.stat().st_size
-    with path.open("rb") as file:
-        return {name: _locate(path, file, file_size, entries, prefix, name, t) for name, t in tensors.items()}
+    return {name: replace(tensor, name=name) for name, tensor in state.items()}
 
 
-def _content(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
+def _content(archive: zipfile.ZipFile, info: zipfile.ZipInfo, limit: int) -> bytes:
     """A small entry, which must lie in the file as it is: a compressed one may unpack to anything."""
     name = info.filename.rpartition("/")[2]
     if info.compress_type != zipfile.ZIP_STORED:
-        raise CheckpointError(f"{path}: {name} is compressed; torch.save never does that")
+        raise CheckpointError(f"{name} is compressed; torch.save never does that")
     if info.file_size > limit:
-        raise CheckpointError(f"{path}: {name} is {info.file_size} bytes; that is not a state dict")
+        raise CheckpointError(f"{name} is {info.file_size} bytes; that is not a state dict")
     return archive.read(info)
 
 
-def _load_state_dict(path: Path, data: bytes) -> dict[str, _Tensor]:
-    try:
-        state = _Machine(_FUNCTIONS, _storage).run(data)
-    except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from None
-    except Exception as error:  # a hostile pickle may raise anything; none of it is ours to crash on
-        raise CheckpointError(f"{path}: data.pkl cannot be read: {type(error).__name__}: {error}") from error
-    if not isinstance(state, dict):
-        raise CheckpointError(f"{path}: expected a state dict, found {type(state).__name__}")
-    bad = [key[:200] for key, value in state.items() if not isinstance(value, _Tensor)]
-    if bad:
-        raise CheckpointError(
-            f"{path}: expected a flat state dict of tensors, but these entries are something else: "
-            f"{', '.join(sorted(bad)[:8])}; save the bare state dict as .safetensors"
-        )
-    return state
+class _Entries(dict[str, Any]):
+    """The only kind of dict. Its keys are texts: hashing a nested tuple can take for ever."""
+
+    __slots__ = ()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if type(key) is not str:
+            raise CheckpointError(f"data.pkl: expected str as a key, found {type(key).__name__}")
+        super().__setitem__(key, value)
 
 
-def _storage(pid: Any) -> _Storage:
-    if not (
-        isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage" and isinstance(pid[1], _StorageType)
-    ):
-        raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")
-    _, kind, key, _, n_elements = pid
-    if not (isinstance(key, str) and isinstance(n_elements, int) and n_elements >= 0):
-        raise CheckpointError("data.pkl contains a malformed tensor storage")
-    return _Storage(kind.dtype, key, n_elements)
+class _StateDict(pickle._Unpickler):
+    """entries: of the archive `file`, by name; prefix: of their names. A storage is a `TensorSource` of one
+    axis.
+    """
+
+    stack: list[Any]
+
+    def __init__(
+        self, data: bytes, file: BinaryIO, path: Path, entries: dict[str, zipfile.ZipInfo], prefix: str
+    ) -> None:
+        super().__init__(io.BytesIO(data))
+        self._file, self._path, self._entries, self._prefix = file, path, entries, prefix
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", "torch.storage") and name in _STORAGE_DTYPES:
+            return _STORAGE_DTYPES[name]
+        found = _FUNCTIONS.get(f"{module}.{name}")
+        if found is None:
+            raise CheckpointError(
+                f"data.pkl asks for {module[:100]}.{name[:100]}, which a state dict of plain tensors does "
+                "not need. Load the file where it was made and save the bare tensors as .safetensors"
+            )
+        return found
+
+    def persistent_load(self, pid: Any) -> TensorSource:
+        """The bytes of a storage, whose entry is stored and whose local header alone knows its own length:
+        torch pads there.
+        """
+        if not (isinstance(pid, tuple) and len(pid) == 5 and pid[0] == "storage"):
+            raise CheckpointError("data.pkl contains a persistent id that is not a tensor storage")
+        _, dtype, key, _, n = pid
+        is_sound = isinstance(dtype, str) and isinstance(key, str) and isinstance(n, int)
+        if not is_sound or dtype not in DTYPE_BYTES or n < 0:
+            raise CheckpointError("data.pkl contains a malformed tensor storage")
+        name = f"{self._prefix}data/{key}"
+        info = self._entries.get(name)
+        if info is None:
+            raise CheckpointError(f"a tensor refers to {name}, which is not in the archive")
+        n_bytes = n * DTYPE_BYTES[dtype]
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size < n_bytes:
+            raise CheckpointError(f"{name}: expected {n_bytes} stored bytes, found {info.file_size}")
+        self._file.seek(info.header_offset + 26)
+        start = info.header_offset + 30 + sum(struct.unpack("<HH", self._file.read(4)))
+        if start + info.file_size > self._file.seek(0, io.SEEK_END):
+            raise CheckpointError(f"{name} reaches beyond the end of the file")
+        return TensorSource(name, (n,), dtype, self._path, start)
+
+    def make_entries(self) -> None:
+        self.stack.append(_Entries())
+
+    def drop_attributes(self) -> None:
+        """Of an OrderedDict, such as a module's _metadata."""
+        self.stack.pop()
+
+    def refuse(self) -> NoReturn:
+        raise CheckpointError("data.pkl uses an instruction that a state dict does not need")
+
+    dispatch: ClassVar[dict[int, Any]] = {
+        **dict.fromkeys(range(256), refuse),
+        **{code[0]: pickle._Unpickler.dispatch[code[0]] for code in _ALLOWED},
+        pickle.EMPTY_DICT[0]: make_entries,
+        pickle.BUILD[0]: drop_attributes,
+    }
 
 
-def _ordered_dict() -> dict[str, Any]:
-    return {}
-
-
-def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> _Tensor:
-    shape = tuple(size)
-    is_sound = isinstance(storage, _Storage) and len(shape) <= _MAX_DIMS
-    if not (is_sound and all(isinstance(n, int) and n >= 0 for n in (offset, *shape))):
+def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) -> TensorSource:
+    shape, numbers = tuple(size), (offset, *size, *stride)
+    if not isinstance(storage, TensorSource) or len(shape) > _MAX_DIMS:
+        raise CheckpointError("data.pkl contains a malformed tensor")
+    if not all(isinstance(n, int) and n >= 0 for n in numbers):
         raise CheckpointError("data.pkl contains a malformed tensor")
     expected = tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
     if any(s != e for s, e, n in zip(stride, expected, shape, strict=True) if n > 1):
@@ -164,7 +207,12 @@ def _rebuild_tensor(storage: Any, offset: Any, size: Any, stride: Any, *_: Any) 
         )
     if offset + math.prod(shape) > storage.n_elements:
         raise CheckpointError(f"data.pkl contains a tensor of shape {list(shape)} larger than its storage")
-    return _Tensor(storage, offset, shape)
+    first = storage.offset + offset * DTYPE_BYTES[storage.dtype]
+    return TensorSource(storage.name, shape, storage.dtype, storage.path, first)
+
+
+def _ordered_dict() -> _Entries:
+    return _Entries()
 
 
 def _rebuild_parameter(tensor: Any, *_: Any) -> Any:
@@ -175,160 +223,4 @@ _FUNCTIONS: dict[str, Any] = {
     "collections.OrderedDict": _ordered_dict,
     "torch._utils._rebuild_tensor_v2": _rebuild_tensor,
     "torch._utils._rebuild_parameter": _rebuild_parameter,
-    **{
-        f"{module}.{name}": _StorageType(dtype)
-        for module in ("torch", "torch.storage")
-        for name, dtype in _STORAGE_DTYPES.items()
-    },
 }
-
-
-def _locate(
-    path: Path,
-    file: Any,
-    file_size: int,
-    entries: dict[str, zipfile.ZipInfo],
-    prefix: str,
-    name: str,
-    tensor: _Tensor,
-) -> TensorSource:
-    """Turn a storage reference into a byte offset: the entry is stored, so its bytes are the data."""
-    entry_name = f"{prefix}data/{tensor.storage.key}"
-    info = entries.get(entry_name)
-    if info is None:
-        raise CheckpointError(f"{path}: tensor {name} refers to {entry_name}, which is not in the archive")
-    n_bytes = DTYPE_BYTES[tensor.storage.dtype]
-    if info.compress_type != zipfile.ZIP_STORED or info.file_size < tensor.storage.n_elements * n_bytes:
-        raise CheckpointError(
-            f"{path}: storage of tensor {name}: expected {tensor.storage.n_elements * n_bytes} stored "
-            "bytes, found "
-            f"{info.file_size} ({'stored' if info.compress_type == zipfile.ZIP_STORED else 'compressed'})"
-        )
-    # The local header has an extra field of its own (torch pads there), so only it knows its length.
-    file.seek(info.header_offset + 26)
-    name_len, extra_len = struct.unpack("<HH", file.read(4))
-    start = info.header_offset + 30 + name_len + extra_len
-    if start + info.file_size > file_size:
-        raise CheckpointError(f"{path}: storage of tensor {name} reaches beyond the end of the file")
-    return TensorSource(name, tensor.shape, tensor.storage.dtype, path, start + tensor.offset * n_bytes)
-
-
-MAX_STEPS = 500_000
-"""Instructions; torch needs some forty per tensor."""
-_MAX_INT_BYTES = 8
-
-Function = Callable[..., Any]
-_MARK = object()
-_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_NUMBERS = ("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT")
-_TEXTS = ("BINUNICODE", "SHORT_BINUNICODE")
-_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-
-
-@dataclass
-class _Machine:
-    """Stack and memo. functions: what the file may name, by "module.name"; the callable ones are called.
-    storage: of a persistent id.
-    """
-
-    functions: Mapping[str, Any]
-    storage: Function
-    stack: list[Any] = field(default_factory=list)
-    memo: dict[int, Any] = field(default_factory=dict)
-
-    def run(self, data: bytes) -> Any:
-        """What the pickle says. Raises CheckpointError, and anything else for one that is cut or damaged."""
-        for n_steps, (code, argument, _) in enumerate(pickletools.genops(io.BytesIO(data))):
-            if n_steps >= MAX_STEPS:
-                raise CheckpointError(
-                    f"data.pkl has more than {MAX_STEPS} instructions; that is not a state dict"
-                )
-            if code.name == "STOP":
-                return self.stack.pop()
-            self.step(code.name, argument)
-        raise CheckpointError("data.pkl has no end")
-
-    def step(self, code: str, argument: Any) -> None:
-        stack = self.stack
-        if code in _NUMBERS:
-            if isinstance(argument, int) and argument.bit_length() >= 8 * _MAX_INT_BYTES:
-                raise CheckpointError("data.pkl contains a number of more than 64 bits")
-            stack.append(argument)
-        elif code in _TEXTS:
-            stack.append(argument)
-        elif code in _CONSTANTS:
-            stack.append(_CONSTANTS[code])
-        elif code in _TUPLES:
-            stack.append(tuple(self.take(_TUPLES[code])))
-        elif code in ("BINPUT", "LONG_BINPUT"):
-            self.memo[argument] = stack[-1]
-        elif code == "MEMOIZE":
-            self.memo[len(self.memo)] = stack[-1]
-        elif code in ("BINGET", "LONG_BINGET"):
-            stack.append(self.memo[argument])
-        elif code not in ("PROTO", "FRAME"):
-            self.build(code, argument)
-
-    def build(self, code: str, argument: Any) -> None:
-        """The instructions that put values together."""
-        stack = self.stack
-        if code == "MARK":
-            stack.append(_MARK)
-        elif code in ("EMPTY_TUPLE", "TUPLE"):
-            stack.append(() if code == "EMPTY_TUPLE" else tuple(self.to_mark()))
-        elif code in ("EMPTY_LIST", "EMPTY_DICT"):
-            stack.append([] if code == "EMPTY_LIST" else {})
-        elif code in ("APPEND", "APPENDS"):
-            values = self.to_mark() if code == "APPENDS" else self.take(1)
-            _expect(stack[-1], list).extend(values)
-        elif code in ("SETITEM", "SETITEMS"):
-            self.set_items(self.to_mark() if code == "SETITEMS" else self.take(2))
-        elif code in ("GLOBAL", "STACK_GLOBAL"):
-            name = argument.replace(" ", ".", 1) if code == "GLOBAL" else ".".join(map(str, self.take(2)))
-            stack.append(self.find(name))
-        elif code == "BINPERSID":
-            stack.append(self.storage(stack.pop()))
-        elif code == "REDUCE":
-            function, arguments = self.take(2)
-            if not callable(function) or not any(function is one for one in self.functions.values()):
-                raise CheckpointError("data.pkl calls something that is not a function")
-            stack.append(function(*_expect(arguments, tuple)))
-        elif code == "BUILD":
-            target, _ = self.take(2)  # attributes of an OrderedDict, such as a module's _metadata
-            stack.append(_expect(target, dict))
-        else:
-            raise CheckpointError(f"data.pkl uses the instruction {code}, which a state dict does not need")
-
-    def find(self, name: str) -> Any:
-        if name not in self.functions:
-            raise CheckpointError(
-                f"data.pkl asks for {name[:200]}, which a state dict of plain tensors does not need. "
-                "Load the file where it was made and save the bare tensors as .safetensors"
-            )
-        return self.functions[name]
-
-    def set_items(self, values: list[Any]) -> None:
-        target = _expect(self.stack[-1], dict)
-        for key, value in zip(values[::2], values[1::2], strict=True):
-            target[_expect(key, str)] = value  # no other key: hashing a nested tuple can take for ever
-
-    def take(self, n: int) -> list[Any]:
-        values = self.stack[-n:]
-        if len(values) < n or any(value is _MARK for value in values):
-            raise CheckpointError("data.pkl takes more values than it has")
-        del self.stack[-n:]
-        return values
-
-    def to_mark(self) -> list[Any]:
-        for at in range(len(self.stack) - 1, -1, -1):
-            if self.stack[at] is _MARK:
-                values = self.stack[at + 1 :]
-                del self.stack[at:]
-                return values
-        raise CheckpointError("data.pkl takes more values than it has")
-
-
-def _expect(value: Any, kind: type) -> Any:
-    if type(value) is not kind:
-        raise CheckpointError(f"data.pkl: expected {kind.__name__}, found {type(value).__name__}")
-    return value

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
 Readings = dict[str, str]
-_STATED = ("aux_layers", "layer_ids", "feed", "rope_theta", "readings", "window")
+_STATED = ("aux_layers", "readings")
 
 PROMPTS = (
     "Explain in a few sentences how a bicycle stays upright while it is moving.",
@@ -111,8 +111,7 @@ def convert_checkpoint(
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
     report:  is told about downloads
     say:     is told, a line at a time, how the readings of the checkpoint were measured
-    reading: what you know of it: aux_layers, layer_ids ("boundary" or "post"), feed ("pre" or "post"),
-             rope_theta, readings (others by name), window; see `eaglecpp.convert.Reading`
+    reading: what you know of it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
     Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
     """
     model = find_target(target).target

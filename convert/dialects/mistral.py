@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..mistral_format import ARCHITECTURE
 from .base import Dialect, Seen
+
+ARCHITECTURE = "EagleMistralForCausalLM"
 
 
 class MistralEagle(Dialect):

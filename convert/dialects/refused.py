@@ -12,12 +12,12 @@ from typing import Any
 
 from ..config import shown
 from ..errors import UnsupportedError
-from ..mistral_format import ARCHITECTURE
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
 from .block import BlockFile, Muse, ZLab, flat
 from .dspark import DeepSpecBlock, DeepSpecGemmaBlock, Liquid, SpecForgeBlock
 from .eagle_1 import EAGLE_1_ARCHITECTURES, Eagle1
+from .mistral import ARCHITECTURE
 from .speculators_block import SpeculatorsBlock
 from .vllm_native import PARALLEL_CLASSES, VLLM_CLASSES
 

@@ -20,8 +20,6 @@ from helpers.random_drafter import DraftShape
 
 __all__ = [
     "FAMILIES",
-    "MISTRAL_PARAMS",
-    "mistral_weights",
     "rewrite_config",
     "save_bin",
     "save_shards",
@@ -144,40 +142,6 @@ FAMILIES: dict[str, Callable[[Config, Weights], tuple[Config, Weights]]] = {
     "automodel": _automodel,
     "deepspec": _deepspec,
 }
-
-
-_MISTRAL_NAMES = {
-    "fc": "eagle_linear",
-    "embed_tokens": "tok_embeddings",
-    "input_layernorm": "attention_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "self_attn.q_proj": "attention.wq",
-    "self_attn.k_proj": "attention.wk",
-    "self_attn.v_proj": "attention.wv",
-    "self_attn.o_proj": "attention.wo",
-    "mlp.gate_proj": "feed_forward.w1",
-    "mlp.down_proj": "feed_forward.w2",
-    "mlp.up_proj": "feed_forward.w3",
-}
-MISTRAL_PARAMS = {
-    "dim": 64, "n_layers": 1, "head_dim": 16, "hidden_dim": 96, "n_heads": 4, "n_kv_heads": 2,
-    "norm_eps": 1e-5, "vocab_size": 367, "rope_theta": 10000.0, "max_position_embeddings": 2048,
-    "tied_embeddings": False,
-}  # fmt: skip
-"""`params.json` of a `DraftShape(eagle1=True, eagle1_norms=True)`."""
-
-
-def mistral_weights(weights: Weights) -> Weights:
-    """Mistral's own names, rows of q and k in pairs."""
-
-    def renamed(name: str, value: Any) -> tuple[str, Any]:
-        for ours, theirs in _MISTRAL_NAMES.items():
-            name = name.replace(f"{ours}.weight", f"{theirs}.weight")
-        if ".wq." in name or ".wk." in name:
-            value = value.reshape(-1, 2, 8, value.shape[1]).swapaxes(1, 2).reshape(value.shape)
-        return name, value
-
-    return dict(renamed(*item) for item in weights.items())
 
 
 def write_checkpoint(

@@ -174,9 +174,8 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
 def test_nothing_is_measured_where_nothing_is_open(write: Write, tmp_path: Path) -> None:
     said: list[str] = []
     convert_checkpoint(write("speculators"), TARGET, tmp_path / "out.gguf", say=said.append)
-    convert_checkpoint(
-        write("vllm", rope_theta=1e6), TARGET, tmp_path / "a.gguf", say=said.append, rope_theta=1e6
-    )
+    given = {"rope_theta": 1e6}
+    convert_checkpoint(write("vllm", **given), TARGET, tmp_path / "a.gguf", say=said.append, readings=given)
     assert said == []
 
 

@@ -171,14 +171,17 @@ def _convert(
         report(Status("converting the drafter", "", progress.total, progress.done, name))
 
     options: dict[str, Any] = {"type": type or DEFAULT_TYPE, "progress": tell}
+    readings: dict[str, str] = {}
     if known is not None:
-        options |= {"hub_id": known.repo, "feed": known.feed or None}
+        options["hub_id"] = known.repo
+        readings = {"feed": known.feed} if known.feed else {}
     try:
-        convert_checkpoint(source, target.file.path, out, **options)
+        convert_checkpoint(source, target.file.path, out, readings=readings, **options)
     except errors.LayerIdError:
         if known is None or known.layer_ids == "default":
             raise
-        convert_checkpoint(source, target.file.path, out, layer_ids=known.layer_ids, **options)
+        readings["layer_ids"] = known.layer_ids
+        convert_checkpoint(source, target.file.path, out, readings=readings, **options)
 
 
 def _name(known: KnownDrafter, tag: str) -> ModelName:

@@ -225,12 +225,6 @@ def test_speculators_say_otherwise_of_slots_and_of_layers_that_slide(
         assert (block.anchor_first, set(block.causal)) == (anchor_first, {causal})
 
 
-def test_a_window_that_is_asked_for_changes_nothing_in_the_block(convert: Convert, tmp_path: Path) -> None:
-    report = convert(DFLASH.write(tmp_path / "in"), window=32)
-    assert keys(report.out)["attention.sliding_window_pattern"] == [True, True]
-    assert keys(report.out)["attention.causal"] is False
-
-
 @pytest.mark.parametrize(
     ("edit", "layers", "rule"),
     [
@@ -254,10 +248,10 @@ def test_layer_ids_count_the_block_before(
 
 def test_layer_ids_can_be_given(convert: Convert, tmp_path: Path) -> None:
     checkpoint = DFLASH.write(tmp_path / "in")
-    assert convert(checkpoint, layer_ids="boundary").spec.aux_layers == (1, 3, 4)
+    assert convert(checkpoint, readings={"layer_ids": "boundary"}).spec.aux_layers == (1, 3, 4)
     assert convert(checkpoint, aux_layers=(1, 2, 3)).spec.aux_layers == (1, 2, 3)
     with pytest.raises(errors.ConfigError, match="reading feed: is for EAGLE drafters"):
-        convert(checkpoint, feed="post")
+        convert(checkpoint, readings={"feed": "post"})
 
 
 def test_heads_are_stored_for_target_ids(convert: Convert, tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def test_convert_json_is_one_object(checkpoint: Path, target: TinyTarget, tmp_pa
 
 
 def test_options_reach_the_conversion(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
-    options = ["--aux-layers", "1,3,6", "--layer-ids", "post", "--feed", "pre", "--type", "F16"]
+    options = ["--aux-layers", "1,3,6", "--reading", "layer_ids=post", "--reading", "feed=pre"]
+    options += ["--type", "F16"]
     report = json.loads(run(checkpoint, target, "-o", str(tmp_path / "x.gguf"), "--json", *options).stdout)
     assert report["spec"]["aux_layers"] == [2, 4, 7]
     assert report["spec"]["norm_output"] is False
@@ -61,7 +62,7 @@ def test_options_reach_the_conversion(checkpoint: Path, target: TinyTarget, tmp_
 @pytest.mark.parametrize(
     "args",
     [["x"], ["x", "--target", "y", "--type", "Q9"], ["x", "--target", "y", "--aux-layers", "2,a"],
-     ["x", "--target", "y", "--layer-ids", "middle"], ["x", "--target", "y", "--nonsense"]],
+     ["x", "--target", "y", "--reading", "layer_ids=middle"], ["x", "--target", "y", "--nonsense"]],
 )  # fmt: skip
 def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
     assert CliRunner().invoke(convert, args).exit_code == 2

@@ -124,7 +124,7 @@ def test_families_without_one_are_refused_until_told(family: str, convert: Conve
     rewrite_config(checkpoint, eagle_aux_hidden_state_layer_ids=[1, 3, 6])
     with pytest.raises(LayerIdError, match="ambiguous"):
         convert(checkpoint)
-    assert convert(checkpoint, layer_ids="post").spec.aux_layers == (2, 4, 7)
+    assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == (2, 4, 7)
     assert convert(checkpoint, aux_layers=[1, 3, 5]).spec.aux_layers == (1, 3, 5)
 
 
@@ -180,11 +180,3 @@ def test_ids_of_another_type_are_one_clear_error(value: Any, convert: Convert, t
     with pytest.raises(Exception, match="expected a list of integers") as caught:
         convert(checkpoint)
     assert type(caught.value).__name__ == "ConfigError"
-
-
-def test_unknown_option_values_are_a_misuse(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in")
-    with pytest.raises(ValueError, match="layer_ids: expected"):
-        convert(checkpoint, layer_ids="middle")
-    with pytest.raises(ValueError, match="feed: expected"):
-        convert(checkpoint, feed="both")

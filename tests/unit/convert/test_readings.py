@@ -80,7 +80,7 @@ def test_the_choices_of_each_family(
 
 def test_what_is_given_is_no_choice_any_more(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(tmp_path / "in", "specforge", edit=LLAMA3)
-    names = [choice.name for choice in open_choices(checkpoint, target.gguf, rope_theta=10000)]
+    names = [choice.name for choice in open_choices(checkpoint, target.gguf, readings={"rope_theta": 10000})]
     assert names == ["rope_scaling"]
 
 
@@ -94,11 +94,11 @@ def test_a_theta_that_trainer_and_engines_read_differently_in_any_case_has_no_de
     assert choice.is_open and choice.values == BOTH
     with pytest.raises(ConfigError, match="--reading rope_theta=500000 or --reading rope_theta=10000"):
         convert(checkpoint)
-    assert convert(checkpoint, rope_theta=10000).spec.rope.theta == 1e4
+    assert convert(checkpoint, readings={"rope_theta": 10000}).spec.rope.theta == 1e4
 
 
 def test_a_given_theta_overrides_the_config_of_any_family(convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", "speculators"), rope_theta=20000)
+    report = convert(write_checkpoint(tmp_path / "in", "speculators"), readings={"rope_theta": 20000})
     assert report.spec.rope.theta == 2e4
     assert report.spec.readings == ("rope_theta=20000 (given)",)
 
@@ -149,11 +149,6 @@ def test_unknown_readings_are_a_misuse(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         convert(write_checkpoint(tmp_path / "in"), readings=readings)
-
-
-def test_a_reading_given_in_two_ways_is_a_misuse(convert: Convert, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="feed: given twice"):
-        convert(write_checkpoint(tmp_path / "in"), feed="pre", readings={"feed": "post"})
 
 
 def test_readings_that_exclude_each_other_are_refused(convert: Convert, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_everything_else_is_eagle31(
     written: Callable[..., Written], shape: DraftShape, keys: dict[str, Any], tensors: list[str]
 ) -> None:
     ambiguous = shape.layers != (2, 4, 5)
-    file = written(shape, options={"layer_ids": "boundary"} if ambiguous else None)
+    file = written(shape, options={"readings": {"layer_ids": "boundary"}} if ambiguous else None)
     assert file.arch == "eagle31"
     assert {name: file.keys[name] for name in keys} == keys
     assert set(tensors) <= file.tensors.keys()
@@ -273,11 +273,9 @@ def test_logit_scale_is_a_key_only_when_it_scales(written: Callable[..., Written
     assert written(DraftShape(), edit={"logit_scale": 1.0}).arch == "eagle3"
 
 
-@pytest.mark.parametrize(("feed", "expected"), [("pre", False), ("post", True), (None, True)])
-def test_feed_overrides_norm_output(
-    written: Callable[..., Written], feed: str | None, expected: bool
-) -> None:
-    file = written(DraftShape(norm_output=True, fc_norm=True), options={"feed": feed})
+@pytest.mark.parametrize(("feed", "expected"), [("pre", False), ("post", True)])
+def test_feed_overrides_norm_output(written: Callable[..., Written], feed: str, expected: bool) -> None:
+    file = written(DraftShape(norm_output=True, fc_norm=True), options={"readings": {"feed": feed}})
     assert file.keys["norm_output"] is expected
 
 
