@@ -170,17 +170,14 @@ def _convert(
     def tell(progress: Progress) -> None:
         report(Status("converting the drafter", "", progress.total, progress.done, name))
 
-    options: dict[str, Any] = {"type": type or DEFAULT_TYPE, "progress": tell}
-    readings: dict[str, str] = {}
-    if known is not None:
-        options["hub_id"] = known.repo
-        readings = {"feed": known.feed} if known.feed else {}
+    options: dict[str, Any] = {"type": type or DEFAULT_TYPE, "progress": tell, "hub_id": known and known.repo}
+    readings = {"feed": known.feed} if known is not None and known.feed else {}
     try:
         convert_checkpoint(source, target.file.path, out, readings=readings, **options)
     except errors.LayerIdError:
         if known is None or known.layer_ids == "default":
             raise
-        readings["layer_ids"] = known.layer_ids
+        readings |= {"layer_ids": known.layer_ids}
         convert_checkpoint(source, target.file.path, out, readings=readings, **options)
 
 
