@@ -171,7 +171,7 @@ def _convert(
         report(Status("converting the drafter", "", progress.total, progress.done, name))
 
     options: dict[str, Any] = {"type": type or DEFAULT_TYPE, "progress": tell, "hub_id": known and known.repo}
-    readings = {"feed": known.feed} if known is not None and known.feed else {}
+    readings: dict[str, str] = {"feed": known.feed} if known is not None and known.feed else {}
     try:
         convert_checkpoint(source, target.file.path, out, readings=readings, **options)
     except errors.LayerIdError:
