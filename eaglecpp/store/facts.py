@@ -54,8 +54,6 @@ class Facts:
     @property
     def is_head_alone(self) -> bool:
         """Whether the file holds heads for further tokens without the model that they draft for."""
-        if self.architecture == "gemma4-assistant":
-            return True
         has_heads = (self.file.integer(f"{self.architecture}.nextn_predict_layers") or 0) > 0
         return has_heads and "blk.0.attn_norm.weight" not in self.file.tensors
 

@@ -2,7 +2,7 @@
 """Does this drafter, or this LoRA, belong to this target? Asked of two files without loading weights.
 
 `eaglecpp create` and `pull` ask before they bind the two together; the engine asks again when it loads them.
-Sources of the rules: native/engine/models.cpp, native/engine/token_map.cpp, native/target/file_checks.cpp.
+Sources of the rules: models.cpp and model_drafter.cpp in native/engine, native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.store.facts import Facts, read_facts
 
 _NORMAL, _BYTE = 1, 6
-_ASSISTANT = "gemma4-assistant"
 
 
 def check_fit(draft: Path, target: Facts) -> Facts:
@@ -73,11 +72,15 @@ def check_adapter(adapter: Path, target: Path) -> None:
 def _check_method(draft: Facts, target: Facts) -> None:
     """Whether what llama.cpp would run is of a kind that drafts here (native/engine/model_drafter.cpp)."""
     arch, path = draft.architecture, draft.file.path
-    expected = "gemma4" if arch == _ASSISTANT else arch
+    if arch == "gemma4-assistant":
+        raise UnsupportedError(
+            f"{path}: assistants, which read their target's keys and values, do not draft here; use an EAGLE "
+            "or a block drafter of the target"
+        )
     if draft.is_head_alone:
-        if target.architecture != expected:
+        if target.architecture != arch:
             raise MismatchError(
-                f"{path} cannot draft for {target.file.path}: its heads are those of a '{expected}', the "
+                f"{path} cannot draft for {target.file.path}: its heads are those of a '{arch}', the "
                 f"target is a '{target.architecture}'; use the heads of this very model"
             )
     elif any(name.startswith((f"{arch}.ssm.", f"{arch}.wkv.")) for name in draft.file.fields):

@@ -2,7 +2,6 @@
 #include "engine/model_drafter.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "gguf/keys.h"
@@ -39,100 +38,22 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
     return o;
 }
 
+int n_vocab_of(const TargetModel & model) {
+    return llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
+}
+
 }  // namespace
 
-// What all of them have: committed rows, of which the last one has output, and draft rows behind it.
 class ModelSequence : public DraftSequence {
   public:
     ModelSequence(ModelDrafter & drafter, const SeqRange & range)
-        : d_(drafter), range_(range), n_state_(drafter.is_head() ? drafter.model_->n_state() : 0) {}
+        : d_(drafter),
+          range_(range),
+          n_state_(drafter.is_head() ? drafter.model_->n_state() : 0),
+          tips_(range.count, -1) {}
+    ~ModelSequence() override { d_.cells_.truncate(range_, 0); }
 
     int n_rows() const override { return n_rows_; }
-
-    // Adds the rows of a commit to a batch with others, the last one with output.
-    virtual void add_commit(const Token * tokens, const FeatureRows & features) = 0;
-    // Adds draft rows of one level.
-    virtual void add_level(const std::vector<DraftRow> & rows) = 0;
-
-    // No row of the last batch has an output: it was not run.
-    void say_nothing() { std::fill(outputs_.begin(), outputs_.end(), -1); }
-
-    // After a batch with rows of this conversation: the states that draft rows behind them read.
-    void take_states(bool is_commit) {
-        if (n_state_ == 0) return;
-        const size_t first = is_commit ? 0 : 1 + drafts_.size() - outputs_.size();
-        states_.resize((first + outputs_.size()) * n_state_);
-        for (size_t i = 0; i < outputs_.size(); ++i) {
-            if (outputs_[i] < 0) continue;
-            std::copy_n(d_.context_.state(outputs_[i]), n_state_, states_.begin() + (first + i) * n_state_);
-        }
-    }
-
-    std::vector<Candidate> candidates(int i, int k) override {
-        if (outputs_[i] < 0) return {};
-        const DraftLogits row = d_.logits(outputs_[i]);
-        return known(top_k(row.logits, row.n, k, row.ids));
-    }
-    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
-        if (outputs_[i] < 0) return {};
-        const DraftLogits row = d_.logits(outputs_[i]);
-        return known(coupled_.best(row.logits, row.n, k, row.ids, sampling, pos));
-    }
-    bool take_step(int, const DraftRow &) override { return false; }
-
-    void truncate(int n) override {
-        n_rows_ = std::min(n_rows_, n);
-        drafts_.clear();
-    }
-
-  protected:
-    struct Draft {
-        int node;
-        Token token;
-        int parent;  // the draft row before it; -1 = the last committed row
-        Pos pos;
-        llama_seq_id id;  // that held it when it was run; -1 = it was not
-    };
-
-    // the draft row of a node; -1 = the last committed row
-    int row_of(int node) const {
-        if (node == 0) return -1;
-        const auto is_its = [&](const Draft & d) { return d.node == node; };
-        const auto at = std::find_if(drafts_.begin(), drafts_.end(), is_its);
-        if (at == drafts_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
-        return (int)(at - drafts_.begin());
-    }
-
-    // what a row reads beside its token: of committed row `at` of a commit, and of a draft row behind `parent`
-    const float * state_at(const FeatureRows & features, int at) const {
-        return n_state_ > 0 ? features.layer[0] + (size_t)at * n_state_ : nullptr;
-    }
-    const float * state_behind(int parent) const {
-        return n_state_ > 0 ? states_.data() + (size_t)(1 + parent) * n_state_ : nullptr;
-    }
-
-    static std::vector<Candidate> known(std::vector<Candidate> all) {
-        const auto is_unknown = [](const Candidate & c) { return c.token < 0; };
-        all.erase(std::remove_if(all.begin(), all.end(), is_unknown), all.end());
-        return all;
-    }
-
-    ModelDrafter & d_;
-    SeqRange range_;
-    int n_state_;  // values that a head reads; 0 = a small model
-    int n_rows_ = 0;
-    std::vector<Draft> drafts_;
-    std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
-    std::vector<int> outputs_;   // of the last call: rows of the batch
-    CoupledDraft coupled_;
-};
-
-// One whose rows lie in the drafter's cache.
-class CachedSequence : public ModelSequence {
-  public:
-    CachedSequence(ModelDrafter & drafter, const SeqRange & range)
-        : ModelSequence(drafter, range), cells_(drafter.cells_), tips_(range.count, -1) {}
-    ~CachedSequence() override { cells_.truncate(range_, 0); }
 
     void commit(const FeatureRows & features, const Token * tokens) override {
         const int n_before = n_rows_;
@@ -152,17 +73,19 @@ class CachedSequence : public ModelSequence {
         }
     }
 
-    void add_commit(const Token * tokens, const FeatureRows & features) override {
+    // Adds the rows of a commit to a batch with others, the last one with output. A small model's that are there as
+    // draft rows are not run again, but the last one in any case: its output was asked for.
+    void add_commit(const Token * tokens, const FeatureRows & features) {
+        const int n_kept = n_state_ > 0 ? 0 : keep_drafts(tokens, features.n_rows - 1);
+        const int n = features.n_rows - n_kept;
         truncate(n_rows_);
-        for (int at = first_at(); at < features.n_rows; ++at) {
-            add_row(tokens, features, at, at + 1 == features.n_rows);
-        }
+        for (int at = first_at(); at < n; ++at) add_row(tokens + n_kept, features, at, at + 1 == n);
         outputs_.assign(1, d_.batch_.n_rows() - 1);
-        n_rows_ += features.n_rows;
+        n_rows_ += n;
     }
 
-    // A row without a free sequence id is not run and has no output.
-    void add_level(const std::vector<DraftRow> & rows) override {
+    // Adds draft rows of one level. A row without a free sequence id is not run and has no output.
+    void add_level(const std::vector<DraftRow> & rows) {
         outputs_.assign(rows.size(), -1);
         std::vector<uint8_t> is_used(range_.count, 0);
         // a first child goes on with its parent's id
@@ -182,7 +105,7 @@ class CachedSequence : public ModelSequence {
             if (own[i] < 0) continue;
             is_used[own[i]] = 1;
             outputs_[i] = d_.batch_.n_rows();
-            d_.batch_.add(d_.map_.for_draft(rows[i].token), pos, std::vector<llama_seq_id>{range_.first + own[i]}, true,
+            d_.batch_.add(d_.own_token(rows[i].token), pos, std::vector<llama_seq_id>{range_.first + own[i]}, true,
                           state_behind(parent));
         }
         for (size_t i = 0; i < rows.size(); ++i) {
@@ -190,14 +113,35 @@ class CachedSequence : public ModelSequence {
         }
     }
 
+    // After a batch with rows of this conversation: the states that draft rows behind them read.
+    void take_states(bool is_commit) {
+        if (n_state_ == 0) return;
+        const size_t first = is_commit ? 0 : 1 + drafts_.size() - outputs_.size();
+        states_.resize((first + outputs_.size()) * n_state_);
+        for (size_t i = 0; i < outputs_.size(); ++i) {
+            if (outputs_[i] < 0) continue;
+            std::copy_n(d_.context_.state(outputs_[i]), n_state_, states_.begin() + (first + i) * n_state_);
+        }
+    }
+
+    std::vector<Candidate> candidates(int i, int k) override {
+        if (outputs_[i] < 0) return {};
+        return top_k(d_.context_.logits(outputs_[i]), d_.n_known_, k, nullptr);
+    }
+    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
+        if (outputs_[i] < 0) return {};
+        return coupled_.best(d_.context_.logits(outputs_[i]), d_.n_known_, k, nullptr, sampling, pos);
+    }
+    bool take_step(int, const DraftRow &) override { return false; }
+
     // llama.cpp copies all of a conversation's cells; load_rows() drops those beyond its n
     std::vector<uint8_t> save_rows(int n) const override {
-        return n > 0 ? cells_.save_rows(range_) : std::vector<uint8_t>();
+        return n > 0 ? d_.cells_.save_rows(range_) : std::vector<uint8_t>();
     }
     void load_rows(const std::vector<uint8_t> & bytes, int n) override {
         truncate(0);
         if (n == 0) return;
-        if (!cells_.load_rows(range_, bytes, n + 1)) {
+        if (!d_.cells_.load_rows(range_, bytes, n + 1)) {
             fail(ErrorKind::context_full, "the drafter's cache has no room for %d rows", n);
         }
         n_rows_ = n;
@@ -207,17 +151,41 @@ class CachedSequence : public ModelSequence {
     bool fits(const std::vector<uint8_t> & bytes, int n) const override { return bytes.empty() == (n == 0); }
 
     void truncate(int n) override {
-        ModelSequence::truncate(n);
+        n_rows_ = std::min(n_rows_, n);
+        drafts_.clear();
         std::fill(tips_.begin(), tips_.end(), -1);
-        cells_.truncate(range_, n_rows_ > 0 ? n_rows_ + 1 : 0);
+        d_.cells_.truncate(range_, n_rows_ > 0 ? n_rows_ + 1 : 0);
     }
 
-  protected:
-    // of a commit, the first that is run
-    virtual int first_at() const { return 0; }
+  private:
+    struct Draft {
+        int node;
+        Token token;
+        int parent;  // the draft row before it; -1 = the last committed row
+        Pos pos;
+        llama_seq_id id;  // that held it when it was run; -1 = it was not
+    };
 
+    // of a commit, the first that is run: a small model's first row lies before row 0
+    int first_at() const { return n_state_ == 0 && n_rows_ == 0 ? -1 : 0; }
+
+    // row `at` of a commit, and the state that a head reads beside its token
     void add_row(const Token * tokens, const FeatureRows & features, int at, bool has_output) {
-        d_.batch_.add(d_.map_.for_draft(tokens[at]), n_rows_ + at + 1, range_, has_output, state_at(features, at));
+        const float * state = n_state_ > 0 ? features.layer[0] + (size_t)at * n_state_ : nullptr;
+        d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state);
+    }
+    // what a draft row behind `parent` reads
+    const float * state_behind(int parent) const {
+        return n_state_ > 0 ? states_.data() + (size_t)(1 + parent) * n_state_ : nullptr;
+    }
+
+    // the draft row of a node; -1 = the last committed row
+    int row_of(int node) const {
+        if (node == 0) return -1;
+        const auto is_its = [&](const Draft & d) { return d.node == node; };
+        const auto at = std::find_if(drafts_.begin(), drafts_.end(), is_its);
+        if (at == drafts_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
+        return (int)(at - drafts_.begin());
     }
 
     // the id, counted from the range's first, under which `row` was run; -1 = it was not
@@ -240,33 +208,11 @@ class CachedSequence : public ModelSequence {
         for (int i = range_.count - 1; i >= 0; --i) {
             const auto needs = [&](const DraftRow & r) { return id_of(row_of(r.parent)) == i; };
             if (is_used[i] || std::any_of(rows.begin(), rows.end(), needs)) continue;
-            cells_.branch(source, range_.first + i, first, end);
+            d_.cells_.branch(source, range_.first + i, first, end);
             return i;
         }
         return -1;
     }
-
-    Cells & cells_;
-    std::vector<int> tips_;  // per id: the last draft row among its cells; -1 = none
-};
-
-class Head : public CachedSequence {
-    using CachedSequence::CachedSequence;
-};
-
-class SmallModel : public CachedSequence {
-  public:
-    using CachedSequence::CachedSequence;
-
-    // Rows that are there as draft rows are not run again, but the last one in any case: its output was asked for.
-    void add_commit(const Token * tokens, const FeatureRows & features) override {
-        const int n = keep_drafts(tokens, features.n_rows - 1);
-        CachedSequence::add_commit(tokens + n, features.from(n, /*n_embd_target=*/0));
-    }
-
-  private:
-    // its first row lies before row 0
-    int first_at() const override { return n_rows_ == 0 ? -1 : 0; }
 
     // Commits as many of the n rows as are there as draft rows; returns how many.
     int keep_drafts(const Token * tokens, int n) {
@@ -281,47 +227,21 @@ class SmallModel : public CachedSequence {
         const Pos first = n_rows_ + 1, end = first + (Pos)path.size();
         const llama_seq_id id = path.empty() ? -1 : drafts_[path.back()].id;
         for (int i = 0; i < range_.count && id >= 0; ++i) {
-            if (range_.first + i != id) cells_.branch(id, range_.first + i, first, end);
+            if (range_.first + i != id) d_.cells_.branch(id, range_.first + i, first, end);
         }
         n_rows_ += (int)path.size();
         return (int)path.size();
     }
-};
 
-class Assistant : public ModelSequence {
-  public:
-    using ModelSequence::ModelSequence;
-
-    void commit(const FeatureRows & features, const Token *) override {
-        truncate(n_rows_);
-        n_rows_ += features.n_rows;
-    }
-
-    void add_commit(const Token * tokens, const FeatureRows & features) override {
-        truncate(n_rows_);
-        n_rows_ += features.n_rows;
-        const int last = features.n_rows - 1;
-        outputs_.assign(1, d_.batch_.n_rows());
-        d_.batch_.add(d_.map_.for_draft(tokens[last]), n_rows_, range_, true, state_at(features, last));
-    }
-
-    // they see the target's rows and not each other
-    void add_level(const std::vector<DraftRow> & rows) override {
-        outputs_.clear();
-        for (const DraftRow & row : rows) {
-            const int parent = row_of(row.parent);
-            drafts_.push_back({row.node, row.token, parent, n_rows_, -1});
-            outputs_.push_back(d_.batch_.n_rows());
-            d_.batch_.add(d_.map_.for_draft(row.token), n_rows_, range_, true, state_behind(parent));
-        }
-    }
-
-    std::vector<uint8_t> save_rows(int) const override { return {}; }
-    void load_rows(const std::vector<uint8_t> &, int n) override {
-        truncate(0);
-        n_rows_ = n;
-    }
-    bool fits(const std::vector<uint8_t> & bytes, int) const override { return bytes.empty(); }
+    ModelDrafter & d_;
+    SeqRange range_;
+    int n_state_;  // values that a head reads; 0 = a small model
+    int n_rows_ = 0;
+    std::vector<Draft> drafts_;
+    std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
+    std::vector<int> outputs_;   // of the last call: rows of the batch
+    std::vector<int> tips_;      // per id: the last draft row among its cells; -1 = none
+    CoupledDraft coupled_;
 };
 
 static ModelSequence & own(DraftSequence * seq) {
@@ -332,8 +252,9 @@ ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target,
     : heads_(heads), target_(target) {
     const TargetOptions own = model_options(options, target, heads);
     model_ = heads == Heads::in_model ? target.weights() : std::make_shared<const TargetModel>(own);
+    n_own_ = n_vocab_of(*model_);
+    n_known_ = std::min(n_own_, target.vocab().size());
     check_fit();
-    if (heads != Heads::in_model) map_ = match_tokens(*model_, target.model());
     make_context(own);
 }
 
@@ -341,8 +262,6 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     const int n_ids = (int)llama_max_parallel_sequences() / options.n_sequences;
     n_leaves_ = std::clamp(n_ids, 1, n_branches_max);
     if (is_head()) n_leaves_ = std::min(n_leaves_, options.n_leaves_max);
-    // the ids are the target's
-    if (is_assistant()) n_leaves_ = target_.cells().n_ids();
     // all draft rows of a level have to be in one batch
     const int n_rows = options.n_sequences * (n_rows_max + 1);
     n_ubatch_ = std::max(options.n_ubatch, n_rows);
@@ -361,7 +280,6 @@ void ModelDrafter::make_context(const TargetOptions & options) {
         check_heads(*model_);
         check_state_functions();
         p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
-        p.ctx_other = is_assistant() ? target_.context() : nullptr;
     }
     context_.make(model_, p);
     if (is_head()) {
@@ -378,26 +296,56 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     cells_.attach(context_.get());
 }
 
+// Both must have been made with one vocabulary: the same token has the same id. Special tokens, which fine-tunes
+// rename, and padding at the end may differ.
+void ModelDrafter::check_vocabulary() const {
+    const llama_vocab * own = llama_model_get_vocab(model_->get());
+    const llama_vocab * theirs = target_.vocab().get();
+    const auto text = [](const llama_vocab * vocab, Token t) -> std::string {
+        const bool has = t < llama_vocab_n_tokens(vocab) && llama_vocab_get_text(vocab, t);
+        return has ? strf("'%s'", llama_vocab_get_text(vocab, t)) : "none";
+    };
+    // made by training the tokenizer, not added by hand
+    const auto is_ordinary = [](const llama_vocab * vocab, Token t) {
+        return t < llama_vocab_n_tokens(vocab) &&
+               (llama_vocab_get_attr(vocab, t) & (LLAMA_TOKEN_ATTR_NORMAL | LLAMA_TOKEN_ATTR_BYTE)) != 0;
+    };
+    int n_differ = 0;
+    Token first = -1;
+    for (Token t = 0; t < std::max(n_own_, target_.vocab().size()); ++t) {
+        if (!is_ordinary(own, t) && !is_ordinary(theirs, t)) continue;
+        if (text(own, t) != text(theirs, t) && n_differ++ == 0) first = t;
+    }
+    if (n_differ == 0) return;
+    fail(ErrorKind::mismatch,
+         "%s cannot draft for %s: a small model must have the target's vocabulary, but %d tokens differ, the first "
+         "is %d: %s here, %s in the target; use a small model of the same family",
+         model_->path().c_str(), target_.options().path.c_str(), n_differ, first, text(own, first).c_str(),
+         text(theirs, first).c_str());
+}
+
 void ModelDrafter::check_fit() const {
     const std::string path = model_->path(), arch = model_->meta(keys::architecture);
-    if (!is_head() && model_->has_state()) {
+    if (heads_ == Heads::none && model_->has_state()) {
         fail(ErrorKind::unsupported,
              "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
              "back; use a small model with plain attention",
              path.c_str(), arch.c_str());
     }
-    if (!is_head()) return;
-    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta(keys::architecture);
-    const int n_own = model_->n_state(), n_target = target_.model().n_state();
-    if (found == expected && n_own == n_target) {
-        if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target_.options().path));
-        return;
+    const std::string found = target_.model().meta(keys::architecture);
+    const int n_reads = model_->n_state(), n_target = target_.model().n_state();
+    if (is_head() && (found != arch || n_reads != n_target)) {
+        fail(ErrorKind::mismatch,
+             "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' that gives %d; use the "
+             "heads of this very model",
+             path.c_str(), target_.options().path.c_str(), n_reads, arch.c_str(), found.c_str(), n_target);
     }
-    fail(
-        ErrorKind::mismatch,
-        "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' that gives %d; use the heads "
-        "of this very model",
-        path.c_str(), target_.options().path.c_str(), n_own, expected.c_str(), found.c_str(), n_target);
+    if (heads_ != Heads::in_model) check_vocabulary();
+}
+
+Token ModelDrafter::own_token(Token token) const {
+    const Token own = stand_in(token);
+    return own < n_own_ ? own : std::max<Token>(0, llama_vocab_eos(llama_model_get_vocab(model_->get())));
 }
 
 DraftTraits ModelDrafter::traits() const {
@@ -407,7 +355,7 @@ DraftTraits ModelDrafter::traits() const {
         t.n_embd_target = model_->n_state();
     }
     t.n_draft_rows_max = n_rows_max;
-    t.n_level_rows_max = is_assistant() ? n_rows_max : n_leaves_;
+    t.n_level_rows_max = n_leaves_;
     return t;
 }
 
@@ -418,35 +366,22 @@ DraftDescription ModelDrafter::describe() const {
             model_->n_layer(),
             llama_model_n_ctx_train(model_->get()),
             model_->n_embd(),
-            llama_vocab_n_tokens(llama_model_get_vocab(model_->get()))};
+            n_own_};
 }
 
-// Rows of an assistant need cells that stay free in the target's cache, where rejected nodes may hold them.
-bool ModelDrafter::decode(bool is_prompt) {
-    try {
-        context_.decode(batch_.view(model_->n_state()), is_prompt);
-        return true;
-    } catch (const Error & e) {
-        if (!is_assistant() || e.kind != ErrorKind::context_full) throw;
-        return false;
-    }
+void ModelDrafter::decode(bool is_prompt) {
+    context_.decode(batch_.view(model_->n_state()), is_prompt);
 }
 
 std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
-    if (is_assistant()) return std::make_unique<Assistant>(*this, target_.cells().seqs(conversation));
-    const SeqRange range = cells_.seqs(conversation);
-    if (is_head()) return std::make_unique<Head>(*this, range);
-    return std::make_unique<SmallModel>(*this, range);
+    return std::make_unique<ModelSequence>(*this, cells_.seqs(conversation));
 }
 
 void ModelDrafter::run_commits(const std::vector<DraftCommit> & commits) {
     batch_.clear();
     for (const DraftCommit & c : commits) own(c.seq).add_commit(c.tokens, c.features);
-    const bool has_room = decode(/*is_prompt=*/false);
-    for (const DraftCommit & c : commits) {
-        if (!has_room) own(c.seq).say_nothing();
-        own(c.seq).take_states(/*is_commit=*/true);
-    }
+    decode(/*is_prompt=*/false);
+    for (const DraftCommit & c : commits) own(c.seq).take_states(/*is_commit=*/true);
 }
 
 void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
@@ -454,26 +389,12 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     try {
         for (const DraftLevel & level : levels) own(level.seq).add_level(level.rows);
         if (batch_.n_rows() == 0) return;
-        const bool has_room = decode(/*is_prompt=*/false);
-        for (const DraftLevel & level : levels) {
-            if (!has_room) own(level.seq).say_nothing();
-            own(level.seq).take_states(/*is_commit=*/false);
-        }
+        decode(/*is_prompt=*/false);
+        for (const DraftLevel & level : levels) own(level.seq).take_states(/*is_commit=*/false);
     } catch (...) {
         for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
         throw;
     }
-}
-
-DraftLogits ModelDrafter::logits(int row) {
-    const float * logits = context_.logits(row);
-    const int n_own = llama_vocab_n_tokens(llama_model_get_vocab(model_->get()));
-    if (map_.to_target.empty()) return {logits, n_own, nullptr};
-    masked_.assign(logits, logits + n_own);
-    for (int i = 0; i < n_own; ++i) {
-        if (map_.to_target[i] < 0) masked_[i] = -INFINITY;
-    }
-    return {masked_.data(), n_own, map_.to_target.data()};
 }
 
 std::string ModelDrafter::device_name() const {

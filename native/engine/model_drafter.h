@@ -8,10 +8,6 @@
 // conversation has ids. What the target accepted a small model does not run again: its draft rows become committed
 // ones. Those of a head read its own states in place of the target's, and are run again with those. Where a file has
 // several heads, the first one drafts.
-//
-// An assistant has no keys and values of its own: it sees the target's, its committed rows are not run but the last,
-// and its draft rows leave nothing behind and all lie at that one's position, as they did in training
-// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
 #include <memory>
@@ -20,20 +16,12 @@
 
 #include "draft/drafter.h"
 #include "engine/options.h"
-#include "engine/token_map.h"
 #include "target/cells.h"
 #include "target/context.h"
 #include "target/heads.h"
 #include "target/target.h"
 
 namespace eaglecpp {
-
-// What a row says: logits[i] is that of ids[i], or of i where there are no ids.
-struct DraftLogits {
-    const float * logits;
-    int n;
-    const Token * ids;
-};
 
 class ModelDrafter : public Drafter {
   public:
@@ -44,7 +32,7 @@ class ModelDrafter : public Drafter {
 
     DraftTraits traits() const override;
     DraftDescription describe() const override;
-    const std::vector<Token> & d2t() const override { return map_.to_target; }
+    const std::vector<Token> & d2t() const override { return same_ids_; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
     void set_n_threads(int n_threads) override { context_.set_n_threads(n_threads); }
@@ -53,22 +41,19 @@ class ModelDrafter : public Drafter {
 
   private:
     friend class ModelSequence;
-    friend class CachedSequence;
-    friend class Assistant;
 
     int n_commit_rows() const override { return n_ubatch_; }
     void run_commits(const std::vector<DraftCommit> & commits) override;
 
     void check_fit() const;
+    void check_vocabulary() const;
     void make_context(const TargetOptions & options);
-    // Runs the batch. False where an assistant found no room.
-    bool decode(bool is_prompt);
+    void decode(bool is_prompt);  // runs the batch
 
-    // Output row `row` of the last batch: logits, those that are no token of the target's made impossible.
-    DraftLogits logits(int row);
+    // the target's token; that which ends a text where the drafter's vocabulary, without its padding, ends before
+    Token own_token(Token token) const;
 
     bool is_head() const { return heads_ != Heads::none; }
-    bool is_assistant() const { return heads_ == Heads::assistant; }
 
     Heads heads_;
     const Target & target_;
@@ -77,9 +62,9 @@ class ModelDrafter : public Drafter {
     int n_ubatch_ = 0;
     Context context_;
     Cells cells_;
-    TokenMap map_;
     TargetBatch batch_;
-    std::vector<float> masked_;  // kept to save allocations
+    int n_own_ = 0, n_known_ = 0;  // tokens of its vocabulary; those that the target has, too
+    std::vector<Token> same_ids_;  // empty
 };
 
 }  // namespace eaglecpp

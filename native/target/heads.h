@@ -11,16 +11,13 @@
 
 namespace eaglecpp {
 
-constexpr const char * arch_assistant = "gemma4-assistant";
-
 enum class Heads {
     none,
-    in_model,   // the model itself is there, too
-    alone,      // as llama.cpp's converter writes them with --mtp
-    assistant,  // without keys and values of its own: it reads the target's (Gemma 4)
+    in_model,  // the model itself is there, too
+    alone,     // as llama.cpp's converter writes them with --mtp
 };
 
-// which a file has
+// Which a file has. Error(unsupported) for the assistants of Gemma 4
 Heads heads_of(const GgufReader & file);
 
 // whose heads can draft
@@ -29,10 +26,6 @@ std::vector<std::string> head_architectures();
 // Error(unsupported) where a model's heads cannot draft, with the reason, which is also said where llama.cpp would end
 // the process.
 void check_heads(const TargetModel & model);
-
-// Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
-// would read others, or past their end. Error(mismatch)
-void check_assistant(const GgufReader & assistant, const GgufReader & target);
 
 // Whether llama.cpp's graph of the heads leaves the states of output rows only.
 bool gives_states_of_outputs(const TargetModel & model);
