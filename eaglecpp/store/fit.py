@@ -73,10 +73,7 @@ def _check_method(draft: Facts, target: Facts) -> None:
     """Whether what llama.cpp would run is of a kind that drafts here (native/engine/model_drafter.cpp)."""
     arch, path = draft.architecture, draft.file.path
     if arch == "gemma4-assistant":
-        raise UnsupportedError(
-            f"{path}: assistants, which read their target's keys and values, do not draft here; use an EAGLE "
-            "or a block drafter of the target"
-        )
+        raise UnsupportedError(f"{path}: assistants do not draft here; use an EAGLE or a block drafter")
     if draft.is_head_alone:
         if target.architecture != arch:
             raise MismatchError(
