@@ -43,7 +43,7 @@ class Preset:
 @dataclass(frozen=True)
 class ServerConfig:
     """n_parallel: conversations of one model at a time; n_queue: requests that may wait for each model
-    n_body:      bytes of a request's body, uploads of blobs aside
+    n_body:      bytes of a request's body
     n_held:      bytes of bodies that all requests together hold until they are answered
     n_connections: at a time; 0 = what this system lets a process open, and leaves for models and downloads
     head_s:      how long a client may take to send the head of a request

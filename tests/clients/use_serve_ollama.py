@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` and the real ollama client: chat, generate, tools, models made from files, errors."""
+"""`eaglecpp serve` and the real ollama client: chat, generate, tools, models, errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from asked_for import weather
 from common import done
 from ollama import Client, ResponseError
-from serving import MODEL, TARGET, serving
+from serving import MODEL, serving
 
 TURNS = [{"role": "user", "content": "What is len?"}]
 OPTIONS = {"temperature": 0, "num_predict": 24}
@@ -32,15 +32,10 @@ with serving() as url:
     shown = client.show(MODEL)
     assert shown.modelinfo["general.architecture"] and "completion" in shown.capabilities
     assert client.ps().models[0].expires_at.year > 2026
-    digest = client.create_blob(TARGET)
-    last = list(client.create("made", files={"t.gguf": digest}, system="Be brief.",
-                              parameters={"temperature": 0}, stream=True))[-1]  # fmt: skip
-    assert last.status == "success" and client.show("made").modelinfo
-    client.copy("made", "twin")
+    client.copy(MODEL, "twin")
     assert client.chat("twin", TURNS, options=OPTIONS, keep_alive=0).message.content
-    client.delete("made")
     client.delete("twin")
-    for name, status in (("made", 404), ("a b", 404)):
+    for name, status in (("twin", 404), ("a b", 404)):
         with pytest.raises(ResponseError, match=str(status)):
             client.chat(name, TURNS)
-done("list, chat, stream, tools, schema, generate, show, ps, create, copy, delete, 2 errors")
+done("list, chat, stream, tools, schema, generate, show, ps, copy, delete, 2 errors")

@@ -13,9 +13,13 @@ from typing import Any, Self
 
 import requests
 
+from eaglecpp.modelfile import Modelfile
+from eaglecpp.references.names import ModelName
 from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.run import Runner, bind
+from eaglecpp.store import Stores
+from eaglecpp.store.create import create_model
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
 TARGET, DRAFT = PAIR / "demo-target.gguf", PAIR / "demo-draft.gguf"
@@ -46,6 +50,11 @@ def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     while not holds():
         assert time.monotonic() < end, "that took too long"
         time.sleep(0.02)
+
+
+def store(name: str, rest: str = "", files: str = f"FROM {TARGET}") -> None:
+    """Puts a model into the store, by its Modelfile."""
+    create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(f"{files}\n{rest}"), Path())
 
 
 class TestServer:

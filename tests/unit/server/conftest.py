@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from eaglecpp import AsyncEngine
-from helpers.http_server import TARGET, TestServer
+from helpers.http_server import TestServer, store
 
 
 @pytest.fixture(scope="session")
@@ -46,17 +45,11 @@ def slow_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(server: TestServer) -> Iterator[str]:
-    """A stored model whose template has a place for thinking. Other modules find no model in the store, nor a
-    blob that they upload or pull.
-    """
-    data = TARGET.read_bytes() + bytes(32)
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    assert server.post(f"/api/blobs/{digest}", data).status_code in (200, 201)
+    """A stored model whose template has a place for thinking. Other modules find no model in the store."""
     template = (
         "{{ range .Messages }}{{ .Role }}: {{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
         "{{ .Content }}{{ range .ToolCalls }} [{{ .Function.Name }}]{{ end }}\n{{ end }}assistant: "
     )
-    body = {"model": "thinker", "files": {"a.gguf": digest}, "template": template, "stream": False}
-    server.told("/api/create", body)
+    store("thinker", f'TEMPLATE """{template}"""')
     yield "thinker"
     server.delete("thinker")

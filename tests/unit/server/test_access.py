@@ -151,8 +151,7 @@ def test_what_is_meant_starts(
 @pytest.mark.parametrize(
     ("path", "body"),
     [("/api/pull", {"model": "{host}/library/tiny:1b"}), ("/api/pull", {"model": "http://{host}/library/tiny:1b"}),
-     ("/api/pull", {"model": "localhost:{port}/library/tiny:1b"}),
-     ("/api/create", {"model": "made", "from": "{host}/library/tiny:1b"})],
+     ("/api/pull", {"model": "localhost:{port}/library/tiny:1b"})],
 )  # fmt: skip
 def test_requests_do_not_make_this_server_ask_others(
     server: TestServer, registry: HubServer, path: str, body: dict[str, str], stream: bool

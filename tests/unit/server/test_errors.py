@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import copy
 import gzip
-import hashlib
 import json
 import logging
 from collections.abc import Iterator
@@ -73,10 +72,6 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("DELETE", "/api/delete", {"model": "nobody"}),
     ("POST", "/api/pull", {"model": "hf.co/a/b:latest:c", "draft": "none", "insecure": False,
                            "stream": False}),
-    ("POST", "/api/create", {"model": "made", "from": "nobody", "files": {"a": "b"}, "adapters": {"a": "b"},
-                             "template": "t", "system": "s", "license": ["l"], "quantize": "no",
-                             "parameters": {"temperature": 1, "stop": ["x"]}, "stream": False,
-                             "messages": [{"role": "user", "content": "q"}]}),
     ("POST", "/api/push", {"model": MODEL}),
     ("POST", "/api/embed", {"model": MODEL, "input": ["x"], "truncate": True, "dimensions": 8,
                             "options": {"num_ctx": 64}, "keep_alive": "5m"}),
@@ -299,7 +294,7 @@ def test_what_is_hardly_json_is_refused_in_the_form_of_the_api(
 
 
 @pytest.mark.parametrize("path", ["/v1/models/%ED%A0%80", "/v1/models/..%2Fx", "/v1/models/a%00b",
-                                  "/v1/models/" + "x" * 5000, "/api/blobs/%ED%A0%80", "/static/%00",
+                                  "/v1/models/" + "x" * 5000, "/static/%00",
                                   "/static/..%2Ferrors.py", "/%ED%A0%80"])  # fmt: skip
 def test_no_path_is_our_fault(server: TestServer, path: str) -> None:
     answer = server.get(path)
@@ -394,14 +389,6 @@ def test_a_broken_model_file_is_told_and_is_not_the_clients_fault(store_root: Pa
         ):
             answer = own.post(path, body)
             assert answer.status_code == 500 and "broken.gguf" in message_of(answer, path), answer.text
-
-
-def test_a_broken_file_that_a_client_uploads_is_its_own_fault(server: TestServer) -> None:
-    data = TARGET.read_bytes()[:2000]
-    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    assert server.post(f"/api/blobs/{digest}", data).status_code == 201
-    answer = server.post("/api/create", {"model": "made", "files": {"a": digest}, "stream": False})
-    assert answer.status_code == 400 and "remaining" in message_of(answer, "/api/create"), answer.text
 
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": float("inf")}, ["a\ud83d", "\ude00b"], float("nan")])

@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 import requests
 
-from eaglecpp.modelfile import Modelfile
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
 from eaglecpp.store.transaction import copy_model
-from helpers.http_server import DRAFT, TARGET, TestServer, until
+from helpers.http_server import DRAFT, TARGET, TestServer, store, until
 
 PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
 SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.ollama.ai/library/Pair")
@@ -32,8 +30,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestServer]
 
 
 def make(name: str, rest: str = "", draft: bool = True) -> None:
-    text = f"FROM {TARGET}\n" + (f"DRAFT {DRAFT}\n" if draft else "") + rest
-    create_model(Stores.open(), ModelName.parse(name), Modelfile.from_text(text), Path())
+    store(name, rest, f"FROM {TARGET}" + (f"\nDRAFT {DRAFT}" if draft else ""))
 
 
 def say(server: TestServer, name: str, **rest: Any) -> requests.Response:

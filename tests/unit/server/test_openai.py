@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from helpers.http_server import CITY, MODEL, QUESTION, SAID, WEATHER, TestServer
+from helpers.http_server import CITY, MODEL, QUESTION, SAID, WEATHER, TestServer, store
 
 OTHER: dict[str, Any] = {"type": "function", "function": {"name": "other", "parameters": CITY}}
 
@@ -203,8 +203,7 @@ def test_several_choices_read_their_prompt_once(server: TestServer) -> None:
 def test_the_stops_of_a_model_stay_where_a_request_has_none(
     server: TestServer, thinker: str, stop: Any
 ) -> None:
-    made = {"model": "stopper", "from": thinker, "parameters": {"stop": ["e"]}, "stream": False}
-    server.told("/api/create", made)
+    store("stopper", "PARAMETER stop e", f"FROM {thinker}")
     body = {"model": "stopper", "prompt": "The function", "temperature": 0, "max_tokens": 30, "stop": stop}
     told = server.told("/completion", body)
     assert (told["stop_type"], told["stopping_word"]) == ("word", "e")

@@ -10,13 +10,9 @@ from typing import Any
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.modelfile import Modelfile
-from eaglecpp.references.names import ModelName
 from eaglecpp.server.presets import PresetError, read_presets
 from eaglecpp.server.run import PortInUseError
-from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
-from helpers.http_server import DRAFT, FAST, QUESTION, TARGET, TestServer, until
+from helpers.http_server import DRAFT, FAST, QUESTION, TARGET, TestServer, store, until
 
 LISTED = f"""
 [drafted]
@@ -35,10 +31,10 @@ draft = "text"
 
 
 @pytest.fixture(autouse=True)
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
     (tmp_path / "target.gguf").symlink_to(TARGET)
-    create_model(Stores.open(), ModelName.parse("stored"), Modelfile.from_text(f"FROM {TARGET}"), Path())
+    store("stored")
 
 
 def listed(tmp_path: Path, text: str = LISTED) -> Path:

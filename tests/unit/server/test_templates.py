@@ -10,11 +10,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.modelfile import Modelfile
-from eaglecpp.references.names import ModelName
-from eaglecpp.store import Stores
-from eaglecpp.store.create import create_model
-from helpers.http_server import TARGET, WEATHER, TestServer
+from helpers.http_server import WEATHER, TestServer, store
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 NAMES = {"qwen35": "Qwen3.5-4B", "gemma3": "gemma-3", "idefics3": "idefics3", "mistral": "mistral-7b-v0.3",
@@ -39,8 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EAGLECPP_MODELS", str(tmp_path_factory.mktemp("models")))
         for name, text in (texts | OWN).items():
-            made = Modelfile.from_text(f'FROM {TARGET}\nTEMPLATE """{text}"""\n')
-            create_model(Stores.open(), ModelName.parse(name), made, Path())
+            store(name, f'TEMPLATE """{text}"""')
         with TestServer(files={}, draft=None) as running:
             yield running
 

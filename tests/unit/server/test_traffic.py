@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import json
 import shutil
@@ -18,7 +17,7 @@ import requests
 
 from eaglecpp.cli import main
 from eaglecpp.server.run import PortInUseError, bind
-from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer, until
+from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer, store, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -112,22 +111,10 @@ def test_a_port_in_use_is_told_with_who_uses_it(server: TestServer) -> None:
         bind("127.0.0.1", port)
 
 
-def test_models_are_made_copied_and_deleted_and_two_servers_see_them(
-    server: TestServer, tmp_path: Path
-) -> None:
-    """One store, two servers: what one makes the other serves, and what one deletes is gone for both."""
-    data = DRAFT.read_bytes()
-    draft = f"sha256:{hashlib.sha256(data).hexdigest()}"
-    target = f"sha256:{hashlib.sha256(TARGET.read_bytes()).hexdigest()}"
-    assert server.post("/api/blobs/sha256:" + "0" * 64, data).status_code == 400
-    assert requests.head(f"{server.url}/api/blobs/{draft}", timeout=30).status_code == 404
-    for digest, path in ((draft, DRAFT), (target, TARGET)):
-        assert server.post(f"/api/blobs/{digest}", path.read_bytes()).status_code == 201
-        assert requests.head(f"{server.url}/api/blobs/{digest}", timeout=30).status_code == 200
-    body = {"model": "made", "files": {"a.gguf": target}, "draft_files": {"b.gguf": draft},
-            "system": "Be brief.",
-            "parameters": {"temperature": 0, "num_predict": 5, "num_ctx": 512, "stop": ["zzz"]}}  # fmt: skip
-    assert list(server.lines("/api/create", body))[-1] == {"status": "success"}
+def test_models_are_copied_and_deleted_and_two_servers_see_them(server: TestServer) -> None:
+    """One store, two servers: what is made both serve, and what one deletes is gone for both."""
+    said = "SYSTEM Be brief.\nPARAMETER temperature 0\nPARAMETER num_predict 5\nPARAMETER num_ctx 512"
+    store("made", f"{said}\nPARAMETER stop zzz", f"FROM {TARGET}\nDRAFT {DRAFT}")
     with TestServer(files={}, draft=None) as other:
         shown = other.post("/api/show", {"model": "made"}).json()
         assert (
