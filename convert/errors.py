@@ -75,7 +75,3 @@ class QuantTypeError(ConvertError):
 
 class WriteError(ConvertError):
     """The output cannot be written."""
-
-
-class VerifyError(ConvertError):
-    """The written file, read back, is not what was meant to be written."""

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""`convert_checkpoint`: open, recognise, check, plan, write, verify, rename. Reads from top to bottom.
+"""`convert_checkpoint`: open, recognise, check, plan, write, rename. Reads from top to bottom.
 
 Tensors get canonical names first: prefixes are stripped, buffers that are never used dropped, the one
 attention norm of later layers named alike, and a tied head made explicit. Nothing is written before every
-check has passed, and the output takes its name only when it has been read back.
+check has passed, and the output takes its name only when it is whole.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from .checkpoint import Checkpoint, open_checkpoint
 from .config import flag
 from .dialects import Dialect, Seen, recognise
 from .errors import CheckpointError, ConfigError, EagleError, TensorError, WriteError
+from .gguf_file import read_gguf
 from .mapping import Slot, check_tensors, slots
 from .metadata import build_metadata
 from .parallel import MASK_FEATURE
@@ -33,7 +34,7 @@ from .stream import N_WORKERS, TensorReport, TensorStream
 from .target_info import TargetInfo, open_target
 from .tensor import TensorSource
 from .vocab_map import absolute_ids, check_head
-from .writer import replace_file, verify_file, write_gguf
+from .writer import replace_file, write_gguf
 
 
 @dataclass(frozen=True)
@@ -214,7 +215,7 @@ def _write(
     out: Path,
     tell: Callable[[Progress], None],
 ) -> tuple[int, tuple[TensorReport, ...]]:
-    """Write, verify and rename; returns the file's size and what each tensor cost."""
+    """Write and rename; returns the file's size and what each tensor cost."""
     spec = drafter.spec
     with ThreadPoolExecutor(N_WORKERS) as pool:
         stream = TensorStream(spec, types, drafter.sources, drafter.ids, pool)
@@ -237,10 +238,8 @@ def _write(
             tell(Progress(name, done, total))
 
         with replace_file(out) as temporary:
-            crcs = write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            tell(Progress("verifying", total, total))
-            verify_file(temporary, spec.architecture, fields, tensors, crcs)
-            size = temporary.stat().st_size
+            write_gguf(temporary, spec.architecture, fields, tensors, advance)
+            size = read_gguf(temporary).size  # whole, by the reader's word
     return size, stream.reports(tensors)
 
 
