@@ -34,9 +34,13 @@ DIALECTS: tuple[Dialect, ...] = (
 )  # fmt: skip
 
 
+_CLASSES = frozenset(name for dialect in DIALECTS for name in dialect.classes)
+_BLOCK_CLASSES = frozenset(name for dialect in DIALECTS if dialect.is_block for name in dialect.classes)
+
+
 def recognise(seen: Seen) -> Dialect:
     """The dialect of a checkpoint. Raises UnsupportedError for known others and for unknown ones."""
-    refuse(seen)
+    refuse(seen, _CLASSES, _BLOCK_CLASSES)
     # Every drafter has one of these and no ordinary model does; gaps are reported later.
     marks = ("fc.weight", "encoder.fc.weight", "layers.0.hidden_norm.weight")
     if any(seen.shape(mark) is not None for mark in marks):

@@ -24,6 +24,7 @@ _ORIGINAL = "original_max_position_embeddings"
 class Automodel(Dialect):
     name = "automodel"
     title = "NeMo Automodel"
+    classes = ("LlamaEagle3DraftModel",)
     latent_magnitude = "none"
 
     def matches(self, seen: Seen) -> bool:

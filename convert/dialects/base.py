@@ -77,6 +77,8 @@ class Dialect:
 
     name = ""
     title = ""
+    classes: tuple[str, ...] = ()
+    """Of `architectures`, whose drafters this arithmetic is."""
     fuses_embedding = False
     """EAGLE-1 and 2, see `DraftSpec`."""
     is_block = False

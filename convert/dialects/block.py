@@ -43,7 +43,6 @@ def _n_layers(config: Mapping[str, Any]) -> int:
 
 class BlockDialect(Dialect):
     is_block = True
-    classes: tuple[str, ...] = ()
     anchor_first = False
     """What slot 0 of these classes says, where the config does not."""
 

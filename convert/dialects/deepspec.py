@@ -21,9 +21,10 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 class DeepSpec(Dialect):
     name = "deepspec"
     title = "DeepSpec"
+    classes: tuple[str, ...] = ("Qwen3Eagle3Model",)
 
     def matches(self, seen: Seen) -> bool:
-        return seen.architecture == "Qwen3Eagle3Model"
+        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):

@@ -29,10 +29,8 @@ _NAMES = {
 
 class DeepSpecGemma(DeepSpec):
     title = "DeepSpec (Gemma 4)"
+    classes = ("Gemma4Eagle3Model",)
     activations = ("gelu_pytorch_tanh",)
-
-    def matches(self, seen: Seen) -> bool:
-        return seen.architecture == "Gemma4Eagle3Model"
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         return gemma_config(super().flatten(seen)) | {"layer_types": ["full_attention"]}

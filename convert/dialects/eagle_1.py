@@ -19,16 +19,13 @@ from ..readings import Choice
 from .base import Dialect, Seen
 from .eagle_repo import theta_of_scaled_rope
 
-EAGLE_1_ARCHITECTURES = frozenset(
-    {"EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle"}
-)
-"""Beside those of EAGLE-3 drafters; each is dense, whatever the target is."""
-
 
 class Eagle1(Dialect):
     name = "eagle1"
     title = "SafeAILab/EAGLE 1 and 2"
     fuses_embedding = True
+    also = ("EagleLlamaForCausalLM", "LlamaForCausalLMEagle", "Qwen2ForCausalLM", "Qwen2ForCausalLMEagle")
+    """Classes beside those of EAGLE-3 drafters; each is dense, whatever the target is."""
 
     def matches(self, seen: Seen) -> bool:
         fc, q = seen.shape("fc.weight"), seen.shape("layers.0.self_attn.q_proj.weight")

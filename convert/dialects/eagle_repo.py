@@ -19,6 +19,7 @@ from .base import Dialect, Seen
 class EagleRepo(Dialect):
     name = "eagle"
     title = "SafeAILab/EAGLE"
+    classes = ("", "LlamaForCausalLM", "LlamaForCausalLMEagle3")
 
     def matches(self, seen: Seen) -> bool:
         return seen.has("midlayer.")

@@ -11,16 +11,15 @@ from typing import Any
 
 from .base import Dialect, Seen
 
-ARCHITECTURE = "EagleMistralForCausalLM"
-
 
 class MistralEagle(Dialect):
     name = "mistral"
     title = "Mistral EAGLE"
+    classes = ("EagleMistralForCausalLM",)
     fuses_embedding = True
 
     def matches(self, seen: Seen) -> bool:
-        return seen.architecture == ARCHITECTURE
+        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         return {**seen.config, "norm_output": True}

@@ -23,6 +23,7 @@ from .base import Dialect, Seen
 class SpecForge(Dialect):
     name = "specforge"
     title = "SpecForge"
+    classes = ("PEagleDraftModel", "DeepseekV3ForCausalLMEagle3")
 
     def matches(self, seen: Seen) -> bool:
         switches = {"eagle_config", "fc_norm", "norm_output"}

@@ -19,6 +19,7 @@ from .base import Dialect, Seen
 class Speculators(Dialect):
     name = "speculators"
     title = "speculators"
+    classes = ("Eagle3Speculator", "Eagle3DraftModel", "PEagleSpeculator")
 
     def matches(self, seen: Seen) -> bool:
         return any(key in seen.config for key in ("transformer_layer_config", "speculators_config"))

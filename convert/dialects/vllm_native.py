@@ -20,19 +20,17 @@ from .base import Dialect, Seen
 
 PARALLEL_CLASSES = frozenset({"PeagleLlamaForCausalLM", "PeagleQwen3ForCausalLM"})
 _QWEN3_CLASSES = frozenset({"Eagle3Qwen3ForCausalLM", "PeagleQwen3ForCausalLM"})
-VLLM_CLASSES = PARALLEL_CLASSES | {
-    "Eagle3LlamaForCausalLM",
-    "Eagle3MiniMaxM2ForCausalLM",
-    "Eagle3Qwen2_5vlForCausalLM",
-    "Eagle3Qwen3ForCausalLM",
-    "Eagle3Qwen3vlForCausalLM",
-}
-"""What vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
+_LATENT_CLASSES = ("Eagle3DeepseekV2ForCausalLM", "Eagle3DeepseekV3ForCausalLM")
 
 
 class VllmNative(Dialect):
     name = "vllm"
     title = "vLLM (Eagle3LlamaForCausalLM, Eagle3DeepseekV2ForCausalLM)"
+    classes = (
+        *PARALLEL_CLASSES, *_QWEN3_CLASSES, *_LATENT_CLASSES, "Eagle3LlamaForCausalLM",
+        "Eagle3MiniMaxM2ForCausalLM", "Eagle3Qwen2_5vlForCausalLM", "Eagle3Qwen3vlForCausalLM",
+    )  # fmt: skip
+    """What vLLM runs with its llama and qwen3 code; the latter has norms of q and k."""
 
     def matches(self, seen: Seen) -> bool:
         if seen.is_latent_class:  # TorchSpec and Model Optimizer use vLLM's name, and say more
@@ -41,7 +39,7 @@ class VllmNative(Dialect):
             return not seen.eagle_config and not seen.has(
                 "midlayer."
             )  # as vLLM's P-EAGLE drafters are published
-        return seen.architecture in VLLM_CLASSES
+        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.architecture in _QWEN3_CLASSES and seen.shape("layers.0.self_attn.q_norm.weight") is None:
