@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .config import flag, integer, number, shown
+from .config import flag, integer, number, positive, wrong
 from .errors import ConfigError, TensorError, UnsupportedError
 from .spec import BlockSpec, GemmaLayer
 from .tensor import TensorSource
@@ -45,28 +45,18 @@ def parse_block(
     size = integer(config, "block_size", _SIZE)
     anchor_first = flag(config, "anchor_first")
     if not 2 - anchor_first <= size <= _MOST:
-        raise ConfigError(f"config.json: block_size: expected 2 to {_MOST} rows, found {size}")
+        raise wrong("block_size", f"2 to {_MOST} rows", size)
     rank = _rank(config, shapes)
     hidden = integer(config, "hidden_size")
-    softcap = number(config, "final_logit_softcapping", 0.0)
-    if softcap < 0:
-        raise ConfigError(
-            f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
-        )
-    scale = number(config, "input_embedding_scale", 1.0)
-    if scale <= 0:
-        raise ConfigError(f"config.json: input_embedding_scale: expected a positive number, found {scale}")
+    scale = positive(config, "input_embedding_scale", 1.0)
     if SELECTOR not in shapes and any(config.get(key) for key in ("selector_rank", "selector_top_k")):
-        raise ConfigError(f"config.json: selector_rank: expected a tensor {SELECTOR}, found none")
+        raise wrong("selector_rank", f"a tensor {SELECTOR}", None)
     conv, selector = None, None
     if SELECTOR in shapes:
         conv = integer(config, "conv_kernel_size"), integer(config, "conv_group_size")
         selector = integer(config, "selector_rank"), integer(config, "selector_top_k")
         if selector[1] > min(vocab, _MOST_CANDIDATES):
-            raise ConfigError(
-                f"config.json: selector_top_k: expected at most {min(vocab, _MOST_CANDIDATES)}, found "
-                f"{selector[1]}"
-            )
+            raise wrong("selector_top_k", f"at most {min(vocab, _MOST_CANDIDATES)}", selector[1])
         if hidden % conv[1] or conv[0] > size:
             raise ConfigError(
                 f"config.json: conv_kernel_size {conv[0]}, conv_group_size {conv[1]}: expected at most the "
@@ -87,16 +77,14 @@ def parse_block(
         conv=conv,
         selector=selector,
         embedding_scale=hidden**0.5 if gemma else scale,
-        softcap=softcap,
+        softcap=number(config, "final_logit_softcapping", 0.0),
     ), "" if "block_size" in config else f"the config does not say how many rows a block has: using {_SIZE}"
 
 
 def _mask_token(config: Mapping[str, Any], vocab: int) -> int:
     token = config.get("mask_token_id")
     if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < vocab:
-        raise ConfigError(
-            f"config.json: mask_token_id: expected a token of the vocabulary of {vocab}, found {shown(token)}"
-        )
+        raise wrong("mask_token_id", f"a token of the vocabulary of {vocab}", token)
     return token
 
 
@@ -115,10 +103,7 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
     found = (shapes.get(MARKOV) or (0, 0))[-1]
     told = config.get("markov_rank")
     if told is not None and told != found:
-        raise ConfigError(
-            f"config.json: markov_rank: expected {found or '0, as there is no tensor ' + MARKOV}, found "
-            f"{shown(told)}"
-        )
+        raise wrong("markov_rank", str(found or f"0, as there is no tensor {MARKOV}"), told)
     return found
 
 

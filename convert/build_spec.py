@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .block import parse_block
-from .config import flag, id_list, integer, number, shown
+from .config import flag, id_list, integer, nested, positive, shown, wrong
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
@@ -29,7 +29,7 @@ from .readings import (
     settle,
     unread_notes,
 )
-from .rope import Magnitude, parse_rope
+from .rope import parse_rope
 from .spec import DraftSpec
 from .target_info import TargetInfo
 from .tensor import TensorSource, first_rows
@@ -99,13 +99,10 @@ def build_spec(
                 "ordinary attention"
             )
         parallel, parallel_note = parse_parallel(config, vocab)
-    magnitude: Magnitude = dialect.latent_magnitude if has_latent(shapes) else "transformers"
-    latent, latent_note = (
-        parse_latent(config, magnified=magnitude == "deepseek") if has_latent(shapes) else (None, "")
-    )
+    latent, latent_note = parse_latent(config) if has_latent(shapes) else (None, "")
     rope, rope_note = parse_rope(
         config,
-        magnitude=magnitude,
+        deepseek=latent is not None,
         theta=float(readings["rope_theta"]) if "rope_theta" in readings else None,
         unscaled=readings.get("rope_scaling") == "none",
     )
@@ -133,7 +130,7 @@ def build_spec(
         vocab_size=vocab,
         draft_vocab_size=_draft_vocab(config, shapes, vocab),
         context_length=integer(config, "max_position_embeddings", 2048),
-        rms_norm_eps=_positive(config, "rms_norm_eps", 1e-6),
+        rms_norm_eps=positive(config, "rms_norm_eps", 1e-6),
         rope=rope,
         aux_layers=ids.ids,
         layer_ids_rule=ids.rule,
@@ -154,7 +151,7 @@ def build_spec(
         has_bias=any(name.endswith(".bias") and not name.startswith("confidence_head.") for name in shapes),
         has_head="lm_head.weight" in shapes,
         has_embeddings="embed_tokens.weight" in shapes,
-        logit_scale=_positive(config, "logit_scale", 1.0),
+        logit_scale=positive(config, "logit_scale", 1.0),
         sliding_window=window,
         sliding_layers=sliding,
         latent=latent,
@@ -313,32 +310,20 @@ def _last_state(n_blocks: int, hidden: int, target_hidden: int, options: Options
 
 def _held_out_rates(seen: Seen) -> tuple[float, ...]:
     """What `eaglecpp train` records; nobody else does."""
-    ours = seen.config.get("eaglecpp")
-    found = ours.get("held_out") if isinstance(ours, Mapping) else None
-    rates = found.get("rates") if isinstance(found, Mapping) else None
+    rates = nested(nested(seen.config, "eaglecpp"), "held_out").get("rates")
     if rates is None:
         return ()
     if not isinstance(rates, list) or not all(
         isinstance(rate, float | int) and 0.0 <= rate <= 1.0 for rate in rates
     ):
-        raise ConfigError(
-            f"config.json: eaglecpp.held_out.rates: expected numbers from 0 to 1, found {shown(rates)}"
-        )
+        raise wrong("eaglecpp.held_out.rates", "numbers from 0 to 1", rates)
     return tuple(float(rate) for rate in rates[:_MAX_RATES])
 
 
 def _read_before(config: Mapping[str, Any]) -> tuple[str, ...]:
     """What a GGUF that is read back says of the checkpoint that it was made from."""
-    ours = config.get("eaglecpp")
-    found = ours.get("readings") if isinstance(ours, Mapping) else None
+    found = nested(config, "eaglecpp").get("readings")
     return tuple(text for text in found if isinstance(text, str)) if isinstance(found, list) else ()
-
-
-def _positive(config: Mapping[str, Any], key: str, default: float) -> float:
-    value = number(config, key, default)
-    if value <= 0:
-        raise ConfigError(f"config.json: {key}: expected a positive number, found {value}")
-    return value
 
 
 def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
@@ -350,9 +335,7 @@ def _head_dim(config: Mapping[str, Any], hidden: int, n_heads: int) -> int:
         )
     head_dim = given or hidden // n_heads
     if head_dim % 2:
-        raise ConfigError(
-            f"config.json: head_dim: expected an even number (rope rotates pairs), found {head_dim}"
-        )
+        raise wrong("head_dim", "an even number (rope rotates pairs)", head_dim)
     return head_dim
 
 
@@ -365,9 +348,7 @@ def _draft_vocab(config: Mapping[str, Any], shapes: Shapes, vocab: int) -> int:
     if given == integer(config, "vocab_size"):
         return vocab
     if given > vocab:
-        raise ConfigError(
-            f"config.json: draft_vocab_size: expected at most vocab_size {vocab}, found {given}"
-        )
+        raise wrong("draft_vocab_size", f"at most vocab_size {vocab}", given)
     return given
 
 
@@ -447,10 +428,7 @@ def _sliding_layers(types: Any, n_layers: int) -> tuple[bool, ...]:
     known = {"sliding_attention": True, "full_attention": False}
     sound = isinstance(types, list) and all(isinstance(t, str) and t in known for t in types)
     if not sound or len(types) < n_layers or (len(types) > n_layers and len(set(types)) > 1):
-        raise ConfigError(
-            f"config.json: layer_types: expected {n_layers} of full_attention or sliding_attention, found "
-            f"{shown(types)}"
-        )
+        raise wrong("layer_types", f"{n_layers} of full_attention or sliding_attention", types)
     return tuple(known[t] for t in types[:n_layers])
 
 

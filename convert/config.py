@@ -60,6 +60,19 @@ def _check_depth(data: Any) -> None:
 _SMALLEST, _LARGEST = 1e-37, 3e38
 
 
+def wrong(key: str, expected: str, found: Any, where: str = WHERE) -> ConfigError:
+    """What is the matter with a value, to be raised."""
+    return ConfigError(f"{where}{key}: expected {expected}, found {shown(found)}")
+
+
+def nested(config: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """An object in a config; empty when absent or null."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, Mapping):
+        raise wrong(key, "an object", value)
+    return value or {}
+
+
 def shown(value: Any) -> str:
     """A value in an error message: one line at most."""
     text = repr(value)
@@ -71,7 +84,7 @@ def number(config: Mapping[str, Any], key: str, default: float = ..., where: str
 @overload
 def number(config: Mapping[str, Any], key: str, default: None, where: str = ...) -> float | None: ...
 def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: str = WHERE) -> float | None:
-    """A number that a file's 32 bits can hold, as float; the default when absent or null."""
+    """A number of 0 or more that a file's 32 bits can hold, as float; the default when absent or null."""
     value = config.get(key)
     if value is None:
         if default is _MISSING:
@@ -79,11 +92,19 @@ def number(config: Mapping[str, Any], key: str, default: Any = _MISSING, where: 
         return default if default is None else float(default)
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
-            if value == 0 or _SMALLEST < abs(value) < _LARGEST:
+            if value == 0 or _SMALLEST < value < _LARGEST:
                 return float(value)
         except OverflowError:  # a whole number that no float can hold
             pass
-    raise ConfigError(f"{where}{key}: expected a number, found {shown(value)}")
+    raise wrong(key, "a number of 0 or more", value, where)
+
+
+def positive(config: Mapping[str, Any], key: str, default: float = _MISSING, where: str = WHERE) -> float:
+    """As `number`, and not 0."""
+    value = number(config, key, default, where)
+    if value == 0:
+        raise wrong(key, "a positive number", value, where)
+    return value
 
 
 @overload
@@ -98,7 +119,7 @@ def integer(config: Mapping[str, Any], key: str, default: Any = _MISSING, where:
             raise ConfigError(f"{where}{key}: expected a positive integer, found nothing; add it")
         return None if default is None else int(default)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
-        raise ConfigError(f"{where}{key}: expected a positive integer, found {shown(value)}")
+        raise wrong(key, "a positive integer", value, where)
     return value
 
 
@@ -108,7 +129,7 @@ def flag(config: Mapping[str, Any], key: str, default: bool = False, where: str 
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ConfigError(f"{where}{key}: expected true or false, found {shown(value)}")
+        raise wrong(key, "true or false", value, where)
     return value
 
 
@@ -118,5 +139,5 @@ def id_list(config: Mapping[str, Any], key: str, where: str = WHERE) -> tuple[in
     if value is None or value == []:
         return None
     if not isinstance(value, list) or any(isinstance(k, bool) or not isinstance(k, int) for k in value):
-        raise ConfigError(f"{where}{key}: expected a list of integers, found {shown(value)}")
+        raise wrong(key, "a list of integers", value, where)
     return tuple(value)

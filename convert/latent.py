@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .config import flag, integer, shown
-from .errors import ConfigError, UnsupportedError
+from .config import flag, integer, shown, wrong
+from .errors import UnsupportedError
 from .rope import score_multiplier
 from .spec import LatentSpec
 
@@ -23,11 +23,8 @@ def has_latent(names: Iterable[str]) -> bool:
     return any(".self_attn.kv_a_" in name or ".self_attn.kv_b_" in name for name in names)
 
 
-def parse_latent(config: Mapping[str, Any], *, magnified: bool = True) -> tuple[LatentSpec, str]:
-    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError.
-
-    magnified: yarn multiplies the scores, as DeepSeek has it.
-    """
+def parse_latent(config: Mapping[str, Any]) -> tuple[LatentSpec, str]:
+    """Ranks, widths and scale, and a note (may be empty). Raises ConfigError, UnsupportedError."""
     if flag(config, "mla_use_output_gate"):
         raise UnsupportedError(
             "config.json: mla_use_output_gate: expected false, found true: latent attention with a gate, as "
@@ -40,16 +37,14 @@ def parse_latent(config: Mapping[str, Any], *, magnified: bool = True) -> tuple[
         )
     nope, rope = integer(config, "qk_nope_head_dim"), integer(config, "qk_rope_head_dim")
     if rope % 2:
-        raise ConfigError(
-            f"config.json: qk_rope_head_dim: expected an even number (rope rotates pairs), found {rope}"
-        )
+        raise wrong("qk_rope_head_dim", "an even number (rope rotates pairs)", rope)
     latent = LatentSpec(
         q_rank=integer(config, "q_lora_rank", None) or 0,
         kv_rank=integer(config, "kv_lora_rank"),
         nope_dim=nope,
         rope_dim=rope,
         value_dim=integer(config, "v_head_dim"),
-        scale=(score_multiplier(config) if magnified else 1.0) / math.sqrt(nope + rope),
+        scale=score_multiplier(config) / math.sqrt(nope + rope),
     )
     return latent, _unrotated_note(config)
 

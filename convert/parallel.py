@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .config import integer, shown
+from .config import integer, nested, wrong
 from .errors import ConfigError
 from .spec import ParallelDraft
 
@@ -34,9 +34,7 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
         )
     (token,) = set(tokens.values())
     if not 0 <= token < vocab:
-        raise ConfigError(
-            f"config.json: {next(iter(tokens))}: expected a token of the vocabulary of {vocab}, found {token}"
-        )
+        raise wrong(next(iter(tokens)), f"a token of the vocabulary of {vocab}", token)
     depths = [integer(config, key) for key in _DEPTH_KEYS if config.get(key) is not None]
     depths += _proposed(config)
     if not depths:
@@ -48,14 +46,13 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
 
 def _token(value: Any, key: str) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, str)) or not str(value).isdigit():
-        raise ConfigError(f"config.json: {key}: expected a token id, found {shown(value)}")
+        raise wrong(key, "a token id", value)
     return int(value)
 
 
 def _proposed(config: Mapping[str, Any]) -> list[int]:
     """What speculators tells engines to ask for."""
-    nested = config.get("speculators_config")
-    methods = nested.get("proposal_methods") if isinstance(nested, Mapping) else None
+    methods = nested(config, "speculators_config").get("proposal_methods")
     return [
         integer(method, "speculative_tokens", where="config.json: speculators_config.proposal_methods: ")
         for method in (methods if isinstance(methods, list) else [])

@@ -11,33 +11,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from .config import number, shown
+from .config import number, positive, shown
 from .errors import ConfigError, UnsupportedError
 from .spec import RopeSpec
 from .tensor import TensorSource
 
-Magnitude = Literal["transformers", "deepseek", "none"]
-"""What yarn multiplies by beside the angles: cos and sin alone, DeepSeek's two factors, or nothing."""
-
 
 def stated_theta(config: Mapping[str, Any]) -> float:
     """The base of the rotation that a flat draft config names. Raises ConfigError."""
-    theta = next(
-        (
-            number(b, "rope_theta")
-            for b in (scaling_block(config)[1], config)
-            if b.get("rope_theta") is not None
-        ),
-        10000.0,
-    )
-    if theta <= 0:
-        raise ConfigError(f"config.json: rope_theta: expected a positive number, found {theta}")
-    return theta
+    block = scaling_block(config)[1]
+    return positive(config if block.get("rope_theta") is None else block, "rope_theta", 10000.0)
 
 
 def rope_kind(config: Mapping[str, Any]) -> str:
@@ -48,19 +36,18 @@ def rope_kind(config: Mapping[str, Any]) -> str:
 def parse_rope(
     config: Mapping[str, Any],
     *,
-    magnitude: Magnitude = "transformers",
+    deepseek: bool = False,
     theta: float | None = None,
     unscaled: bool = False,
 ) -> tuple[RopeSpec, str]:
     """The rope of a flat draft config and a note (may be empty). Raises ConfigError, UnsupportedError.
 
-    magnitude: other than `transformers` of latent attention, where no scaling but yarn is known. theta: in
-    place of the config's. unscaled: the config's scaling was never applied.
+    deepseek: latent attention, where no scaling but yarn is known, with DeepSeek's factors. theta: in place
+    of the config's. unscaled: the config's scaling was never applied.
     """
     block_name, block = scaling_block(config)
     theta = stated_theta(config) if theta is None else theta
     kind = _kind(block)
-    deepseek = magnitude != "transformers"
     if unscaled:
         return RopeSpec(theta), ""
     if deepseek and kind not in ("default", "none", "yarn", "deepseek_yarn"):
@@ -81,7 +68,7 @@ def parse_rope(
     if kind == "llama3":
         return _llama3(theta, block, block_name), ""
     if kind == "yarn" or (deepseek and kind == "deepseek_yarn"):
-        return _yarn(theta, block, block_name, magnitude), "" if deepseek else _mscale_note(block, block_name)
+        return _yarn(theta, block, block_name, deepseek), "" if deepseek else _mscale_note(block, block_name)
     raise UnsupportedError(
         f"{block_name}: rope type {shown(kind)} is not supported; expected default, linear, llama3 or yarn"
     )
@@ -174,10 +161,7 @@ def _mrope_note(block: Mapping[str, Any]) -> str:
 
 
 def _factor(block: Mapping[str, Any], where: str) -> float:
-    factor = number(block, "factor", None, where=f"config.json: {where}.")
-    if factor is None or factor <= 0:
-        raise ConfigError(f"{where}.factor: expected a positive number, found {factor}")
-    return factor
+    return positive(block, "factor", where=f"config.json: {where}.")
 
 
 def _proportional(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
@@ -207,7 +191,7 @@ def _llama3(theta: float, block: Mapping[str, Any], where: str) -> RopeSpec:
     )
 
 
-def _yarn(theta: float, block: Mapping[str, Any], where: str, magnitude: Magnitude) -> RopeSpec:
+def _yarn(theta: float, block: Mapping[str, Any], where: str, deepseek: bool) -> RopeSpec:
     factor = _factor(block, where)
     context = number(block, "original_max_position_embeddings", None, where=f"config.json: {where}.")
     if context is None or not 1 <= context < 2**31:
@@ -217,11 +201,7 @@ def _yarn(theta: float, block: Mapping[str, Any], where: str, magnitude: Magnitu
     if block.get("truncate") is False:
         raise UnsupportedError(f"{where}.truncate is false: ggml always truncates yarn's correction range")
     # ggml multiplies cos and sin by 1 + 0.1 ln(factor) on its own; what remains is for us to pass.
-    multiplier = {
-        "transformers": _cos_sin_multiplier,
-        "deepseek": _deepseek_multiplier,
-        "none": lambda *_: 1.0,
-    }[magnitude](block, where, factor)
+    multiplier = (_deepseek_multiplier if deepseek else _cos_sin_multiplier)(block, where, factor)
     attn_factor = multiplier / (1.0 + 0.1 * math.log(factor))
     return RopeSpec(
         theta,
@@ -243,10 +223,8 @@ def _cos_sin_multiplier(block: Mapping[str, Any], where: str, factor: float) -> 
     absolute = number(block, "attention_factor", None, where=f"config.json: {where}.")
     if absolute is not None:
         return absolute
-    numerator, denominator = (
-        number(block, "mscale", 0.0, where=f"config.json: {where}."),
-        number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}."),
-    )
+    numerator = number(block, "mscale", 0.0, where=f"config.json: {where}.")
+    denominator = number(block, "mscale_all_dim", 0.0, where=f"config.json: {where}.")
     if numerator and denominator:
         return _mscale(factor, numerator) / _mscale(factor, denominator)
     return _mscale(factor, 1.0) * number(block, "attn_factor", 1.0, where=f"config.json: {where}.")

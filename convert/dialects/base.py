@@ -13,10 +13,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ConfigError
+from ..config import nested
 from ..latent import has_latent
 from ..readings import Choice, Convention
-from ..rope import Magnitude
 from ..spec import GemmaLayer
 from ..tensor import TensorSource
 
@@ -56,12 +55,7 @@ class Seen:
     @property
     def eagle_config(self) -> Mapping[str, Any]:
         """The nested `eagle_config`; empty when absent. Raises ConfigError when it is not an object."""
-        value = self.config.get("eagle_config")
-        if value is None:
-            return {}
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"config.json: eagle_config: expected an object, found {type(value).__name__}")
-        return value
+        return nested(self.config, "eagle_config")
 
     def has(self, prefix: str) -> bool:
         """Whether a tensor name starts with the prefix, ignoring a leading `model.`."""
@@ -85,8 +79,6 @@ class Dialect:
     """DFlash, DSpark, DFlash2, see `BlockSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")
     """Values of hidden_act, the one to name last."""
-    latent_magnitude: Magnitude = "deepseek"
-    """What yarn multiplies in drafters with latent attention."""
 
     def matches(self, seen: Seen) -> bool:
         """Whether the checkpoint is in this layout. Dialects are asked in the order of the registry."""

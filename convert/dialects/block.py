@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..block import MARKOV, SELECTOR, default_layers, with_markov_part
-from ..config import flag, id_list, integer
+from ..config import flag, id_list, integer, nested, wrong
 from ..errors import ConfigError, LayerIdError, UnsupportedError
 from ..gguf_checkpoint import BLOCK_FILE
 from ..readings import Choice, Convention
@@ -27,17 +27,14 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """With what is nested in `dflash_config` over the top level. Raises ConfigError."""
-    nested = config.get("dflash_config")
-    if nested is not None and not isinstance(nested, Mapping):
-        raise ConfigError(f"config.json: dflash_config: expected an object, found {type(nested).__name__}")
-    told = {key: value for key, value in (nested or {}).items() if value is not None}
+    told = {key: value for key, value in nested(config, "dflash_config").items() if value is not None}
     return {**config, **told}
 
 
 def _n_layers(config: Mapping[str, Any]) -> int:
     n = integer(config, "num_hidden_layers")
     if n > MOST_LAYERS:
-        raise ConfigError(f"config.json: num_hidden_layers: expected at most {MOST_LAYERS}, found {n}")
+        raise wrong("num_hidden_layers", f"at most {MOST_LAYERS}", n)
     return n
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..config import flag, integer, number
-from ..errors import ConfigError, UnsupportedError
+from ..config import flag, integer, nested, number, wrong
+from ..errors import UnsupportedError
 from ..spec import GemmaLayer
 from ..tensor import TensorSource
 from .base import Seen, canonical_name
@@ -57,9 +57,9 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
             "config.json: enable_moe_block, hidden_size_per_layer_input: Gemma 4 layers with experts "
             "or with embeddings of their own are not supported"
         )
-    ropes = config.get("rope_parameters")
-    if not isinstance(ropes, Mapping) or not isinstance(ropes.get("full_attention"), Mapping):
-        raise ConfigError("config.json: rope_parameters: expected one for full_attention, found none")
+    rope = nested(config, "rope_parameters").get("full_attention")
+    if not isinstance(rope, Mapping):
+        raise wrong("rope_parameters", "one for full_attention", rope)
     shared = flag(config, "attention_k_eq_v")
     return {
         **config,
@@ -68,7 +68,7 @@ def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
         ),
         "head_dim": integer(config, "global_head_dim"),
         "hidden_act": config.get("hidden_activation"),
-        "rope_parameters": ropes["full_attention"],
+        "rope_parameters": rope,
     }
 
 
@@ -82,8 +82,4 @@ def gemma_name(name: str) -> str:
 
 def gemma_layer(config: Mapping[str, Any]) -> GemmaLayer:
     softcap = number(config, "final_logit_softcapping", 0.0)
-    if softcap < 0:
-        raise ConfigError(
-            f"config.json: final_logit_softcapping: expected a positive number, found {softcap}"
-        )
     return GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)

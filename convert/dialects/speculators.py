@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ..config import nested, wrong
 from ..errors import ConfigError
 from ..readings import Convention
 from .base import Dialect, Seen
@@ -42,12 +43,9 @@ class Speculators(Dialect):
 
 def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:
     """The layer's config with the top level over it. Raises ConfigError."""
-    nested = config.get("transformer_layer_config")
-    if not isinstance(nested, Mapping):
-        raise ConfigError(
-            "config.json: transformer_layer_config: expected an object, found "
-            f"{type(nested).__name__ if nested is not None else 'nothing'}"
-        )
+    layer = nested(config, "transformer_layer_config")
+    if not layer:
+        raise wrong("transformer_layer_config", "an object", None)
     # Copied from the target: whether that ties its head says nothing about the draft.
-    base = {key: value for key, value in nested.items() if key != "tie_word_embeddings"}
+    base = {key: value for key, value in layer.items() if key != "tie_word_embeddings"}
     return {**base, **{key: value for key, value in config.items() if value is not None}}

@@ -5,7 +5,6 @@ changes in the file, and what is recorded. The arithmetic of each is compared wi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -191,33 +190,3 @@ def test_megatron_names_of_model_optimizer_have_one_norm(target: TinyTarget, tmp
         add={name: value for name, value in weights.items() if name not in drop},
     )
     assert open_choices(checkpoint, target.gguf) == ()
-
-
-def automodel_yarn(convert: Convert, directory: Path, **changes: Any) -> ConvertReport:
-    scaling = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, **changes}
-    scaling = {key: value for key, value in scaling.items() if value is not None}
-    edit = {
-        "architectures": ["LlamaEagle3DraftModel"],
-        "model_type": "kimi_k2",
-        "rope_scaling": scaling,
-        "max_position_embeddings": 2048,
-    }
-    checkpoint = write_checkpoint(directory / "in", "automodel", KIMI, edit=edit)
-    return convert(checkpoint, aux_layers=KIMI.layers)
-
-
-def test_automodels_yarn_has_no_magnitude(convert: Convert, tmp_path: Path) -> None:
-    spec = automodel_yarn(convert, tmp_path).spec
-    assert spec.latent is not None
-    assert spec.latent.scale == pytest.approx(1 / math.sqrt(spec.latent.key_dim))
-    # ggml multiplies cos and sin by attn_factor * (1 + 0.1 ln factor)
-    assert spec.rope.attn_factor * (1 + 0.1 * math.log(4)) == pytest.approx(1.0)
-    assert spec.rope.scaling == "yarn"
-
-
-@pytest.mark.parametrize("changes", [{"beta_fast": None}, {"original_max_position_embeddings": 4096}])
-def test_automodels_yarn_is_left_out_where_its_code_leaves_it_out(
-    changes: dict[str, Any], convert: Convert, tmp_path: Path
-) -> None:
-    spec = automodel_yarn(convert, tmp_path, **changes).spec
-    assert (spec.rope.scaling, spec.rope.theta) == ("none", 10000.0)

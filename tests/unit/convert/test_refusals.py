@@ -227,6 +227,8 @@ FAMILIES = [
         shape=LATENT, edit={"mla_use_nope": True, "architectures": ["Eagle3LlamaForCausalLM"]}),
     Bad("latent linear rope", errors.UnsupportedError, "rope type 'linear': expected default or yarn",
         shape=LATENT, edit={"rope_scaling": {"type": "linear", "factor": 2.0}}),
+    Bad("latent yarn of Automodel", errors.UnsupportedError, "rope type yarn: not supported", "automodel",
+        shape=LATENT, edit={"rope_scaling": YARN}),
     Bad("latent attention_factor", errors.UnsupportedError, "attention_factor: expected mscale",
         shape=LATENT, edit={"rope_scaling": {**YARN, "attention_factor": 1.0}}),
     Bad("latent attn_factor", errors.UnsupportedError, "attn_factor: expected mscale",

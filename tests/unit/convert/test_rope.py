@@ -112,9 +112,9 @@ def test_yarn_betas_are_kept() -> None:
     [
         ({"type": "dynamic", "factor": 2.0}, UnsupportedError, "'dynamic' is not supported"),
         ({"type": "longrope"}, UnsupportedError, "'longrope' is not supported"),
-        ({"type": "linear"}, ConfigError, r"rope_scaling\.factor: expected a positive number"),
-        ({"type": "linear", "factor": -1}, ConfigError, "expected a positive number"),
-        ({"type": "linear", "factor": "2"}, ConfigError, "expected a number, found '2'"),
+        ({"type": "linear"}, ConfigError, r"rope_scaling\.factor: expected a number, found nothing"),
+        ({"type": "linear", "factor": -1}, ConfigError, "expected a number of 0 or more"),
+        ({"type": "linear", "factor": "2"}, ConfigError, "expected a number of 0 or more, found '2'"),
         ({"type": "yarn", "factor": 2.0}, ConfigError, "original_max_position_embeddings: yarn needs it"),
         ({**YARN, "truncate": False}, UnsupportedError, "truncate is false"),
         ({**LLAMA3, "high_freq_factor": 1.0}, ConfigError, "low_freq_factor < high_freq_factor"),
