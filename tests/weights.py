@@ -40,7 +40,7 @@ BUDGETS = {
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
     "eaglecpp": 3925,  # issue 56: contexts as long as both caches allow, and a word beyond the training
-    "convert": 4675,  # block drafters: 570 for nine families and their GGUFs; AWQ and packed int4 stay
+    "convert": 4675,
     # issue 56: prompts on disk, 365: damage, kills, quota; slots with images: 14
     # issue 57: names of errors; offers; chats
     "tests": 40098,  # block drafters: 2,360; long contexts: 120; server: 460; its page: 100

@@ -18,7 +18,7 @@ from eaglecpp.lowlevel import Drafter
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape, LatentShape
 from helpers.reference.drafter import Drafter as Reference
-from helpers.reference.layers import LatentAttention, Rope, rms
+from helpers.reference.layers import rms
 from helpers.tiny import TinyTarget
 
 from .cases import KIMI_YARN
@@ -48,17 +48,6 @@ class Headless(Reference):
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
         return hidden
-
-
-class PlainYarn(Reference):
-    """Automodel's latent attention: yarn's frequencies, and nothing else of it."""
-
-    def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
-        latent = super().latent_attention(config)
-        scaling = {**config["rope_scaling"], "attention_factor": 1.0}
-        latent.rope = Rope({**config, "rope_scaling": scaling}, latent.rotated)
-        latent.scale = (latent.nope + latent.rotated) ** -0.5
-        return latent
 
 
 class Base10000(Reference):
@@ -102,13 +91,6 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
     edit = {"norm_output": False}
     none, normed = differences(Headless, "specforge", PLAIN, edit, {"head_norm": "no"}, {"head_norm": "yes"})
     assert none < TOLERANCE < normed
-
-
-def test_automodels_yarn_is_exact(differences: Callable[..., list[float]]) -> None:
-    edit = {"architectures": ["LlamaEagle3DraftModel"], "max_position_embeddings": 4096}
-    (found,) = differences(PlainYarn, "automodel", KIMI, edit, {})
-    (other,) = differences(Reference, "automodel", KIMI, edit, {})
-    assert found < TOLERANCE < other
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_every_listed_tensor_can_be_written(convert: Convert, tmp_path: Path) ->
             PARALLEL,
         )
         for tensor in convert(
-            write_checkpoint(tmp_path / "in", "automodel", shape), readings={"layer_ids": "boundary"}
+            write_checkpoint(tmp_path / "in", "vllm", shape), readings={"layer_ids": "boundary"}
         ).tensors
     }
     for block in BLOCKS.values():
