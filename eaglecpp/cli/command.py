@@ -22,7 +22,7 @@ HEADINGS = {
     "Data": "data generate conversations sequences temp predict train_on held_out cache cache_type",
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
     "Server": "host port api_key n_parallel keys origins hosts n_queue n_body request_s place_s unread_s "
-    "keep_alive_s n_bytes n_park_bytes n_models n_responses no_key registries log_json",
+    "keep_alive_s n_bytes n_park_bytes n_models n_responses no_key registries",
     "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
     "micro_tokens weight_decay clip eval_steps patience",

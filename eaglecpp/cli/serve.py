@@ -100,7 +100,6 @@ _SIZE = Parsed("size", n_bytes_of)
 @option(
     "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
 )
-@option("--log-json", is_flag=True, help="Log one JSON object per line.")
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
 def serve(
     model: str | None,
@@ -108,7 +107,6 @@ def serve(
     strategy: Strategy | None,
     no_draft: bool,
     no_key: bool,
-    log_json: bool,
     models_file: Path | None,
     **options: Any,
 ) -> None:
@@ -162,7 +160,7 @@ def serve(
         )
     listener = bind(host, config.port)
     give_back_large_blocks()
-    _set_log(log_json)
+    _set_log()
     address = Address(reached_as(host), listener.getsockname()[1])
     if not config.is_loopback and not api_key:
         note(f"warning: anyone who can reach {address} can use this server, and change its models")
@@ -192,11 +190,9 @@ def _served(model: str | None) -> tuple[dict[str, Path], str]:
     return {found.target.stem: found.target.absolute()}, found.target.stem
 
 
-def _set_log(as_json: bool) -> None:
-    from eaglecpp.server.run import JsonLog
-
+def _set_log() -> None:
     logging.getLogger("eaglecpp.server").setLevel(os.environ.get("EAGLECPP_SERVER_LOG", "INFO").upper())
     logging.getLogger("uvicorn").setLevel("WARNING")
     lines = LogFormatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%d %H:%M:%S")
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(JsonLog() if as_json else lines)
+        handler.setFormatter(lines)

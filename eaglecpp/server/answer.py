@@ -26,7 +26,6 @@ from eaglecpp.chat.reader import AnswerReader, Piece
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
 from eaglecpp.engine.request import GenerationRequest, Request
-from eaglecpp.errors import ContextFullError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, TokenLogprob
 from eaglecpp.server.errors import ApiError
@@ -46,7 +45,7 @@ class Ask:
     """One request to a server.
 
     generation: what the engine is asked for, whose options stand over the model's own
-    n_ctx:      tokens of context that it needs, 0 = as the model is opened
+    n_ctx:      tokens of context that a model has at least which it loads
     n_top:      likeliest tokens to tell of each; None = no log-probabilities
     must_think: refuse a model that does not think
     choice:     which of several answers to the same prompt; each has a seed of its own, the first the one
@@ -264,10 +263,6 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
                 "have its vectors",
             )
         made = await prepare(request, lease.model, partial(prepared, ask=ask), of=ask)
-        if made is None:
-            await pool.enlarge(lease, _context(lease.model, ask.n_ctx))
-            made = await prepare(request, lease.model, partial(prepared, ask=replace(ask, n_ctx=0)), of=ask)
-            assert made is not None
         stream = lease.model.engine.stream(made, watch=ask.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
@@ -404,12 +399,10 @@ async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
     return await of_model(request, ask.model, work, ask)
 
 
-def prepared(model: LoadedModel, ask: Ask) -> Request | None:
-    """The generation, ready to begin; None where the model has to be opened with a longer context first."""
+def prepared(model: LoadedModel, ask: Ask) -> Request:
+    """The generation, ready to begin."""
     if ask.must_think and model.chat.with_template(ask.generation.template).tags is None:
         raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
-    if _context(model, ask.n_ctx) > model.n_ctx and _needs_more(model, ask.generation):
-        return None
     return model.engine.prepared(_of_choice(model, ask))
 
 
@@ -423,34 +416,18 @@ def _of_choice(model: LoadedModel, ask: Ask) -> GenerationRequest:
     return replace(asked, options={**asked.options, "seed": seed})
 
 
-def _context(model: LoadedModel, n_ctx: int) -> int:
-    """The context that is opened where so much was asked for."""
-    return min(n_ctx, model.engine.engine.native.n_ctx_train or n_ctx)
-
-
-def _needs_more(model: LoadedModel, asked: GenerationRequest) -> bool:
-    """Whether all of the prompt and of its answer need more than the model's context."""
-    shared = model.engine.engine.shared
-    sampling = asked.chosen(shared.sampling)
-    try:
-        prompt = shared.prompt(replace(asked, truncate=False, n_keep=-1), sampling)
-    except ContextFullError:
-        return True
-    return len(prompt.tokens) + max(1, sampling.max_tokens) > model.n_ctx
-
-
 def _count(pool: ModelPool, answer: Answer, request: HttpRequest) -> None:
     try:
         timings, reason = answer.timings, answer.reason
     except ValueError:  # it never had a place
-        pool.metrics.ended.add(1, model=answer.model.name, reason="cancelled")
+        pool.metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
     pool.metrics.count(answer.model.name, timings, reason)
     note_answer(request.scope, answer.model.name, timings)
-    pool.metrics.queue_s.observe(timings["queue_ms"] / 1000)
+    pool.metrics.observe("queue_seconds", timings["queue_ms"] / 1000)
     if answer.first_s is not None:
-        pool.metrics.first_s.observe(answer.first_s)
-    pool.metrics.total_s.observe(time.perf_counter() - answer.started)
+        pool.metrics.observe("first_token_seconds", answer.first_s)
+    pool.metrics.observe("generation_seconds", time.perf_counter() - answer.started)
 
 
 def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:

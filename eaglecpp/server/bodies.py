@@ -280,14 +280,6 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
     that of a call where one must be made. Raises ApiError.
     """
     tools = _read_tools(given)
-    if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools") or choice  # an object of its own in chat completions
-        entries = allowed.get("tools") or [] if isinstance(allowed, dict) else []
-        names = _chosen(tools, entries if isinstance(entries, list) else [entries])
-        tools = [tool for tool in tools if _name_of(tool) in names]
-        choice = allowed.get("mode") if isinstance(allowed, dict) else None
-        if choice not in ("auto", "required"):
-            raise FieldError("tool_choice", "allowed_tools need a mode, auto or required")
     if choice == "none":
         return dict(form)
     if choice in (None, "auto"):
@@ -295,41 +287,23 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
     if choice in ("required", "any"):
         if not tools:
             raise FieldError("tool_choice", f"{choice!r} needs tools")
-        names = [_name_of(tool) for tool in tools]
-    elif isinstance(choice, dict):
-        names = _chosen(tools, [choice])
-    else:
-        raise FieldError("tool_choice", "expected none, auto, required, allowed_tools or a function")
-    return {"tools": tools, "json_schema": _call_schema(tools, names)}
-
-
-def _chosen(tools: list[dict[str, Any]], choices: list[Any]) -> list[str]:
-    """The names of the tools that are chosen."""
-    names = [_name_of(one) for one in choices]
-    for name in names:
-        if name not in map(_name_of, tools):
-            raise FieldError("tool_choice", f"{name!r} is not among the tools")
-    return names
-
-
-def _name_of(tool: Any) -> Any:
-    function = tool.get("function", tool) if isinstance(tool, dict) else None
-    return function.get("name") if isinstance(function, dict) else None
-
-
-def _call_schema(tools: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
-    """A call of one of these tools, as the bare JSON that `ToolReader` understands."""
-    forms = []
+        return {"tools": tools, "json_schema": {"anyOf": [_call_schema(tool["function"]) for tool in tools]}}
+    function = choice.get("function", choice) if isinstance(choice, dict) else None
+    if not isinstance(function, dict) or "name" not in function:
+        raise FieldError("tool_choice", "expected none, auto, required or a function")
     for tool in tools:
-        function = tool["function"]
-        if function["name"] in names:
-            arguments = function.get("parameters") or {"type": "object"}
-            if isinstance(arguments, dict):  # its references mean the tool's own schema
-                arguments = {"$id": function["name"], **arguments}
-            properties = {"name": {"const": function["name"]}, "arguments": arguments}
-            form = {"type": "object", "properties": properties, "required": ["name", "arguments"]}
-            forms.append(form)
-    return forms[0] if len(forms) == 1 else {"anyOf": forms}
+        if tool["function"]["name"] == function["name"]:
+            return {"tools": tools, "json_schema": _call_schema(tool["function"])}
+    raise FieldError("tool_choice", f"{function['name']!r} is not among the tools")
+
+
+def _call_schema(function: Mapping[str, Any]) -> dict[str, Any]:
+    """A call of a tool, as the bare JSON that `ToolReader` understands."""
+    arguments = function.get("parameters") or {"type": "object"}
+    if isinstance(arguments, dict):  # its references mean the tool's own schema
+        arguments = {"$id": function["name"], **arguments}
+    properties = {"name": {"const": function["name"]}, "arguments": arguments}
+    return {"type": "object", "properties": properties, "required": ["name", "arguments"]}
 
 
 def read_effort(effort: str, reasoning: Mapping[str, Any]) -> bool | str | None:

@@ -204,15 +204,9 @@ async def unload(request: Request) -> Response:
 
 
 async def adapters(request: Request) -> Response:
-    """`GET /lora-adapters`; `?model=` where the server has several. `POST`, which in llama-server sets the
-    scales of everybody's answers, is refused.
+    """`GET /lora-adapters`; `?model=` where the server has several. There is no `POST`, which in llama-server
+    sets the scales of everybody's answers: each request says its own.
     """
-    if request.method == "POST":
-        raise ApiError(
-            400,
-            "scales that hold for all requests would change the answers of others: send lora with each "
-            'request, "lora": [{"id": 0, "scale": 0.5}]',
-        )
     server = server_of(request)
     name = request.query_params.get("model", "")
     source = await server.work.names.run(find_source, name, server.config, server.pool.files)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,6 @@ from eaglecpp.store.model import StoredModel
 
 _N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
 _PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
-
-_HOLD_S, _HOLD_EVERY_S = 10.0, 60.0  # new requests wait so long, so often, for a model that is to be replaced
 _log = logging.getLogger("eaglecpp.server")
 
 
@@ -157,19 +156,21 @@ def find_source(
 
 def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
     """How the model is opened: as it says, under what the server was told, with room for several
-    conversations. n_ctx: tokens of one conversation, 0 = as model and memory allow.
+    conversations. n_ctx: tokens that one conversation has at least; more, where model and memory allow
+    it.
     """
     strategy = Strategy.parse(config.strategy) if config.strategy else None
     options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
     n_ids = MAX_SEQUENCES // config.n_parallel - 1
     options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
-    if n_ctx > options.get("n_ctx", 0) >= 0:  # -1 is as long as it gets
-        options["n_ctx"] = n_ctx
     if source.adapters:
         options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
     defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
     defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
-    plan = make_plan(source.found, strategy=strategy, options=options, defaults=defaults, choose_context=True)
+    make = partial(make_plan, source.found, strategy=strategy, defaults=defaults, choose_context=True)
+    plan = make(options=options)
+    if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 is as long as it gets
+        plan = make(options=options | {"n_ctx": n_ctx})
     off = plan.strategy.value.kind == "off"
     return plan.without_drafts() if off and source.found.draft is None else plan
 
@@ -202,17 +203,6 @@ class LoadedModel:
         self.load_ms = 0.0
         self.is_pinned = False
         self.leases: set[Any] = set()  # of the pool
-        self._held = -_HOLD_EVERY_S
-
-    def hold(self) -> None:
-        """Lets new requests wait for a while, so that nobody uses it some time."""
-        if time.monotonic() - self._held > _HOLD_EVERY_S:
-            self._held = time.monotonic()
-
-    @property
-    def is_held(self) -> bool:
-        """Whether they wait now."""
-        return time.monotonic() - self._held < _HOLD_S
 
     @property
     def seconds_left(self) -> float | None:

@@ -5,103 +5,74 @@ belongs to the event loop; nothing is locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-_TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
-
-
-class Counter:
-    """A number for each set of labels; a gauge when `kind` says so."""
-
-    def __init__(self, name: str, help: str, kind: str = "counter") -> None:
-        self.name, self.help, self.kind = name, help, kind
-        self.values: dict[str, float] = {}
-
-    def add(self, value: float, **labels: Any) -> None:
-        key = _labels(labels)
-        self.values[key] = self.values.get(key, 0.0) + value
-
-    def lines(self) -> Iterable[str]:
-        yield f"# HELP {self.name} {self.help}"
-        yield f"# TYPE {self.name} {self.kind}"
-        for labels, value in sorted(self.values.items()):
-            yield f"{self.name}{labels} {value:.12g}"
-
-
-class Histogram(Counter):
-    """Seconds, in fixed buckets."""
-
-    def __init__(self, name: str, help: str, bounds: Sequence[float] = _SECONDS) -> None:
-        super().__init__(name, help, "histogram")
-        self.bounds = (*bounds, float("inf"))
-        self._counts = [0] * len(self.bounds)
-        self._sum = 0.0
-
-    def observe(self, value: float) -> None:
-        for index, bound in enumerate(self.bounds):
-            self._counts[index] += value <= bound
-        self._sum += value
-
-    def lines(self) -> Iterable[str]:
-        yield from super().lines()
-        for bound, count in zip(self.bounds, self._counts, strict=True):
-            yield f'{self.name}_bucket{{le="{"+Inf" if bound == float("inf") else bound}"}} {count}'
-        yield f"{self.name}_sum {self._sum:.9g}"
-        yield f"{self.name}_count {self._counts[-1]}"
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, "+Inf")
+_OF_ANSWERS = {
+    "prompt_tokens_total": ("prompt_n", "Prompt tokens computed."),
+    "prompt_tokens_reused_total": ("reused_n", "Prompt tokens found in a cache."),
+    "predicted_tokens_total": ("predicted_n", "Tokens generated."),
+    "rounds_total": ("rounds", "Forward passes of the target after prompts."),
+    "draft_tokens_total": ("draft_n", "Tokens drafted."),
+    "draft_tokens_accepted_total": ("draft_n_accepted", "Drafted tokens that were accepted."),
+}
+"""Counters by the timings that they add up."""
+_GAUGES = {
+    "requests_running": "Generations under way.",
+    "requests_waiting": "Requests waiting for a slot.",
+    "model_bytes": "Memory of loaded models, estimated.",
+    "parked_conversations": "Conversations kept in host memory.",
+    "parked_bytes": "Memory of parked conversations.",
+}
+_FAMILIES = {
+    **{name: ("counter", help) for name, (_, help) in _OF_ANSWERS.items()},
+    **{name: ("gauge", help) for name, help in _GAUGES.items()},
+    "requests_total": ("counter", "Requests by path and status."),
+    "model_loads_total": ("counter", "Models loaded."),
+    "generations_total": ("counter", "Generations by how they ended."),
+    "queue_seconds": ("histogram", "Time until a request had a slot."),
+    "first_token_seconds": ("histogram", "Time from request to first token."),
+    "generation_seconds": ("histogram", "Time from request to last token."),
+}
 
 
 class Metrics:
     """Everything `/metrics` shows."""
 
     def __init__(self) -> None:
-        self.requests = Counter("eaglecpp_requests_total", "Requests by path and status.")
-        self.loads = Counter("eaglecpp_model_loads_total", "Models loaded.")
-        self.of_answers = {
-            key: Counter(f"eaglecpp_{name}_total", help)
-            for key, name, help in (
-                ("prompt_n", "prompt_tokens", "Prompt tokens computed."),
-                ("reused_n", "prompt_tokens_reused", "Prompt tokens found in a cache."),
-                ("predicted_n", "predicted_tokens", "Tokens generated."),
-                ("rounds", "rounds", "Forward passes of the target after prompts."),
-                ("draft_n", "draft_tokens", "Tokens drafted."),
-                ("draft_n_accepted", "draft_tokens_accepted", "Drafted tokens that were accepted."),
-            )
-        }
-        self.ended = Counter("eaglecpp_generations_total", "Generations by how they ended.")
-        self.queue_s = Histogram("eaglecpp_queue_seconds", "Time until a request had a slot.")
-        self.first_s = Histogram("eaglecpp_first_token_seconds", "Time from request to first token.")
-        self.total_s = Histogram("eaglecpp_generation_seconds", "Time from request to last token.")
-        self.token_s = Histogram(
-            "eaglecpp_token_seconds", "Mean time per generated token of a generation.", _TOKEN_SECONDS
-        )
+        self._values: dict[str, dict[str, float]] = {name: {} for name in _FAMILIES}
+
+    def add(self, family: str, value: float = 1, suffix: str = "", **labels: Any) -> None:
+        values, key = self._values[family], f"{family}{suffix}{_labels(labels)}"
+        values[key] = values.get(key, 0.0) + value
+
+    def observe(self, family: str, seconds: float) -> None:
+        """Adds one to a histogram."""
+        for bound in _SECONDS:
+            self.add(family, seconds <= float(bound), "_bucket", le=bound)
+        self.add(family, seconds, "_sum")
+        self.add(family, 1, "_count")
 
     def count(self, model: str, timings: Mapping[str, Any], reason: str) -> None:
         """Adds one generation."""
-        for key, counter in self.of_answers.items():
-            counter.add(timings.get(key, 0), model=model)
-        self.ended.add(1, model=model, reason=reason)
-        if timings.get("predicted_n"):
-            self.token_s.observe(timings["predicted_ms"] / timings["predicted_n"] / 1000)
+        for family, (key, _) in _OF_ANSWERS.items():
+            self.add(family, timings.get(key, 0), model=model)
+        self.add("generations_total", model=model, reason=reason)
 
     def text(self, models: Iterable[Any]) -> str:
         """models: of the pool, which are measured now"""
-        gauges = [
-            Counter("eaglecpp_requests_running", "Generations under way.", "gauge"),
-            Counter("eaglecpp_requests_waiting", "Requests waiting for a slot.", "gauge"),
-            Counter("eaglecpp_model_bytes", "Memory of loaded models, estimated.", "gauge"),
-            Counter("eaglecpp_parked_conversations", "Conversations kept in host memory.", "gauge"),
-            Counter("eaglecpp_parked_bytes", "Memory of parked conversations.", "gauge"),
-        ]
+        self._values |= {family: {} for family in _GAUGES}
         for model in models:
             engine = model.engine
             now = (engine.n_running, engine.n_waiting, model.n_bytes, *engine.n_parked)
-            for gauge, value in zip(gauges, now, strict=True):
-                gauge.add(value, model=model.name)
-        found = [*self.of_answers.values(), *gauges]
-        found += [one for one in vars(self).values() if isinstance(one, Counter)]
-        return "\n".join(line for one in found for line in one.lines()) + "\n"
+            for family, value in zip(_GAUGES, now, strict=True):
+                self.add(family, value, model=model.name)
+        lines = []
+        for family, (kind, help) in _FAMILIES.items():
+            lines += [f"# HELP eaglecpp_{family} {help}", f"# TYPE eaglecpp_{family} {kind}"]
+            lines += [f"eaglecpp_{key} {value:.12g}" for key, value in self._values[family].items()]
+        return "\n".join(lines) + "\n"
 
 
 def note_answer(scope: MutableMapping[str, Any], model: str, timings: Mapping[str, Any]) -> None:
@@ -109,32 +80,19 @@ def note_answer(scope: MutableMapping[str, Any], model: str, timings: Mapping[st
     scope.setdefault("answers", []).append((model, timings))
 
 
-_TOLD = ("prompt_n", "reused_n", "predicted_n", "draft_n", "draft_n_accepted")
-
-
-def answers_told(scope: Mapping[str, Any]) -> dict[str, Any]:
-    """The answers of a request together: model, tokens, tokens per second of those that were generated, and
-    drafts. {} without any.
-    """
-    found = scope.get("answers")
-    if not found:
-        return {}
-    told: dict[str, Any] = {"model": found[0][0]}
-    told |= {key: sum(timings.get(key, 0) for _, timings in found) for key in _TOLD}
-    ms = max(timings.get("predicted_ms", 0.0) for _, timings in found)  # they ran side by side
-    told["predicted_per_second"] = round(1000 * told["predicted_n"] / ms, 1) if ms > 0 else 0.0
-    return told
-
-
-def in_words(told: Mapping[str, Any]) -> list[str]:
-    """What `answers_told` says, for a reader."""
-    if not told:
+def in_words(scope: Mapping[str, Any]) -> list[str]:
+    """A request's answers together, for the log: model, tokens, speed and drafts. [] without any."""
+    if not (found := scope.get("answers")):
         return []
-    n_prompt = told["prompt_n"] + told["reused_n"]
-    words = [told["model"], f"prompt {n_prompt} ({told['reused_n']} cached)"]
-    if told["predicted_n"]:
-        words.append(f"answer {told['predicted_n']}, {told['predicted_per_second']} tokens/s")
-        words.append(f"drafts {told['draft_n_accepted']}/{told['draft_n']}")
+
+    def n(key: str) -> int:
+        return sum(timings.get(key, 0) for _, timings in found)
+
+    words = [found[0][0], f"prompt {n('prompt_n') + n('reused_n')} ({n('reused_n')} cached)"]
+    if n("predicted_n"):
+        ms = max(timings.get("predicted_ms", 0.0) for _, timings in found)  # they ran side by side
+        words.append(f"answer {n('predicted_n')}, {1000 * n('predicted_n') / max(ms, 1e-3):.1f} tokens/s")
+        words.append(f"drafts {n('draft_n_accepted')}/{n('draft_n')}")
     return words
 
 

@@ -63,22 +63,16 @@ _log = logging.getLogger("eaglecpp.server")
 
 
 class Lease:
-    """The use of a loaded model; `enlarge` may put another one in its place.
+    """The use of a loaded model.
 
-    end_late: ends it where it takes longer than so many seconds: others wait for the model
+    end_late: ends it where it takes longer than so many seconds: others wait for the memory
     in_queue: counts it among the requests for the model until it is closed
     """
 
-    def __init__(self, held: LoadedModel | None) -> None:
-        self.held = held
+    def __init__(self, model: LoadedModel, in_queue: contextlib.ExitStack) -> None:
+        self.model = model
+        self.in_queue = in_queue
         self.end_late: Callable[[float], None] = lambda max_s: None
-        self.in_queue = contextlib.ExitStack()
-
-    @property
-    def model(self) -> LoadedModel:
-        if self.held is None:
-            raise ApiError(503, "the model was unloaded while the request was waiting for it")
-        return self.held
 
 
 class ModelPool:
@@ -125,7 +119,7 @@ class ModelPool:
         is_queued: bool = True,
         lora: Mapping[int, float] | None = None,
     ) -> AsyncIterator[Lease]:
-        """The model of that name, loaded. n_ctx: what a model is opened with that is not loaded yet; one that
+        """The model of that name, loaded. n_ctx: the context at least of one that is not loaded yet; one that
         is keeps what it has. is_queued: counts among the requests of which each model has so many at most.
         lora: scales of its adapters, None = its own. Raises ModelNotFoundError, QueueFullError and what
         opening an engine raises.
@@ -138,35 +132,25 @@ class ModelPool:
             raise QueueFullError(
                 f"the queue is full: {source.name} has {n_max} requests, {self.config.n_parallel} at a time"
             )
-        lease = Lease(None)
-        if is_queued:
-            self._n_asked[source.base_key] += 1
-            lease.in_queue.callback(self._left, source.base_key)
-        try:
-            lease.held = await self._taken(source, n_ctx)
-            lease.held.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
-            if lease.held.is_pinned:
-                lease.held.keep_alive_s = -1.0
-            lease.held.leases.add(lease)
-            yield lease
-        finally:
-            self._release(lease)
-            lease.in_queue.close()
+        with contextlib.ExitStack() as in_queue:
+            if is_queued:
+                self._n_asked[source.base_key] += 1
+                in_queue.callback(self._left, source.base_key)
+            model = await self._taken(source, n_ctx)
+            lease = Lease(model, in_queue)
+            try:
+                model.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
+                if model.is_pinned:
+                    model.keep_alive_s = -1.0
+                model.leases.add(lease)
+                yield lease
+            finally:
+                model.leases.discard(lease)
+                self._release(model)
 
     def _left(self, key: Key) -> None:
         self._n_asked[key] -= 1
         self._n_asked += Counter()  # drops what is 0
-
-    async def enlarge(self, lease: Lease, n_ctx: int) -> None:
-        """Opens the leased model again with a longer context as soon as nobody uses it. Others may use it
-        until then, but for short times in which they wait.
-        """
-        assert lease.held is not None
-        source, keep_alive_s = lease.held.source, lease.held.keep_alive_s
-        self._release(lease)
-        lease.held = await self._taken(source, n_ctx, at_least=n_ctx)
-        lease.held.keep_alive_s = keep_alive_s
-        lease.held.leases.add(lease)
 
     async def unload(self, name: str) -> bool:
         """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded. One
@@ -212,28 +196,18 @@ class ModelPool:
         """What the name, with these adapters, stood for before."""
         return next((one for one in self._named(source.name) if one.source.is_before(source)), None)
 
-    async def _taken(self, source: Source, n_ctx: int, at_least: int = 0) -> LoadedModel:
-        """A model with one more user, whose context has `at_least` so many tokens."""
+    async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
+        """A model with one more user."""
         while True:
             model = self.models.get(source.key)
             if model is not None and model.engine.broken is None:
-                is_long = model.n_ctx >= at_least
-                if is_long and not model.is_held:
-                    if (other := self._before(source)) is not None:
-                        other.keep_alive_s = 0.0
-                        self._wake_sweeper()
-                    model.n_users += 1
-                    return model
-                if is_long:
-                    await self._change()
-                    continue
-                if model.n_users:
-                    model.hold()
-                    await self._change([model])
-                    continue
+                if (other := self._before(source)) is not None:
+                    other.keep_alive_s = 0.0
+                    self._wake_sweeper()
+                model.n_users += 1
+                return model
             await self._loading.acquire()  # for whoever leaves until now nothing is loaded
-            is_used = model is not None and model.n_users and model.engine.broken is None
-            if is_used or self.models.get(source.key) is not model:
+            if self.models.get(source.key) is not model:
                 self._loading.release()
                 continue
             self.models.pop(source.key, None)  # nobody else takes what is about to go
@@ -247,21 +221,16 @@ class ModelPool:
 
     def _give_up(self, loading: asyncio.Future[LoadedModel]) -> None:
         if not loading.cancelled() and loading.exception() is None:
-            self._release(Lease(loading.result()))
+            self._release(loading.result())
 
-    def _release(self, lease: Lease) -> None:
-        model, lease.held = lease.held, None
-        if model is not None:
-            model.leases.discard(lease)
-            model.n_users -= 1
-            model.used = self._last_use = time.monotonic()
-            self._changed.set()
-            self._wake_sweeper()
+    def _release(self, model: LoadedModel) -> None:
+        model.n_users -= 1
+        model.used = self._last_use = time.monotonic()
+        self._changed.set()
+        self._wake_sweeper()
 
     async def _load(self, source: Source, n_ctx: int, old: LoadedModel | None) -> LoadedModel:
-        """A new model with one user, in place of one that is broken or too short. Gives the lock `_loading`
-        back.
-        """
+        """A new model with one user, in place of one that is broken. Gives the lock `_loading` back."""
         try:
             if old is not None:
                 await self._unload(old)
@@ -273,14 +242,13 @@ class ModelPool:
                 plan = await self.work.loading.run(plan.with_context)
             started = time.perf_counter()
             adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
-            _log.info("loading %s%s", source.name, adapters, extra={"model": source.name})
+            _log.info("loading %s%s", source.name, adapters)
             model = await self.work.loading.run(LoadedModel.load, source, plan, self.config, self._turns)
             load_ms = 1000 * (time.perf_counter() - started)
-            self.metrics.loads.add(1, model=source.name)
+            self.metrics.add("model_loads_total", model=source.name)
             _log.info(
                 "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
                 source.name, load_ms, model.n_ctx, self.config.n_parallel,
-                extra={"model": source.name, "load_ms": round(load_ms), "n_ctx": model.n_ctx},
             )  # fmt: skip
             model.keep_alive_s, model.load_ms = self.config.keep_alive_s, load_ms
             model.is_pinned = self.config.is_pinned(source.name) and not source.chosen
@@ -326,7 +294,7 @@ class ModelPool:
                 await self._change(others)
         return len(self.models) < n_loaded
 
-    async def _change(self, of: Iterable[LoadedModel] = ()) -> None:
+    async def _change(self, of: Iterable[LoadedModel]) -> None:
         """Waits for a while, at most until something changes. What has used one `of` these for longer than
         `place_s` loses it.
         """
@@ -342,7 +310,7 @@ class ModelPool:
         name, key = model.name, model.source.key
         if self.models.get(key) is model:
             del self.models[key]
-        _log.info("unloading %s", name, extra={"model": name})
+        _log.info("unloading %s", name)
         await model.engine.close()
         self._changed.set()
 

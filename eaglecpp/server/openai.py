@@ -118,7 +118,7 @@ async def chat(request: Request) -> Response:
     ask = await in_thread(request, body.ask)
     head = _head("chatcmpl", "chat.completion")
     wanted = body.tool_choice
-    is_named = isinstance(wanted, dict) and wanted.get("type") != "allowed_tools"
+    is_named = isinstance(wanted, dict)
 
     def reason(answer: Answer) -> str:
         """A call of the tool that the request names is no reason of its own, as at OpenAI."""

@@ -5,11 +5,9 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import json
 import logging
 import platform
 import socket
-import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -39,28 +37,10 @@ def give_back_large_blocks() -> bool:
 
 _SEND_BUFFER = 16 << 10
 _UNREAD_MS = 60_000
-_PLAIN = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class PortInUseError(EagleError):
     """Another program listens there already."""
-
-
-class JsonLog(logging.Formatter):
-    """One JSON object per line, with the fields that the record carries."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        out: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-            + f".{int(record.msecs):03d}Z",
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        out |= {name: value for name, value in vars(record).items() if name not in _PLAIN}
-        if record.exc_info:
-            out["exception"] = self.formatException(record.exc_info)
-        return json.dumps(out, ensure_ascii=False, default=str)
 
 
 def bind(host: str, port: int) -> socket.socket:

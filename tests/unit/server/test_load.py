@@ -20,12 +20,11 @@ import pytest
 from eaglecpp import AsyncEngine
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.engine.async_stream import AsyncStream
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.limits import EMBEDDING_VALUES
-from eaglecpp.server import answer, loaded
+from eaglecpp.server import answer
 from eaglecpp.server.answer import Ask
-from helpers.http_server import FAST, MODEL, TestServer, until
+from helpers.http_server import MODEL, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -161,37 +160,6 @@ def test_who_finds_the_queue_full_has_nothing_prepared(
             assert own.get(f"/props?model={MODEL}").status_code == 200, "who watches is no part of the queue"
             goes_on.set()
         until(lambda: own.post("/v1/chat/completions", CHAT).status_code == 200)
-
-
-def test_a_slow_reader_keeps_the_model_from_nobody(store_root: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another request waits for a longer context. At last it loses the model."""
-    lost, real = threading.Event(), AsyncStream.end_late
-
-    def end_late(self: AsyncStream, max_s: float) -> None:
-        real(self, max_s)
-        if self._lost is not None:
-            lost.set()
-
-    monkeypatch.setattr(loaded, "_HOLD_S", 0.3)
-    monkeypatch.setattr(AsyncStream, "end_late", end_late)
-    longer = LONG | {"prompt": "What is len? " * 80, "stream": False,
-                     "options": {"num_ctx": 512, "num_predict": 2}}  # fmt: skip
-    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL, n_parallel=2) as own:
-        pool = own.server._shared.pool
-        slow = own.lines("/api/generate", LONG | {"logprobs": True, "top_logprobs": 20})
-        next(slow)
-        with ThreadPoolExecutor() as threads:
-            waiting = threads.submit(own.post, "/api/generate", longer)
-            until(lambda: any(model.is_held for model in pool.models.values()))
-            for _ in range(3):
-                assert own.post("/v1/chat/completions", CHAT).status_code == 200
-            assert not waiting.done()
-            object.__setattr__(pool.config, "place_s", 0.2)
-            until(lost.is_set)
-            *_, last = slow
-            assert "others wait for its place" in last["error"]
-            assert waiting.result().status_code == 200, waiting.result().text
-        assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
 
 
 def test_requests_for_vectors_take_turns(server: TestServer, monkeypatch: pytest.MonkeyPatch) -> None:

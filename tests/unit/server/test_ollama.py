@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.server.config import keep_alive
-from helpers.http_server import MODEL, QUESTION, SAID, TestServer
+from helpers.http_server import FAST, MODEL, QUESTION, SAID, TestServer
 
 
 def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
@@ -160,11 +160,15 @@ def test_old_messages_make_room_and_the_answer_says_so(server: TestServer) -> No
     assert "the context has 512" in refused
 
 
-def test_a_context_that_is_long_enough_is_never_loaded_again(server: TestServer) -> None:
-    before = server.metric("eaglecpp_model_loads_total")
-    for n_ctx in (128, 512, 8192):
-        whole(server, ask(options={"num_ctx": n_ctx, "num_predict": 2}))
-    assert server.metric("eaglecpp_model_loads_total") == before
+@pytest.mark.parametrize(("n_first", "n_ctx"), [(128, 256), (320, 320)])
+def test_a_loaded_model_keeps_the_context_that_its_first_request_has_at_least(
+    store_root: object, n_first: int, n_ctx: int
+) -> None:
+    with TestServer(engine=FAST | {"n_ctx": 256}) as own:
+        for asked in (n_first, 128, 512, 8192):
+            whole(own, ask(options={"num_ctx": asked, "num_predict": 2}))
+        assert own.get("/api/ps").json()["models"][0]["context_length"] == n_ctx
+        assert own.metric("eaglecpp_model_loads_total") == 1
 
 
 def test_unknown_models_are_404_and_paths_are_none(server: TestServer) -> None:

@@ -85,23 +85,6 @@ def test_a_tool_that_is_named_is_called_for_no_reason_of_its_own(server: TestSer
     assert (choice["finish_reason"], last["choices"][0]["finish_reason"]) == ("stop", "stop")
 
 
-def test_tools_that_are_allowed_are_the_only_ones(server: TestServer) -> None:
-    names = [{"type": "function", "function": {"name": "weather"}}]
-    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": names}}
-    forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=allowed, max_tokens=100)
-    (choice,) = whole(server, forced)["choices"]
-    assert choice["message"]["tool_calls"][0]["function"]["name"] == "weather"
-    assert choice["finish_reason"] == "tool_calls"
-    allowed = {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "weather"}]}
-    tools = [{"type": "function", **tool["function"]} for tool in (OTHER, WEATHER)]
-    body = {"model": MODEL, "input": "Hello", "temperature": 0, "max_output_tokens": 5, "tools": tools}
-    free = whole(server, body | {"tool_choice": allowed}, "/v1/responses")["usage"]["input_tokens"]
-    alone = whole(server, body | {"tools": tools[1:]}, "/v1/responses")["usage"]["input_tokens"]
-    assert free == alone, "what may not be called is not offered"
-    names[0]["function"] = {"name": "nobody"}
-    assert server.post("/v1/chat/completions", forced).status_code == 400
-
-
 def test_log_probabilities(server: TestServer) -> None:
     told = whole(server, ask(logprobs=True, top_logprobs=3))["choices"][0]
     tokens = told["logprobs"]["content"]

@@ -151,16 +151,16 @@ def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
         assert refused.status_code == 503 and "GiB" in refused.json()["error"]
 
 
-def test_a_longer_context_waits_for_the_answers_of_the_shorter_one(store_root: Path) -> None:
-    longer = ask("What is len? " * 80, options={"num_ctx": 512, "num_predict": 2}, stream=False)
-    with TestServer(engine=FAST | {"n_ctx": 256}, preload=MODEL) as own, ThreadPoolExecutor() as pool:
-        lines = own.lines("/api/chat", ask("What is len?", options={"ignore_eos": True, "num_predict": 200}))
+def test_whose_memory_another_model_waits_for_is_told_so(
+    store_root: Path, tmp_path: Path, slow_rounds: None
+) -> None:
+    files = {MODEL: TARGET, "second": Path(shutil.copy(TARGET, tmp_path / "second.gguf"))}
+    with TestServer(files=files, n_models=1, place_s=0.2) as own, ThreadPoolExecutor() as pool:
+        lines = own.lines("/api/chat", endless(draft=False))
         next(lines)
-        told = pool.submit(own.post, "/api/chat", longer)
+        told = pool.submit(own.post, "/api/chat", ask("Hi", model="second", stream=False))
         *_, last = lines
-        assert (last["done_reason"], last["eval_count"]) == ("length", 200)
-        assert told.result().status_code == 200
-        assert own.get("/api/ps").json()["models"][0]["context_length"] == 512
+        assert "others wait for its place" in last["error"] and told.result().status_code == 200
 
 
 def test_the_end_of_the_server_ends_answers_and_frees_models(store_root: Path) -> None:
