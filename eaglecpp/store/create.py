@@ -24,11 +24,9 @@ from eaglecpp.options import HEAD
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
 from eaglecpp.store.errors import Report, Status, silent
-from eaglecpp.store.facts import Facts, read_facts
-from eaglecpp.store.fit import check_adapter
+from eaglecpp.store.facts import Facts, quantize_target, read_facts
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import Made, StoredModel
-from eaglecpp.store.quantize import quantize_target
 from eaglecpp.store.remote.drafter import FoundDraft, draft_config, find_draft
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.stored_modelfile import stored_modelfile
@@ -97,6 +95,8 @@ class _Job:
     use_draft: bool
 
     def run(self, name: ModelName, quantize: str) -> Made:
+        from eaglecpp._extension import core
+
         transaction, plan, whole = self.transaction, self.plan, self.modelfile
         if self.base is not None:
             whole = whole.over(stored_modelfile(self.base))
@@ -111,10 +111,11 @@ class _Job:
             )
         if quantize:
             out = transaction.directory / "quantized.gguf"
-            quantize_target(files, facts, quantize, out, transaction.report)
+            transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
+            quantize_target(files, facts, quantize, out)
             files, facts = (out,), read_facts([out])
         for adapter in plan.adapters:
-            check_adapter(adapter, files[0])
+            core.check_lora(str(adapter), str(files[0]))
         if self.base is not None and not quantize:
             layers = self._inherited("model")
         else:

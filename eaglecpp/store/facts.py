@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Facts from the header of a GGUF, in the terms of stores: for config blobs, `show`, and checking a drafter.
+"""Facts from the header of a GGUF, in the terms of stores: for config blobs and `show`, whether a drafter
+belongs to a target, and `create -q TYPE`.
 
 Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be fast imports this.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +18,9 @@ from gguf import LlamaFileType
 
 from eaglecpp.convert import GgufFile, read_gguf, type_name
 from eaglecpp.convert import keys as of_convert
+from eaglecpp.errors import EagleError, InvalidValueError, MismatchError, UnsupportedError
+
+_NORMAL = 1
 
 FILE_TYPES = {one.name.removeprefix("MOSTLY_").removeprefix("ALL_"): one.value for one in LlamaFileType}
 """llama.cpp's number of every type that a whole file can have, by name (Q4_K_M ...)."""
@@ -50,12 +55,6 @@ class Facts:
             return False
         trunk, head = "blk.0.attn_norm.weight", f"blk.{self.block_count}.nextn.eh_proj.weight"
         return trunk in self.file.tensors and head in self.file.tensors
-
-    @property
-    def is_head_alone(self) -> bool:
-        """Whether the file holds heads for further tokens without the model that they draft for."""
-        has_heads = (self.file.integer(f"{self.architecture}.nextn_predict_layers") or 0) > 0
-        return has_heads and "blk.0.attn_norm.weight" not in self.file.tensors
 
     @property
     def tokens(self) -> list[bytes]:
@@ -127,9 +126,84 @@ def human_number(number: int) -> str:
 
 def _file_type(file: GgufFile) -> str:
     """Q4_K_M and the like; without the key, the type of most bytes."""
-    number = file.integer("general.file_type")
-    name = next((name for name, known in FILE_TYPES.items() if known == number), None)
+    names = {number: name for name, number in FILE_TYPES.items()}
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[type_name(tensor.type)] += tensor.n_bytes
-    return name or max(sizes, key=sizes.__getitem__, default="unknown")
+    usual = max(sizes, key=sizes.__getitem__, default="unknown")
+    return names.get(file.integer("general.file_type") or -1, usual)
+
+
+def check_fit(draft: Path, target: Facts) -> Facts:
+    """The drafter's facts. Raises MismatchError naming both sides and everything that differs, GgufError (or
+    convert's) for a file that is no sound drafter. Whether a small model, or heads alone, can draft for the
+    target is said by the engine, which loads both. Source of the rules: native/engine/models.cpp.
+    """
+    from eaglecpp._extension import core
+
+    facts, path = read_facts([draft]), target.file.path
+    if draft.samefile(path):
+        raise MismatchError(f"{draft} is both target and drafter; give a smaller model, or an EAGLE drafter")
+    if not facts.is_drafter:
+        return facts
+    info = core.DraftFile(str(draft)).info
+    wrong = [
+        f"{what}: drafter {ours}, target {theirs}"
+        for what, ours, theirs in (
+            ("hidden size", info["n_embd_target"], target.hidden_size),
+            ("vocabulary size", info["n_vocab"], len(target.tokens)),
+            ("number of blocks", info["n_layer_target"] or target.block_count, target.block_count),
+        )
+        if ours != theirs
+    ]
+    highest = max(info["target_layers"])
+    # EAGLE-1 and 2 read what the last block and the final norm leave
+    if target.block_count is not None and highest > target.block_count + info["fuses_embedding"]:
+        wrong.append(f"layer id {highest}: the target has only {target.block_count} blocks")
+    ours, theirs, types = facts.tokens, target.tokens, facts.token_types
+    if len(ours) == len(theirs):
+        # control and added ones are renamed by fine-tunes, which does no harm
+        checked = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
+        if different := [i for i in checked if ours[i] != theirs[i]]:
+            first = different[0]
+            shown = [repr(one[first].decode("utf-8", "replace")) for one in (ours, theirs)]
+            wrong.append(
+                f"tokenizer: {len(different)} tokens differ, the first is {first}: drafter {shown[0]}, "
+                f"target {shown[1]}"
+            )
+    if wrong:
+        raise MismatchError(
+            f"the drafter {draft} was not made for the target {path}: {'; '.join(wrong)}; use a drafter for "
+            "exactly this model, or make one with `eaglecpp convert` or `eaglecpp train`"
+        )
+    return facts
+
+
+def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -> None:
+    """Writes a target in F32, F16 or BF16 to `out` in another type, by llama.cpp's own quantiser.
+
+    Raises ValueError for an unknown type, UnsupportedError for what is split or quantised already, OSError
+    when the disk is full, EagleError when llama.cpp fails.
+    """
+    import llama_cpp
+
+    import eaglecpp._extension  # noqa: F401 - installs the log sink, which llama.cpp's messages go to
+    from eaglecpp.log import drain
+
+    source, number = files[0], FILE_TYPES.get(type.upper())
+    if number is None:
+        raise InvalidValueError(f"unknown type {type!r}; expected one of {', '.join(sorted(FILE_TYPES))}")
+    if len(files) > 1:
+        raise UnsupportedError(f"{source}: a split GGUF; merge it first (llama-gguf-split --merge)")
+    if facts.file_type not in ("F32", "F16", "BF16"):
+        raise UnsupportedError(f"{source}: already {facts.file_type}; start from F32 or F16")
+    params = llama_cpp.llama_model_quantize_default_params()
+    params.ftype = number
+    try:
+        failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
+    finally:
+        drain()
+    if failed:
+        with out.open("ab") as stream:  # llama.cpp does not say whether it was the disk: the system does
+            stream.write(bytes(1 << 20))
+        raise EagleError(f"{source}: llama.cpp cannot quantise it; why: `eaglecpp --log-level info create`")

@@ -176,7 +176,8 @@ class Transaction:
         return found
 
     def _use(self, digest: str) -> None:
-        (self.directory / blob_path(self.root, digest).name).touch()
+        with lock_store(self.root):  # nobody is about to remove it
+            (self.directory / blob_path(self.root, digest).name).touch()
 
     def _new_path(self) -> Path:
         return self.directory / uuid.uuid4().hex

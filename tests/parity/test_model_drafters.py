@@ -176,18 +176,6 @@ def test_the_target_itself_is_refused(small: Family) -> None:
         eaglecpp.Engine.open(small.target, draft=small.target, **OPTIONS)
 
 
-def test_the_shared_check_says_the_same(small: Family, tmp_path: Path) -> None:
-    """`create` and `pull` ask before anything is loaded."""
-    from eaglecpp.store.facts import read_facts
-    from eaglecpp.store.fit import check_fit
-
-    target = read_facts([small.target])
-    assert not check_fit(small.draft, target).is_drafter
-    other = rename_token(small.draft, tmp_path / "other.gguf", 300)
-    with pytest.raises(MismatchError, match="1 tokens differ, the first is 300"):
-        check_fit(other, target)
-
-
 def test_a_target_without_a_head(tmp_path: Path) -> None:
     with pytest.raises(
         UnsupportedError, match=r"target-qwen3moe.gguf: .* no heads for further tokens \(MTP\)"

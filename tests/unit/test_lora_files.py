@@ -13,8 +13,8 @@ import pytest
 from conftest import Models
 
 from eaglecpp import Engine
+from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, GgufError, MismatchError
-from eaglecpp.store.fit import check_adapter
 from helpers.lora import Factors, write_lora
 from helpers.tiny_split import rewrite
 
@@ -37,7 +37,7 @@ def reshaped(side: str, *shape: int) -> Change:
 def refused(lora: Path, target: Path, kind: type[EagleError], text: str) -> None:
     """By `create` and `check`, and when a model is opened."""
     with pytest.raises(kind, match=text):
-        check_adapter(lora, target)
+        core.check_lora(str(lora), str(target))
     with pytest.raises(kind, match=text):
         Engine.open(target, lora=[(str(lora), 1.0)], n_ctx=64)
 

@@ -18,7 +18,7 @@ from eaglecpp import Engine
 from eaglecpp.bench.strategies import measure
 from eaglecpp.cli import group
 from eaglecpp.convert import inspect_file
-from eaglecpp.errors import MismatchError, UnsupportedError
+from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_target
@@ -26,7 +26,6 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.facts import read_facts
-from eaglecpp.store.fit import check_fit
 from eaglecpp.store.stored_modelfile import stored_modelfile
 from helpers.tiny import make_target
 from helpers.tiny_arch import make_head_file, make_with_head
@@ -113,12 +112,3 @@ def test_what_an_engine_says_of_it(create: Create, target: Path) -> None:
     assert inspect_file(target)["mtp_heads"] == 1
     with eaglecpp.Engine.open(target, draft="mtp", n_ctx=128, n_threads=1) as engine:
         assert engine.draft_info is not None and engine.draft_info["arch"] == "glm4moe"
-
-
-def test_create_and_pull_ask_before_anything_is_loaded(target: Path, plain: Path, tmp_path: Path) -> None:
-    heads, facts = make_head_file(tmp_path, "glm4moe"), read_facts([target])
-    assert check_fit(heads, facts).is_head_alone
-    with pytest.raises(MismatchError, match="its heads are those of a 'glm4moe', the target is a 'llama'"):
-        check_fit(heads, read_facts([plain]))
-    with pytest.raises(UnsupportedError, match="'qwen35' keeps a state from which rejected drafts"):
-        check_fit(make_with_head(tmp_path, "qwen35"), facts)

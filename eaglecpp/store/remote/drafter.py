@@ -20,8 +20,7 @@ from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, read_reference
 from eaglecpp.store.drafters import KnownDrafter, known_drafters
 from eaglecpp.store.errors import DownloadError, Report, Status
-from eaglecpp.store.facts import Facts
-from eaglecpp.store.fit import check_fit
+from eaglecpp.store.facts import Facts, check_fit
 from eaglecpp.store.manifest import Layer
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote import hub

@@ -25,8 +25,7 @@ from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import model_name
 from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, first_runnable, why_none
 from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError, silent
-from eaglecpp.store.facts import Facts, metadata, read_facts
-from eaglecpp.store.fit import check_fit
+from eaglecpp.store.facts import Facts, check_fit, metadata, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made, StoredModel
 from eaglecpp.store.packaged import Packaged, find_packaged
