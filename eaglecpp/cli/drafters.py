@@ -65,7 +65,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
-        note(f"--draft auto uses {chosen.why}" + (f"\nnote: {chosen.warning}" if chosen.warning else ""))
+        note(f"--draft auto uses {chosen.why}")
     if facts is not None:
         ways_known = known_ways(own, matches, facts)
         write(table(("BEST KNOWN FIRST", "BY", "WHY"), ways_known))
@@ -96,5 +96,4 @@ def _facts(row: KnownDrafter, matches: list[Match]) -> dict[str, Any]:
     return asdict(row) | {
         "refused": row.refused or None,
         "matched": None if match is None else match.target,
-        "of_base_model": match.is_base if match is not None else False,
     }

@@ -26,7 +26,6 @@ from eaglecpp.store.packaged import find_packaged
     "hf.co/user/repo.",
 )
 @option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
-@option("--draft-quantize", metavar="TYPE", default="", help="Type of a converted drafter.  [default: Q8_0]")
 @option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
 @json_option("{name, digest, size, draft, offered} at the end")
 def pull(
@@ -34,7 +33,6 @@ def pull(
     on_hub: bool,
     draft: str | None,
     no_draft: bool,
-    draft_quantize: str,
     insecure: bool,
     as_json: bool,
 ) -> None:
@@ -55,7 +53,6 @@ def pull(
         pulled = pull_model(
             reference,
             draft="none" if no_draft else draft,
-            draft_type=draft_quantize,
             insecure=insecure,
             report=bars,
         )

@@ -34,7 +34,6 @@ from eaglecpp.store.describe import (
 )
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.store import read_again
-from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
     from eaglecpp.modelfile.model import Modelfile
@@ -88,7 +87,7 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 
 def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:
-    modelfile = stored_modelfile(model)
+    modelfile = model.modelfile()
     if as_json:
         write_json(_everything(model, verbose))
         return

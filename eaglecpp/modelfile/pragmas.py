@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`#eaglecpp:` lines: settings for which Ollama has no instruction.
 
-A pragma is a comment to Ollama, so one file works in both programs. Four names are ours alone (below); every
+A pragma is a comment to Ollama, so one file works in both programs. Three names are ours alone (below); every
 other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
 that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
 known name with a bad value is refused.
@@ -26,7 +26,6 @@ from .syntax import Command
 OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
     "drafts from the text itself, mtp = the model's own head",
-    "draft_type": "GGUF type of a drafter that is converted from a checkpoint",
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
     "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",
 }
@@ -46,7 +45,6 @@ class Settings:
     """
 
     draft: Command | None = None
-    draft_type: str = ""
     chat_template: str = "auto"
     options: dict[str, Any] = field(default_factory=dict)
     notices: tuple[Notice, ...] = field(default=(), compare=False)
@@ -75,7 +73,7 @@ def settings(pragmas: Iterable[Command]) -> Settings:
     if "strategy" in own:
         options["strategy"] = own["strategy"]
     choice = own.get("chat_template", "auto")
-    return Settings(draft, own.get("draft_type", ""), choice, options, tuple(notices))
+    return Settings(draft, choice, options, tuple(notices))
 
 
 def without_untrusted(

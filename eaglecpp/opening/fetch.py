@@ -58,7 +58,7 @@ def fetch(
             return Found(model)
         find_path(draft, "drafter")  # what can only be a path: say so, with what is next to it
         from eaglecpp.store.facts import read_facts
-        from eaglecpp.store.remote.drafter import find_draft
+        from eaglecpp.store.remote.pull import find_draft
 
         facts, here = read_facts([model.target]), Path.cwd()
         file = find_draft(stores, os.fspath(draft), here, facts, report=report).file
@@ -89,27 +89,23 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
     """The drafter of the model's repository, or of the table."""
     from eaglecpp.convert import errors
-    from eaglecpp.store.drafters import find_drafters, first_runnable, why_none
-    from eaglecpp.store.facts import metadata, read_facts
-    from eaglecpp.store.remote.drafter import fetch_drafter
+    from eaglecpp.store.drafters import best_known
+    from eaglecpp.store.facts import read_facts
+    from eaglecpp.store.remote.pull import fetch_drafter
 
     try:
         facts = read_facts([model.target])
-        sibling = _drafter_of_repository(stores, model)
-        names = [str(model.name or ""), model.target.name]
-        matches = [] if sibling else find_drafters(names, metadata(facts.file))
-        match = first_runnable(matches)
-        known = sibling or (match.drafter if match else None)
+        known, why = best_known(str(model.name or ""), model.target.name, facts)
+        if (sibling := _drafter_of_repository(stores, model)) is not None:
+            known, why = sibling, f"{sibling.repo}, {sibling.source}"
         if known is None and facts.has_head:
             found = with_draft(model, HEAD)
             why = f"auto: no drafter is known, {found.draft_origin}"
             return replace(found, draft_origin=why)
         if known is None:
-            return Found(model, notices=(f"{why_none(model.reference, matches)}; running without",))
+            return Found(model, notices=(f"{why}; running without",))
         file = fetch_drafter(stores, known, facts, report=report).file
-        why = match.why if match else f"{known.repo}, {known.source}"
-        notices = (match.warning,) if match and match.warning else ()
-        return Found(model, file, f"auto: {why}", draft_asked=True, notices=notices)
+        return Found(model, file, f"auto: {why}", draft_asked=True)
     except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
         return Found(model, notices=(f"running without a drafter: {error}",))
 
@@ -125,7 +121,7 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     if name is None or not name.is_hub:
         return None
     here = KnownDrafter.unlisted(f"{name.namespace}/{name.model}", "the same repository")
-    if any(one.is_drafter and replace(one.name, tag=name.tag).same_as(name) for one in stores.models()):
+    if any(one.is_drafter and one.name.with_tag(name.tag).same_as(name) for one in stores.models()):
         return here
     try:
         repository = hub.find_repository(here.repo)
@@ -139,14 +135,15 @@ def _offer(model: ResolvedModel) -> str:
     """A drafter that someone could have, or where to look for one, in words. A file is known by its name and
     metadata, so that a copy under another name is known too.
     """
-    from eaglecpp.store.drafters import find_drafters, first_runnable
-    from eaglecpp.store.facts import metadata, read_facts
+    from eaglecpp.store.drafters import best_known, find_drafters, first_runnable
+    from eaglecpp.store.facts import read_facts
 
-    found = find_drafters([str(model.name or "")])
+    match = first_runnable(find_drafters([str(model.name or "")]))
+    why = "" if match is None else match.why
     if model.kind == "path":
         with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
-            found = find_drafters([model.target.name], metadata(read_facts([model.target]).file))
-    match = first_runnable(found)
-    if match is None:
+            known, why = best_known("", model.target.name, read_facts([model.target]))
+            why = why if known is not None else ""
+    if not why:
         return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
-    return f"a drafter is known for this model ({match.why}): --draft auto downloads and uses it"
+    return f"a drafter is known for this model ({why}): --draft auto downloads and uses it"

@@ -28,7 +28,6 @@ from eaglecpp.references.reference import first_part, is_hub_text, is_path_text,
 from eaglecpp.store.model import StoredModel
 from eaglecpp.store.packaged import find_packaged
 from eaglecpp.store.store import Stores, read_again
-from eaglecpp.store.stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts
@@ -241,7 +240,7 @@ def _draft_of(model: StoredModel) -> Path:
 def resolved(model: StoredModel) -> ResolvedModel:
     """What a stored model is made of. Raises StoreError, UnsupportedError."""
     files = model.target_files()
-    modelfile = stored_modelfile(model)
+    modelfile = model.modelfile()
     is_theirs = not model.own or bool(model.template_origin)  # Ollama's choice, not an author's
     return ResolvedModel(
         kind="store" if model.own else "package" if model.owner == "pip" else "ollama",

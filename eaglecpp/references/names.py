@@ -79,6 +79,10 @@ class ModelName:
         """Whether the host is the Hugging Face Hub."""
         return self.host.lower() in HUB_HOSTS
 
+    def with_tag(self, tag: str) -> ModelName:
+        """The same with another tag."""
+        return replace(self, tag=tag)
+
     def same_as(self, other: ModelName) -> bool:
         """Whether both name one model; case and scheme do not matter."""
         return self.key == other.key

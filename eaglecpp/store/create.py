@@ -27,13 +27,11 @@ from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, quantize_target, read_facts
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import Made, StoredModel
-from eaglecpp.store.remote.drafter import FoundDraft, draft_config, find_draft
+from eaglecpp.store.remote.pull import FoundDraft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
-from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction
 
 _INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
-_OWN_DRAFT_PRAGMAS = ("draft", "draft_type")
 
 
 def create_model(
@@ -51,7 +49,7 @@ def create_model(
     """Makes (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
 
     quantize:   type to bring an unquantised target to, "" to leave it
-    draft_type: type of a drafter that has to be converted, "" for the pragma's or the default
+    draft_type: type of a drafter that has to be converted, "" for the default
     use_draft:  False leaves the drafter out, whatever the Modelfile says
     fetch:      pull a FROM that is not stored; False refuses it
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
@@ -78,8 +76,6 @@ def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> 
     if reference.name is None:
         return None
     if fetch and stores.find(reference.name) is None:
-        from eaglecpp.store.remote.pull import pull  # slow to load
-
         return pull(reference.name, report=report, stores=stores).model
     return stores.get(reference.name)
 
@@ -99,7 +95,7 @@ class _Job:
 
         transaction, plan, whole = self.transaction, self.plan, self.modelfile
         if self.base is not None:
-            whole = whole.over(stored_modelfile(self.base))
+            whole = whole.over(self.base.modelfile())
         if whole.template:
             ChatTemplate.choose(modelfile=whole.template).check()
         transaction.report(Status("gathering model components"))
@@ -128,7 +124,7 @@ class _Job:
         layers += self._inherited("projector")
         layers += [transaction.add_file("projector", file) for file in plan.projectors]
         config = self._config(whole, facts)
-        if self.use_draft and (draft := self._draft(facts, self.draft_type or whole.settings.draft_type)):
+        if self.use_draft and (draft := self._draft(facts, self.draft_type)):
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
         said_nothing = plan.draft is None and not plan.drafts_text
@@ -195,7 +191,7 @@ class _Job:
         if whole.messages:
             messages = [{"role": turn.role, "content": turn.content} for turn in whole.messages]
             layers.append(add("messages", msgspec.json.encode(messages)))
-        pragmas = [[p.name, p.args] for p in whole.pragmas if p.name not in _OWN_DRAFT_PRAGMAS]
+        pragmas = [[p.name, p.args] for p in whole.pragmas if p.name != "draft"]
         pragmas += [["text_drafts", "on"]] if self.plan.drafts_text else []
         pragmas += [["draft", HEAD]] if drafts_head else []
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers

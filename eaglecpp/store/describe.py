@@ -18,7 +18,6 @@ from eaglecpp.modelfile.syntax import format as format_modelfile
 from eaglecpp.options import HEAD, TEXT
 
 from .model import StoredModel
-from .stored_modelfile import stored_modelfile
 
 if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
@@ -76,7 +75,7 @@ def everything(
     from .facts import metadata
 
     facts, draft = heads
-    modelfile = stored_modelfile(model)
+    modelfile = model.modelfile()
     entry = list_entry(model)
     return {
         "license": "\n".join(modelfile.license),

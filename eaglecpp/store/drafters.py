@@ -4,14 +4,13 @@
 A target goes by many names (its Hub id, a GGUF repository, Ollama's tag, what its metadata says), so names
 are compared after taking off what does not name the model: owner, quantisation, file format. Only whole names
 match, never parts. A model that goes by none of them may say what it was made from: then the drafter of that
-one is offered, with a warning. Whether the drafter really fits is checked later, from the files.
+one is offered. Whether the drafter really fits is checked later, from the files.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -68,34 +67,16 @@ class _Table(msgspec.Struct):
     drafter: tuple[KnownDrafter, ...] = ()
 
 
-@dataclass(frozen=True)
-class Match:
-    """A drafter for a model, and why.
-
-    target:  the name in its row that matched
-    is_base: only what the model was made from goes by that name
-    """
+class Match(NamedTuple):
+    """A drafter for a model, and the name in its row that matched."""
 
     drafter: KnownDrafter
     target: str
-    is_base: bool = False
 
     @property
     def why(self) -> str:
         """In words."""
-        made = f"{self.drafter.repo}, made for {self.target}"
-        return f"{made}, which this model was made from" if self.is_base else made
-
-    @property
-    def warning(self) -> str:
-        """What the user should hear; may be empty."""
-        if not self.is_base:
-            return ""
-        return (
-            f"{self.drafter.repo} was made for {self.target}, which this model was made from: expect "
-            "fewer accepted drafts the more it was changed. The planner measures this in the first "
-            "rounds, and drafts only as far as it pays off"
-        )
+        return f"{self.drafter.repo}, made for {self.target}"
 
 
 @cache
@@ -118,8 +99,19 @@ def find_drafters(names: Iterable[str], metadata: Mapping[str, Any] | None = Non
     names:    what the target is called: Hub id, stored name, file name
     metadata: keys of its GGUF (`general.*` is looked at)
     """
-    own = _matches([*names, *_own_names(metadata or {})], is_base=False)
-    return own or _matches(_base_names(metadata or {}), is_base=True)
+    return _matches([*names, *_own_names(metadata or {})]) or _matches(_base_names(metadata or {}))
+
+
+def best_known(name: str, file: str, facts: Facts) -> tuple[KnownDrafter | None, str]:
+    """The drafter for a model that can run here, if there is one, and why it is that one, or none.
+
+    name: what the model is called; file: the name of its file
+    """
+    from eaglecpp.store.facts import metadata
+
+    matches = find_drafters([name, file], metadata(facts.file))
+    match = first_runnable(matches)
+    return (None, why_none(name or file, matches)) if match is None else (match.drafter, match.why)
 
 
 class Way(NamedTuple):
@@ -167,11 +159,11 @@ def search_drafters(text: str) -> list[KnownDrafter]:
     ]
 
 
-def _matches(names: Sequence[str], *, is_base: bool) -> list[Match]:
+def _matches(names: Sequence[str]) -> list[Match]:
     """Rows that have one of the names, or another name of the same model: those in one row are the same."""
     named = dict(_named(names))
     others = [name for row in named for name in row.targets]
-    return [Match(row, named.get(row, target), is_base) for row, target in _named([*names, *others])]
+    return [Match(row, named.get(row, target)) for row, target in _named([*names, *others])]
 
 
 def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:

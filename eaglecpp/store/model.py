@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """`StoredModel`: one model of a store, read only when asked.
 
-Layers become what the rest of the program works with: paths of GGUF files, a `Modelfile` value, a config.
+Layers become what the rest of the program works with: paths of GGUF files, a `Modelfile`, a config.
 Nothing is written, except the folder of names that a split GGUF needs (see `VIEWS`).
 """
 
@@ -16,8 +16,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
+from eaglecpp.chat.message import Message
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.files import link
+from eaglecpp.modelfile.errors import Notice
+from eaglecpp.modelfile.model import Modelfile, built_in
+from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
+from eaglecpp.modelfile.pragmas import without_untrusted
+from eaglecpp.modelfile.syntax import Command
 from eaglecpp.references.names import ModelName
 from eaglecpp.references.reference import in_order
 from eaglecpp.store.errors import StoreError
@@ -25,14 +33,19 @@ from eaglecpp.store.layout import child
 from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
 
 if TYPE_CHECKING:
-    from eaglecpp.modelfile.errors import Notice
     from eaglecpp.store.drafters import KnownDrafter
 
 VIEWS = "views"
 """Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
 llama.cpp finds the others by the name of one (`x-00001-of-00003.gguf`), which blobs do not have.
 """
+_TO_ALLOW = "to allow it, give it on the command line or in your own Modelfile"
 _T = TypeVar("_T")
+
+
+class _Turn(msgspec.Struct):
+    role: str
+    content: str
 
 
 @dataclass(frozen=True)
@@ -155,6 +168,52 @@ class StoredModel:
         """The `#eaglecpp:` lines it was created with, as (name, value)."""
         return self.json(PRAGMAS, list[tuple[str, str]], [])
 
+    def modelfile(self) -> Modelfile:
+        """The Modelfile that would make this model again, with the paths of its blobs; of a model that was
+        not made here, without what an untrusted one may not decide. What this version does not know (a
+        parameter of a newer Ollama) becomes a notice, never an error: a stored model must stay usable.
+
+        Raises StoreError.
+        """
+        parameters, notices = self._parameters()
+        pragmas = tuple(Command(name, value, file=str(self.name)) for name, value in self.pragmas())
+        if "settings" not in self.decided_here:
+            parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
+            notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
+        texts: dict[str, Any] = {word: self.text(word) or None for word in ("renderer", "parser", "requires")}
+        notices += [
+            f"{self.name}: {built_in(word, name)}"
+            for word, name in texts.items()
+            if name and word != "requires"
+        ]
+        targets = self.target_files()[:1] if self.manifest.of_kind("model") else ()
+        turns = self.json("messages", list[_Turn], [])
+        return Modelfile(
+            from_=_commands("model", (*targets, *self.files("projector"))),
+            draft=_commands("draft", self.files("draft")[-1:]),
+            adapters=_commands("adapter", self.files("adapter")),
+            template=next(reversed(self.texts("template", "prompt")), None),
+            system=next(reversed(self.texts("system")), None),
+            messages=tuple(Message(turn.role, turn.content) for turn in turns),
+            parameters=parameters,
+            license=self.texts("license"),
+            pragmas=pragmas,
+            notices=tuple(map(Notice, notices)),
+            **texts,
+        )
+
+    def _parameters(self) -> tuple[dict[str, ParameterValue], list[str]]:
+        parameters: dict[str, ParameterValue] = {}
+        notices = []
+        for name, value in self.json("params", dict[str, Any], {}).items():
+            if value is None or name in DEPRECATED:
+                continue
+            try:
+                parameters[name] = from_json(name, value)
+            except ParameterError as error:
+                notices.append(f"{self.name}: {error}; ignored")
+        return parameters, notices
+
     def _split_view(self, layers: Sequence[Layer]) -> tuple[Path, ...]:
         """Paths at which llama.cpp can open the parts of a split GGUF, first part first."""
         by_name = {layer.name: layer for layer in layers}
@@ -191,6 +250,10 @@ class StoredModel:
         if layer.size > MAX_JSON:  # more than any honest template, prompt or license has
             raise StoreError(f"{self.name}: {what}: {layer.size} bytes; at most {MAX_JSON} are read")
         return self.find_blob(layer).read_bytes()
+
+
+def _commands(name: str, paths: tuple[Path, ...]) -> tuple[Command, ...]:
+    return tuple(Command(name, str(path)) for path in paths)
 
 
 @dataclass(frozen=True)

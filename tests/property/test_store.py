@@ -16,7 +16,6 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store.layout import is_file_name
 from eaglecpp.store.manifest import CONFIG, IMAGE, PRAGMAS, Layer, Manifest
 from eaglecpp.store.model import StoredModel
-from eaglecpp.store.stored_modelfile import stored_modelfile
 
 DIGEST = "sha256:" + "a" * 64
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8)
@@ -68,7 +67,7 @@ def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path
     manifest = Manifest((), layer) if kind == "config" else Manifest((layer,))
     model = StoredModel(ModelName.parse("m"), manifest, blob, tmp_path, "", lambda layer: blob, b"", 0.0)
     try:
-        modelfile = stored_modelfile(model)
+        modelfile = model.modelfile()
     except EagleError:
         return
     assert isinstance(modelfile.engine_options(), dict)

@@ -26,7 +26,6 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.facts import read_facts
-from eaglecpp.store.stored_modelfile import stored_modelfile
 from helpers.tiny import make_target
 from helpers.tiny_arch import make_head_file, make_with_head
 
@@ -61,7 +60,7 @@ def test_a_modelfile_names_it(create: Create, target: Path, line: str) -> None:
     assert found.draft == found.target
     with Engine.open("own", n_ctx=128, n_threads=1) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "head"
-    printed = stored_modelfile(Stores.open().get(ModelName.parse("own"))).to_text()
+    printed = Stores.open().get(ModelName.parse("own")).modelfile().to_text()
     assert "#eaglecpp: draft mtp" in printed
 
 

@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""`pull`: a model by name into our store, from the Hub or an Ollama registry, with its drafter if wanted.
+"""`pull`: a model by name into our store, from the Hub or an Ollama registry, with its drafter if wanted; and
+`find_draft`: the drafter that a reference names, for a target, on this machine or on the Hub.
 
     result = pull("hf.co/user/repo:Q4_K_M", draft="auto", report=print)
 
 What was pulled before is not downloaded again, not even in part. A drafter that the model already has is kept
 when a pull brings a newer target and says nothing about drafters.
+
+A drafter from the Hub is downloaded, converted once, checked against its target and kept as
+`hf.co/<user>/<repo>:<TYPE>`, a model with nothing but a draft layer, so `list` shows it, `rm` removes it, and
+any number of targets share it. A drafter carries its target's tokenizer: for a target with another one the
+same checkpoint is converted again, in its place; models that were pulled with the first one keep it.
 
 The registry's protocol is Docker's: `GET /v2/<namespace>/<model>/manifests/<tag>` and `.../blobs/<digest>`.
 Models that need a login are refused with advice on what to do. Source: ollama/ollama: server/images.go,
@@ -18,60 +24,60 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import MismatchError
+from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
-from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.references.reference import model_name
-from eaglecpp.store.drafters import KnownDrafter, Match, find_drafters, first_runnable, why_none
+from eaglecpp.options import TEXT
+from eaglecpp.references.names import ModelName, ModelNameError, canonical
+from eaglecpp.references.reference import FileSearchError, Reference, model_name, read_reference
+from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
 from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError, silent
-from eaglecpp.store.facts import Facts, check_fit, metadata, read_facts
+from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made, StoredModel
 from eaglecpp.store.packaged import Packaged, find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
-from eaglecpp.store.remote.drafter import FoundDraft, draft_config, fetch_drafter, find_draft
 from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
-from eaglecpp.store.transaction import Transaction
+from eaglecpp.store.transaction import Transaction, discard
 
+DEFAULT_TYPE = "Q8_0"
 _TEXTS = ("template", "system", "params")
 """Small files with which a repository overrides what its GGUF says."""
 _MAX_LAYERS = 1000
 """Of a model; a split GGUF has a layer for each part."""
+_MAX_TAG = 80
 
 
 def pull(
     reference: str | ModelName,
     *,
     draft: str | None = None,
-    draft_type: str = "",
     insecure: bool = False,
     report: Report = silent,
     stores: Stores | None = None,
 ) -> Made:
     """Brings a model into our store, or up to date, and returns what was pulled.
 
-    draft:      "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
-                without, anything else names one; None keeps what the model has and only looks for an offer
-    draft_type: tensor type of a drafter that has to be converted
-    insecure:   allow http, and TLS certificates that do not check out
-    stores:     None = those of this user
+    draft:    "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
+              without, anything else names one; None keeps what the model has and only looks for an offer
+    insecure: allow http, and TLS certificates that do not check out
+    stores:   None = those of this user
     Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
     asked), DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
-    name = model_name(reference) if isinstance(reference, str) else reference
-    packaged = find_packaged(name)
-    asked, name = name, canonical(name if packaged is None else packaged.hub)
+    asked = model_name(reference) if isinstance(reference, str) else reference
+    packaged = find_packaged(asked)
+    name = canonical(asked if packaged is None else packaged.hub)
     if not name.is_hub:
         require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
     try:
         with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
-            job = _Pull(transaction, session, name, draft, draft_type, packaged)
-            result = job.from_hub() if name.is_hub else job.from_registry(insecure)
+            job = _Pull(transaction, session, name, draft)
+            result = job.from_hub(packaged) if name.is_hub else job.from_registry(insecure)
     except DownloadError as error:
         if stores.find(name) is None and (near := stores.near(str(asked))):
             raise type(error)(f"{error}{near}") from error
@@ -82,8 +88,7 @@ def pull(
 
 @dataclass
 class _Pull:
-    """packaged: what it is to be
-    layers:  what the publisher gives; files: its target's GGUF
+    """layers:  what the publisher gives; files: its target's GGUF
     values:   the config, empty for what the GGUF says
     original: config layer and manifest as they came, for when nothing is added to them; None in place of a
               manifest that is to be written anew
@@ -94,8 +99,6 @@ class _Pull:
     session: Session
     name: ModelName
     draft: str | None
-    draft_type: str
-    packaged: Packaged | None
     layers: list[Layer] = field(default_factory=list)
     files: list[Path] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
@@ -107,18 +110,18 @@ class _Pull:
     def has_draft(self) -> bool:
         return any(layer.kind == "draft" for layer in self.layers)
 
-    def from_hub(self) -> Made:
-        id, report = f"{self.name.namespace}/{self.name.model}", self.transaction.report
-        repository = hub.find_repository(id, report=report)
+    def from_hub(self, packaged: Packaged | None) -> Made:
+        """packaged: what it is to be"""
+        id = f"{self.name.namespace}/{self.name.model}"
+        repository = hub.find_repository(id, report=self.transaction.report)
         parts = hub.choose_model(repository, self.name.tag)
-        if self.packaged is not None and parts[0].digest != self.packaged.digest:
-            raise DigestError(
-                f"{self.name}: expected {self.packaged.digest}, the Hub has {parts[0].digest}; to get it: "
-                f"{self.packaged.how_to_get}"
-            )
+        found = parts[0].digest
+        if packaged is not None and found != packaged.digest:
+            how = packaged.how_to_get
+            raise DigestError(f"{id}: expected {packaged.digest}, the Hub has {found}; to get it: {how}")
         for part in parts:
             if not part.digest:
-                raise DownloadError(f"{repository.id}: {part.path}: the Hub gives no digest for it")
+                raise DownloadError(f"{id}: {part.path}: the Hub gives no digest for it")
             self._fetch("model", repository.remote(part), part.name if len(parts) > 1 else "")
         for kind in _TEXTS:
             if (file := repository.file(kind)) is not None:
@@ -130,12 +133,8 @@ class _Pull:
 
     def from_registry(self, insecure: bool) -> Made:
         name = self.name
-        if name.scheme not in ("http", "https"):
-            raise DownloadError(f"{name}: expected http:// or https://, found {name.scheme}://")
-        if name.scheme == "http" and not insecure:
-            raise DownloadError(
-                f"{name}: http is not encrypted; add --insecure to `pull` or `run` to allow it"
-            )
+        if name.scheme != "https" and not (name.scheme == "http" and insecure):
+            raise DownloadError(f"{name}: not encrypted; add --insecure to `pull` or `run` to allow http")
         help = (
             "Check the name; a private model must be pulled by `ollama pull`, whose store is read in place. "
             f"For a model on the Hub write hf.co/USER/REPO:QUANT (asked: {name.host})"
@@ -143,36 +142,31 @@ class _Pull:
         url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
         data = get(self.session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)
         manifest = Manifest.from_bytes(data, f"{name}: manifest of {name.host}", None)
-        if len(manifest.layers) > _MAX_LAYERS:
-            n_layers = len(manifest.layers)
+        if (n_layers := len(manifest.layers)) > _MAX_LAYERS:
             raise DownloadError(f"{name}: expected at most {_MAX_LAYERS} layers, found {n_layers}")
         if manifest.of_kind("tensor") or not manifest.of_kind("model"):
             what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
             raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
-
-        def remote(layer: Layer, label: str) -> Remote:
-            return Remote(
-                f"{url}/blobs/{layer.digest}", layer.digest, layer.size, label, str(name), help=help
-            )
-
-        for layer in manifest.layers:
-            self._fetch(layer.kind, remote(layer, layer.kind))
+        for layer in manifest.blobs:
+            kind = "config" if layer is manifest.config else layer.kind
+            blob = f"{url}/blobs/{layer.digest}"
+            file = self._fetch(kind, Remote(blob, layer.digest, layer.size, kind, str(name), help=help))
         self.layers = [*manifest.layers]
-        if (config := manifest.config) is not None:
-            file = fetch_layer(self.transaction, self.session, config.kind, remote(config, "config"))[1]
+        if manifest.config is not None:
             self.values = decoded(read_limited(file, MAX_JSON), f"{name}: config", dict[str, Any])
-            self.original = config, None if manifest.decided_here else data
+            self.original = manifest.config, None if manifest.decided_here else data
         return self._finish()
 
-    def _fetch(self, kind: str, remote: Remote, name: str = "") -> None:
+    def _fetch(self, kind: str, remote: Remote, name: str = "") -> Path:
         layer, file = fetch_layer(self.transaction, self.session, kind, remote, name)
         self.layers.append(layer)
         self.files += [file] if kind == "model" else []
+        return file
 
     def _finish(self) -> Made:
         """Adds the drafter to the target's layers and makes the model."""
         facts = read_facts(self.files)
-        values, layers = self.values or facts.config(), self.layers
+        values, layers, commit = self.values or facts.config(), self.layers, self.transaction.commit
         old = None
         with contextlib.suppress(StoreError):  # what is replaced, if it can be read
             old = self.transaction.stores.own.find(self.name) if self.draft is None else None
@@ -187,17 +181,15 @@ class _Pull:
         if drafter is not None:
             layers, values = [*layers, drafter[0]], {**values, "draft": draft_config(drafter[1])}
         if self.original is not None and drafter is None and not left_out:
-            model = self.transaction.commit(self.name, layers, self.original[0], data=self.original[1])
+            model = commit(self.name, layers, self.original[0], data=self.original[1])
         else:
             is_kept = is_decided and (drafter is not None or left_out)
-            decided = frozenset({"draft"} if is_kept else ())
-            model = self.transaction.commit(self.name, layers, values, decided_here=decided)
+            model = commit(self.name, layers, values, decided_here=frozenset({"draft"} if is_kept else ()))
         offered = None
-        if self.draft is None and drafter is None and self.sibling is not None:
-            offered = KnownDrafter.unlisted(self.sibling[0].id, "the same repository")
-        elif self.draft is None and drafter is None and not self.has_draft:
-            match = first_runnable(self._known(facts))
-            offered = None if match is None else match.drafter
+        if self.draft is None and drafter is None and not self.has_draft:
+            offered = best_known(str(self.name), self.files[0].name, facts)[0]
+            if self.sibling is not None:
+                offered = KnownDrafter.unlisted(self.sibling[0].id, "the same repository")
         return Made(model, tuple(self.notices), offered)
 
     def _drafter(self, facts: Facts, old: StoredModel | None) -> tuple[Layer, Facts] | None:
@@ -208,9 +200,9 @@ class _Pull:
         """
         if self.draft == "none":
             return None
-        stores, report, type = self.transaction.stores, self.transaction.report, self.draft_type
+        stores, report = self.transaction.stores, self.transaction.report
         if self.draft is not None and self.draft != "auto":
-            found = find_draft(stores, self.draft, Path.cwd(), facts, type=type, report=report)
+            found = find_draft(stores, self.draft, Path.cwd(), facts, report=report)
             return found.add_to(self.transaction, facts)
         has_old = old is not None and bool(old.manifest.of_kind("draft"))
         is_published = self.has_draft or self.sibling is not None
@@ -226,16 +218,144 @@ class _Pull:
             return layer, check_fit(path, facts)
         if self.has_draft or self.draft is None:
             return None
-        known = self._known(facts)
-        match = first_runnable(known)
-        if match is None:
-            why = why_none(str(self.name), known)
+        known, why = best_known(str(self.name), self.files[0].name, facts)
+        if known is None:
             self.notices.append(Notice(f"{why}; make one with eaglecpp train"))
             return None
-        found = fetch_drafter(stores, match.drafter, facts, type=type, report=report)
-        self.notices += [Notice(match.warning)] if match.warning else []
-        return found.add_to(self.transaction, facts)
+        return fetch_drafter(stores, known, facts, report=report).add_to(self.transaction, facts)
 
-    def _known(self, facts: Facts) -> list[Match]:
-        """What the table has for the self."""
-        return find_drafters([str(self.name), self.files[0].name], metadata(facts.file))
+
+@dataclass(frozen=True)
+class FoundDraft:
+    """A drafter that was found.
+
+    file:  its GGUF; the checkpoint itself when that still has to be converted, to `type`
+    model: the stored model it belongs to, None for a file of the user's
+    known: what the table knows of a checkpoint beyond what that says
+    """
+
+    file: Path
+    model: StoredModel | None = None
+    type: str | None = None
+    known: KnownDrafter | None = None
+
+    @classmethod
+    def of(cls, model: StoredModel) -> FoundDraft:
+        """A stored model's. Raises StoreError."""
+        return cls(model.files("draft")[-1], model)
+
+    def add_to(self, transaction: Transaction, target: Facts) -> tuple[Layer, Facts]:
+        """A layer of the transaction with this drafter, and its facts.
+
+        Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
+        """
+        file = self.file
+        if self.type is not None:
+            file = transaction.directory / "draft.gguf"
+            self._convert(target, file, transaction.report)
+        facts = check_fit(file, target)
+        if self.model is None:
+            return transaction.add_file("draft", file), facts
+        layer = self.model.manifest.of_kind("draft")[-1]
+        return transaction.add_layer(self.model, layer, origin=layer.origin or str(self.model.name)), facts
+
+    def _convert(self, target: Facts, out: Path, report: Report) -> None:
+        """The checkpoint to GGUF, with what the table knows of it. Raises ConvertError."""
+        from eaglecpp.convert import Progress, convert_checkpoint, errors
+
+        known = self.known
+        name = self.file.name if known is None else known.repo
+
+        def tell(progress: Progress) -> None:
+            report(Status("converting the drafter", "", progress.total, progress.done, name))
+
+        options: dict[str, Any] = {"type": self.type or DEFAULT_TYPE, "progress": tell}
+        options |= {"hub_id": known and known.repo}
+        readings: dict[str, str] = {"feed": known.feed} if known is not None and known.feed else {}
+        try:
+            convert_checkpoint(self.file, target.file.path, out, readings=readings, **options)
+        except errors.LayerIdError:
+            if known is None or known.layer_ids == "default":
+                raise
+            readings |= {"layer_ids": known.layer_ids}
+            convert_checkpoint(self.file, target.file.path, out, readings=readings, **options)
+
+
+def find_draft(
+    stores: Stores,
+    text: str | Reference,
+    directory: Path,
+    target: Facts,
+    *,
+    type: str = "",
+    report: Report,
+) -> FoundDraft:
+    """What `text` names: a path, a checkpoint folder, the name of a stored model or drafter, or a repository
+    of the Hub. A stored model without a drafter is itself one: a small model.
+
+    directory: relative paths are below it; type: of a checkpoint that has to be converted.
+    Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
+    """
+    if text == TEXT:
+        raise ModelNotFoundError(
+            "drafter 'text': this means drafts from the text itself, for which nothing is stored; "
+            "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
+        )
+    try:
+        reference = read_reference(text, directory) if isinstance(text, str) else text
+    except (FileSearchError, OSError, ModelNameError) as error:
+        raise ModelNotFoundError(f"drafter {text!r}: {error}") from None
+    if reference.name is None:
+        return FoundDraft(reference.path, type=type if reference.kind == "checkpoint" else None)
+    if (model := stores.find(reference.name)) is not None:
+        has_draft = bool(model.manifest.of_kind("draft"))
+        return FoundDraft.of(model) if has_draft else FoundDraft(model.target_files()[0])
+    if not reference.name.is_hub:
+        raise ModelNotFoundError(
+            f"drafter '{reference.text}' not found: no such file, no stored model of that name; for a "
+            "repository on the Hub write hf.co/USER/REPO"
+        )
+    repo, tag = reference.repository, reference.name.tag
+    known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter.unlisted(repo))
+    kind = type or ("" if tag == "latest" else tag)
+    return fetch_drafter(stores, known, target, type=kind, report=report)
+
+
+def fetch_drafter(
+    stores: Stores, known: KnownDrafter, target: Facts, *, type: str = "", report: Report
+) -> FoundDraft:
+    """The drafter of a Hub repository, ready for `target`; nothing is downloaded twice.
+
+    known: the repository, and what is known of it beyond what the checkpoint says
+    type:  tensor type of a checkpoint that has to be converted, "" for the default
+    Raises DownloadError, MismatchError when it does not fit, ConvertError when it cannot be converted.
+    """
+    type, name = type.upper(), ModelName.parse(f"hf.co/{known.repo}:{type or 'latest'}")
+    for model in stores.models():
+        if model.is_drafter and model.name.same_as(name if type else name.with_tag(model.name.tag)):
+            with contextlib.suppress(MismatchError, UnsupportedError):
+                check_fit(model.files("draft")[-1], target)
+                return FoundDraft.of(model)
+    report(Status(f"pulling drafter {known.repo}"))
+    repository = hub.find_repository(known.repo)
+    with Transaction(stores, report) as transaction:
+        drafter = hub.choose_drafter(repository, quant=type)
+        if drafter is not None and drafter.digest:
+            with Session() as session:
+                layer, file = fetch_layer(transaction, session, "draft", repository.remote(drafter))
+            facts = check_fit(file, target)
+            # never the name of a target in the same repository, which a quantisation alone may be
+            name = name if type else name.with_tag(drafter.name.removesuffix(".gguf")[:_MAX_TAG])
+        else:
+            into, name = transaction.directory / "hub", name.with_tag(type or DEFAULT_TYPE)
+            checkpoint = hub.fetch_checkpoint(stores.own.root, repository, known.folder, into, report)
+            layer, facts = FoundDraft(checkpoint, type=name.tag, known=known).add_to(transaction, target)
+        config = {**facts.config(), "draft": draft_config(facts)}
+        model = transaction.commit(name, [layer], config)
+    discard(stores.own.root, {file.digest for file in repository.files})  # a checkpoint, converted now
+    return FoundDraft.of(model)
+
+
+def draft_config(facts: Facts) -> dict[str, str]:
+    """The config blob's `draft` entry."""
+    return {"model_format": "gguf", "architecture": facts.architecture}

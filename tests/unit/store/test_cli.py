@@ -191,8 +191,7 @@ def test_pull_offers_the_drafter_and_pulls_it(
     code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
     assert (code, json.loads(out)["offered"]) == (0, "maker/eagle3")
     assert "get it: eaglecpp pull hf.co/user/tiny-GGUF:latest --draft auto" in err
-    args = ("--draft", "auto", "--draft-quantize", "f16", "--json")
-    code, out, err = run("pull", "hf.co/user/tiny-GGUF", *args)
+    code, out, err = run("pull", "hf.co/user/tiny-GGUF", "--draft", "hf.co/maker/eagle3:f16", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["draft"] == "eagle3"
     names = {line.split()[0]: line for line in run("list")[1].splitlines()[1:]}

@@ -16,7 +16,6 @@ from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import DigestError, DownloadError, StoredModel, StoreError, Stores
-from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import remove_model
 from helpers.hub_server import HubServer
 from helpers.lora import write_lora
@@ -76,7 +75,7 @@ def _content(root: Path, layer: dict[str, Any]) -> bytes:
 
 def test_what_was_said_is_read_back(tiny: Tiny, stores: Stores) -> None:
     said = Modelfile.from_text(full_text(tiny))
-    read = stored_modelfile(make_model(stores, full_text(tiny)))
+    read = make_model(stores, full_text(tiny)).modelfile()
     for name in ("template", "system", "parameters", "messages", "license", "requires", "settings"):
         assert getattr(read, name) == getattr(said, name), name
     resolved = find_target("m")
@@ -209,7 +208,7 @@ def test_an_adapter_becomes_a_layer_if_it_fits(
 def test_from_a_stored_model_inherits_by_ollamas_rules(tiny: Tiny, stores: Stores, root: Path) -> None:
     make_model(stores, full_text(tiny), "base")
     child = make_model(stores, "FROM base\nSYSTEM other\nPARAMETER stop c\nLICENSE l3\n", "child")
-    read = stored_modelfile(child)
+    read = child.modelfile()
     assert read.system == "other"
     assert read.template == "[{{ .Prompt }}]"
     assert read.parameters == {"stop": ("c",), "temperature": 0.5}

@@ -81,15 +81,6 @@ def test_part_of_a_name_is_not_a_name(name: str) -> None:
     assert found(name) == ""
 
 
-def test_a_model_made_from_a_known_one_is_told_apart() -> None:
-    own = find_drafters(["Qwen3-8B-Q4_K_M.gguf"], {"general.base_model.0.name": "Qwen3 8B"})
-    assert not own[0].is_base and own[0].warning == ""
-    tuned = find_drafters(["my-tune.gguf"], {"general.base_model.0.name": "Qwen3 8B"})
-    assert [match.drafter for match in tuned] == [match.drafter for match in own]
-    assert tuned[0].is_base and "The planner measures" in tuned[0].warning
-    assert tuned[0].why == f"{tuned[0].drafter.repo}, made for Qwen/Qwen3-8B, which this model was made from"
-
-
 def test_a_drafter_that_cannot_run_is_listed_and_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert why_none("x", []) == "no drafter is known for x"
     rows = [

@@ -52,11 +52,11 @@ def test_the_drafter_beside_the_target_overrides_the_tables(
     known: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = tiny.draft.read_bytes()
-    known.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes(), "eagle3-F32.gguf": data})
-    draft = fetch(REPO, "auto").draft
+    known.add("user/tiny-GGUF", {"t-Q8_0.gguf": tiny.target.read_bytes(), "eagle3-Q8_0.gguf": data})
+    draft = fetch(f"{REPO}:Q8_0", "auto").draft
     assert draft is not None and draft.read_bytes() == data
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    assert fetch(REPO, "auto").draft == draft
+    assert fetch(f"{REPO}:Q8_0", "auto").draft == draft, "it has not taken the target's name"
 
 
 def test_a_drafter_that_does_not_fit_or_cannot_be_had_leaves_the_model_running(

@@ -13,7 +13,6 @@ from eaglecpp.errors import ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
-from eaglecpp.store.stored_modelfile import stored_modelfile
 from eaglecpp.store.transaction import Transaction, copy_model
 from helpers.stores import OllamaModel, Tiny
 
@@ -62,7 +61,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
         "llama3.2:3b: unknown parameter 'novel'; ignored",
         "llama3.2:3b: RENDERER qwen3 is built into Ollama; eaglecpp uses the model's chat template",
     ]
-    modelfile = stored_modelfile(Stores.open().get(NAME))
+    modelfile = Stores.open().get(NAME).modelfile()
     assert modelfile.license == ("L1", "L2")
     assert modelfile.renderer == "qwen3"
 
