@@ -33,10 +33,10 @@ BUDGETS = {
     "eaglecpp/cli": 3796,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3917,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2850,
-    "eaglecpp/store": 2427,
+    "eaglecpp/store": 2297,
     "eaglecpp/train": 4115,  # block drafters: 265, with a confidence head and starts from others' weights
     "eaglecpp/learn": 537,
-    "eaglecpp/modelfile": 847,
+    "eaglecpp/modelfile": 845,
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
     "eaglecpp": 3925,  # issue 56: contexts as long as both caches allow, and a word beyond the training
