@@ -126,7 +126,7 @@ def human_number(number: int) -> str:
 
 def _file_type(file: GgufFile) -> str:
     """Q4_K_M and the like; without the key, the type of most bytes."""
-    names = {number: name for name, number in FILE_TYPES.items()}
+    names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
     sizes: Counter[str] = Counter()
     for tensor in file.tensors.values():
         sizes[type_name(tensor.type)] += tensor.n_bytes
