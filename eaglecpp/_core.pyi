@@ -313,18 +313,18 @@ class Engine:
         draft_n_accepted, text_draft_n, text_draft_n_accepted, rounds, draft_ms, verify_ms, host_ms, tried_per_depth, accepted_per_depth (counts),
         reused_n, exact, cut (nodes that a strategy was cut to, -1 = none), plan (see `Timings.plan`), plan_log (lines)."""
 
-    def planner_state(self, cost_key: str, acceptance_key: str) -> tuple[str, str]:
-        """Cost table and acceptance model as text that only the same key reads back."""
+    def planner_state(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+        """Cost table and acceptance model, as numbers by name."""
 
-    def load_costs(self, text: bytes, key: str) -> bool:
-        """False, and nothing changed, if the text is damaged or of another key; so for the next one."""
+    def load_costs(self, state: dict[str, list[float]], is_guess: bool = False) -> bool:
+        """False, and nothing changed, where the numbers cannot be; so for the next one. is_guess: prices that give way
+        to the first ones that are measured."""
 
-    def load_acceptance(self, text: bytes, key: str) -> bool: ...
+    def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
-        slowdown, ledger. acceptance: by kind of request, and "text" for drafts from the text, {labels};
-        chances: [depth][rank]."""
+        slowdown, ledger; labels: first drafts that were judged so far; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

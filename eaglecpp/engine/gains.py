@@ -9,7 +9,6 @@ written is ignored.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import time
 from collections.abc import Iterable
@@ -65,22 +64,18 @@ KEPT_DAYS = 30.0
 """For which measurements are believed: drivers and machines change behind their keys."""
 
 
-def read_kept(path: Path) -> bytes | None:
-    """A measurement that was written there; None where there is none, or it is older than `KEPT_DAYS`."""
-    with contextlib.suppress(OSError):
-        if time.time() - path.stat().st_mtime <= KEPT_DAYS * 86400:
-            return path.read_bytes()
-    return None
-
-
 def read_record(path: Path, kind: type[T]) -> T | None:
-    """As `read_kept`, of what is JSON; None for what is damaged or from another version, too."""
-    data = read_kept(path)
+    """What was written there as JSON; None where there is none, it is older than `KEPT_DAYS`, damaged or from
+    another version.
+    """
     try:
-        return None if data is None else msgspec.json.decode(data, type=kind)
+        if time.time() - path.stat().st_mtime <= KEPT_DAYS * 86400:
+            return msgspec.json.decode(path.read_bytes(), type=kind)
     except msgspec.MsgspecError:
         _log.info("%s is damaged or from another version; measuring again", path)
-        return None
+    except OSError:
+        pass
+    return None
 
 
 class _File(msgspec.Struct):

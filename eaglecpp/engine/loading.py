@@ -12,7 +12,7 @@ from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.engine.predicted_costs import PREDICTED, predict
+from eaglecpp.engine.predicted_costs import predict
 from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.prompt_cache import PromptCache
 from eaglecpp.engine.rehearsal import is_on_device, rehearse
@@ -90,8 +90,8 @@ def load(
             if PlannerCache.is_wanted(drafting):
                 cache = PlannerCache.of(native.get(), plan.target, plan.draft, model, drafting)
             has_costs = cache is not None and cache.load(native.get())
-            if not has_costs:
-                native.get().load_costs(predict(native.get()), PREDICTED)
+            if not has_costs and (costs := predict(native.get())):
+                native.get().load_costs(costs, is_guess=True)
             shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
             if plan.draft is not None and not has_costs and is_on_device(native.get()):
                 rehearse(native.get(), shared.sampling)

@@ -2,7 +2,7 @@
 """What the planner has learned, kept between processes: costs of this machine with these files, acceptance of
 this drafter.
 
-Small text files below `data_dir()/planner`, read when an engine opens and written when it closes, and
+Small JSON files below `data_dir()/planner`, read when an engine opens and written when it closes, and
 every minute in between. A file that is damaged, old or from another machine or model is ignored and
 rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
 changes which tokens come out.
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import platform
@@ -24,10 +23,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
-from eaglecpp.engine.gains import KEPT_DAYS, Gains, read_kept
-from eaglecpp.files import fingerprint, read_json, replace_bytes
+from eaglecpp.engine.gains import KEPT_DAYS, Gains, read_record
+from eaglecpp.files import fingerprint, replace_bytes
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 if TYPE_CHECKING:
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("eaglecpp.planner")
 PACKAGED = Path(__file__).parents[1] / "models"
-_PACKAGED_KEY = "packaged"
 _SAVE_EVERY = 60.0  # seconds
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
@@ -57,6 +57,15 @@ _FREE = {
 }
 
 
+class _Learned(msgspec.Struct):
+    key: str
+    state: dict[str, list[float]]
+
+
+class _Packaged(msgspec.Struct):
+    acceptance: dict[str, list[float]]
+
+
 class PlannerCache:
     """The files of one engine."""
 
@@ -66,7 +75,7 @@ class PlannerCache:
         self._costs = planner_file(costs_key, "costs")
         self._acceptance = planner_file(acceptance_key, "acceptance")
         self.gains = Gains(planner_file(costs_key, "answers"))
-        self._saved: tuple[str, str] | None = None
+        self._saved: object = None
         self._saved_at = time.monotonic()
         self._is_writable = True
 
@@ -99,19 +108,18 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> bool:
         """Hands what is known to the planner. True if costs were on disk."""
-        has_costs = self._read(self._costs, self._costs_key, partial(_load_costs, native))
-        has_acceptance = self._read(self._acceptance, self._acceptance_key, native.load_acceptance)
+        has_costs = _read(self._costs, self._costs_key, partial(_load_costs, native))
+        has_acceptance = _read(self._acceptance, self._acceptance_key, native.load_acceptance)
         if self._packaged is not None and not has_acceptance:
-            native.load_acceptance(_packaged_acceptance(self._packaged), _PACKAGED_KEY)
-        self._saved = self._state(native)
+            native.load_acceptance(_packaged_acceptance(self._packaged))
+        self._saved = native.planner_state()
         return has_costs
 
     @staticmethod
     def write_packaged(native: core.Engine, draft: Path) -> Path:
         """Writes what was learned of a drafter's acceptance beside it, for the package that will carry it."""
-        _, acceptance = native.planner_state("", _PACKAGED_KEY)
         path = draft.with_suffix(".planner.json")
-        replace_bytes(path, json.dumps({"acceptance": acceptance}, indent=1).encode() + b"\n")
+        replace_bytes(path, msgspec.json.encode(_Packaged(native.planner_state()[1])) + b"\n")
         return path
 
     def save_now_and_then(self, native: core.Engine) -> None:
@@ -122,12 +130,12 @@ class PlannerCache:
     def save(self, native: core.Engine) -> None:
         """Writes what has changed; an error is logged, once."""
         self._saved_at = time.monotonic()
-        state = self._state(native)
+        costs, acceptance = state = native.planner_state()
         if not self._is_writable or state == self._saved:
             return
         try:
-            replace_bytes(self._costs, state[0].encode("utf-8"))
-            replace_bytes(self._acceptance, state[1].encode("utf-8"))
+            replace_bytes(self._costs, msgspec.json.encode(_Learned(self._costs_key, costs)))
+            replace_bytes(self._acceptance, msgspec.json.encode(_Learned(self._acceptance_key, acceptance)))
             self.gains.save()
             _drop_old(self._costs.parent)
         except OSError as error:
@@ -135,30 +143,27 @@ class PlannerCache:
             _log.info("cannot save what the planner learned: %s", error)
         self._saved = state
 
-    def _state(self, native: core.Engine) -> tuple[str, str]:
-        return native.planner_state(self._costs_key, self._acceptance_key)
 
-    def _read(self, path: Path, key: str, load: Callable[[bytes, str], bool]) -> bool:
-        text = read_kept(path)
-        if text is None or load(text, key):
-            return text is not None
-        _log.info("%s is damaged or from another version; measuring again", path)
-        return False
+def _read(path: Path, key: str, load: Callable[[dict[str, list[float]]], bool]) -> bool:
+    found = read_record(path, _Learned)
+    if found is None or (found.key == key and load(found.state)):
+        return found is not None
+    _log.info("%s is damaged or from another version; measuring again", path)
+    return False
 
 
-def _load_costs(native: core.Engine, text: bytes, key: str) -> bool:
+def _load_costs(native: core.Engine, state: dict[str, list[float]]) -> bool:
     """What an engine leaves that was closed before it decoded is no price: a prediction says more."""
-    return b"\nverify " in text and native.load_costs(text, key)
+    return "verify" in state and native.load_costs(state)
 
 
-def _packaged_acceptance(path: Path) -> bytes:
+def _packaged_acceptance(path: Path) -> dict[str, list[float]]:
     """As `write_packaged` wrote it; nothing from a damaged file, which is logged."""
     try:
-        acceptance: str = read_json(path)["acceptance"]
-        return acceptance.encode()
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        return msgspec.json.decode(path.read_bytes(), type=_Packaged).acceptance
+    except (OSError, msgspec.MsgspecError) as error:
         _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
-        return b""
+        return {}
 
 
 def planner_file(key: str, kind: str) -> Path:

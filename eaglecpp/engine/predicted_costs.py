@@ -18,10 +18,8 @@ from typing import TYPE_CHECKING
 from eaglecpp._extension import core
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-PREDICTED = "predicted"
-"""The key of the table."""
 # Products per nanosecond of one thread, of weights of up to 6 bits, of 8 bits and of floating-point ones, by
 # kernel table. Measured on an Intel Xeon, those of AVX2 alone on AMD Zen 3 and 4 (docs/research/planner.md);
 # those of ARM follow from the number of products of an instruction.
@@ -99,12 +97,10 @@ class Weights:
         return self.wait_ms + math.hypot(memory, ours + theirs) / 1e6
 
 
-def predict(native: core.Engine) -> bytes:
-    """A cost table for `native.load_costs`, whose prices all count as not measured; b"" where nothing can be
-    predicted.
-    """
+def predict(native: core.Engine) -> dict[str, list[float]] | None:
+    """Prices for `native.load_costs`; None where nothing can be predicted."""
     processor = _processor(native)
-    return b"" if processor is None else cost_text(_target(native), _drafter(native), processor)
+    return None if processor is None else costs_of(_target(native), _drafter(native), processor)
 
 
 def predicted_gain(native: core.Engine) -> float | None:
@@ -165,12 +161,13 @@ def _experts(metadata: Mapping[str, str], matrices: float) -> tuple[float, float
     return min(3 * n_experts * n_ff * matrices, 0.95), n_used / n_experts
 
 
-def cost_text(target: Weights, draft: Weights | None, processor: Processor) -> bytes:
-    """The table as text. draft: None for drafts from the text alone."""
-    lines = [f"verify {n} {target.ms(n, processor):.6g} 0" for n in _ROWS]
+def costs_of(target: Weights, draft: Weights | None, processor: Processor) -> dict[str, list[float]]:
+    """For `native.load_costs`: rows and milliseconds in turn. draft: None for drafts from the text alone."""
+
+    def priced(weights: Weights, rows: Iterable[int], factor: float = 1.0) -> list[float]:
+        return [value for n in rows for value in (n, factor * weights.ms(n, processor))]
+
+    costs = {"verify": priced(target, _ROWS), "host": [_HOST_MS, _HOST_DRAFT_MS]}
     if draft is not None:
-        lines += [f"commit {n} {draft.ms(n, processor):.6g} 0" for n in (1, 4)]
-        lines += [f"level {n} {draft.level * draft.ms(n, processor):.6g} 0" for n in (1, 4)]
-    lines.append(f"host {_HOST_MS} {_HOST_DRAFT_MS}")
-    head = ["eaglecpp cost-table 3", f"key {PREDICTED}"]
-    return "\n".join([*head, *lines, f"end {len(lines)}", ""]).encode()
+        costs |= {"commit": priced(draft, (1, 4)), "level": priced(draft, (1, 4), draft.level)}
+    return costs

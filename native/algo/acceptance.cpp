@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/state_text.h"
 
 namespace eaglecpp {
 
@@ -22,7 +21,6 @@ constexpr double text_max = 7.0;      // |text term|
 // where it else is in 65 to 84 % (rmagur1203/vllm-ddtree docs/DDTREE-FINDINGS-EN.md).
 constexpr double parallel_starts[] = {-1.5, -2.0};
 constexpr double confidence_start = 0.3;
-constexpr double pull = 0.995;  // per label: no text may lock itself off for good
 constexpr double drift = 0.01;  // variance a text gains per label
 constexpr double variance_max = 2.0;
 constexpr double text_spread = 0.5;         // variance of text terms over texts
@@ -64,7 +62,7 @@ RequestKind request_kind(double temperature, bool has_grammar, bool is_coupled) 
     return temperature <= 0.7 ? RequestKind::sampled : RequestKind::hot;
 }
 
-void TextTerm::learn(double error, double information) {
+void TextTerm::learn(double error, double information, double pull) {
     variance = std::min(variance + drift, variance_max);
     variance = 1.0 / (1.0 / variance + information);
     value = std::clamp(pull * (value + variance * error), -text_max, text_max);
@@ -213,45 +211,38 @@ void AcceptanceModel::learn(RequestKind kind, TextState & text, const DraftSite 
             side.offset[s.offset].learn(error, info, 1.0, side.memory, 25.0);
         }
         term.learn(error, info);
-        c.n_labels += i == 0;
+        n_labels_ += i == 0;
         if (matched == i) break;  // the siblings after it had no chance to show anything
         left_q = left_after(children[i].logp, left_q);
     }
 }
 
-std::string AcceptanceModel::to_text(const std::string & key) const {
-    std::vector<StateLine> lines;
+LearnedState AcceptanceModel::state() const {
+    LearnedState out;
     for (int k = 0; k < n_request_kinds; ++k) {
-        StateLine line{strf("class%d", k), {}};
         Class c = classes_[k];
-        for (const Weight * w : c.weights()) line.values.insert(line.values.end(), {w->value, w->information});
-        lines.push_back(std::move(line));
+        std::vector<double> & values = out[strf("class%d", k)];
+        for (const Weight * w : c.weights()) values.insert(values.end(), {w->value, w->information});
     }
-    return write_state(state_kind, key, lines);
+    return out;
 }
 
-static bool is_weight(double value, double information, double value_max) {
-    return std::fabs(value) <= value_max && information >= 0.0 && information <= 1e6;
-}
-
-bool AcceptanceModel::from_text(const std::string & text, const std::string & key) {
-    const auto lines = read_state(text, state_kind, key);
-    if (!lines || (int)lines->size() != n_request_kinds) return false;
+bool AcceptanceModel::set_state(const LearnedState & state) {
     AcceptanceModel loaded = *this;
     for (int k = 0; k < n_request_kinds; ++k) {
-        const std::vector<double> & v = (*lines)[k].values;
-        Class & c = loaded.classes_[k];
-        const std::vector<Weight *> weights = c.weights();
-        const bool is_whole = v.size() == 2 * weights.size() || v.size() == 2 * (weights.size() - n_late_weights);
-        if ((*lines)[k].name != strf("class%d", k) || !is_whole) return false;
-        for (size_t i = 0; i < v.size() / 2; ++i) {
-            if (!is_weight(v[2 * i], v[2 * i + 1], 20.0)) return false;
-            *weights[i] = {v[2 * i], v[2 * i + 1]};
+        const auto found = state.find(strf("class%d", k));
+        const std::vector<Weight *> weights = loaded.classes_[k].weights();
+        if (found == state.end() || found->second.size() != 2 * weights.size()) return false;
+        for (size_t i = 0; i < weights.size(); ++i) {
+            *weights[i] = {found->second[2 * i], found->second[2 * i + 1]};
+            const bool fits = std::fabs(weights[i]->value) <= 20.0 && weights[i]->information >= 0.0 &&
+                              weights[i]->information <= 1e6;
+            if (!fits) return false;
         }
-        for (const Side & s : {c.first, c.later}) {
-            if (s.slope.value < slope_min || s.slope.value > slope_max) return false;
-            if (s.clean.value < 0.0 || s.clean.value > slope_max) return false;
-            if (std::fabs(s.confidence.value) > slope_max) return false;
+        for (const Side * s : {&loaded.classes_[k].first, &loaded.classes_[k].later}) {
+            if (!(s->slope.value >= slope_min && s->slope.value <= slope_max)) return false;
+            if (!(s->clean.value >= 0.0 && s->clean.value <= slope_max)) return false;
+            if (!(std::fabs(s->confidence.value) <= slope_max)) return false;
         }
     }
     *this = loaded;
@@ -261,83 +252,37 @@ bool AcceptanceModel::from_text(const std::string & text, const std::string & ke
 // --- text acceptance ------------------------------------------------------------------------------------------------
 
 namespace {
-constexpr double memory = 0.999, prior_information = 4.0;
+// Chances to begin with, from this length of the match on. Counted in greedy answers of small models to requests for
+// copies, to questions about documents, and in code and prose they went on with.
+constexpr std::pair<int, double> starts[] = {{0, 0.02}, {1, 0.05}, {2, 0.4},   {3, 0.45},  {4, 0.5},
+                                             {5, 0.6},  {7, 0.75}, {10, 0.85}, {16, 0.92}, {32, 0.95}};
+// where tokens are drawn at random: logits less, of matches up to here
+constexpr double less_short = 1.2, less_long = 0.5;
+constexpr int n_short = 5;
+constexpr double text_pull = 0.9995;  // proposals are judged whether they were verified or not
 
-// Chances to begin with, by length of the match: 0, 1, 2, 3, 4, 5, 7, 10, 16, 32. Counted in greedy answers of small
-// models to requests for copies, to questions about documents, and in code and prose they went on with.
-constexpr double priors[] = {0.02, 0.05, 0.4, 0.45, 0.5, 0.6, 0.75, 0.85, 0.92, 0.95};
-constexpr double less_short = 1.2, less_long = 0.5;  // where tokens are drawn at random: logits less
-constexpr int n_short = 6;                           // of the lengths above
-
-double logit(double a) {
-    return std::log(a / (1.0 - a));
+double text_chance(RequestKind kind, const TextTerm & hits, int n_match) {
+    double a = 0.0;
+    for (const auto & [length, chance] : starts) {
+        if (n_match >= length) a = chance;
+    }
+    const double less = kind == RequestKind::greedy ? 0.0 : n_match <= n_short ? less_short : less_long;
+    return sigmoid(std::log(a / (1.0 - a)) - less + hits.value);
 }
 }  // namespace
 
-TextAcceptance::TextAcceptance() {
-    for (int k = 0; k < n_request_kinds; ++k) {
-        for (int i = 0; i < n_lengths; ++i) {
-            const double less = k == (int)RequestKind::greedy ? 0.0 : i < n_short ? less_short : less_long;
-            weights_[k][i].value = logit(priors[i]) - less;
-        }
-    }
-}
-
-int TextAcceptance::length_of(int n_match) {
-    constexpr int bounds[] = {0, 1, 2, 3, 4, 5, 7, 10, 16, 32};
-    int i = 0;
-    while (i + 1 < n_lengths && n_match >= bounds[i + 1]) ++i;
-    return i;
-}
-
-double TextAcceptance::chance(RequestKind kind, const TextTerm & hits, int n_match) const {
-    return sigmoid(weights_[(int)kind][length_of(n_match)].value + hits.value);
-}
-
-void TextAcceptance::predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft,
-                             std::vector<float> & a) const {
+void predict_text(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) {
     a.clear();
-    for (int i = 0; i < draft.size(); ++i) a.push_back((float)chance(kind, hits, draft.n_match_before(i)));
+    for (int i = 0; i < draft.size(); ++i) a.push_back((float)text_chance(kind, hits, draft.n_match_before(i)));
 }
 
-void TextAcceptance::learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
+void learn_text(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens) {
     for (int i = 0; i < std::min(draft.size(), (int)tokens.size()); ++i) {
         const bool came = draft.tokens[i] == tokens[i];
-        const double a = chance(kind, hits, draft.n_match_before(i)), error = came - a;
-        const double information = information_of(a);
-        ++n_labels_;
-        Weight & w = weights_[(int)kind][length_of(draft.n_match_before(i))];
-        w.information = memory * w.information + information;
-        w.value = std::clamp(w.value + error / (w.information + prior_information), -8.0, 8.0);
-        hits.learn(error, information);
+        const double a = text_chance(kind, hits, draft.n_match_before(i));
+        hits.learn(came - a, information_of(a), text_pull);
         if (!came) return;
     }
-}
-
-std::string TextAcceptance::to_text(const std::string & key) const {
-    std::vector<StateLine> lines;
-    for (int k = 0; k < n_request_kinds; ++k) {
-        StateLine line{strf("text%d", k), {}};
-        for (const Weight & w : weights_[k]) line.values.insert(line.values.end(), {w.value, w.information});
-        lines.push_back(std::move(line));
-    }
-    return write_state(state_kind, key, lines);
-}
-
-bool TextAcceptance::from_text(const std::string & text, const std::string & key) {
-    const auto lines = read_state(text, state_kind, key);
-    if (!lines || (int)lines->size() != n_request_kinds) return false;
-    std::array<Weights, n_request_kinds> loaded;
-    for (int k = 0; k < n_request_kinds; ++k) {
-        const std::vector<double> & v = (*lines)[k].values;
-        if ((*lines)[k].name != strf("text%d", k) || v.size() != 2 * n_lengths) return false;
-        for (int i = 0; i < n_lengths; ++i) {
-            if (!is_weight(v[2 * i], v[2 * i + 1], 8.0)) return false;
-            loaded[k][i] = {v[2 * i], v[2 * i + 1]};
-        }
-    }
-    weights_ = loaded;
-    return true;
 }
 
 // --- mean chances ---------------------------------------------------------------------------------------------------

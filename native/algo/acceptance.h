@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The chance that the target agrees: with a drafter (AcceptanceModel), with the text itself (TextAcceptance), and with
+// The chance that the target agrees: with a drafter (AcceptanceModel), with the text itself (predict_text), and with
 // levels that are not drafted yet (MeanChances).
 #pragma once
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "algo/learned_state.h"
 #include "algo/text.h"
 #include "algo/tree.h"
 
@@ -63,7 +64,8 @@ struct TextTerm {
     double variance = 0.5;
     double rise = 0.0, fall = 0.0;  // CUSUM of standardised errors
 
-    void learn(double error, double information);
+    // `pull`: towards 0, per label, so that no text locks itself off for good
+    void learn(double error, double information, double pull = 0.995);
 
     // How much of this term the drafter's own terms, which rest on that much information, should take over when the
     // text ends: most of it while little is known about the drafter, little once many texts have been seen.
@@ -82,7 +84,6 @@ struct DraftSite {
 
 class AcceptanceModel {
   public:
-    static constexpr const char * state_kind = "eaglecpp acceptance-model 2";
     static constexpr int n_ranks_max = 16;  // siblings looked at
 
     AcceptanceModel();
@@ -105,18 +106,16 @@ class AcceptanceModel {
                int matched);
 
     // labels of first children so far
-    int n_labels(RequestKind kind) const { return classes_[(int)kind].n_labels; }
+    int n_labels() const { return n_labels_; }
 
-    // The persistent part as text (base/state_text.h). from_text() returns false and keeps the old state if `text` does
-    // not fit.
-    std::string to_text(const std::string & key) const;
-    bool from_text(const std::string & text, const std::string & key);
+    // The persistent part. set_state() returns false and keeps the old one if `state` does not fit.
+    LearnedState state() const;
+    bool set_state(const LearnedState & state);
 
   private:
     static constexpr int n_depths = 12;
-    static constexpr int n_rank_terms = 3;                       // ranks 2, 3, and 4 on
-    static constexpr int n_deviated = 2;                         // 1 deviation, and 2 on
-    static constexpr int n_late_weights = 2 * (1 + n_deviated);  // that states of before do not have
+    static constexpr int n_rank_terms = 3;  // ranks 2, 3, and 4 on
+    static constexpr int n_deviated = 2;    // 1 deviation, and 2 on
 
     // One coefficient and the information gathered about it.
     struct Weight {
@@ -144,7 +143,6 @@ class AcceptanceModel {
 
         Side first{{}, {}, {}, {}, std::vector<Weight>(n_depths), 0.998};
         Side later{{}, {}, {}, {}, std::vector<Weight>(n_rank_terms), 0.999};
-        int n_labels = 0;
     };
 
     // the inputs from which the chance of one child is computed
@@ -160,6 +158,7 @@ class AcceptanceModel {
     static double side_logit(const Side & side, const TextTerm & text, const Signs & signs);
 
     std::vector<Class> classes_;
+    int n_labels_ = 0;
 };
 
 // --- text acceptance ------------------------------------------------------------------------------------------------
@@ -167,43 +166,16 @@ class AcceptanceModel {
 // The chance that the target goes on as the text did before. For a token before which n_match tokens agree with the
 // place it is taken from, and given that the target gets there,
 //
-//     a = sigmoid(weight[length of the match] + hits)
+//     a = sigmoid(start[length of the match] + hits)
 //
-// Weights belong to the target and the kind of request and are kept on disk; `hits` belongs to one conversation and
-// adapts to it within a few rounds. Every round labels the proposals at no cost, even those that were not verified,
-// because the target's next token is known anyway.
-class TextAcceptance {
-  public:
-    TextAcceptance();
+// `hits` belongs to one conversation and adapts to it within a few rounds. Every round labels the proposals at no cost,
+// even those that were not verified, because the target's next token is known anyway.
 
-    // a[i]: chance of draft.tokens[i], given those before it
-    void predict(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a) const;
+// a[i]: chance of draft.tokens[i], given those before it
+void predict_text(RequestKind kind, const TextTerm & hits, const TextDraft & draft, std::vector<float> & a);
 
-    // The target went on with `tokens`.
-    void learn(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
-
-    // labels so far, over all kinds of requests
-    int n_labels() const { return n_labels_; }
-
-    // persistent part as text (base/state_text.h); from_text() keeps the old state and returns false if it does not fit
-    static constexpr const char * state_kind = "eaglecpp text-acceptance 1";
-    std::string to_text(const std::string & key) const;
-    bool from_text(const std::string & text, const std::string & key);
-
-  private:
-    static constexpr int n_lengths = 10;
-
-    struct Weight {
-        double value = 0.0, information = 0.0;
-    };
-    using Weights = std::array<Weight, n_lengths>;
-
-    static int length_of(int n_match);
-    double chance(RequestKind kind, const TextTerm & hits, int n_match) const;
-
-    std::array<Weights, n_request_kinds> weights_;
-    int n_labels_ = 0;
-};
+// The target went on with `tokens`.
+void learn_text(RequestKind kind, TextTerm & hits, const TextDraft & draft, const Tokens & tokens);
 
 // --- mean chances ---------------------------------------------------------------------------------------------------
 

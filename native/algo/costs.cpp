@@ -5,8 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "base/state_text.h"
-
 namespace eaglecpp {
 
 // --- row counts -----------------------------------------------------------------------------------------------------
@@ -321,48 +319,45 @@ static bool is_price(double ms) {
     return ms >= 1e-6 && ms <= ms_max;
 }
 
-std::string CostTable::to_text(const std::string & key) const {
-    std::vector<StateLine> lines;
-    const auto put = [&](const char * name, const StepCosts & costs) {
+LearnedState CostTable::state() const {
+    LearnedState out;
+    for (const auto & [name, costs] : {std::pair("verify", &verify_), {"commit", &commit_}, {"level", &level_}}) {
         for (int b = 0; b < StepCosts::n_buckets; ++b) {
-            const double ms = slowdown() * costs.saved_ms(b);
-            if (is_price(ms)) lines.push_back({name, {(double)StepCosts::rows_of(b), ms}});
+            const double ms = slowdown() * costs->saved_ms(b);
+            if (is_price(ms)) out[name].insert(out[name].end(), {(double)StepCosts::rows_of(b), ms});
         }
-    };
-    put("verify", verify_);
-    put("commit", commit_);
-    put("level", level_);
-    // A machine that was stopped for a while leaves estimates outside of what from_text() takes.
+    }
+    // A machine that was stopped for a while leaves estimates outside of what set_state() takes.
     const auto time = [](double ms) { return std::clamp(ms, 0.0, ms_max); };
-    lines.push_back({"host", {time(slowdown() * host_plain_), time(slowdown() * host_draft_)}});
-    if (n_changes_ > 0) lines.push_back({"change", {time(change_ms())}});
-    return write_state(state_kind, key, lines);
+    out["host"] = {time(slowdown() * host_plain_), time(slowdown() * host_draft_)};
+    if (n_changes_ > 0) out["change"] = {time(change_ms())};
+    return out;
 }
 
-bool CostTable::from_text(const std::string & text, const std::string & key) {
-    const auto lines = read_state(text, state_kind, key);
-    if (!lines) return false;
+bool CostTable::set_state(const LearnedState & state, bool is_guess) {
     CostTable loaded;
-    for (const StateLine & line : *lines) {
-        const std::vector<double> & v = line.values;
-        if (line.name == "host") {
-            if (v.size() != 2 || !std::all_of(v.begin(), v.end(), [](double ms) { return ms >= 0.0 && ms <= ms_max; }))
-                return false;
-            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
-            loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
-        } else if (line.name == "change") {
-            if (v.size() != 1 || !(v[0] >= 0.0 && v[0] <= ms_max)) return false;
-            loaded.change_ = v[0];
-            loaded.n_changes_ = 1;
-        } else {
-            StepCosts * costs = line.name == "verify"   ? &loaded.verify_
-                                : line.name == "commit" ? &loaded.commit_
-                                : line.name == "level"  ? &loaded.level_
-                                                        : nullptr;
-            const bool is_guess = v.size() == 3 && v[2] == 0.0;  // so many samples
-            if (!costs || (v.size() != 2 && !is_guess) || !(v[0] >= 1.0 && v[0] <= 1e6) || !is_price(v[1]))
-                return false;
-            costs->set_saved(StepCosts::bucket_of((int)v[0]), v[1], is_guess);
+    const auto is_time = [](double ms) { return ms >= 0.0 && ms <= ms_max; };
+    for (const auto & [name, v] : state) {
+        if (name == "host" || name == "change") {
+            const size_t n = name == "host" ? 2 : 1;
+            if (v.size() != n || !std::all_of(v.begin(), v.end(), is_time)) return false;
+            if (n == 1) {
+                loaded.change_ = v[0];
+                loaded.n_changes_ = 1;
+            } else {
+                loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
+                loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+            }
+            continue;
+        }
+        StepCosts * costs = name == "verify"   ? &loaded.verify_
+                            : name == "commit" ? &loaded.commit_
+                            : name == "level"  ? &loaded.level_
+                                               : nullptr;
+        if (!costs || v.size() % 2 != 0) return false;
+        for (size_t i = 0; i < v.size(); i += 2) {
+            if (!(v[i] >= 1.0 && v[i] <= 1e6) || !is_price(v[i + 1])) return false;
+            costs->set_saved(StepCosts::bucket_of((int)v[i]), v[i + 1], is_guess);
         }
     }
     loaded.expect_change();

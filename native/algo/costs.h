@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "algo/learned_state.h"
+
 namespace eaglecpp {
 
 // --- row counts -----------------------------------------------------------------------------------------------------
@@ -170,8 +172,6 @@ class StepCosts {
 // and nonsense (not finite, not positive, absurdly long) is ignored.
 class CostTable {
   public:
-    static constexpr const char * state_kind = "eaglecpp cost-table 3";
-
     // a plain round of n_rows conversations was measured at this length
     bool knows_plain() const { return is_known(1); }
 
@@ -239,10 +239,10 @@ class CostTable {
     }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
-    // from_text() keeps the old state and returns false if the text is damaged or of another key. A price followed by
-    // " 0" is a prediction: it counts until something was measured, and to_text() leaves it out.
-    std::string to_text(const std::string & key) const;
-    bool from_text(const std::string & text, const std::string & key);
+    // Rows and milliseconds in turn. set_state() keeps the old one and returns false if `state` does not fit. Prices of
+    // a prediction (`is_guess`) count until something was measured, and state() leaves them out.
+    LearnedState state() const;
+    bool set_state(const LearnedState & state, bool is_guess = false);
 
     struct Point {
         int n_rows;

@@ -240,7 +240,7 @@ void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     if (!draft || draft->empty()) return;
     plan.round.text_draft = *draft;
     keep_reachable(plan, plan.round.text_draft.tokens);
-    text_acceptance_.predict(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
+    predict_text(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
 }
 
 // Of the text's proposals those that could become tokens and that the strategy wants: none after the end of a
@@ -265,16 +265,6 @@ double Planner::text_gain(const SequencePlan & plan) {
         stock_.push_back(worth(plan, p));
     }
     return std::max(0.0, market_.best(stock_, budget()).gain - loss(costs_.host()));
-}
-
-std::string Planner::acceptance_to_text(const std::string & key) const {
-    return acceptance_.to_text(key) + text_acceptance_.to_text(key);
-}
-
-bool Planner::acceptance_from_text(const std::string & text, const std::string & key) {
-    const size_t at = text.find(TextAcceptance::state_kind);
-    const bool fits = acceptance_.from_text(text.substr(0, at), key);
-    return (at == std::string::npos || text_acceptance_.from_text(text.substr(at), key)) && fits;
 }
 
 // --- grow -----------------------------------------------------------------------------------------------------------
@@ -637,8 +627,7 @@ void Planner::pad(SequencePlan & plan) {
 
 void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
     plan.round.n_committed = (int)tokens.size();
-    if (!plan.round.text_draft.empty())
-        text_acceptance_.learn(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
+    learn_text(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
     walk(plan, tokens);
 }
 

@@ -19,7 +19,6 @@
 
 #include <algorithm>
 #include <climits>
-#include <string>
 #include <vector>
 
 #include "algo/acceptance.h"
@@ -315,12 +314,6 @@ class Planner {
     const CostTable & costs() const { return costs_; }
     AcceptanceModel & acceptance() { return acceptance_; }
     const AcceptanceModel & acceptance() const { return acceptance_; }
-    const TextAcceptance & text_acceptance() const { return text_acceptance_; }
-
-    // What was learned about the drafter's and the text's proposals, as text to be kept; reading it returns false if
-    // any of it does not fit.
-    std::string acceptance_to_text(const std::string & key) const;
-    bool acceptance_from_text(const std::string & text, const std::string & key);
 
     const Ledger & ledger() const { return ledger_; }
 
@@ -389,7 +382,6 @@ class Planner {
     CostTable costs_;
     int n_threads_ = 0;
     AcceptanceModel acceptance_;
-    TextAcceptance text_acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
     RecentSpeed speed_;      // of the batches of late

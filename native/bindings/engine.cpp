@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -29,19 +30,11 @@ namespace {
 
 constexpr int n_rows_reported = 64;
 constexpr int n_depths_reported = 12;
-constexpr std::array<const char *, n_request_kinds> kind_names = {
-    "greedy", "sampled", "hot", "constrained", "coupled_cool", "coupled_warm", "coupled_hot", "coupled_constrained"};
 
 nb::list points(const std::vector<CostTable::Point> & points) {
     nb::list out;
     for (const CostTable::Point & p : points) out.append(nb::make_tuple(p.n_rows, p.ms, p.n_samples));
     return out;
-}
-
-nb::dict labels(int n) {
-    nb::dict d;
-    d["labels"] = n;
-    return d;
 }
 
 // [depth - 1][rank - 1]
@@ -69,12 +62,7 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["verify"] = points(costs.verify_points(n_rows_reported));
     d["commit"] = points(costs.commit_points(n_rows_reported));
     d["level"] = points(costs.level_points(planner.options().width));
-    nb::dict acceptance;
-    for (int k = 0; k < n_request_kinds; ++k) {
-        acceptance[kind_names[k]] = labels(planner.acceptance().n_labels((RequestKind)k));
-    }
-    acceptance["text"] = labels(planner.text_acceptance().n_labels());
-    d["acceptance"] = acceptance;
+    d["labels"] = planner.acceptance().n_labels();
     d["chances"] = mean_chances(engine.sequence(sequence).plan, planner.options().k);
     d["ledger"] = planner.ledger().balance();
     return d;
@@ -549,25 +537,21 @@ void bind_engine(nb::module_ & m) {
         .def("score", &released<&Engine::score, Tokens>, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
         .def("clear", &released<&Engine::clear, int>, nb::arg("sequence"))
-        .def(
-            "planner_state",
-            [](const EngineHandle & e, const std::string & cost_key, const std::string & acceptance_key) {
-                const Planner & p = e.get().planner();
-                return std::make_pair(p.costs().to_text(cost_key), p.acceptance_to_text(acceptance_key));
-            },
-            nb::arg("cost_key"), nb::arg("acceptance_key"))
+        .def("planner_state",
+             [](const E & e) {
+                 const Planner & p = e.get().planner();
+                 return std::pair(p.costs().state(), p.acceptance().state());
+             })
         .def(
             "load_costs",
-            [](const E & e, const nb::bytes & text, const std::string & key) {
-                return e.get().planner().costs().from_text(from_bytes(text), key);
+            [](const E & e, const LearnedState & state, bool is_guess) {
+                return e.get().planner().costs().set_state(state, is_guess);
             },
-            nb::arg("text"), nb::arg("key"))
+            nb::arg("state"), nb::arg("is_guess") = false)
         .def(
             "load_acceptance",
-            [](const E & e, const nb::bytes & text, const std::string & key) {
-                return e.get().planner().acceptance_from_text(from_bytes(text), key);
-            },
-            nb::arg("text"), nb::arg("key"))
+            [](const E & e, const LearnedState & state) { return e.get().planner().acceptance().set_state(state); },
+            nb::arg("state"))
         .def(
             "planner_report", [](const E & e, int id) { return planner_report(e.get(), id); }, nb::arg("sequence"))
         .def("close", &E::close);

@@ -103,10 +103,9 @@ def test_the_first_answer_begins_with_prices_measured_on_this_machine(models: Mo
 def test_acceptance_is_kept_per_drafter_and_costs_per_setting(run: Run, home: Path, models: Models) -> None:
     run(n=200, strategy="chain:3")
     (file,) = home.glob("*.acceptance")
-    learned = file.read_bytes()
+    learned = json.loads(file.read_bytes())["state"]
     with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
-        key = file.read_text(encoding="utf-8").splitlines()[1].removeprefix("key ")
-        assert engine.native.planner_state("", key)[1].encode() == learned
+        assert engine.native.planner_state()[1] == learned
     run(n=200, strategy="chain:3", n_threads=2)
     assert len(list(home.glob("*.acceptance"))) == 1, "threads do not change what is accepted"
     assert len(list(home.glob("*.costs"))) == 2, "but what a round costs"
@@ -165,11 +164,10 @@ def test_a_drafter_of_the_package_brings_what_is_known_of_its_acceptance_but_no_
 ) -> None:
     """Costs are those of another machine, whose processor may have other instructions."""
 
-    def known(draft: Path, home: str) -> tuple[str, str]:
+    def known(draft: Path, home: str) -> tuple[Any, Any]:
         monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / home))
         with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1, exact="off") as engine:
-            costs, acceptance = engine.native.planner_state("", "packaged")
-        return acceptance, costs
+            return engine.native.planner_state()
 
     draft = tmp_path / "package" / "draft.gguf"
     draft.parent.mkdir()
@@ -178,13 +176,13 @@ def test_a_drafter_of_the_package_brings_what_is_known_of_its_acceptance_but_no_
         for strategy in ("off", "chain:3"):
             engine.generate("ab cd", max_tokens=40, temperature=0.0, ignore_eos=True, strategy=strategy)
         written = PlannerCache.write_packaged(engine.native, draft)
-        costs, learned = engine.native.planner_state("", "packaged")
+        costs, learned = engine.native.planner_state()
     assert written.name == "draft.planner.json"
     assert json.loads(written.read_bytes()) == {"acceptance": learned}
     assert "verify" in costs
-    assert known(draft, "strange")[0] != learned, "a stranger's file beside a stranger's drafter is not read"
+    assert known(draft, "strange")[1] != learned, "a stranger's file beside a stranger's drafter is not read"
     monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", draft.parent)
-    acceptance, costs = known(draft, "fresh")
+    costs, acceptance = known(draft, "fresh")
     assert acceptance == learned and "verify" not in costs
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.bench.verdict import verdict_of
-from eaglecpp.engine.predicted_costs import PREDICTED, Processor, Weights, cost_text, predict
+from eaglecpp.engine.predicted_costs import Processor, Weights, costs_of, predict
 from helpers.tiny import TargetSpec, target_weights, tiny_tokenizer, write_gguf
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def engine(models: Models) -> Iterator[Engine]:
 def test_the_verdict_follows_the_instruction_set_before_anything_was_measured(
     engine: Engine, kernels: str, n_threads: int, pair: tuple[Weights, Weights], pays: bool | None
 ) -> None:
-    assert engine.native.load_costs(cost_text(*pair, Processor(kernels, n_threads)), PREDICTED)
+    assert engine.native.load_costs(costs_of(*pair, Processor(kernels, n_threads)), is_guess=True)
     found = verdict_of(engine)
     assert found.pays == bool(pays), str(found)
     assert not found.is_measured and not found.is_drafter_known
@@ -102,8 +102,8 @@ def test_rows_that_our_kernels_leave_to_ggml_are_dear(
             native = opened.native
             assert opened.exactness.decodes > 17, "measured, whosever kernels run"
             assert native.share_by_rows == share
-            lines = (line.split() for line in predict(native).decode().splitlines())
-            ms = {int(line[1]): float(line[2]) for line in lines if line[0] == "verify"}
+            verify = (predict(native) or {})["verify"]
+            ms = dict(zip(verify[::2], verify[1::2], strict=True))
             assert least < ms[16] / ms[1] < most, dtype
             row[dtype] = ms[16] - ms[8]
     assert row["Q1_0"] < 0.6 * row["NVFP4"], "each type has its price"

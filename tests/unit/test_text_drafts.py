@@ -40,20 +40,6 @@ def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
         assert plain.tokens == done.tokens and plain.timings.draft_n == 0
 
 
-def test_what_was_learned_about_the_text_is_kept(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EAGLECPP_PLANNER_CACHE", "1")
-    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path))
-    kept = []
-    for _ in range(2):
-        with Engine.open(models.target, draft="text", **SIZES) as engine:
-            kept.append(engine.native.planner_state("costs", "acceptance")[1])
-            engine.generate(COPY, max_tokens=40, temperature=0.0, ignore_eos=True)
-    assert kept[0] != kept[1], "the second engine knows what the first one learned"
-    assert any("text-acceptance" in path.read_text() for path in tmp_path.rglob("*.acceptance"))
-
-
 def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
     for wanted, drafts in (("auto", True), ("on", True), ("off", False)):
         with Engine.open(models.target, draft=models.draft, text_drafts=wanted, **SIZES) as engine:

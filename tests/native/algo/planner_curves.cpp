@@ -79,7 +79,7 @@ Machine with_drafter(Machine m, const Drafter & d, bool is_device) {
 }
 
 // prices as they are measured when an engine opens
-std::string measured_costs(const Machine & m, double change_ms) {
+LearnedState measured_costs(const Machine & m, double change_ms) {
     CostTable known;
     for (int n : {1, 2, 3, 4, 5, 8, 16}) {
         for (int i = 0; i < 3; ++i) known.learn_verify(n, m.verify_ms(n));
@@ -87,13 +87,13 @@ std::string measured_costs(const Machine & m, double change_ms) {
     for (int i = 1; m.is_device && i <= 3; ++i) {
         known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? change_ms / 2.0 : 0.0));
     }
-    return known.to_text(state_key);
+    return known.state();
 }
 
 void print(const Card & on, const Drafter & d, const Text & text) {
     const Machine m = with_drafter(on.machine, d, on.change_ms > 0.0);
     RunOptions options;
-    options.cost_text = measured_costs(m, on.change_ms);
+    options.costs = measured_costs(m, on.change_ms);
     options.planner.pads_rows = m.is_device;
     Disturbance disturbance;
     disturbance.rebuild = 0.25 * on.change_ms / m.plain_ms();

@@ -274,34 +274,34 @@ Criterion wakes_within(int median, int worst) {
 
 // a cost table that holds factor(n) times the machine's curve
 template <typename Factor>
-std::string cost_text(const Machine & m, Factor factor) {
+LearnedState costs(const Machine & m, Factor factor) {
     CostTable table;
     for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64}) {
         for (int i = 0; i < 3; ++i) table.learn_verify(n, m.verify_ms(n) * factor(n));
     }
-    return table.to_text(state_key);
+    return table.state();
 }
 
-std::string half_slope(const Machine & m, int) {
-    return cost_text(m, [&](int n) { return 0.5 + 0.5 * m.plain_ms() / m.verify_ms(n); });
+LearnedState half_slope(const Machine & m, int) {
+    return costs(m, [&](int n) { return 0.5 + 0.5 * m.plain_ms() / m.verify_ms(n); });
 }
 
-std::string exact(const Machine & m, int) {
-    return cost_text(m, [](int) { return 1.0; });
+LearnedState exact(const Machine & m, int) {
+    return costs(m, [](int) { return 1.0; });
 }
 
 // made when the machine was twice as fast
-std::string half(const Machine & m, int) {
-    return cost_text(m, [](int) { return 0.5; });
+LearnedState half(const Machine & m, int) {
+    return costs(m, [](int) { return 0.5; });
 }
 
 // two rows, and seven and more, were only run while something else kept the cores busy
-std::string busy_at_some_sizes(const Machine & m, int) {
-    return cost_text(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
+LearnedState busy_at_some_sizes(const Machine & m, int) {
+    return costs(m, [](int n) { return n == 2 || n >= 7 ? 12.0 : 1.0; });
 }
 
-std::string wrong_by_20_percent(const Machine & m, int seed) {
-    return cost_text(m, [&](int n) { return n == 1 ? 1.0 : std::exp(0.2 * normal(hash(seed, n))); });
+LearnedState wrong_by_20_percent(const Machine & m, int seed) {
+    return costs(m, [&](int n) { return n == 1 ? 1.0 : std::exp(0.2 * normal(hash(seed, n))); });
 }
 
 Scenario scenario(const char * name, int machine, int text, Criterion criterion = {}) {
@@ -351,7 +351,7 @@ std::vector<Scenario> undisturbed() {
 
 std::vector<Scenario> disturbed() {
     Scenario s19 = scenario("S19", 9, 2, heals);
-    s19.cost_text = half_slope;
+    s19.costs = half_slope;
     Scenario s31 = scenario("S31", 1, 10);
     s31.disturbance.kv_per_1k = 0.15;
     Scenario s33 = scenario("S33", 2, 12);
@@ -369,7 +369,7 @@ std::vector<Scenario> disturbed() {
     Scenario s38 = scenario("S38", 1, 2, host_is_learned);
     s38.disturbance.hidden = 0.4;
     Scenario s39a = scenario("S39a", 1, 1), s39b = scenario("S39b", 1, 4);
-    s39a.cost_text = s39b.cost_text = wrong_by_20_percent;
+    s39a.costs = s39b.costs = wrong_by_20_percent;
     s39a.window = s39b.window = 0.85;
     Scenario s40 = scenario("S40", 1, 1, speed_at_least(1.7));
     s40.disturbance.first_use_ms = 30.0;
@@ -378,7 +378,7 @@ std::vector<Scenario> disturbed() {
     // a known table does not excuse what the first use of each size takes in a new process
     Scenario s51 = scenario("S51", 1, 4);
     s51.disturbance.first_use_ms = 30.0;
-    s51.cost_text = exact;
+    s51.costs = exact;
     s51.window = 0.965;
     // many layers, narrow ones: attention makes rows cost more within one answer, and a new size builds large graphs
     Scenario s52 = scenario("S52", 15, 16, ratio_at_least(1.0));
@@ -391,8 +391,8 @@ std::vector<Scenario> disturbed() {
     Scenario s56 = scenario("S56", 16, 4, verified_at_max(100, 0.01)), s57 = scenario("S57", 16, 6);
     Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
-    s60.cost_text = half;
-    s61.cost_text = busy_at_some_sizes;
+    s60.costs = half;
+    s61.costs = busy_at_some_sizes;
     return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49,
             s50, s51, s52, s53, s54, s55, s56, s57, s58,  s59,  s60, s61};
 }

@@ -24,7 +24,7 @@ struct Scenario {
     bool is_stationary = true;  // the best fixed strategy is a fair measure
     double window = 0.97;       // least speed of any 512-token window against plain
     Criterion criterion = {};   // beyond the lines common to all
-    std::function<std::string(const Machine &, int seed)> cost_text = {};  // a cost table to start with
+    std::function<LearnedState(const Machine &, int seed)> costs = {};  // a cost table to start with
 };
 std::vector<Scenario> scenarios();
 

@@ -201,7 +201,7 @@ class Run {
   public:
     Run(const Scene & scene, const RunOptions & options)
         : s_(scene), planner_(options.planner), clock_(scene.disturbance_, 99) {
-        if (!options.cost_text.empty()) planner_.costs().from_text(options.cost_text, state_key);
+        if (!options.costs.empty()) planner_.costs().set_state(options.costs);
     }
 
     Result operator()() {

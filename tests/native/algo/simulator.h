@@ -181,7 +181,7 @@ struct Result {
 
 struct RunOptions {
     PlannerOptions planner;
-    std::string cost_text;  // a cost table to start with
+    LearnedState costs;  // a cost table to start with
 };
 
 // One conversation on one machine.
@@ -211,7 +211,5 @@ class Scene {
     std::shared_ptr<const World> world_;
     Disturbance disturbance_;
 };
-
-constexpr const char * state_key = "simulator";
 
 }  // namespace eaglecpp::sim

@@ -2,8 +2,6 @@
 #include "algo/acceptance.h"
 
 #include <limits>
-#include <sstream>
-#include <string>
 
 #include "../check.h"
 #include "base/error.h"
@@ -11,8 +9,6 @@
 
 using namespace eaglecpp;
 using namespace eaglecpp::test;
-
-static const char * key = "drafter.gguf";
 
 static double sigmoid(double z) {
     return 1.0 / (1.0 + std::exp(-z));
@@ -100,7 +96,7 @@ TEST(learns_a_drafter_and_is_calibrated) {
     }
     CHECK_NEAR(sum_first / n, true_first / n, 0.02);
     CHECK_NEAR(sum_second / n, 0.3, 0.03);
-    CHECK(model.n_labels(RequestKind::greedy) == 4000);
+    CHECK(model.n_labels() == 4000);
 }
 
 TEST(follows_a_change_of_text_within_tens_of_labels) {
@@ -141,7 +137,7 @@ TEST(a_grammar_teaches_nothing_lasting) {
     TextState text;
     const auto children = siblings(0.8, 4);
     for (int i = 0; i < 300; ++i) model.learn(RequestKind::constrained, text, {1}, children.data(), 4, -1);
-    CHECK(model.to_text(key) == fresh.to_text(key));
+    CHECK(model.state() == fresh.state());
     CHECK(first_chance(model, text, 0.8, RequestKind::constrained) < 0.2);  // but the text is followed
 }
 
@@ -179,28 +175,29 @@ TEST(hostile_numbers_leave_it_finite) {
         model.learn(RequestKind::greedy, text, {depth}, c, 4, random.integer(-1, 3));
     }
     CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
-    CHECK(AcceptanceModel().from_text(model.to_text(key), key));
+    CHECK(AcceptanceModel().set_state(model.state()));
 }
 
 TEST(survives_a_round_trip_and_refuses_damage) {
-    AcceptanceModel model, loaded;
-    TextState text, fresh;
+    AcceptanceModel model, loaded, other;
+    TextState text;
     teach(model, text, {0.4, -1.0, 0.2}, 1000, 9);
-    const std::string saved = model.to_text(key);
-    CHECK(loaded.from_text(saved, key) && loaded.to_text(key) == saved);
-    CHECK_NEAR(first_chance(loaded, fresh, 0.6), first_chance(model, fresh, 0.6), 1e-6);
-    AcceptanceModel other;
-    CHECK(!other.from_text(saved, "other.gguf") && !other.from_text("", key));
-    for (size_t n = 0; n + 1 < saved.size(); n += 3) CHECK(!other.from_text(saved.substr(0, n), key));
-    Random random(53);
-    for (int round = 0; round < 2000; ++round) {
-        std::string mutant = saved;
-        mutant[random.integer(0, (int)saved.size() - 1)] = (char)random.integer(9, 126);
-        AcceptanceModel m;
-        m.from_text(mutant, key);
-        const double a = first_chance(m, fresh, 0.6);
-        CHECK(a >= 0.0 && a <= 1.0);
+    CHECK(loaded.set_state(model.state()) && loaded.state() == model.state());
+    CHECK(!other.set_state({}));
+    const LearnedState state = model.state();
+    for (const auto & [name, values] : state) {
+        LearnedState damaged = state;
+        damaged[name].pop_back();
+        CHECK(!other.set_state(damaged));
+        for (size_t i = 0; i < values.size(); ++i) {
+            for (double value : {1e7, -1e7, std::nan("")}) {
+                damaged = state;
+                damaged[name][i] = value;
+                CHECK(!other.set_state(damaged));
+            }
+        }
     }
+    CHECK(other.state() == AcceptanceModel().state());
 }
 
 // A drafter that says how often it was right starts near that, at every depth and kind of request; what was learned
@@ -238,47 +235,6 @@ TEST(starts_from_what_training_measured) {
     CHECK_NEAR(first_chance(taught, fresh, 0.6), before, 1e-12);
 }
 
-// What is learned about drafts from the text: by length of the match, by what came of late, kept and read back.
-namespace {
-
-TextDraft chain(int n, int n_match) {
-    TextDraft draft;
-    for (int i = 0; i < n; ++i) draft.tokens.push_back(100 + i);
-    draft.n_match = n_match;
-    return draft;
-}
-
-float first(const TextAcceptance & model, const TextTerm & hits, const TextDraft & draft) {
-    std::vector<float> a;
-    model.predict(RequestKind::greedy, hits, draft, a);
-    return a[0];
-}
-
-}  // namespace
-
-// Each length finds its own rate, whatever it starts from.
-TEST(the_rate_of_each_length_is_learned) {
-    TextAcceptance model;
-    Random random(5);
-    const double rates[] = {0.55, 0.2, 0.97};
-    const int lengths[] = {2, 10, 40};
-    double means[3] = {};
-    constexpr int n = 6000;
-    for (int i = 0; i < n; ++i) {
-        TextTerm hits;  // a new text each time: only the weights learn
-        for (int l = 0; l < 3; ++l) {
-            const TextDraft draft = chain(1, lengths[l]);
-            if (i >= n / 2) means[l] += first(model, hits, draft) / (n / 2);
-            model.learn(RequestKind::greedy, hits, draft, {random.real() < rates[l] ? 100 : 5});
-        }
-    }
-    for (int l = 0; l < 3; ++l) CHECK_NEAR(means[l], rates[l], 0.05);
-    // other kinds of requests learn for themselves
-    std::vector<float> a;
-    model.predict(RequestKind::hot, {}, chain(1, 10), a);
-    CHECK(a[0] > 0.6f);
-}
-
 // What a block drafter says besides: a confidence, and that a token before was not its first.
 TEST(learns_from_confidence_and_from_deviations) {
     AcceptanceModel model;
@@ -303,29 +259,11 @@ TEST(learns_from_confidence_and_from_deviations) {
     CHECK_NEAR(chance(model, 2.0f, 1), 0.55, 0.1);
     CHECK(chance(model, std::nanf(""), 0) > 0.0);
     AcceptanceModel again;
-    CHECK(again.from_text(model.to_text(key), key));
+    CHECK(again.set_state(model.state()));
     CHECK_NEAR(chance(again, -2.0f, 1), chance(model, -2.0f, 1), 1e-6);
     AcceptanceModel any, parallel;
     parallel.expect({}, /*is_parallel=*/true);
     CHECK_NEAR(chance(parallel, 0.0f, 0), chance(any, 0.0f, 0), 1e-12);
     CHECK(chance(parallel, 0.0f, 1) < 0.5 * chance(any, 0.0f, 1) &&
           chance(parallel, 0.0f, 2) < chance(parallel, 0.0f, 1));
-}
-
-// States of before know neither.
-TEST(a_state_without_the_terms_of_blocks_is_read) {
-    AcceptanceModel model, loaded;
-    TextState text, fresh;
-    teach(model, text, {0.4, -1.0, 0.2}, 1000, 9);
-    std::istringstream whole(model.to_text(key));
-    std::string line, older;
-    while (std::getline(whole, line)) {
-        constexpr int n_late = 2 * 2 * 3;
-        if (line.rfind("class", 0) == 0) {
-            for (int i = 0; i < n_late; ++i) line.resize(line.rfind(' '));
-        }
-        older += line + "\n";
-    }
-    CHECK(loaded.from_text(older, key));
-    CHECK_NEAR(first_chance(loaded, fresh, 0.6), first_chance(model, fresh, 0.6), 1e-6);
 }

@@ -23,11 +23,7 @@ TEST(the_first_batches_of_a_size_tell_what_a_change_costs) {
     CHECK_NEAR(table.verify(1), 3.0, 0.05);
     CHECK_NEAR(table.verify(4), 4.0, 0.05);
     CostTable loaded;
-    CHECK(loaded.from_text(table.to_text(state_key), state_key));
-    CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
-    std::string damaged = table.to_text(state_key);
-    damaged.insert(damaged.find("change ") + 7, "-");
-    CHECK(!loaded.from_text(damaged, state_key));
+    CHECK(loaded.set_state(table.state()) && !loaded.set_state({{"change", {-1.0}}}));
     CHECK_NEAR(loaded.change_ms(), table.change_ms(), 0.01);
 }
 
@@ -48,7 +44,7 @@ static Run run(const Machine & on, int text_number, bool pads_rows, double chang
     }
     for (int i = 1; i <= 3; ++i) known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? change / 2.0 : 0.0));
     RunOptions options;
-    options.cost_text = known.to_text(state_key);
+    options.costs = known.state();
     options.planner.pads_rows = pads_rows;
     Disturbance disturbance;
     disturbance.rebuild = (change - capture) / m.plain_ms();

@@ -51,7 +51,7 @@ void run_seed(Cell & cell, int seed, bool is_plain) {
         if (f.k == 1) best_chain = std::min(best_chain, ms);
     }
     RunOptions options;
-    if (s.cost_text) options.cost_text = s.cost_text(m, seed);
+    if (s.costs) options.costs = s.costs(m, seed);
     Result r = scene.run_planner(options);
     cell.window.push_back(worst_window(r.marks, plain, 512));
     cell.speed.push_back(plain.back() / r.ms);

@@ -173,16 +173,3 @@ TEST(nothing_follows_an_end) {
     scene.round(&draft, run_of(10));
     CHECK(scene.plan.tree().token == (Tokens{0, 100, 101, 102}));
 }
-
-TEST(what_was_learned_is_kept_with_the_drafters) {
-    Scene scene(true);
-    const TextDraft draft = text_chain(4, 3);
-    for (int i = 0; i < 50; ++i) scene.round(&draft, run_of(10));
-    const std::string text = scene.planner.acceptance_to_text("key");
-    Planner other;
-    CHECK(other.acceptance_from_text(text, "key") && other.acceptance_to_text("key") == text);
-    CHECK(!other.acceptance_from_text(text, "other key"));
-    CHECK(!other.acceptance_from_text(text.substr(0, text.size() - 40), "key"));
-    // files of before know nothing of the text
-    CHECK(other.acceptance_from_text(scene.planner.acceptance().to_text("key"), "key"));
-}
