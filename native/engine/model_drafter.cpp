@@ -51,7 +51,7 @@ class ModelSequence : public DraftSequence {
           range_(range),
           n_state_(drafter.is_head() ? drafter.model_->n_state() : 0),
           tips_(range.count, -1) {}
-    ~ModelSequence() override { d_.cells_.truncate(range_, 0); }
+    ~ModelSequence() override { drop_cells(0); }
 
     int n_rows() const override { return n_rows_; }
 
@@ -75,7 +75,7 @@ class ModelSequence : public DraftSequence {
 
     // Adds the rows of a commit to a batch with others, the last one with output. A small model's that are there as
     // draft rows are not run again, but the last one in any case: its output was asked for.
-    void add_commit(const Token * tokens, const FeatureRows & features) {
+    virtual void add_commit(const Token * tokens, const FeatureRows & features) {
         const int n_kept = n_state_ > 0 ? 0 : keep_drafts(tokens, features.n_rows - 1);
         const int n = features.n_rows - n_kept;
         truncate(n_rows_);
@@ -85,7 +85,7 @@ class ModelSequence : public DraftSequence {
     }
 
     // Adds draft rows of one level. A row without a free sequence id is not run and has no output.
-    void add_level(const std::vector<DraftRow> & rows) {
+    virtual void add_level(const std::vector<DraftRow> & rows) {
         outputs_.assign(rows.size(), -1);
         std::vector<uint8_t> is_used(range_.count, 0);
         // a first child goes on with its parent's id
@@ -112,6 +112,9 @@ class ModelSequence : public DraftSequence {
             if (own[i] >= 0) tips_[own[i]] = n_before + (int)i;
         }
     }
+
+    // No row of the last batch has an output: it was not run.
+    void say_nothing() { std::fill(outputs_.begin(), outputs_.end(), -1); }
 
     // After a batch with rows of this conversation: the states that draft rows behind them read.
     void take_states(bool is_commit) {
@@ -154,10 +157,10 @@ class ModelSequence : public DraftSequence {
         n_rows_ = std::min(n_rows_, n);
         drafts_.clear();
         std::fill(tips_.begin(), tips_.end(), -1);
-        d_.cells_.truncate(range_, n_rows_ > 0 ? n_rows_ + 1 : 0);
+        drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
     }
 
-  private:
+  protected:
     struct Draft {
         int node;
         Token token;
@@ -173,6 +176,10 @@ class ModelSequence : public DraftSequence {
     void add_row(const Token * tokens, const FeatureRows & features, int at, bool has_output) {
         const float * state = n_state_ > 0 ? features.layer[0] + (size_t)at * n_state_ : nullptr;
         d_.batch_.add(d_.own_token(tokens[at]), n_rows_ + at + 1, range_, has_output, state);
+    }
+    // an assistant's ids are those of the target's cells
+    void drop_cells(Pos from) {
+        if (!d_.is_assistant()) d_.cells_.truncate(range_, from);
     }
     // what a draft row behind `parent` reads
     const float * state_behind(int parent) const {
@@ -244,6 +251,41 @@ class ModelSequence : public DraftSequence {
     CoupledDraft coupled_;
 };
 
+class Assistant : public ModelSequence {
+  public:
+    using ModelSequence::ModelSequence;
+
+    void commit(const FeatureRows & features, const Token *) override {
+        truncate(n_rows_);
+        n_rows_ += features.n_rows;
+    }
+
+    void add_commit(const Token * tokens, const FeatureRows & features) override {
+        commit(features, tokens);
+        const int last = features.n_rows - 1;
+        outputs_.assign(1, d_.batch_.n_rows());
+        d_.batch_.add(d_.own_token(tokens[last]), n_rows_, range_, true, features.layer[0] + (size_t)last * n_state_);
+    }
+
+    // they see the target's rows and not each other
+    void add_level(const std::vector<DraftRow> & rows) override {
+        outputs_.clear();
+        for (const DraftRow & row : rows) {
+            const int parent = row_of(row.parent);
+            drafts_.push_back({row.node, row.token, parent, n_rows_, -1});
+            outputs_.push_back(d_.batch_.n_rows());
+            d_.batch_.add(d_.own_token(row.token), n_rows_, range_, true, state_behind(parent));
+        }
+    }
+
+    std::vector<uint8_t> save_rows(int) const override { return {}; }
+    void load_rows(const std::vector<uint8_t> &, int n) override {
+        truncate(0);
+        n_rows_ = n;
+    }
+    bool fits(const std::vector<uint8_t> & bytes, int) const override { return bytes.empty(); }
+};
+
 static ModelSequence & own(DraftSequence * seq) {
     return *static_cast<ModelSequence *>(seq);
 }
@@ -262,6 +304,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     const int n_ids = (int)llama_max_parallel_sequences() / options.n_sequences;
     n_leaves_ = std::clamp(n_ids, 1, n_branches_max);
     if (is_head()) n_leaves_ = std::min(n_leaves_, options.n_leaves_max);
+    if (is_assistant()) n_leaves_ = target_.cells().n_ids();  // they are the target's
     // all draft rows of a level have to be in one batch
     const int n_rows = options.n_sequences * (n_rows_max + 1);
     n_ubatch_ = std::max(options.n_ubatch, n_rows);
@@ -280,6 +323,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
         check_heads(*model_);
         check_state_functions();
         p.ctx_type = LLAMA_CONTEXT_TYPE_MTP;
+        p.ctx_other = is_assistant() ? target_.context() : nullptr;
     }
     context_.make(model_, p);
     if (is_head()) {
@@ -332,14 +376,15 @@ void ModelDrafter::check_fit() const {
              "back; use a small model with plain attention",
              path.c_str(), arch.c_str());
     }
-    const std::string found = target_.model().meta(keys::architecture);
+    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta(keys::architecture);
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
-    if (is_head() && (found != arch || n_reads != n_target)) {
+    if (is_head() && (found != expected || n_reads != n_target)) {
         fail(ErrorKind::mismatch,
              "%s cannot draft for %s: its heads read %d values of a '%s', the target is a '%s' that gives %d; use the "
              "heads of this very model",
-             path.c_str(), target_.options().path.c_str(), n_reads, arch.c_str(), found.c_str(), n_target);
+             path.c_str(), target_.options().path.c_str(), n_reads, expected.c_str(), found.c_str(), n_target);
     }
+    if (is_assistant()) check_assistant(GgufReader(path), GgufReader(target_.options().path));
     if (heads_ != Heads::in_model) check_vocabulary();
 }
 
@@ -355,7 +400,7 @@ DraftTraits ModelDrafter::traits() const {
         t.n_embd_target = model_->n_state();
     }
     t.n_draft_rows_max = n_rows_max;
-    t.n_level_rows_max = n_leaves_;
+    t.n_level_rows_max = is_assistant() ? n_rows_max : n_leaves_;
     return t;
 }
 
@@ -369,19 +414,30 @@ DraftDescription ModelDrafter::describe() const {
             n_own_};
 }
 
-void ModelDrafter::decode(bool is_prompt) {
-    context_.decode(batch_.view(model_->n_state()), is_prompt);
+// Rows of an assistant need cells that stay free in the target's cache, where rejected nodes may hold them.
+bool ModelDrafter::decode(bool is_prompt) {
+    try {
+        context_.decode(batch_.view(model_->n_state()), is_prompt);
+        return true;
+    } catch (const Error & e) {
+        if (!is_assistant() || e.kind != ErrorKind::context_full) throw;
+        return false;
+    }
 }
 
 std::unique_ptr<DraftSequence> ModelDrafter::open(int conversation) {
+    if (is_assistant()) return std::make_unique<Assistant>(*this, target_.cells().seqs(conversation));
     return std::make_unique<ModelSequence>(*this, cells_.seqs(conversation));
 }
 
 void ModelDrafter::run_commits(const std::vector<DraftCommit> & commits) {
     batch_.clear();
     for (const DraftCommit & c : commits) own(c.seq).add_commit(c.tokens, c.features);
-    decode(/*is_prompt=*/false);
-    for (const DraftCommit & c : commits) own(c.seq).take_states(/*is_commit=*/true);
+    const bool has_room = decode(/*is_prompt=*/false);
+    for (const DraftCommit & c : commits) {
+        if (!has_room) own(c.seq).say_nothing();
+        own(c.seq).take_states(/*is_commit=*/true);
+    }
 }
 
 void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
@@ -389,8 +445,11 @@ void ModelDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     try {
         for (const DraftLevel & level : levels) own(level.seq).add_level(level.rows);
         if (batch_.n_rows() == 0) return;
-        decode(/*is_prompt=*/false);
-        for (const DraftLevel & level : levels) own(level.seq).take_states(/*is_commit=*/false);
+        const bool has_room = decode(/*is_prompt=*/false);
+        for (const DraftLevel & level : levels) {
+            if (!has_room) own(level.seq).say_nothing();
+            own(level.seq).take_states(/*is_commit=*/false);
+        }
     } catch (...) {
         for (const DraftLevel & level : levels) level.seq->truncate(level.seq->n_rows());
         throw;

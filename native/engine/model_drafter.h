@@ -8,6 +8,10 @@
 // conversation has ids. What the target accepted a small model does not run again: its draft rows become committed
 // ones. Those of a head read its own states in place of the target's, and are run again with those. Where a file has
 // several heads, the first one drafts.
+//
+// An assistant has no keys and values of its own: it sees the target's, its committed rows are not run but the last,
+// and its draft rows leave nothing behind and all lie at that one's position, as they did in training
+// (huggingface/transformers: docs/source/en/model_doc/gemma4_assistant.md).
 #pragma once
 
 #include <memory>
@@ -41,6 +45,7 @@ class ModelDrafter : public Drafter {
 
   private:
     friend class ModelSequence;
+    friend class Assistant;
 
     int n_commit_rows() const override { return n_ubatch_; }
     void run_commits(const std::vector<DraftCommit> & commits) override;
@@ -48,12 +53,14 @@ class ModelDrafter : public Drafter {
     void check_fit() const;
     void check_vocabulary() const;
     void make_context(const TargetOptions & options);
-    void decode(bool is_prompt);  // runs the batch
+    // Runs the batch. False where an assistant found no room.
+    bool decode(bool is_prompt);
 
     // the target's token; that which ends a text where the drafter's vocabulary, without its padding, ends before
     Token own_token(Token token) const;
 
     bool is_head() const { return heads_ != Heads::none; }
+    bool is_assistant() const { return heads_ == Heads::assistant; }
 
     Heads heads_;
     const Target & target_;

@@ -42,19 +42,53 @@ const std::map<std::string, HeadRules> & all_rules() {
 
 Heads heads_of(const GgufReader & file) {
     const std::string arch = file.str(keys::architecture);
-    if (arch == "gemma4-assistant") {
-        fail(ErrorKind::unsupported,
-             "%s: assistants, which read their target's keys and values, do not draft here; use an EAGLE or a block "
-             "drafter of the target",
-             file.path().c_str());
-    }
+    if (arch == arch_assistant) return Heads::assistant;
     if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
     return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
 }
 
+namespace {
+
+// What a file's block keeps of a position: whether only within a window, and how many keys of which size.
+struct BlockKeys {
+    bool is_windowed = false;
+    int64_t n = 0, size = 0;
+};
+
+BlockKeys keys_of(const GgufReader & file, int layer) {
+    const std::string arch = file.str(keys::architecture) + ".attention.";
+    BlockKeys out;
+    out.is_windowed = file.find_of_layer(arch + "sliding_window_pattern", layer).value_or(0) != 0;
+    out.n = file.find_of_layer(arch + "head_count_kv", layer)
+                .value_or(file.find_of_layer(arch + "head_count", layer).value_or(0));
+    out.size = file.find_u32(arch + (out.is_windowed ? "key_length_swa" : "key_length")).value_or(0);
+    return out;
+}
+
+}  // namespace
+
+void check_assistant(const GgufReader & assistant, const GgufReader & target) {
+    const int n_own = (int)assistant.u32(assistant.str(keys::architecture) + ".block_count");
+    const int n_blocks = (int)target.u32(target.str(keys::architecture) + ".block_count");
+    for (int i = 0; i < n_own; ++i) {
+        const BlockKeys own = keys_of(assistant, i);
+        const int read = n_blocks - 1 - own.is_windowed;
+        const BlockKeys kept = keys_of(target, read);
+        if (own.is_windowed == kept.is_windowed && own.n == kept.n && own.size == kept.size) continue;
+        const auto said = [](const BlockKeys & k) {
+            return strf("%d keys of %d%s", (int)k.n, (int)k.size, k.is_windowed ? " in a window" : "");
+        };
+        fail(ErrorKind::mismatch,
+             "%s cannot draft for %s: its block %d reads %s, the target's block %d keeps %s; use the assistant of this "
+             "very model",
+             assistant.path().c_str(), target.path().c_str(), i, said(own).c_str(), read, said(kept).c_str());
+    }
+}
+
 bool gives_states_of_outputs(const TargetModel & model) {
-    const auto rules = all_rules().find(model.meta(keys::architecture));
-    return rules != all_rules().end() && rules->second.gives_outputs;
+    const std::string arch = model.meta(keys::architecture);
+    const auto rules = all_rules().find(arch);
+    return arch == arch_assistant || (rules != all_rules().end() && rules->second.gives_outputs);
 }
 
 std::vector<std::string> head_architectures() {
@@ -69,6 +103,7 @@ void check_heads(const TargetModel & model) {
              model.path().c_str(), why.c_str());
     };
     const std::string arch = model.meta(keys::architecture);
+    if (arch == arch_assistant) return;
     const int n_heads = llama_model_n_layer_nextn(model.get());
     if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");
     const auto rules = all_rules().find(arch);

@@ -11,13 +11,16 @@
 
 namespace eaglecpp {
 
+constexpr const char * arch_assistant = "gemma4-assistant";
+
 enum class Heads {
     none,
-    in_model,  // the model itself is there, too
-    alone,     // as llama.cpp's converter writes them with --mtp
+    in_model,   // the model itself is there, too
+    alone,      // as llama.cpp's converter writes them with --mtp
+    assistant,  // without keys and values of its own: it reads the target's (Gemma 4)
 };
 
-// Which a file has. Error(unsupported) for the assistants of Gemma 4
+// which a file has
 Heads heads_of(const GgufReader & file);
 
 // whose heads can draft
@@ -26,6 +29,10 @@ std::vector<std::string> head_architectures();
 // Error(unsupported) where a model's heads cannot draft, with the reason, which is also said where llama.cpp would end
 // the process.
 void check_heads(const TargetModel & model);
+
+// Whether an assistant's blocks can read the keys and values that its target keeps for its last two blocks; llama.cpp
+// would read others, or past their end. Error(mismatch)
+void check_assistant(const GgufReader & assistant, const GgufReader & target);
 
 // Whether llama.cpp's graph of the heads leaves the states of output rows only.
 bool gives_states_of_outputs(const TargetModel & model);

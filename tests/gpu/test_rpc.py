@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from helpers.tiny_arch import make_head_file, make_with_head
+from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_head
 
 from .conftest import SERVERS, ConvertedPair
 
@@ -147,9 +147,14 @@ print("accepted" if done.timings.draft_n_accepted > 0 else "none")
 """
 
 
-@pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file"])
+@pytest.mark.parametrize("kind", ["glm4moe", "qwen35", "hy_v3", "file", "gemma4"])
 def test_heads_draft_for_a_target_on_a_server(servers: tuple[str, ...], tmp_path: Path, kind: str) -> None:
-    """In its own file and beside it, one and two of them."""
-    target = make_with_head(tmp_path, "hy_v3" if kind == "file" else kind)
-    draft = make_head_file(tmp_path, "hy_v3") if kind == "file" else "mtp"
+    """In its own file and beside it, one and two of them, and an assistant that reads the server's cells."""
+    draft: Path | str = "mtp"
+    if kind == "gemma4":
+        target, draft = make_with_assistant(tmp_path)
+    else:
+        target = make_with_head(tmp_path, "hy_v3" if kind == "file" else kind)
+        if kind == "file":
+            draft = make_head_file(tmp_path, "hy_v3")
     assert run(HEADS, target, draft) == "accepted\n"

@@ -35,7 +35,7 @@ from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 __all__ = [
     "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
     "make_head_file", "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed",
-    "make_with_head",
+    "make_with_assistant", "make_with_head",
 ]  # fmt: skip
 
 WINDOW = 13
@@ -296,6 +296,65 @@ def _write_with_head(
 
     _write(path, spec, tokenizer, all_keys, {name: data for name, data in out.items() if keep(name)})
     return path
+
+
+def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
+    """`gemma4`, windows in all but every fourth block, and the assistant that drafts for it: two blocks
+    without keys and values of their own, twice as wide. sizes: other ones, of the assistant (`n_kv_heads`,
+    `head_dim`).
+    """
+    spec = TargetSpec(arch="gemma4")
+    tokenizer = tiny_tokenizer()
+    rng, width, n_vocab = np.random.default_rng(spec.seed + 12), spec.n_embd, len(tokenizer.tokens)
+    out = gguf_tensors(spec, target_weights(spec, tokenizer))
+    _add_gemma_norms(out, spec.n_layers, width, spec.head_dim)
+    target, assistant = directory / "target-gemma4.gguf", directory / "assistant-gemma4.gguf"
+
+    def keys(writer: gguf.GGUFWriter, n_layers: int, **changed: int) -> None:
+        writer.add_head_count_kv(changed.get("n_kv_heads", spec.n_kv_heads))
+        writer.add_sliding_window(WINDOW)
+        writer.add_array(
+            f"{writer.arch}.attention.sliding_window_pattern",
+            [i % 4 != 3 if n_layers > 2 else i != 1 for i in range(n_layers)],
+        )
+        for kind in ("key", "value"):
+            writer.add_uint32(
+                f"{writer.arch}.attention.{kind}_length_swa", changed.get("head_dim", spec.head_dim)
+            )
+        writer.add_uint32(f"{writer.arch}.embedding_length_per_layer_input", 0)
+
+    _write(target, spec, tokenizer, lambda writer: keys(writer, spec.n_layers), out)
+    small = replace(spec, arch="gemma4-assistant", n_layers=2, n_embd=2 * width, **sizes)
+    own = gguf_tensors(small, target_weights(small, tokenizer))
+    _add_gemma_norms(own, small.n_layers, small.n_embd, small.head_dim)
+    for i in range(small.n_layers):
+        for name in ("attn_k", "attn_v", "attn_k_norm"):
+            del own[f"blk.{i}.{name}.weight"]
+        own[f"blk.{i}.layer_output_scale.weight"] = np.ones(1, np.float32)
+    # what the target does with the last token alone
+    head, kept = out["output.weight"], np.linalg.qr(rng.normal(size=(small.n_embd, width)))[0].T
+    own["token_embd.weight"] = (head @ kept).astype(np.float32)
+    del own["output.weight"]
+    reads = np.concatenate([kept.T / width**0.5, 0.1 * rng.normal(size=kept.T.shape)], axis=1)
+    own["nextn.pre_projection.weight"] = reads.astype(np.float32)
+    own["nextn.post_projection.weight"] = np.ascontiguousarray(kept, np.float32)
+    assert own["token_embd.weight"].shape == (n_vocab, small.n_embd)
+
+    def own_keys(writer: gguf.GGUFWriter) -> None:
+        keys(writer, small.n_layers, **sizes)
+        writer.add_uint32("gemma4-assistant.embedding_length_out", width)
+        writer.add_nextn_predict_layers(small.n_layers)
+
+    _write(assistant, small, tokenizer, own_keys, own)
+    return target, assistant
+
+
+def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> None:
+    out["rope_freqs.weight"] = np.ones(head_dim // 2, np.float32)
+    for i in range(n_layers):
+        out |= _unit_norms(i, head_dim)
+        for name in ("post_attention_norm", "post_ffw_norm"):
+            out[f"blk.{i}.{name}.weight"] = np.full(width, 0.3, np.float32)
 
 
 def _add_expert_sizes(

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gguf
 import pytest
 
 import eaglecpp
 from eaglecpp.errors import MismatchError, UnsupportedError
 from helpers.stores import rename_token
 from helpers.tiny import make_target, prompt_ids
-from helpers.tiny_arch import make_head_file, make_mixture, make_with_head
+from helpers.tiny_arch import make_head_file, make_mixture, make_with_assistant, make_with_head
 
 CHAIN = "chain:3"
 STRATEGIES = ("auto", "chain:1", CHAIN, "tree:k=2,depth=3,nodes=6", "tree:k=8,depth=4,nodes=24")
@@ -43,7 +42,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Family:
     return Family(make_target(folder).gguf, make_target(folder, dtype="Q8_0").gguf, 3.0)
 
 
-@pytest.fixture(scope="module", params=["small", "glm4moe", "qwen35", "hy_v3"])
+@pytest.fixture(scope="module", params=["small", "glm4moe", "qwen35", "hy_v3", "gemma4"])
 def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest, small: Family) -> Family:
     folder = tmp_path_factory.mktemp("head")
     match request.param:
@@ -53,6 +52,8 @@ def family(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequ
             return Family(make_with_head(folder, "glm4moe"), "mtp", theirs=(675, 168))
         case "qwen35":
             return Family(make_with_head(folder, "qwen35"), "mtp", theirs=(428, 251))
+        case "gemma4":
+            return Family(*make_with_assistant(folder), theirs=(574, 201))
     # in a file of their own
     return Family(make_with_head(folder, "hy_v3"), make_head_file(folder, "hy_v3"))
 
@@ -113,7 +114,9 @@ def test_a_conversation_goes_on_and_back(family: Family) -> None:
 
 @pytest.mark.parametrize("n_ctx", [512, 64], ids=["with room", "full"])
 def test_several_conversations(family: Family, n_ctx: int) -> None:
-    """More than there is room for, so some are offloaded in between."""
+    """More than there is room for, so some are offloaded in between. An assistant's draft rows need free
+    cells of the target's cache.
+    """
     prompts = [prompt_ids(20 + i, seed=i) for i in range(5)]
     options: dict[str, Any] = {**GREEDY, **({"max_tokens": 40} if n_ctx == 512 else {})}
     opened: dict[str, Any] = {**OPTIONS, "n_ctx": n_ctx, "n_sequences": 3}
@@ -193,21 +196,23 @@ def test_an_incomplete_head_is_refused(tmp_path: Path, tensor: str) -> None:
 
 
 def test_heads_of_another_model_are_refused(tmp_path: Path) -> None:
-    target, other = make_with_head(tmp_path, "glm4moe"), make_head_file(tmp_path, "hy_v3")
-    with pytest.raises(MismatchError, match=rf"{other.name} cannot draft for .*{target.name}: its heads"):
+    target, assistant = make_with_assistant(tmp_path)
+    other = make_head_file(tmp_path, "hy_v3")
+    with pytest.raises(
+        MismatchError, match=r"head-hy_v3.gguf cannot draft for .*target-gemma4.gguf: its heads"
+    ):
         eaglecpp.Engine.open(target, draft=other, **OPTIONS)
+    with pytest.raises(MismatchError, match=r"assistant-gemma4.gguf cannot draft for .*'hy_v3'"):
+        eaglecpp.Engine.open(make_with_head(tmp_path, "hy_v3"), draft=assistant, **OPTIONS)
 
 
-def test_an_assistant_is_refused_by_name(tmp_path: Path) -> None:
-    """llama.cpp's graph of it needs the target's context, and ends the process without."""
-    target, path = make_with_head(tmp_path, "glm4moe"), tmp_path / "assistant.gguf"
-    writer = gguf.GGUFWriter(path, "gemma4-assistant")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    with pytest.raises(UnsupportedError, match=r"assistant.gguf: assistants, .* do not draft here"):
-        eaglecpp.Engine.open(target, draft=path, **OPTIONS)
+@pytest.mark.parametrize("sizes", [{"n_kv_heads": 1}, {"n_kv_heads": 4}, {"head_dim": 16}, {"head_dim": 64}])
+def test_an_assistant_that_reads_other_keys_is_refused(tmp_path: Path, sizes: dict[str, int]) -> None:
+    target, assistant = make_with_assistant(tmp_path, **sizes)
+    with pytest.raises(
+        MismatchError, match=r"its block 0 reads . keys of .. in a window, the target.s block 6"
+    ):
+        eaglecpp.Engine.open(target, draft=assistant, **OPTIONS)
 
 
 def test_heads_with_another_token_are_refused(tmp_path: Path) -> None:
