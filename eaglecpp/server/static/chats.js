@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The conversations, which the browser keeps: the list of them, search, names, deleting, export and import.
-import { asChat, goodPart } from "./chat_form.js";
+// The conversations, which the browser keeps: the list of them, search, names, deleting and export.
 import { $, button, complain, iconButton, load, make, save, say } from "./dom.js";
 import { asMessage } from "./files.js";
 import { entry, openMenu } from "./menu.js";
@@ -19,14 +18,10 @@ export async function useChats(callbacks) {
   ({ show, leave, isBusy } = callbacks);
   $("search").oninput = drawChats;
   $("new").onclick = newChat;
-  $("all").onclick = () => openMenu($("all"), "All conversations", [
-    entry("download", "Export all", () => download("conversations.json", toJson(kept.chats.filter((one) => one.turns.length)))),
-    entry("upload", "Import", () => $("import-file").click())]);
-  $("import-file").onchange = importFile;
   try {
     const { chats, nBroken } = await readKept();
     kept.chats.push(...chats);
-    if (nBroken) complain(`${nBroken} of the conversations that this browser has kept cannot be read whole; what is good of them is here.`);
+    if (nBroken) complain(`${nBroken} of the conversations that this browser has kept cannot be read.`);
   } catch (error) {
     complain(`The browser does not give back the conversations that it has kept: ${error.message}`);
   }
@@ -42,19 +37,23 @@ export async function useChats(callbacks) {
 }
 
 async function readKept() {
-  const read = { chats: [], nBroken: 0 };
-  for (const record of await readRecords()) {
-    const { id } = record, at = Number(record.at) || 0;
-    try {
-      read.chats.push({ id, at, ...asChat(record) });
-    } catch {
-      read.nBroken += 1;
-      const good = goodPart(record);
-      if (good) read.chats.push({ id, at, ...good });
-    }
+  const records = await readRecords(), chats = records.filter(isChat).sort(byTime);
+  return { chats, nBroken: records.length - chats.length };
+}
+
+const isText = (value) => typeof value === "string";
+
+function isChat({ title, at, turns }) {
+  try {
+    return isText(title) && Number.isFinite(at) && turns.every(isTurn);
+  } catch {  // something in it is no list
+    return false;
   }
-  read.chats.sort(byTime);
-  return read;
+}
+
+function isTurn({ role, content, answers = [], others = [] }) {
+  const isSaid = role === "user" ? isText(content) : answers.length > 0 && answers.every((one) => isText(one.content) && Array.isArray(one.runs));
+  return isSaid && others.every((branch) => branch.length > 0 && branch.every(isTurn));
 }
 
 const byTime = (one, other) => other.at - one.at;
@@ -131,8 +130,7 @@ function drawEntry(one) {
   if (!one.turns.length) return [title];
   const more = iconButton("ellipsis", `More for ${one.title}`, () => openMenu(more, one.title, [
     entry("pencil", "Rename", () => rename(one, title)),
-    entry("file-text", "Export as Markdown", () => download(fileName(one, "md"), toMarkdown(one))),
-    entry("file-braces", "Export as JSON", () => download(fileName(one, "json"), toJson([one]))),
+    entry("file-text", "Export as Markdown", () => download(one)),
     entry("trash-2", "Delete", () => remove(one))]), { ariaHasPopup: "menu" });
   return [title, more];
 }
@@ -181,45 +179,10 @@ async function remove(gone) {
   await saveChat(kept.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
 }
 
-// Export and import
-
-const fileName = (one, ending) => `${one.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "conversation"}.${ending}`;
-
-const toJson = (chats) => JSON.stringify({ eaglecpp: 1, conversations: chats }, null, 1);
-
-function toMarkdown(one) {
+function download(one) {
+  const name = one.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "conversation";
   const parts = one.turns.map((turn) => turn.role === "user" ? `## You\n\n${asMessage(turn).content}` : `## Answer\n\n${turn.answers[0].content}`);
-  return `# ${one.title}\n\n${parts.join("\n\n")}\n`;
-}
-
-function download(name, text) {
-  const link = make("a", { href: URL.createObjectURL(new Blob([text])), download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
-}
-
-async function importFile() {
-  const [file] = $("import-file").files;
-  $("import-file").value = "";
-  if (!file) return;
-  let read;
-  try {
-    const { conversations } = JSON.parse(await file.text());
-    if (!Array.isArray(conversations)) throw new Error("it has no list of conversations");
-    if (!conversations.length) throw new Error("its list of conversations is empty");
-    read = conversations.map((one, i) => ({ id: newId(), at: Number(one?.at) || Date.now() - i, ...asChat(one ?? {}) }));
-  } catch (error) {
-    return complain(`${file.name} is no export of this page: ${error.message}`);
-  }
-  try {
-    await writeRecords(read);
-  } catch (error) {
-    return complain(`Nothing was imported: ${error.name === "QuotaExceededError" ? "the browser's storage is full" : error.message}.`);
-  }
-  windows.postMessage("imported");
-  leave();
-  kept.chats.push(...read);
-  sort();
-  open(read[0]);
-  say(`${read.length} imported.`);
+  const href = URL.createObjectURL(new Blob([`# ${one.title}\n\n${parts.join("\n\n")}\n`]));
+  make("a", { href, download: `${name}.md` }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }

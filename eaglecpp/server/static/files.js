@@ -6,7 +6,7 @@ import { chosenModel } from "./models.js";
 const MAX_TEXT = 256 * 1024;  // bytes; more than fits in most contexts
 const MAX_SIDE = 1024;  // pixels; models make pictures smaller than that anyway
 let held = { files: [], images: [] };
-let takesImages = async () => false;
+let takesImages = () => false;
 
 // takes: whether the chosen model reads pictures
 export function useFiles(takes) {
@@ -64,7 +64,7 @@ async function readText(file) {
 }
 
 async function readImage(file) {
-  if (!await takesImages()) throw new Error(`${chosenModel() || "the model"} does not read pictures; choose a model that does`);
+  if (!takesImages()) throw new Error(`${chosenModel() || "the model"} does not read pictures; choose a model that does`);
   let picture;
   try {
     picture = await createImageBitmap(file);

@@ -9,7 +9,6 @@ let offered = [];  // names of those that answer
 let chosen = "";  // one of them
 let pulling = null;  // the AbortController of a download
 let changed = null;
-const capabilities = new Map();  // by name, of /api/show
 
 // onChange: the model that answers, or what is known of it, is another
 export function useModels(onChange) {
@@ -32,23 +31,15 @@ export const chosenModel = () => chosen;
 
 export const loadedModel = (name = chosen) => inMemory.find((one) => one.name === name);
 
-export async function takesImages() {
-  return (await facts(chosen)).includes("vision");
-}
+export const takesImages = () => abilities(listed.find((one) => one.name === chosen)).includes("vision");
+
+const abilities = (model) => model?.capabilities ?? [];
 
 // What a request that says nothing of it gets, of a model in memory; null of another one, which would be loaded for it.
 export async function defaults() {
   if (!loadedModel()) return null;
   const told = await (await request(`props?model=${encodeURIComponent(chosen)}`)).json();
   return { ...told.default_generation_settings.params, num_predict: told.default_generation_settings.params.n_predict, num_ctx: told.default_generation_settings.n_ctx };
-}
-
-async function facts(name) {
-  if (!capabilities.has(name)) {
-    const asked = request("api/show", { method: "POST", body: { model: name } });
-    capabilities.set(name, asked.then((answer) => answer.json()).then((told) => told.capabilities ?? [], () => []));
-  }
-  return capabilities.get(name);
 }
 
 function choose(name) {
@@ -62,12 +53,10 @@ export async function loadModels() {
   try {
     listed = (await (await request("api/tags")).json()).models;
     inMemory = (await (await request("api/ps")).json()).models;
-    const loaded = inMemory.map((one) => one.name);
-    const names = [...new Set([...listed.map((one) => one.name), ...loaded])];
-    const told = await Promise.all(names.map(facts));
     // a model that only makes vectors answers nothing
-    offered = names.filter((name, i) => !told[i].length || told[i].includes("completion"));
+    offered = listed.filter((one) => !abilities(one).length || abilities(one).includes("completion")).map((one) => one.name);
     // What is in memory answers at once; another one is loaded only where somebody picks it.
+    const loaded = inMemory.map((one) => one.name);
     const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => offered.includes(name)) : wanted;
     choose(offered.includes(first) ? first : offered[0] ?? "");
     if (!offered.length) complain("There is no model on this machine yet. Models, in the list at the left, downloads one; so does eaglecpp pull NAME.");
@@ -123,7 +112,6 @@ async function remove(name) {
   if (!confirm(`Delete ${name} from this machine? It would have to be downloaded again.`)) return;
   try {
     await request("api/delete", { method: "DELETE", body: { model: name } });
-    capabilities.delete(name);
     await loadModels();
     tell(`${name} was deleted.`);
   } catch (error) {
@@ -143,7 +131,6 @@ async function pull(name, draft) {
       tell(total ? `${status}: ${bytes(completed) || "0 MB"} of ${bytes(total)}` : status);
       if (total) $("pull-bar").value = (completed ?? 0) / total;
     }
-    capabilities.delete(name);
     await loadModels();
     const entered = listed.find((one) => one.name === name || one.name === `${name}:latest`);
     tell(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);

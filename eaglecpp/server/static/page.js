@@ -9,7 +9,6 @@ import { chosenModel, loadedModel, loadModels, look, takesImages, useModels } fr
 import { colour, render } from "./render.js";
 import { options, strategy, useSettings } from "./settings.js";
 
-const N_BARS = 160;
 const MIN_TOKENS = 32;  // that an answer has before anything is said of a gain: the speed of a short one is noise
 const MIN_GAIN = 1.05;  // that is worth a badge
 const NARROW = matchMedia("(max-width: 44em)");
@@ -19,7 +18,6 @@ const EXAMPLES = ["Explain speculative decoding to a cook.", "Write a Python fun
 let models = null;  // the promise of their list
 let running = [];  // AbortControllers of the answers under way
 let editing = null;  // the index of the question that the next one replaces
-let drafted = null;  // the conversation of which the strip tells
 let rewriting = null;  // the index of the answer that is being edited
 
 // Drawing
@@ -29,7 +27,6 @@ function draw() {
   drawChats();
   $("log").replaceChildren(...(chat().turns.length ? chat().turns.map(drawTurn) : [make("section", { className: "empty" }, ...drawEmpty())]));
   $("log").scrollTop = chat().turns.length ? $("log").scrollHeight : 0;
-  showStrip();
   drawGauge();
 }
 
@@ -145,7 +142,7 @@ function paint(answer, isLive = false) {
   text.classList.toggle("waiting", isLive && !answer.content && !answer.thinking);
   if (answer.error) text.append(make("p", { className: "error", role: "alert", textContent: answer.error }));
   figures.replaceChildren(answer.figures ?? "");
-  if (answer.speedup >= MIN_GAIN) figures.prepend(drawGain(answer.speedup));
+  if (answer.speedup >= MIN_GAIN) figures.prepend(drawGain(answer));
 }
 
 // A code block below a bar with its language and what copies it.
@@ -157,10 +154,10 @@ function frame(pre) {
 }
 
 // A badge that shows and hides what was drafted.
-function drawGain(speedup) {
+function drawGain({ speedup, drafts }) {
   const isShown = $("colour").checked;
   const badge = button(`${speedup.toFixed(1)}× faster`, () => $("colour").click(), { className: "chip", ariaPressed: String(isShown),
-    title: `Drafting: about ${speedup.toFixed(2)} times the speed without it. ${isShown ? "Hides" : "Shows"} what was drafted.` });
+    title: `Drafting: about ${speedup.toFixed(2)} times the speed without it, ${drafts}. ${isShown ? "Hides" : "Shows"} what was drafted.` });
   badge.prepend(icon("zap"));
   return badge;
 }
@@ -219,61 +216,56 @@ function messages(turns) {
 }
 
 // index: of an answer that is asked for again
-async function answerLast(index = chat().turns.length) {
+const answerLast = (index = chat().turns.length) => answerWith("The answer has started.", index);
+
+// The last answer goes on from where it ends.
+const goOn = (turn) => answerWith("The answer goes on.", chat().turns.length, turn);
+
+// turn: of an answer that goes on; a new one comes in place of what is at the index
+async function answerWith(said, index, turn) {
   endEdit();
   rewriting = null;
-  const owner = chat();
+  const owner = chat(), isPair = !turn && $("compare").checked;
   touch(owner);
   setRunning(true);
   await haveModels();
-  const asked = messages(owner.turns.slice(0, index)), wanted = options(), name = chosenModel();
-  const both = $("compare").checked;
-  if (both && wanted.seed === undefined) wanted.seed = Math.floor(Math.random() * 2 ** 31);  // the same text in both
-  const turn = { role: "assistant", answers: (both ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
-  fork(owner.turns, index, turn);
-  saveChat(owner);
-  draw();
-  clearStrip();
-  speak("The answer has started.");
+  const asked = messages(owner.turns.slice(0, index)), wanted = options();
+  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same text in both
+  if (turn) delete turn.answers[0].error;
+  else {
+    turn = { role: "assistant", answers: (isPair ? [true, false] : [$("drafting").checked]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
+    fork(owner.turns, index, turn);
+    saveChat(owner);
+    draw();
+  }
+  speak(said);
   let isWhole = true;
   try {
     for (const answer of turn.answers) {  // one after the other, so that their speeds compare
-      isWhole = await stream(owner, answer, asked, wanted, both);
+      isWhole = await stream(owner, answer, asked, wanted, isPair);
       if (!isWhole) break;
     }
   } finally {
     setRunning(false);
+    if (isPair) compare(...turn.answers);
     saveChat(owner);
     if (chat() === owner) drawChats();
   }
-  const [first, second] = turn.answers;
-  if (both && second.speed) {
-    const isSame = first.content === second.content, n = Math.min(first.n, second.n);
-    if (n < MIN_TOKENS) first.figures += ` · ${n} tokens are too few to compare speeds`;
-    else first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
-    if (isSame) first.figures += ", the same text";
-    if (chat() === owner) paint(first);
-    saveChat(owner);
-  }
-  conclude(isWhole, turn);
+  if (isWhole) speak("The answer is complete.");
+  else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
+  else speak("Stopped.");
+  drawGauge();
+  look();
 }
 
-// The last answer goes on from where it ends.
-async function goOn(turn) {
-  const owner = chat(), [answer] = turn.answers;
-  touch(owner);
-  setRunning(true);
-  await haveModels();
-  delete answer.error;
-  clearStrip();
-  speak("The answer goes on.");
-  try {
-    conclude(await stream(owner, answer, messages(owner.turns), options(), false), turn);
-  } finally {
-    setRunning(false);
-    saveChat(owner);
-    if (chat() === owner) drawChats();
-  }
+// What drafting gave, below the first of two answers.
+function compare(first, second) {
+  if (!second.speed) return;
+  const n = Math.min(first.n, second.n);
+  if (n < MIN_TOKENS) first.figures += ` · ${n} tokens are too few to compare speeds`;
+  else first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
+  if (first.content === second.content) first.figures += ", the same text";
+  if (first.view) paint(first);
 }
 
 // A question may come before the list of models has.
@@ -282,19 +274,11 @@ async function haveModels() {
   if (!chosenModel()) await (models = loadModels());
 }
 
-function conclude(isWhole, turn) {
-  if (isWhole) speak("The answer is complete.");
-  else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
-  else speak("Stopped.");
-  drawGauge();
-  look();
-}
-
 // isPair: the speed without drafting is measured, so that the planner's estimate is not told beside it
 async function stream(owner, answer, asked, wanted, isPair) {
   const control = new AbortController();
   running.push(control);
-  let last = null, pending = false, next = 0, isLive = true;
+  let pending = false, next = 0, isLive = true;
   const show = () => {
     pending = false;
     if (chat() !== owner || !answer.view) return;
@@ -315,9 +299,7 @@ async function stream(owner, answer, asked, wanted, isPair) {
       if (part.drafts) {
         const now = part.drafts;
         for (const [text, isAccepted, isThinking] of now.pieces) if (!isThinking) addRun(answer.runs, text.length, isAccepted);
-        if (answer.draft) fillStrip(owner, now, last);
         if (now.predicted_n) answer.figures = inWords({ ...now, predicted_per_second: 1000 * now.predicted_n / Math.max(now.predicted_ms, 1) }).join(" · ");
-        last = now;
       }
       if (part.done) finish(answer, part, isPlanned);
       if (!pending) setTimeout(() => requestAnimationFrame(show), Math.max(0, next - performance.now()));
@@ -351,38 +333,13 @@ function finish(answer, part, isPlanned) {
   answer.n = t.predicted_n;
   answer.used = part.prompt_eval_count + part.eval_count;
   delete answer.speedup;  // of what came before it went on
+  answer.drafts = `${t.acceptance_length.toFixed(1)} tokens a round, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
   if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t);
   if (part.done_reason === "length") figures.push("cut at the limit");
   if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
   figures.push(...(t.notices ?? []));
   answer.figures = figures.join(" · ");
-}
-
-// The strip: what was drafted for the answer that came last
-
-const showStrip = () => { $("strip").hidden = !$("colour").checked || !drafted || drafted !== chat(); };
-
-function clearStrip() {
-  drafted = null;
-  for (const id of ["length", "rows", "accepted"]) $("s-" + id).textContent = "–";
-  $("rounds").replaceChildren();
-}
-
-function fillStrip(owner, now, last) {
-  if (!now.predicted_n) return;
-  drafted = owner;
-  showStrip();
-  $("s-length").textContent = now.rounds ? (1 + now.draft_n_accepted / now.rounds).toFixed(2) : "–";
-  $("s-rows").textContent = now.draft_n;
-  $("s-accepted").textContent = now.draft_n ? `${now.draft_n_accepted} (${Math.round(100 * now.draft_n_accepted / now.draft_n)} %)` : "0";
-  const rows = now.draft_n - (last?.draft_n ?? 0), accepted = now.draft_n_accepted - (last?.draft_n_accepted ?? 0);
-  const bar = make("i"), inner = make("b");
-  bar.style.height = `${Math.min(26, 3 + 1.5 * rows)}px`;
-  inner.style.height = `${rows ? 100 * accepted / rows : 0}%`;
-  bar.append(inner);
-  $("rounds").append(bar);
-  while ($("rounds").childElementCount > N_BARS) $("rounds").firstChild.remove();
 }
 
 // Events
@@ -448,7 +405,6 @@ NARROW.onchange = () => {
   $("shade").hidden = true;
   showMenu(!NARROW.matches);
 };
-$("strip-close").onclick = () => $("colour").click();
 for (const node of document.querySelectorAll("[data-icon]")) node.prepend(icon(node.dataset.icon));
 showMenu(!NARROW.matches && load("menu", true));
 useMenus();

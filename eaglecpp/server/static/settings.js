@@ -7,9 +7,9 @@ import { defaults, loadedModel } from "./models.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed",
   "num_predict", "num_ctx"];
-const TEXTS = ["think", "strategy", "strategy-own", "key"];
+const TEXTS = ["think", "strategy", "key"];
 const SWITCHES = ["drafting", "compare", "colour"];
-const SAVED = [...NUMBERS, "think", "strategy", "strategy-own"];  // of a preset, with the system prompt
+const SAVED = [...NUMBERS, "think", "strategy"];  // of a preset, with the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
 const THEMES = { system: "monitor", light: "sun", dark: "moon" };
@@ -21,10 +21,6 @@ export function useSettings(onChange, onClose) {
     $(name).checked = load(name, $(name).checked);
     $(name).onchange = () => { save(name, $(name).checked); onChange(name); };
   }
-  const kept = load("strategy", "");
-  if (kept && $("strategy").value !== kept) Object.assign($("strategy"), { value: "own" }), $("strategy-own").value ||= kept;
-  $("strategy").onchange = drawOwn;
-  drawOwn();
   $("setup-open").onclick = openSetup;
   $("setup").onclose = () => {
     for (const name of [...NUMBERS, ...TEXTS]) save(name, $(name).value);
@@ -75,15 +71,11 @@ function openSetup() {
 
 const values = () => Object.fromEntries([...SAVED, "system"].map((name) => [name, $(name).value]).filter(([, value]) => value));
 
-// chosen: the one that is shown as chosen; without it, the one that says what the fields do
-function drawPresets(chosen) {
-  const own = load("presets", {}), { system, ...now } = values();
-  const same = (one) => JSON.stringify(Object.entries(one).sort()) === JSON.stringify(Object.entries({ ...now, ...(system && "system" in one ? { system } : {}) }).sort());
-  const names = [...Object.keys(BUILT_IN), ...Object.keys(own)];
-  const found = chosen ?? names.find((name) => same(own[name] ?? BUILT_IN[name])) ?? "";
-  $("preset").replaceChildren(...(found ? [] : [new Option("custom", "")]), ...names.map((name) => new Option(name, name)));
-  $("preset").value = found;
-  $("preset-delete").disabled = !(found in own);
+function drawPresets(chosen = "") {
+  const own = load("presets", {}), names = [...Object.keys(BUILT_IN), ...Object.keys(own)];
+  $("preset").replaceChildren(new Option("Choose …", ""), ...names.map((name) => new Option(name, name)));
+  $("preset").value = chosen;
+  $("preset-delete").disabled = !(chosen in own);
 }
 
 function usePreset(name) {
@@ -91,7 +83,6 @@ function usePreset(name) {
   if (!preset) return;
   for (const field of SAVED) $(field).value = typeof preset[field] === "string" ? preset[field] : "";
   if (typeof preset.system === "string") $("system").value = preset.system;
-  drawOwn();
   drawPresets(name);
 }
 
@@ -101,8 +92,6 @@ function savePreset() {
   save("presets", { ...load("presets", {}), [name]: values() });
   drawPresets(name);
 }
-
-const drawOwn = () => { $("own").hidden = $("strategy").value !== "own"; };
 
 // What the server was started with, as far as it says, and what an empty field means.
 async function drawInForce() {
@@ -119,7 +108,7 @@ function inForce(name, value) {
   return typeof value === "number" ? String(Number(value.toFixed(4))) : "model's own";
 }
 
-export const strategy = () => ($("strategy").value === "own" ? $("strategy-own").value.trim() : $("strategy").value);
+export const strategy = () => $("strategy").value.trim();
 
 export function options() {
   const given = NUMBERS.filter((name) => $(name).value !== "" && Number.isFinite(Number($(name).value)));

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The page's branches in Node: what is edited or answered again can be shown as it was before; what it
-takes for a conversation; and its libraries, which are those that npm has. tests/clients/use_serve_page.py
+"""The page's branches in Node: what is edited or answered again can be shown as it was before; and its
+libraries, which are those that npm has. tests/clients/use_serve_page.py
 is the page in a browser.
 """
 
@@ -73,42 +73,6 @@ def run(script: str) -> Any:
         }}).join(" "));
     """
     return printed(f"{head}{script}; console.log(JSON.stringify(told));")
-
-
-def read(*chats: Any) -> Any:
-    """What the page makes of conversations of a file, and of the same in the browser's storage; a text is why
-    one is refused.
-    """
-    script = f"""
-        import {{ asChat, goodPart }} from {json.dumps((STATIC / "chat_form.js").as_uri())};
-        const read = (one) => {{ try {{ return asChat(one); }} catch (error) {{ return error.message; }} }};
-        console.log(JSON.stringify({json.dumps(chats)}.map((one) => [read(one), goodPart(one)])));
-    """
-    return printed(script)
-
-
-@needs_node
-def test_what_the_page_cannot_draw_is_refused_and_what_comes_before_it_is_good() -> None:
-    question = {"role": "user", "content": "q", "files": [], "images": []}
-    answer = {"draft": True, "content": "a b", "thinking": "", "figures": "", "error": ""}
-    answers = [{**answer, "runs": [[2, True], [1, False]]}]
-    (old, good), (whole, _) = read(
-        {"title": "t", "turns": [question, {"role": "assistant", "answers": answers}]},
-        {"title": "t", "turns": [{**question, "born": 1, "others": [[{**question, "born": 1}]]}]},
-    )
-    assert old == good == {"title": "t", "turns": [question, {"role": "assistant", "answers": answers}]}
-    assert {whole["turns"][0]["born"], whole["turns"][0]["others"][0][0]["born"]} == {0, 1}
-    deep: Any = question
-    for _ in range(300):
-        deep = {**question, "others": [[deep]]}
-    bad = [{**question, "others": [[]]}, {**question, "others": {}}, {**question, "content": None}, None, 3,
-           {"role": "assistant"}, {"answers": []}, {"answers": [None]},
-           {"answers": [{**answer, "runs": 1}]}]  # fmt: skip
-    for why, kept in read(*({"title": "t", "turns": [question, one]} for one in bad)):
-        assert isinstance(why, str) and kept == {"title": "t", "turns": [question]}, why
-    (told, _), *rest = read({"title": "t", "turns": [deep]}, {}, {"turns": "x"}, {"title": 3, "turns": [3]})
-    assert told["turns"]
-    assert all(isinstance(why, str) and kept is None for why, kept in rest), rest
 
 
 @needs_node
