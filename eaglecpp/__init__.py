@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from eaglecpp.llama import Llama
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.readings import convert_checkpoint
-    from eaglecpp.results import Chunk, Completion, Embedding, Score, Timings
+    from eaglecpp.results import Chunk, Completion, Embedding, Timings
     from eaglecpp.store.remote.pull import pull
 
     __version__: str
@@ -53,7 +53,6 @@ _HOMES = {
     "Message": "chat.message",
     "ModelOptions": "options",
     "SamplingOptions": "options",
-    "Score": "results",
     "Session": "engine.session",
     "Strategy": "options",
     "Stream": "engine.stream",
@@ -79,7 +78,6 @@ __all__ = [
     "Message",
     "ModelOptions",
     "SamplingOptions",
-    "Score",
     "Session",
     "Strategy",
     "Stream",

@@ -48,7 +48,6 @@ class EngineOptions:
     offload_kqv: bool
     rope_freq_base: float  # 0 = from the model
     rope_freq_scale: float
-    taps: str  # "auto" | "layer_inp" | "cb_eval"
     repack: str  # "auto" | "on" | "off": extra CPU buffer types (AMX, repacked weights)
     kernels: str  # "auto" | "off": our own CPU kernels
     n_sequences: int  # conversations that can be open at once
@@ -183,8 +182,7 @@ class Embedder:
 class Engine:
     """Owns target, drafter and sequences. One thread at a time: a concurrent call raises EngineBusyError."""
 
-    def __init__(self, options: EngineOptions, weights: Engine | None = None) -> None:
-        """weights: an engine of the same files, whose target's weights are used instead of loading them."""
+    def __init__(self, options: EngineOptions) -> None: ...
     @property
     def n_ctx(self) -> int: ...
     @property
@@ -304,9 +302,6 @@ class Engine:
 
     def tokens(self, sequence: int) -> list[int]:
         """Tokens committed in the sequence (prompt and generated)."""
-
-    def score(self, tokens: Sequence[int]) -> list[float]:
-        """Log-probability of each token but the first; GIL released."""
 
     def timings(self, sequence: int) -> dict[str, Any]:
         """Raw counters of the current or last generation: prompt_n, prompt_ms, predicted_n, predicted_ms, draft_n,

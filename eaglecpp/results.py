@@ -9,7 +9,6 @@ are conditional on that depth having been reached.
 from __future__ import annotations
 
 import codecs
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -31,7 +30,6 @@ __all__ = [
     "FinishReason",
     "LogprobLists",
     "Piece",
-    "Score",
     "Timings",
     "TokenLogprob",
 ]
@@ -282,31 +280,6 @@ class Answer(Iterator[Chunk]):
 
 def _rate(n: int, ms: float) -> float:
     return 1000.0 * n / ms if ms > 0 else 0.0
-
-
-@dataclass(frozen=True, repr=False)
-class Score:
-    """logprobs[i]: natural logarithm of the probability of `tokens[i + 1]` after `tokens[:i + 1]`. The first
-    token has none: nothing comes before it.
-    """
-
-    tokens: list[int]
-    logprobs: list[float]
-
-    def __repr__(self) -> str:
-        return f"<Score of {len(self.tokens)} tokens: perplexity {self.perplexity:.4g}>"
-
-    @property
-    def total(self) -> float:
-        """The logarithm of the whole text's probability, given its first token."""
-        return math.fsum(self.logprobs)
-
-    @property
-    def perplexity(self) -> float:
-        """exp of the mean negative log-probability; 1 would be a text that is certain. NaN for a single
-        token.
-        """
-        return math.exp(-self.total / len(self.logprobs)) if self.logprobs else math.nan
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
     from eaglecpp.options.typed import ChatKeywords, OpenKeywords
-    from eaglecpp.results import Completion, Embedding, Score
+    from eaglecpp.results import Completion, Embedding
 
 T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
@@ -285,10 +285,6 @@ class AsyncEngine:
         made = await self.prepare(lambda: self._ready(shared.make_chat(messages, options)))
         running = self.stream(made)
         return running if stream else await running.finish()
-
-    async def score(self, text: Prompt) -> Score:
-        """As `Engine.score`, between two rounds."""
-        return await self.call(lambda engine: engine.score(text))
 
     async def embed(
         self,

@@ -34,7 +34,6 @@ from eaglecpp.engine.session import MessageList, Session, run_side_by_side
 from eaglecpp.engine.stream import Stream
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import (
-    ContextFullError,
     EngineBusyError,
     InvalidArgumentError,
     InvalidTypeError,
@@ -42,7 +41,7 @@ from eaglecpp.errors import (
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.references.reference import hub_text
-from eaglecpp.results import Completion, Embedding, Score, Timings
+from eaglecpp.results import Completion, Embedding, Timings
 from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
@@ -188,22 +187,6 @@ class Engine:
         finally:
             for session in sessions[1:]:
                 session.close()
-
-    def score(self, text: Prompt) -> Score:
-        """The log-probability of each token of `text` (str, bytes or token ids) under the target, and its
-        perplexity. The drafter and sampling options are not used. Uses the loaded weights, and a temporary
-        cache, so that conversations keep theirs.
-
-        Raises `ContextFullError` for a text longer than the context.
-        """
-        tokens = self.prompt_tokens(text)
-        if len(tokens) > self.n_ctx:
-            raise ContextFullError(
-                f"{len(tokens)} tokens do not fit into the context of {self.n_ctx}; open the engine with a "
-                "larger n_ctx, or score the text in pieces"
-            )
-        with self.exclusive() as native:
-            return Score(tokens, native.score(tokens))
 
     @overload
     def embed(  # type: ignore[overload-overlap] # a str is a sequence of str, too: the first one counts

@@ -385,6 +385,6 @@ def _depends_on(native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) 
         [[(fingerprint(path), path.stat().st_mtime_ns) for path in each] for each in files],
         options_key(model, drafting, free={"n_threads_batch", "lora"}),
         [scale for _, scale in model.lora],
-        [model.n_batch, is_beyond, *(facts[name] for name in ("taps", "repack", "kernels", "draft"))],
+        [model.n_batch, is_beyond, *(facts[name] for name in ("repack", "kernels", "draft"))],
     ]
     return repr(said)

@@ -168,9 +168,6 @@ class ModelOptions(_Validated):
     offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags="--kv-offload")
     rope_freq_base: float = _option(0.0, "RoPE base frequency; 0 = the model's", minimum=0, untrusted=True)
     rope_freq_scale: float = _option(0.0, "RoPE frequency scale; 0 = the model's", minimum=0, untrusted=True)
-    taps: str = _option(
-        "auto", "how features are read from the target", choices=("auto", "layer_inp", "cb_eval"), flags=""
-    )
     repack: str = _option(
         "auto",
         "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",

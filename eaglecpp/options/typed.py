@@ -46,7 +46,6 @@ class ModelKeywords(TypedDict, total=False):
     offload_kqv: bool
     rope_freq_base: float
     rope_freq_scale: float
-    taps: Literal["auto", "layer_inp", "cb_eval"]
     repack: Literal["auto", "on", "off"]
     kernels: Literal["auto", "off"]
     n_sequences: int

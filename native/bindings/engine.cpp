@@ -72,10 +72,9 @@ nb::dict planner_report(const Engine & engine, int sequence) {
 // the engine alive by its own `share`: another thread may close it meanwhile.
 class EngineHandle {
   public:
-    explicit EngineHandle(const EngineOptions & options, const EngineHandle * weights) {
-        const std::shared_ptr<Engine> other = weights ? weights->share() : nullptr;
+    explicit EngineHandle(const EngineOptions & options) {
         GilRelease release;
-        guarded([&] { engine_ = std::make_shared<Engine>(options, other.get()); });
+        guarded([&] { engine_ = std::make_shared<Engine>(options); });
     }
     ~EngineHandle() { free(); }
 
@@ -460,7 +459,7 @@ void bind_engine(nb::module_ & m) {
     bind_embedder(m);
     using E = EngineHandle;
     nb::class_<E>(m, "Engine")
-        .def(nb::init<const EngineOptions &, const E *>(), nb::arg("options"), nb::arg("weights").none() = nb::none())
+        .def(nb::init<const EngineOptions &>(), nb::arg("options"))
         .def_prop_ro("n_ctx", [](const E & e) { return e.target().n_ctx(); })
         .def_prop_ro("n_ctx_train", [](const E & e) { return llama_model_n_ctx_train(e.target().model().get()); })
         .def_prop_ro("n_vocab", [](const E & e) { return e.target().vocab().size(); })
@@ -534,7 +533,6 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("can_park", [](const E & e) { return e.get().can_park(); })
         .def("park", &released<&Engine::park, int>, nb::arg("sequence"))
         .def("unpark", &released<&Engine::unpark, int, ParkedSequence>, nb::arg("sequence"), nb::arg("parked"))
-        .def("score", &released<&Engine::score, Tokens>, nb::arg("tokens"))
         .def("timings", &timings, nb::arg("sequence"))
         .def("clear", &released<&Engine::clear, int>, nb::arg("sequence"))
         .def("planner_state",

@@ -21,10 +21,9 @@ void bind_options(nb::module_ & m) {
                    FIELD(n_threads_batch), FIELD(n_gpu_layers), FIELD(main_gpu), FIELD(split_mode), FIELD(tensor_split),
                    FIELD(n_cpu_moe), FIELD(override_tensor), FIELD(flash_attn), FIELD(type_k), FIELD(type_v),
                    FIELD(use_mmap), FIELD(use_mlock), FIELD(offload_kqv), FIELD(rope_freq_base), FIELD(rope_freq_scale),
-                   FIELD(taps), FIELD(repack), FIELD(kernels), FIELD(n_sequences), FIELD(separate_caches),
-                   FIELD(n_draft_max), FIELD(n_draft_more), FIELD(n_leaves_max), FIELD(draft_device),
-                   FIELD(draft_type_kv), FIELD(draft_window), FIELD(text_drafts), FIELD(text_memory), FIELD(exact),
-                   FIELD(lora));
+                   FIELD(repack), FIELD(kernels), FIELD(n_sequences), FIELD(separate_caches), FIELD(n_draft_max),
+                   FIELD(n_draft_more), FIELD(n_leaves_max), FIELD(draft_device), FIELD(draft_type_kv),
+                   FIELD(draft_window), FIELD(text_drafts), FIELD(text_memory), FIELD(exact), FIELD(lora));
     }
     {
         using T = SamplingParams;

@@ -10,12 +10,8 @@
 
 namespace eaglecpp {
 
-// What a drafter's graphs compute in and what others may want of a device in the meantime, a screen for one.
-static constexpr uint64_t n_margin = 256 << 20;
-
-static double gib(uint64_t n_bytes) {
-    return n_bytes / (double)(1 << 30);
-}
+// What backends and others may want of a device in the meantime, a screen for one.
+static constexpr size_t n_margin = 256 << 20;
 
 // The target's output device; where that is on another machine or the CPU, the first GPU of this machine. A round of
 // the drafter is many short waits, which no network answers in time.
@@ -30,14 +26,6 @@ static ggml_backend_dev_t best_device(const Target & target) {
         if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU && !integrated) integrated = dev;
     }
     return integrated;
-}
-
-uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options) {
-    uint64_t n = 0;
-    for (const TensorInfo & t : file.gguf().tensors()) n += stays_on_host(file.spec(), t.name) ? 0 : t.n_bytes;
-    return n + options.n_sequences * DraftKv::n_bytes_for(file.spec(), options.n_ctx, options.n_draft_rows_max,
-                                                          options.type_kv,
-                                                          /*v_transposed=*/true);
 }
 
 static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,
@@ -83,20 +71,16 @@ PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & fil
     d.device = best_device(target);
     if (!d.device) return {load_drafter(options, file, target, d), ""};
     const char * name = ggml_backend_dev_name(d.device);
-    const uint64_t n_needed = draft_device_bytes(file, d);
-    size_t n_free = 0, n_total = 0;
-    ggml_backend_dev_memory(d.device, &n_free, &n_total);
-    std::string why;
-    if (n_total > 0 && n_needed + n_margin > n_free) {
-        why = strf("the drafter runs on the CPU: it needs %.2f GiB on %s and a margin of %.2f GiB, %.2f GiB are free",
-                   gib(n_needed), name, gib(n_margin), gib(n_free));
-    } else {
-        try {
-            return {load_drafter(options, file, target, d), ""};
-        } catch (const Error & e) {
-            if (e.kind != ErrorKind::out_of_memory) throw;
-            why = strf("the drafter runs on the CPU: there was no room on %s (%s)", name, e.what());
-        }
+    std::string why = strf("the drafter runs on the CPU: beside it less than %.2f GiB would be free on %s",
+                           n_margin / (double)(1 << 30), name);
+    try {
+        auto drafter = load_drafter(options, file, target, d);
+        size_t n_free = 0, n_total = 0;
+        ggml_backend_dev_memory(d.device, &n_free, &n_total);
+        if (n_total == 0 || n_free >= n_margin) return {std::move(drafter), ""};
+    } catch (const Error & e) {
+        if (e.kind != ErrorKind::out_of_memory) throw;
+        why = strf("the drafter runs on the CPU: there was no room on %s (%s)", name, e.what());
     }
     why += "; fewer layers of the target (-ngl), a shorter context or a smaller drafter make room";
     log_line(LogLevel::warning, why);

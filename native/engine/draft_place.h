@@ -20,7 +20,4 @@ struct PlacedDrafter {
 // Error(value) for an unknown device, and every error that a FeatureDrafter throws.
 PlacedDrafter place_drafter(const EngineOptions & options, const DraftFile & file, const Target & target);
 
-// device memory that a drafter takes, without what its graphs compute in
-uint64_t draft_device_bytes(const DraftFile & file, const DrafterOptions & options);
-
 }  // namespace eaglecpp

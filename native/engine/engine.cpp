@@ -89,9 +89,9 @@ static PlannerOptions planner_options(const Target & target) {
     return out;
 }
 
-Engine::Engine(const EngineOptions & options, const Engine * weights)
+Engine::Engine(const EngineOptions & options)
     : exactness_(exactness_of(options.exact)),
-      models_(open_models(options, weights ? &weights->target() : nullptr)),
+      models_(open_models(options)),
       planner_(planner_options(*models_.target)),
       conversations_(models_, options.text_memory),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
@@ -171,18 +171,6 @@ std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) con
     return std::make_unique<Sampler>(params.sampling, target().vocab(), target().n_ctx());
 }
 
-// Chances of the first draft, of the first two, ...: each is a part of the one before.
-static void check_synth_rates(const std::vector<double> & rates) {
-    double above = 1.0;
-    for (double rate : rates) {
-        if (!(rate >= 0.0 && rate <= above)) {
-            fail(ErrorKind::value, "synth_rates: expected chances from 0 to 1 that do not rise, found %g after %g",
-                 rate, above);
-        }
-        above = rate;
-    }
-}
-
 // Also checks that the other tokens are the vocabulary's.
 std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt) {
     std::vector<std::shared_ptr<const Image>> out;
@@ -224,7 +212,6 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
              prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);
-    check_synth_rates(params.synth_rates);
     const Exactness exactness = params.exact.empty() ? exactness_ : exactness_of(params.exact);
     if (!sampler) sampler = make_sampler(params);
     sampler->accept_prompt(prompt);
@@ -335,12 +322,6 @@ std::vector<StepResult> Engine::step(const std::vector<int> & ids, double for_ms
         }
     }
     return results;
-}
-
-std::vector<float> Engine::score(const Tokens & tokens) {
-    Use use(*this);
-    target().check_generates();
-    return attempt([&] { return target().score(tokens); }, [] {});
 }
 
 ExactRows Engine::measure_exact_rows() {

@@ -26,9 +26,8 @@ namespace eaglecpp {
 
 class Engine {
   public:
-    // weights: an engine of the same files, with other numbers of conversations and tokens, whose target's weights are
-    // used. Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
-    explicit Engine(const EngineOptions & options, const Engine * weights = nullptr);
+    // Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
+    explicit Engine(const EngineOptions & options);
 
     // Before the engine is freed: from now on every call fails as one that comes during another does. Error(busy) while
     // a call of another thread is under way. There is nothing between looking and taking.
@@ -77,9 +76,6 @@ class Engine {
 
     // Images that prompts may have: their rows stand in them by the ids that `add` gives.
     Images & images() { return images_; }
-
-    // log-probabilities of a text, conversations are left as they are
-    std::vector<float> score(const Tokens & tokens);
 
     // what was learned about this machine and drafter
     const Planner & planner() const { return planner_; }

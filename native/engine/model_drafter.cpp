@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "engine/models.h"
 #include "gguf/keys.h"
 
 namespace eaglecpp {
@@ -345,27 +346,19 @@ void ModelDrafter::make_context(const TargetOptions & options) {
 void ModelDrafter::check_vocabulary() const {
     const llama_vocab * own = llama_model_get_vocab(model_->get());
     const llama_vocab * theirs = target_.vocab().get();
-    const auto text = [](const llama_vocab * vocab, Token t) -> std::string {
-        const bool has = t < llama_vocab_n_tokens(vocab) && llama_vocab_get_text(vocab, t);
-        return has ? strf("'%s'", llama_vocab_get_text(vocab, t)) : "none";
-    };
     // made by training the tokenizer, not added by hand
     const auto is_ordinary = [](const llama_vocab * vocab, Token t) {
         return t < llama_vocab_n_tokens(vocab) &&
                (llama_vocab_get_attr(vocab, t) & (LLAMA_TOKEN_ATTR_NORMAL | LLAMA_TOKEN_ATTR_BYTE)) != 0;
     };
-    int n_differ = 0;
-    Token first = -1;
-    for (Token t = 0; t < std::max(n_own_, target_.vocab().size()); ++t) {
-        if (!is_ordinary(own, t) && !is_ordinary(theirs, t)) continue;
-        if (text(own, t) != text(theirs, t) && n_differ++ == 0) first = t;
-    }
-    if (n_differ == 0) return;
+    const std::string wrong = token_differences(
+        target_.vocab(), n_own_, [&](Token t) { return llama_vocab_get_text(own, t); },
+        [&](Token t) { return is_ordinary(own, t) || is_ordinary(theirs, t); });
+    if (wrong.empty()) return;
     fail(ErrorKind::mismatch,
-         "%s cannot draft for %s: a small model must have the target's vocabulary, but %d tokens differ, the first "
-         "is %d: %s here, %s in the target; use a small model of the same family",
-         model_->path().c_str(), target_.options().path.c_str(), n_differ, first, text(own, first).c_str(),
-         text(theirs, first).c_str());
+         "%s cannot draft for %s: a small model must have the target's vocabulary, but %s; use a small model of the "
+         "same family",
+         model_->path().c_str(), target_.options().path.c_str(), wrong.c_str());
 }
 
 void ModelDrafter::check_fit() const {

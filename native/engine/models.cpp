@@ -2,6 +2,7 @@
 #include "engine/models.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
@@ -14,10 +15,6 @@
 namespace eaglecpp {
 
 static void check(const EngineOptions & options) {
-    if (options.n_draft_max < 0 || options.n_draft_max > 1024 || options.n_leaves_max < 1) {
-        fail(ErrorKind::value, "n_draft_max %d and n_leaves_max %d: expected 0 to 1024 and at least 1",
-             options.n_draft_max, options.n_leaves_max);
-    }
     if (options.text_drafts != "auto" && options.text_drafts != "on" && options.text_drafts != "off") {
         fail(ErrorKind::value, "text_drafts: '%s' is not one of auto, on, off", options.text_drafts.c_str());
     }
@@ -26,29 +23,30 @@ static void check(const EngineOptions & options) {
     }
 }
 
-// Token texts that differ. Normal tokens must agree: the drafter was trained on them. Padding, control and added
-// tokens are renamed by fine-tunes and by converters, which does no harm.
-static std::string token_differences(const DraftFile & draft, const Target & target) {
+std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
+                              const std::function<bool(Token)> & is_compared) {
+    int n_differ = 0;
+    std::string first;
+    for (Token t = 0; t < std::max(n, target.size()); ++t) {
+        if (!is_compared(t)) continue;
+        const char * ours = t < n ? text(t) : "";
+        const char * theirs = t < target.size() ? llama_vocab_get_text(target.get(), t) : "";
+        if (std::strcmp(ours, theirs) == 0 || n_differ++ > 0) continue;
+        first = strf("the first is %d: drafter '%s', target '%s'", t, ours, theirs);
+    }
+    return n_differ == 0 ? "" : strf("%d tokens differ, %s", n_differ, first.c_str());
+}
+
+// Normal tokens must agree: the drafter was trained on them. Padding, control and added tokens are renamed by
+// fine-tunes and by converters, which does no harm.
+static std::string normal_differences(const DraftFile & draft, const Target & target) {
     constexpr int type_normal = 1;
     const auto & tokens = draft.tokens();
     const auto & types = draft.token_types();
-    int n_normal = 0, n_other = 0, first = -1;
-    for (int i = 0; i < (int)tokens.size(); ++i) {
-        const char * text = llama_vocab_get_text(target.vocab().get(), i);
-        if (text && tokens[i] == text) continue;
-        const bool is_normal = types.empty() || types[i] == type_normal;
-        (is_normal ? n_normal : n_other)++;
-        if (is_normal && first < 0) first = i;
-    }
-    if (n_other > 0) {
-        log_line(LogLevel::warning,
-                 strf("%d control or added tokens of the drafter's tokenizer have other texts in the "
-                      "target",
-                      n_other));
-    }
-    if (n_normal == 0) return "";
-    return strf("%d tokens differ, the first is %d: drafter '%s', target '%s'", n_normal, first, tokens[first].c_str(),
-                llama_vocab_get_text(target.vocab().get(), first));
+    const auto is_normal = [&](Token t) {
+        return t < (int)tokens.size() && (types.empty() || types[t] == type_normal);
+    };
+    return token_differences(target.vocab(), (int)tokens.size(), [&](Token t) { return tokens[t].c_str(); }, is_normal);
 }
 
 // Checks, once at load, that a drafter belongs to its target. A wrong pair would decode correctly but slowly, with
@@ -69,7 +67,7 @@ static void check_fit(const DraftFile & draft, const Target & target) {
         wrong += strf("; layer id %d: the target has only %d blocks", highest, target.model().n_layer());
     }
     if (s.n_vocab == target.vocab().size()) {
-        const std::string tokens = token_differences(draft, target);
+        const std::string tokens = normal_differences(draft, target);
         if (!tokens.empty()) wrong += "; tokenizer: " + tokens;
     }
     if (wrong.empty()) return;
@@ -84,7 +82,7 @@ static bool is_same_file(const std::string & a, const std::string & b) {
     return std::filesystem::equivalent(a, b, ignored);
 }
 
-Models open_models(const EngineOptions & options, const Target * weights) {
+Models open_models(const EngineOptions & options) {
     check(options);
     Models out;
     const bool has_drafter = !options.draft_path.empty();
@@ -106,7 +104,7 @@ Models open_models(const EngineOptions & options, const Target * weights) {
     TargetOptions target_options = options;
     target_options.load_heads = heads == Heads::in_model;
     if (!has_drafter && !out.drafts_text) target_options.n_draft_max = 0, target_options.n_leaves_max = 1;
-    out.target = std::make_unique<Target>(target_options, weights ? weights->weights() : nullptr);
+    out.target = std::make_unique<Target>(target_options);
     if (out.draft_file) check_fit(*out.draft_file, *out.target);
     if (out.draft_file && !out.draft_file->spec().block.says_slots) {
         log_line(

@@ -2,6 +2,7 @@
 // What an engine is opened with: the target and, if there is one, the drafter that belongs to it.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -23,8 +24,13 @@ struct Models {
     bool can_draft() const { return drafter || drafts_text; }
 };
 
-// Loaded, found to fit each other, ready to run. weights: a target of the same file, whose weights are used in place of
-// loading them again. Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
-Models open_models(const EngineOptions & options, const Target * weights = nullptr);
+// Loaded, found to fit each other, ready to run. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
+// cancelled | value)
+Models open_models(const EngineOptions & options);
+
+// Tokens of a drafter with n of them whose texts are others in the target: how many, and the first; "" = none.
+// `is_compared`: also asked of tokens that one of both lacks.
+std::string token_differences(const Vocabulary & target, int n, const std::function<const char *(Token)> & text,
+                              const std::function<bool(Token)> & is_compared);
 
 }  // namespace eaglecpp

@@ -10,22 +10,6 @@
 
 namespace eaglecpp {
 
-namespace {
-// rows see later ones, too
-class BothWays : Pinned {
-  public:
-    BothWays(Target & target, bool is_on) : target_(is_on ? &target : nullptr) {
-        if (target_) target_->set_causal(false);
-    }
-    ~BothWays() {
-        if (target_) target_->set_causal(true);
-    }
-
-  private:
-    Target * target_;
-};
-}  // namespace
-
 Rounds::Rounds(const EngineOptions & options, Models & models, Planner & planner, Conversations & conversations,
                const RowCounts & exact_rows)
     : target_(*models.target),
@@ -69,10 +53,7 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
             decoding.push_back(s);
         }
     }
-    // rows of an image share no batch with tokens: they wait until they are the first
-    const auto is_image = [](const Sequence * s) { return s->image() != nullptr; };
-    const bool is_image_next = !reading.empty() && is_image(reading.front());
-    if (decoding.empty() || is_image_next || !sharing_.can_share(reading, decoding)) {
+    if (decoding.empty() || !sharing_.can_share(reading, decoding)) {
         int n_left = target_.n_shared_rows();
         for (Sequence * s : reading) {
             const int n_past = s->n_past;
@@ -82,10 +63,6 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
         }
         reading.clear();
     }
-    for (const Sequence * s : reading) {
-        if (is_image(s)) results.push_back(result_of(*s, "prefill"));
-    }
-    reading.erase(std::remove_if(reading.begin(), reading.end(), is_image), reading.end());
     if (!decoding.empty()) decode(decoding, reading, results);
     return results;
 }
@@ -176,10 +153,7 @@ StepResult Rounds::prefill(Sequence & s) {
         batch_.clear();
         add_rows(slice);
         if (!target_.prepare_prompt(s.range, slice.n_rows)) s.mark_inexact(s.n_past);
-        {
-            const BothWays scope(target_, is_whole);
-            run(batch_, ThreadPolicy::Kind::prompt);
-        }
+        run(batch_, ThreadPolicy::Kind::prompt);
         // the last block and the head of all rows round by their number, those of the last row alone do not
         if (target_.widens_last_block() && slice.is_last() && !exact_rows_.allows(slice.n_rows)) {
             s.mark_inexact(s.n_past + slice.n_rows - 1);
@@ -197,7 +171,8 @@ void Rounds::add_rows(const Slice & slice) {
         const bool output = target_.needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
         const Pos pos = s.n_past + i;
         if (image) {
-            batch_.add_image_row(image->row(s.tokens[pos]), target_.model().n_embd_inp(), pos, s.range, output);
+            const int n_values = target_.model().n_embd_inp();
+            batch_.add_image_row(image->row(s.tokens[pos]), n_values, pos, s.range, output, image->is_whole);
         } else {
             batch_.add(s.tokens[pos], pos, s.range, output);
         }

@@ -21,7 +21,9 @@ void Cells::prepare(const llama_batch & rows) {
         free_held();
         ++n_order_lost_;
     }
-    close_wide_gaps();
+    // what is held is looked through with every row
+    const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
+    if (rules_.n_conversations > 1 && n_held() > std::max(n_gaps_min, n_used)) close_gaps();
     is_shared_ = false;
     const int n_each = n_ids();
     for (int i = 1; i < rows.n_tokens && !is_shared_; ++i) {
@@ -145,26 +147,19 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     const Pos end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
-    const std::vector<int32_t> accepted = tree.path(node);
-
-    // first position at which an id's own path leaves the accepted one
-    std::vector<Pos> fork(range.count);
-    int winner = -1;
+    if (range.held >= 0) hold_rejected(range, tree, tree.path(node), pos);
+    // an id whose path goes through the node keeps that, the others take it over
+    std::vector<llama_seq_id> keeps, others;
     for (int i = 0; i < range.count; ++i) {
         const std::vector<int32_t> own = tree.path(leaves[leaf[i]]);
-        size_t n_same = 0;
-        while (n_same < own.size() && n_same < accepted.size() && own[n_same] == accepted[n_same]) ++n_same;
-        fork[i] = pos + (Pos)n_same;
-        if (fork[i] == end && winner < 0) winner = i;
+        const bool is_on = std::find(own.begin(), own.end(), node) != own.end();
+        (is_on ? keeps : others).push_back(range.first + i);
     }
-    if (range.held >= 0) hold_rejected(range, tree, accepted, pos);
     const bool is_padded = llama_memory_seq_pos_max(mem, range.first) >= end;
-    if (!is_whole || is_padded) {
-        for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, fork[i], -1);
+    for (const llama_seq_id id : keeps) {
+        if (!is_whole || is_padded) llama_memory_seq_rm(mem, id, end, -1);
     }
-    for (int i = 0; i < range.count; ++i) {
-        if (fork[i] < end) llama_memory_seq_cp(mem, range.first + winner, range.first + i, fork[i], end);
-    }
+    for (const llama_seq_id id : others) branch(keeps[0], id, pos, end);
     return true;
 }
 
@@ -226,17 +221,6 @@ void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const 
 
 int Cells::n_held() const {
     return std::accumulate(n_held_.begin(), n_held_.end(), 0);
-}
-
-// What is held is looked through with every row. Where there is no memory to close the gaps, it waits.
-void Cells::close_wide_gaps() {
-    if (rules_.n_conversations == 1 || !holds_rejected() || n_held() <= n_held_max_) return;
-    const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
-    if (n_held_max_ > 0 && !close_gaps()) {
-        n_held_max_ = 2 * n_held();
-    } else {
-        n_held_max_ = std::max(n_gaps_min, n_used);
-    }
 }
 
 void Cells::free_held() {

@@ -80,7 +80,6 @@ class Cells {
     void go_back(const SeqRange & range);
     bool are_others_empty(const SeqRange & range) const;
     int n_held() const;
-    void close_wide_gaps();
     void free_held();
     bool close_gaps();
     int n_unused() const;
@@ -89,7 +88,6 @@ class Cells {
     CellRules rules_;
     llama_context * ctx_ = nullptr;
     std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
-    int n_held_max_ = 0;       // beyond so many the gaps are closed
     int n_order_lost_ = 0;
     bool is_shared_ = false;  // the last batch had rows of several conversations
 };

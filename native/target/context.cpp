@@ -52,8 +52,8 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
     ErrorTrail trail;
     try {
         guarded([&] { ctx_.reset(llama_init_from_model(model_->get(), params)); });
-    } catch (const std::bad_alloc &) {
-        // found out below
+    } catch (const std::bad_alloc & e) {
+        log_line(LogLevel::error, e.what());
     }
     model_->check_servers();
     if (!ctx_) refuse(params, trail.text());
@@ -64,16 +64,8 @@ void Context::make(std::shared_ptr<const TargetModel> model, const llama_context
     model_->attach_lora(get());
 }
 
-// As TargetModel::load_without_memory, of a context: where nothing is allocated, only a lack of memory is no reason.
-void Context::refuse(llama_context_params p, const std::string & why) const {
-    const LlamaModelPtr model = model_->load_without_memory();
-    p.cb_eval = nullptr;
-    bool opens = false;
-    try {
-        opens = model && guarded([&] { return LlamaContextPtr(llama_init_from_model(model.get(), p)) != nullptr; });
-    } catch (const std::exception &) {
-    }
-    if (opens) {
+void Context::refuse(const llama_context_params & p, const std::string & why) const {
+    if (is_lack_of_memory(why)) {
         fail(ErrorKind::out_of_memory, "%s: no room for a context of %u tokens%s; try a smaller n_ctx",
              model_->path().c_str(), p.n_ctx, why.c_str());
     }

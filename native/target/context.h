@@ -45,7 +45,7 @@ class Context {
     void check_results() const;
 
   private:
-    [[noreturn]] void refuse(llama_context_params p, const std::string & why) const;
+    [[noreturn]] void refuse(const llama_context_params & p, const std::string & why) const;
 
     std::shared_ptr<const TargetModel> model_;
     kernels::LateLogits late_logits_;

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int counts_measured[] = {2, 3, 4, 5, 8, 16, 32, 64};
 constexpr int n_rows_measured = 65;
-constexpr int n_rows_twice = 8;   // batches up to this size are run at two places
+constexpr int n_rows_twice = 8;   // batches up to this size are run twice
 constexpr int n_before = 24;      // rows before those that are compared
 constexpr double ms_slow = 50.0;  // steps that take longer than graphs do to be built and captured
 // On a GPU attention takes other kernels behind long texts than behind short ones. On the CPU it does not (Target).
@@ -33,37 +33,21 @@ class Measurement {
     ExactRows run() {
         const double start = now_ms();
         run_alone();
-        for (const Place & p : places()) compare(p);
+        compare_all();
         target_.cells().clear();
         out_.ms = now_ms() - start;
         return out_;
     }
 
   private:
-    // a batch of n rows, of which the first is row `first` of those run alone; more than once where whoever times the
-    // batches wants one whose graph is already built
-    struct Place {
-        int n_rows, first, n_times = 1;
-    };
-
-    // From the last place to the first, so that what is run alone is run once. A target that cannot go back so far is
-    // run anew for each batch, so its batches begin at the first row.
-    std::vector<Place> places() const {
-        std::vector<Place> out;
-        const auto add = [&](int n) {
-            const int n_last = target_.model().supports_trees() ? n_rows_max_ - n : 0;
-            const bool is_small = n <= n_rows_twice, is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
-            constexpr int n_times_fast = CostTable::n_slow + 2;
-            out.push_back({n, std::min(n_last, n / 3), is_fast ? n_times_fast : 1 + is_small});
-            if (is_small && n_last > n / 3) out.push_back({n, std::min(n_last, n + 1), is_fast ? n_times_fast : 1});
-        };
+    // From the last place to the first, so that what is run alone is run once: larger batches begin earlier. A target
+    // that cannot go back so far is run anew for each batch, so its batches begin at the first row.
+    void compare_all() {
         for (int n : counts_measured) {
-            if (n < n_rows_max_) add(n);
+            if (n < n_rows_max_) compare(n, n_rows_max_ - n);
         }
-        if (n_rows_max_ > 1) add(n_rows_max_);
-        if (n_batch_max_ > n_rows_max_) out.push_back({n_batch_max_, 0});
-        std::stable_sort(out.begin(), out.end(), [](const Place & a, const Place & b) { return a.first > b.first; });
-        return out;
+        if (n_rows_max_ > 1) compare(n_rows_max_, 0);
+        if (n_batch_max_ > n_rows_max_) compare(n_batch_max_, 0);
     }
 
     // any tokens, the same each time
@@ -113,9 +97,11 @@ class Measurement {
         decode(n_before_ + first, n, false);
     }
 
-    void compare(const Place & place) {
-        const auto [n, first, n_times] = place;
-        if (is_refused(n)) return;
+    // More than once where whoever times the batches wants one whose graph is already built.
+    void compare(int n, int last) {
+        const int first = target_.model().supports_trees() ? last : 0;
+        const bool is_fast = !target_.model().is_cpu() && alone_ms_ < ms_slow;
+        const int n_times = n > n_rows_max_ ? 1 : is_fast ? CostTable::n_slow + 2 : n <= n_rows_twice ? 2 : 1;
         for (int i = 0; i < n_times; ++i) run_batch(n, first);
         const size_t n_vocab = (size_t)target_.vocab().size();
         bool is_same = !target_.model().has_parting_products();
@@ -124,13 +110,6 @@ class Measurement {
             is_same = std::memcmp(target_.logits(i), alone, n_vocab * sizeof(float)) == 0;
         }
         out_.counts.set(n, is_same);
-    }
-
-    bool is_refused(int n) const {
-        for (const auto & [count, is_exact] : out_.counts.points()) {
-            if (count == n) return !is_exact;
-        }
-        return false;
     }
 
     Target & target_;

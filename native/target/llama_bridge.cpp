@@ -156,6 +156,13 @@ void llama_start() {
     });
 }
 
+bool is_lack_of_memory(const std::string & logged) {
+    for (const char * words : {" to allocate ", "Malloc failed", "bad_alloc"}) {
+        if (logged.find(words) != std::string::npos) return true;
+    }
+    return false;
+}
+
 bool has_layer_input_functions() {
     return llama().set_layer_input && llama().get_layer_input;
 }

@@ -32,6 +32,9 @@ void route_logs();
 // Starts llama.cpp once per process: backends, log sink. Cheap afterwards.
 void llama_start();
 
+// Whether what llama.cpp logged when it gave back nothing (ErrorTrail) tells of a lack of memory, of whatever kind.
+bool is_lack_of_memory(const std::string & logged);
+
 // True when llama.cpp's graph of this architecture records the input of every block; asking the others aborts.
 bool records_layer_inputs(const std::string & architecture);
 

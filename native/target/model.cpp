@@ -132,14 +132,14 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
         guarded([&] { model_.reset(llama_model_load_from_file(path_.c_str(), params_)); });
     } catch (const Error & e) {
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", path_.c_str(), e.what());
-    } catch (const std::bad_alloc &) {
-        // found out below
+    } catch (const std::bad_alloc & e) {
+        log_line(LogLevel::error, e.what());
     }
     if (*options.is_cancelled) fail(ErrorKind::cancelled, "%s: the opening was cancelled", path_.c_str());
     check_servers();
     if (!model_) {
         const std::string why = trail.text();
-        if (load_without_memory()) {
+        if (is_lack_of_memory(why)) {
             fail(ErrorKind::out_of_memory, "%s: not enough memory to load the target%s", path_.c_str(), why.c_str());
         }
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target%s", path_.c_str(), why.c_str());
@@ -155,19 +155,6 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
              arch.c_str());
     }
     load_lora(options);
-}
-
-LlamaModelPtr TargetModel::load_without_memory() const {
-    llama_model_params p = params_;
-    p.no_alloc = true;
-    p.progress_callback = nullptr;  // the flag may be gone
-    p.load_mode = LLAMA_LOAD_MODE_NONE;
-    const kernels::LoadScope placement(use_kernels_, use_repack_);
-    try {
-        return guarded([&] { return LlamaModelPtr(llama_model_load_from_file(path_.c_str(), p)); });
-    } catch (const std::exception &) {
-        return nullptr;
-    }
 }
 
 void TargetModel::check_memory(const llama_context_params & p) const {

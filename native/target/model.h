@@ -65,10 +65,6 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     // Why no batch of several rows can be trusted to give the bits of single rows, whatever was measured; "" = it can.
     const char * never_exact() const;
 
-    // When loading fails, llama.cpp gives the reason only in log messages. To find out whether memory was lacking, this
-    // loads the model again with nothing allocated: if that succeeds, it was. Null if it fails again.
-    LlamaModelPtr load_without_memory() const;
-
     // Keys and values of plain attention in host memory, a lower bound of what a context takes. Error(out_of_memory)
     void check_memory(const llama_context_params & p) const;
 

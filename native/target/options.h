@@ -34,7 +34,6 @@ struct TargetOptions {
     bool offload_kqv = true;
     float rope_freq_base = 0.0f;
     float rope_freq_scale = 0.0f;
-    std::string taps = "auto";
     std::string repack = "auto";
     std::string kernels = "auto";  // our CPU kernels: auto or off
     int n_sequences = 1;           // conversations

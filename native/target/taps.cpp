@@ -10,7 +10,7 @@
 
 namespace eaglecpp {
 
-Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted, bool reads_states)
+Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_states)
     : layers_(std::move(layers)), n_embd_(model.n_embd()) {
     if (reads_states) check_state_functions();
     if (reads_states) mode_ = Mode::states;
@@ -24,13 +24,7 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, const std::st
     const std::string arch = model.meta("general.architecture");
     needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
     const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
-    if (wanted == "layer_inp" && !can_record) {
-        fail(ErrorKind::unsupported,
-             "taps=layer_inp: llama.cpp does not record the wanted block inputs of "
-             "architecture '%s'; use taps=auto",
-             arch.c_str());
-    }
-    mode_ = wanted == "cb_eval" || !can_record ? Mode::cb_eval : Mode::layer_inp;
+    mode_ = can_record ? Mode::layer_inp : Mode::cb_eval;
     if (mode_ == Mode::cb_eval) {
         for (int32_t k : layers_) {
             if (k == 0) {

@@ -23,9 +23,9 @@ class Taps : Pinned {  // the context holds a pointer to it
   public:
     enum class Mode { none, layer_inp, cb_eval, states };
 
-    // `wanted`: "auto", "layer_inp" or "cb_eval". Error(unsupported) for layers this target cannot serve.
+    // Error(unsupported) for layers this target cannot serve.
     // `reads_states`: in place of layers, the states for heads; Error(unsupported) where this libllama has none.
-    Taps(const TargetModel & model, std::vector<int32_t> layers, const std::string & wanted, bool reads_states);
+    Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_states);
 
     Mode mode() const { return mode_; }
     const char * mode_name() const {

@@ -7,7 +7,6 @@
 #include <set>
 #include <thread>
 
-#include "algo/topk.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "gguf/guard.h"
@@ -55,9 +54,9 @@ static TargetOptions checked(TargetOptions options) {
     return options;
 }
 
-Target::Target(TargetOptions options, std::shared_ptr<const TargetModel> model)
+Target::Target(TargetOptions options)
     : options_(checked(std::move(options))),
-      model_(model ? std::move(model) : std::make_shared<const TargetModel>(options_)),
+      model_(std::make_shared<const TargetModel>(options_)),
       vocab_(model_->get()) {
     // each draft of a recurrent state takes a copy of it, each conversation's takes logits
     if (!model_->has_state() && options_.n_sequences == 1 && options_.n_draft_max > 0) {
@@ -156,7 +155,7 @@ void Target::make_context() {
 }
 
 void Target::open_context(const std::vector<int32_t> & layers, bool reads_states) {
-    taps_ = std::make_unique<Taps>(*model_, layers, options_.taps, reads_states);
+    taps_ = std::make_unique<Taps>(*model_, layers, reads_states);
     make_context();
     if (!context_.generates()) {
         only_embeds_ = true;
@@ -186,8 +185,9 @@ void Target::open_context(const std::vector<int32_t> & layers, bool reads_states
     guarded([&] { taps_->attach(context()); });
     cells_.attach(context());
     // a tap at the very last layer asks for the output of every row of a prompt
-    picks_ = DevicePicks(taps_->needs_all_outputs() ? nullptr : model_->output_device(), vocab_.size(),
-                         keeps_rows_in_order() ? options_.n_ubatch : 0);
+    ggml_backend_dev_t device = taps_->needs_all_outputs() ? nullptr : model_->output_device();
+    // over a network each row's picks would be a way there and back
+    picks_ = DevicePicks(device && is_on_server(device) ? nullptr : device, vocab_.size());
     picks_.attach(context());
     if (taps_->mode() == Taps::Mode::cb_eval) {
         // finds out now, not in the middle of a text, whether the graph names its layers
@@ -209,63 +209,20 @@ bool Target::prepare_prompt(const SeqRange & range, int n_rows) {
     return cells_.close_gaps_before(range);
 }
 
-void Target::set_causal(bool is_causal) {
-    llama_set_causal_attn(context(), is_causal);
-}
-
 void Target::decode(TargetBatch & batch, bool is_prompt) {
     const llama_batch rows = batch.view(model_->n_state());
     taps_->begin(batch.n_rows());
-    picks_.begin(rows);
     if (needs_reference_) {
         set_reference_kernels(context(), !is_prompt || batch.n_rows() < n_rows_tiled);
     }
     cells_.prepare(rows);
+    if (llama_get_causal_attn(context()) != batch.is_causal()) llama_set_causal_attn(context(), batch.is_causal());
     context_.decode(rows, is_prompt);
 }
 
 FeatureRows Target::features() {
     context_.check_results();
     return taps_->read(context());
-}
-
-// of one decode, in llama.cpp's output buffer
-static constexpr int64_t n_bytes_logits = 64 << 20;
-static constexpr int64_t n_rows_min = 16, n_rows_max = 128;
-
-std::vector<float> Target::score(const Tokens & tokens) const {
-    const int n_vocab = vocab_.size();
-    vocab_.check(tokens);
-    const int n = std::max(0, (int)tokens.size() - 1);  // what follows the last one nobody asks
-    std::vector<float> out;
-    if (n == 0) return out;
-    if ((int)tokens.size() > n_ctx()) {
-        fail(ErrorKind::context_full, "%zu tokens do not fit a context of %d", tokens.size(), n_ctx());
-    }
-    TargetOptions options = options_;
-    options.n_sequences = 1;
-    options.separate_caches = false;
-    options.n_leaves_max = 1;
-    options.n_draft_more = 0;
-    // rows with logits of one decode, less the root; a recurrent state is kept once for each
-    const int64_t n_rows_fit = n_bytes_logits / (int64_t)(sizeof(float) * n_vocab);
-    const int64_t n_rows_each = model_->has_state() ? n_rows_min : n_rows_max;
-    options.n_draft_max = (int)std::clamp(n_rows_fit, n_rows_min, n_rows_each) - 1;
-    Target scorer(options, model_);
-    scorer.open_context({});
-    const SeqRange range = scorer.cells().seqs(0);
-    TargetBatch batch;
-    for (int at = 0; at < n; at += options.n_draft_max + 1) {
-        const int n_rows = std::min(options.n_draft_max + 1, n - at);
-        batch.clear();
-        for (int i = at; i < at + n_rows; ++i) batch.add(tokens[i], i, range, true);
-        scorer.decode(batch, /*is_prompt=*/true);
-        for (int i = 0; i < n_rows; ++i) {
-            const float * logits = scorer.logits(i);
-            out.push_back(logits[tokens[at + i + 1]] - log_sum_exp(logits, n_vocab));
-        }
-    }
-    return out;
 }
 
 }  // namespace eaglecpp

@@ -27,8 +27,8 @@ namespace eaglecpp {
 
 class Target {
   public:
-    // With the weights of another target, or loads them. Error(not_found | gguf | unsupported | out_of_memory)
-    explicit Target(TargetOptions options, std::shared_ptr<const TargetModel> model = nullptr);
+    // Error(not_found | gguf | unsupported | out_of_memory)
+    explicit Target(TargetOptions options);
 
     // makes the context, reading the residual stream entering the given blocks (boundary ids; may be empty), or the
     // states for heads of the model
@@ -81,9 +81,6 @@ class Target {
     // left, because they would shift the tiles' borders. False if that cannot be done.
     bool prepare_prompt(const SeqRange & range, int n_rows);
 
-    // Rows of an image that see each other in both directions come in one batch, between set_causal(false) and (true).
-    void set_causal(bool is_causal);
-
     // number of threads for all decodes from now on
     void set_n_threads(int n_threads) { context_.set_n_threads(n_threads); }
 
@@ -95,10 +92,6 @@ class Target {
     const float * logits(int row) const { return context_.logits(row); }
     // Features of all rows of the last decode; valid until the next decode. Error(broken) if that failed.
     FeatureRows features();
-    // The natural logarithm of the probability of each token but the first, given those before it. Runs in a temporary
-    // context on the same weights, as long as one conversation's, so open conversations keep their cells.
-    // Error(context_full | value | out_of_memory | broken)
-    std::vector<float> score(const Tokens & tokens) const;
 
     // prefill rows must ask for output (a tap at the very last layer reads output rows only)
     bool needs_all_outputs() const { return taps_->needs_all_outputs(); }
@@ -106,9 +99,6 @@ class Target {
     bool widens_last_block() const { return taps_->widens_last_block(); }
 
   private:
-    // llama.cpp's outputs are in the order of the batch's rows
-    bool keeps_rows_in_order() const { return !options_.separate_caches && !model_->has_state(); }
-
     llama_context_params context_params() const;
     void choose_attention();
     void set_cells();

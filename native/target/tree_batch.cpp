@@ -12,6 +12,7 @@ void TargetBatch::clear() {
     output_.clear();
     states_.clear();
     n_image_values_ = 0;
+    is_causal_ = true;
 }
 
 void TargetBatch::add(Token token, Pos pos, const std::vector<llama_seq_id> & seqs, bool output, const float * state) {
@@ -28,9 +29,11 @@ void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output,
     add(token, pos, seqs, output, state);
 }
 
-void TargetBatch::add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output) {
+void TargetBatch::add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output,
+                                bool is_whole) {
     add(0, pos, range, output, values);
     n_image_values_ = n;
+    is_causal_ = !is_whole;
 }
 
 std::vector<int> leaf_of_seq(int n_leaves, const SeqRange & range) {

@@ -33,9 +33,10 @@ class TargetBatch {
     // a committed row: every id of the conversation sees it
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
-    // A committed row of an image, n values in the place of a token; then all rows of the batch are. `values` as
-    // `state`.
-    void add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output);
+    // A committed row of an image, n values in the place of a token; then all rows of the batch are, and with
+    // `is_whole` they see each other in both directions. `values` as `state`.
+    void add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output, bool is_whole);
+    bool is_causal() const { return is_causal_; }
 
     // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
     // Error(value) when the tree has more leaves than the conversation has ids.
@@ -55,6 +56,7 @@ class TargetBatch {
     std::vector<int8_t> output_;
     std::vector<const float *> states_;
     int n_image_values_ = 0;  // of a row; 0 = tokens
+    bool is_causal_ = true;
     // filled by view()
     std::vector<float> all_states_;
     std::vector<int32_t> n_seqs_;

@@ -9,7 +9,6 @@
 #include <exception>
 #include <stdexcept>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
 #if !defined(_WIN32)
@@ -60,8 +59,7 @@ class SpecialTokens {
   public:
     explicit SpecialTokens(const llama_vocab * vocab);
 
-    // False where parts() cannot know what llama.cpp does: two special tokens of the same length overlap, and the order
-    // of its search is not specified then; or its tokenizer adds to each text part what depends on the others.
+    // False where its tokenizer adds to each text part what depends on the others.
     bool knows_parts() const { return knows_parts_; }
 
     // The parts as llama.cpp's tokenizer_st_partition makes them. Each text part is tokenised alone there, so that the
@@ -96,25 +94,6 @@ SpecialTokens::SpecialTokens(const llama_vocab * vocab) : vocab_(vocab) {
 
     const auto type = llama_vocab_type(vocab_);
     if (type != LLAMA_VOCAB_TYPE_SPM && type != LLAMA_VOCAB_TYPE_BPE) knows_parts_ = false;
-    // llama.cpp sorts by length alone, with a sort that is not stable
-    for (size_t first = 0, last = 0; first < specials_.size() && knows_parts_; first = last) {
-        const size_t size = specials_[first].text.size();
-        while (last < specials_.size() && specials_[last].text.size() == size) ++last;
-        constexpr size_t several = -1;
-        std::unordered_map<std::string_view, size_t> owners;  // of what they begin with
-        for (size_t i = first; i < last; ++i) {
-            for (size_t k = 1; k <= size; ++k) {
-                const auto [known, is_new] = owners.emplace(std::string_view(specials_[i].text).substr(0, k), i);
-                if (!is_new) known->second = several;
-            }
-        }
-        for (size_t i = first; i < last; ++i) {
-            for (size_t k = 1; k <= size; ++k) {
-                const auto owner = owners.find(std::string_view(specials_[i].text).substr(size - k));
-                if (owner != owners.end() && owner->second != i) knows_parts_ = false;
-            }
-        }
-    }
 }
 
 std::optional<std::vector<TextPart>> SpecialTokens::parts(std::string_view text, bool parse_special,

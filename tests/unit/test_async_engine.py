@@ -89,10 +89,10 @@ def test_an_opening_that_is_cancelled_leaves_neither_engine_nor_thread(
     real(models.target, n_ctx=64).close()
 
 
-def test_chats_and_scores_are_those_of_an_engine(models: Models) -> None:
+def test_chats_are_those_of_an_engine(models: Models) -> None:
     messages = [{"role": "user", "content": "hello"}]
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
-        alone, score = engine.chat(messages, **OPTIONS), engine.score(TEXT)
+        alone = engine.chat(messages, **OPTIONS)
 
     async def work() -> None:
         async with await opened(models) as engine:
@@ -103,7 +103,6 @@ def test_chats_and_scores_are_those_of_an_engine(models: Models) -> None:
                 chunks = [chunk async for chunk in stream]
             assert [token for chunk in chunks for token in chunk.tokens] == alone.tokens
             assert stream.completion().message == alone.message
-            assert await engine.score(TEXT) == score
             with pytest.raises(TypeError, match="expected a list of messages"):
                 await engine.chat("hello", **OPTIONS)  # type: ignore[call-overload]
             with pytest.raises(GrammarError):
@@ -400,21 +399,19 @@ def test_a_broken_engine_fails_everyone_and_says_so(models: Models, monkeypatch:
 
 
 def test_each_task_gets_the_text_it_has_alone_whatever_another_thread_asks(models: Models) -> None:
-    """Scoring and rounds wait for each other; an engine of one's own raises EngineBusyError instead."""
+    """Embedding and rounds wait for each other; an engine of one's own raises EngineBusyError instead."""
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, exact="off") as engine:
         alone = [engine.generate(prompt, **OPTIONS).tokens for prompt in PROMPTS]
-        score = engine.score(TEXT)
+        vector = engine.embed(TEXT).vector
 
     async def work() -> None:
         async with await opened(models) as engine:
-            made, scores = await asyncio.gather(
+            made, embedded = await asyncio.gather(
                 asyncio.gather(*(engine.generate(prompt, **OPTIONS) for prompt in PROMPTS)),
-                asyncio.gather(
-                    *(asyncio.to_thread(engine.engine.score, "ab cd ef gh ij") for _ in range(20))
-                ),
+                asyncio.gather(*(asyncio.to_thread(engine.engine.embed, TEXT) for _ in range(20))),
             )
             assert [one.tokens for one in made] == alone and engine.is_idle
-            assert all(one.perplexity == pytest.approx(score.perplexity) for one in scores)
+            assert all(one.vector == pytest.approx(vector, abs=1e-5) for one in embedded)
 
     run(work())
 

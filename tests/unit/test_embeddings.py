@@ -136,7 +136,6 @@ def test_a_model_that_reads_texts_at_once_generates_nothing_and_says_so(
             lambda: engine.generate("x"),
             lambda: engine.generate_many(["x", "y"]),
             lambda: engine.chat(turns),
-            lambda: engine.score("the fox"),
             lambda: engine.session(),
         ):
             with pytest.raises(UnsupportedError, match=r"bert\.gguf is an embedding model"):

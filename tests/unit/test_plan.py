@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Completion, Engine
-from eaglecpp.errors import InvalidValueError
 from helpers.by_lot import accepted_by_lot
 
 if TYPE_CHECKING:
@@ -92,10 +91,3 @@ def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
     with accepted_by_lot([0.8, 0.6, 0.3]):
         result = generate(engine, n=900, strategy="chain:4", seed=5)
     assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)
-
-
-@pytest.mark.parametrize("wrong", [[0.5, 0.6], [1.1], [-0.1], [0.5, float("nan")]])
-def test_rates_that_cannot_be_are_refused(wrong: list[float], engine: Engine) -> None:
-    refused = pytest.raises(InvalidValueError, match="synth_rates: expected chances from 0 to 1")
-    with accepted_by_lot(wrong), refused:
-        generate(engine, n=2, strategy="chain:2")

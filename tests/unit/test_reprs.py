@@ -22,8 +22,6 @@ def test_objects_say_what_they_are(models: Models) -> None:
         assert repr(stream) == f"<Stream: {n} tokens, cancelled>"
         made = engine.generate("ab", max_tokens=3, temperature=0.0)
         assert repr(made) == (f"Completion(text={made.text!r}, finish_reason='length', seed={made.seed})")
-        score = engine.score("ab cd")
-        assert repr(score) == f"<Score of {len(score.tokens)} tokens: perplexity {score.perplexity:.4g}>"
         session = engine.default_session
         assert repr(session) == "<Session 0>"
     assert repr(engine) == "<Engine of target-f32.gguf, closed>"

@@ -93,11 +93,11 @@ static void logits_stay_until_the_next_decode_and_no_longer() {
         return all;
     };
     const std::vector<float> logits = read();
-    // whatever happens in between: cells that are saved, given up and put back, another context with these weights
+    // whatever happens in between: cells that are saved, given up and put back, another context
     const std::vector<uint8_t> rows = it.cells().save_rows(range);
     it.cells().truncate(range, 1);
     CHECK(it.cells().load_rows(range, rows, 3));
-    Target other(o, it.weights());
+    Target other(o);
     other.open_context({});
     decode(other, 5, 0);
     CHECK(read() == logits);

@@ -7,6 +7,7 @@
 #include "../check.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "draft/weights.h"
 #include "tiny_models.h"
 
@@ -21,6 +22,7 @@ static bool is_short_of_memory = false;
 extern "C" llama_context * llama_init_from_model(llama_model * model, llama_context_params params) {
     if (is_short_of_memory) {
         is_short_of_memory = false;
+        eaglecpp::log_line(eaglecpp::LogLevel::error, "llama_init_from_model: failed to allocate buffer for kv cache");
         return nullptr;
     }
     static const auto real = (decltype(&llama_init_from_model))dlsym(RTLD_NEXT, "llama_init_from_model");
@@ -30,6 +32,7 @@ extern "C" llama_context * llama_init_from_model(llama_model * model, llama_cont
 extern "C" llama_model * llama_model_load_from_file(const char * path, llama_model_params params) {
     if (is_short_of_memory) {
         is_short_of_memory = false;
+        eaglecpp::log_line(eaglecpp::LogLevel::error, "llama_model_load: unable to allocate CPU buffer");
         return nullptr;
     }
     static const auto real = (decltype(&llama_model_load_from_file))dlsym(RTLD_NEXT, "llama_model_load_from_file");

@@ -44,7 +44,6 @@ size_t number_of(const char * name, size_t otherwise) {
 
 // what it has, and what it says it has: other programs take memory between the question and the allocation
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
-const size_t n_claimed = number_of("EAGLECPP_COUNTING_CLAIMED", n_memory);
 
 // what an operation takes, for planners that read clocks
 const std::chrono::microseconds operation_time(number_of("EAGLECPP_COUNTING_US", 0));
@@ -315,8 +314,8 @@ const char * device_description(ggml_backend_dev_t) {
 }
 
 void device_memory(ggml_backend_dev_t, size_t * free, size_t * total) {
-    *total = n_claimed;
-    *free = n_claimed - std::min<size_t>(n_claimed, counts.bytes_held);
+    *total = n_memory;
+    *free = n_memory - std::min<size_t>(n_memory, counts.bytes_held);
 }
 
 enum ggml_backend_dev_type device_type(ggml_backend_dev_t) {

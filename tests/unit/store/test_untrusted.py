@@ -152,8 +152,6 @@ def test_an_option_is_not_for_untrusted_models_unless_it_says_so() -> None:
         for o in describe(cls)
         if o.untrusted is False
     }
-    never = (
-        "rpc lora n_threads n_threads_batch use_mlock use_mmap main_gpu repack taps n_sequences n_draft_max"
-    )
+    never = "rpc lora n_threads n_threads_batch use_mlock use_mmap main_gpu repack n_sequences n_draft_max"
     assert mine >= {*never.split(), "n_leaves_max", "draft_device", "grammar", "ignore_eos", "n_probs"}
     assert {o.name for o in describe(DraftOptions) if o.untrusted} == set()
