@@ -136,7 +136,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
     """What the planner knows: the extension's report, and `chains` and `trees`, lists of {nodes, depth,
     tokens, ms, speed} for every draft size: tokens and time expected of a round, speed against plain.
 
-    None without a drafter, or where a plain step was neither measured nor predicted. Raises `ValueError`
+    None without a drafter, or where no plain step was measured. Raises `ValueError`
     before the engine's first use.
     """
     if not engine.has_draft:

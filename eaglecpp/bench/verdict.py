@@ -15,7 +15,6 @@ from eaglecpp._extension import core
 from eaglecpp.bench.llama_plain import LlamaPlain, llama_plain
 from eaglecpp.bench.strategies import Measured, measure, plan_report, point_at
 from eaglecpp.engine.gains import Gain
-from eaglecpp.engine.predicted_costs import predicted_gain
 
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
@@ -32,11 +31,11 @@ class Verdict:
     and pays while they cost less than `most`. `speed` in times of plain decoding: of all those answers, else
     of such rounds.
 
-    `is_measured`: so many rows have run here; else their cost follows from other sizes, or from processor
-    and file. `is_drafter_known`: drafts of it were verified; else `tokens` is what drafters usually get.
-    `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
-    llama.cpp's own run, or nothing is known. `is_busy`: it was to be measured, and other programs took the
-    processor meanwhile. Without a drafter only `kernels` means something; `n_rows` is 0.
+    `is_measured`: so many rows have run here; else their cost follows from other sizes. `is_drafter_known`:
+    drafts of it were verified; else `tokens` is what drafters usually get. `kernels`: plain decoding with
+    eaglecpp's kernels in times of that with llama.cpp's own; None = llama.cpp's own run, or it was not
+    measured. `is_busy`: it was to be measured, and other programs took the processor meanwhile. Without a
+    drafter only `kernels` means something; `n_rows` is 0.
     """
 
     n_rows: int = 0
@@ -49,7 +48,6 @@ class Verdict:
     greedy: Gain | None = None
     sampled: Gain | None = None
     kernels: float | None = None
-    are_kernels_measured: bool = False
     is_busy: bool = False
 
     @property
@@ -111,11 +109,7 @@ class Verdict:
     def _on_kernels(self) -> str:
         if self.kernels is None:
             return ""
-        make = "make" if self.are_kernels_measured else "should make"
-        return (
-            f"eaglecpp's kernels {make} plain decoding {self.kernels:.1f} times as fast as llama.cpp's own"
-            + ("." if self.are_kernels_measured else " (predicted).")
-        )
+        return f"eaglecpp's kernels make plain decoding {self.kernels:.1f} times as fast as llama.cpp's own."
 
 
 def verdict_of(engine: Engine) -> Verdict:
@@ -127,8 +121,7 @@ def verdict_of(engine: Engine) -> Verdict:
         planned_verdict(plan_report(engine)),
         greedy=gains.gain(greedy=True),
         sampled=gains.gain(greedy=False),
-        kernels=gains.kernels or predicted_gain(engine.native),
-        are_kernels_measured=gains.kernels is not None,
+        kernels=gains.kernels,
     )
     both = gains.gain()
     return found if both is None else replace(found, speed=both.speed, tokens=both.tokens)

@@ -28,7 +28,7 @@ from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 if TYPE_CHECKING:
     pass
 
-_UNKNOWN = "What drafting gives is not predicted on this machine: --measure measures it."
+_UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."
 
 
 @command(
@@ -51,7 +51,7 @@ def doctor(
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
     device, and say what drafting and the kernels give for it here: as measured in earlier runs, else
-    predicted from processor and file. --measure decodes for some seconds instead, and finds in which batches
+    predicted from a few steps. --measure decodes for some seconds instead, and finds in which batches
     the model gives the same bits as plain decoding. Use the options that you would run it with.
     """
     if measure and model is None:

@@ -399,9 +399,7 @@ class Engine:
 
     @property
     def exactness(self) -> Exactness:
-        """Which batches give the same bits as plain decoding; measured only with a drafter, and on the CPU
-        not if `exact` is off.
-        """
+        """Which batches give the same bits as plain decoding; measured only with a drafter."""
         return self._shared.drafting.exactness
 
     @property

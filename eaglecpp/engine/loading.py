@@ -12,10 +12,9 @@ from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.exactness import Exactness, settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
-from eaglecpp.engine.predicted_costs import predict
 from eaglecpp.engine.projector import Projector
 from eaglecpp.engine.prompt_cache import PromptCache
-from eaglecpp.engine.rehearsal import is_on_device, rehearse
+from eaglecpp.engine.rehearsal import rehearse
 from eaglecpp.engine.request import Drafting, Shared, engine_options, resolve_strategy
 from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.learn.records import Learning
@@ -90,10 +89,8 @@ def load(
             if PlannerCache.is_wanted(drafting):
                 cache = PlannerCache.of(native.get(), plan.target, plan.draft, model, drafting)
             has_costs = cache is not None and cache.load(native.get())
-            if not has_costs and (costs := predict(native.get())):
-                native.get().load_costs(costs, is_guess=True)
             shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
-            if plan.draft is not None and not has_costs and is_on_device(native.get()):
+            if plan.draft is not None and not has_costs:
                 rehearse(native.get(), shared.sampling)
     except BaseException:
         native.close(lambda native: None)
@@ -126,9 +123,6 @@ def _connect_servers(plan: OpeningPlan) -> DraftOptions:
 def _settle_exactness(
     native: core.Engine, plan: OpeningPlan, drafting: DraftOptions, has_costs: bool
 ) -> Exactness:
-    # a device's prices are wanted in any case, and would be known too late from its first answer
-    if drafting.exact == "off" and (has_costs or not is_on_device(native)):
-        return Exactness()
     try:
         found = settle(native, plan.target, plan.model_options(), drafting, has_costs=has_costs)
     finally:

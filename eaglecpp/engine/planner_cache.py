@@ -7,8 +7,7 @@ every minute in between. A file that is damaged, old or from another machine or 
 rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
 changes which tokens come out.
 
-A drafter that comes with this package has what was learned of its acceptance next to it: that is the same
-everywhere. Costs are not, so where none are on disk they are predicted (`predicted_costs`) and measured anew.
+Where no costs are on disk, opening the engine measures them (`exactness`, `rehearsal`).
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
 _log = logging.getLogger("eaglecpp.planner")
-PACKAGED = Path(__file__).parents[1] / "models"
 _SAVE_EVERY = 60.0  # seconds
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
@@ -62,16 +60,11 @@ class _Learned(msgspec.Struct):
     state: dict[str, list[float]]
 
 
-class _Packaged(msgspec.Struct):
-    acceptance: dict[str, list[float]]
-
-
 class PlannerCache:
     """The files of one engine."""
 
-    def __init__(self, costs_key: str, acceptance_key: str, packaged: Path | None = None) -> None:
-        """packaged: of a drafter in this package, what is known of its acceptance."""
-        self._costs_key, self._acceptance_key, self._packaged = costs_key, acceptance_key, packaged
+    def __init__(self, costs_key: str, acceptance_key: str) -> None:
+        self._costs_key, self._acceptance_key = costs_key, acceptance_key
         self._costs = planner_file(costs_key, "costs")
         self._acceptance = planner_file(acceptance_key, "acceptance")
         self.gains = Gains(planner_file(costs_key, "answers"))
@@ -95,11 +88,7 @@ class PlannerCache:
         drafter = TEXT if draft is None else fingerprint(draft)
         files = f"target={fingerprint(target)} draft={drafter}"
         facts = [files, machine(), _threads(native), options_key(model, drafting)]
-        if draft is None:
-            return cls(" ".join(facts), files)
-        packaged = draft.with_suffix(".planner.json")
-        is_ours = draft.resolve().parent == PACKAGED.resolve() and packaged.is_file()
-        return cls(" ".join(facts), files, packaged if is_ours else None)
+        return cls(" ".join(facts), files)
 
     @staticmethod
     def is_wanted(drafting: DraftOptions) -> bool:
@@ -109,18 +98,9 @@ class PlannerCache:
     def load(self, native: core.Engine) -> bool:
         """Hands what is known to the planner. True if costs were on disk."""
         has_costs = _read(self._costs, self._costs_key, partial(_load_costs, native))
-        has_acceptance = _read(self._acceptance, self._acceptance_key, native.load_acceptance)
-        if self._packaged is not None and not has_acceptance:
-            native.load_acceptance(_packaged_acceptance(self._packaged))
+        _read(self._acceptance, self._acceptance_key, native.load_acceptance)
         self._saved = native.planner_state()
         return has_costs
-
-    @staticmethod
-    def write_packaged(native: core.Engine, draft: Path) -> Path:
-        """Writes what was learned of a drafter's acceptance beside it, for the package that will carry it."""
-        path = draft.with_suffix(".planner.json")
-        replace_bytes(path, msgspec.json.encode(_Packaged(native.planner_state()[1])) + b"\n")
-        return path
 
     def save_now_and_then(self, native: core.Engine) -> None:
         """As `save`, at most once a minute."""
@@ -153,17 +133,8 @@ def _read(path: Path, key: str, load: Callable[[dict[str, list[float]]], bool]) 
 
 
 def _load_costs(native: core.Engine, state: dict[str, list[float]]) -> bool:
-    """What an engine leaves that was closed before it decoded is no price: a prediction says more."""
+    """What an engine leaves that was closed before it decoded is no price."""
     return "verify" in state and native.load_costs(state)
-
-
-def _packaged_acceptance(path: Path) -> dict[str, list[float]]:
-    """As `write_packaged` wrote it; nothing from a damaged file, which is logged."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=_Packaged).acceptance
-    except (OSError, msgspec.MsgspecError) as error:
-        _log.info("ignoring %s, which is damaged: %r; install eaglecpp again", path, error)
-        return {}
 
 
 def planner_file(key: str, kind: str) -> Path:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""A few drafted tokens on a device before anyone waits for some.
+"""A few drafted tokens before anyone waits for some, where it is not known what they cost.
 
-A device loads each kernel at its first use, and CUDA runs a graph twice before it is captured; with a drafter
-that is tens of milliseconds, as much as twenty plain steps of a small model. In a first answer the planner
-would take that for the price of drafting, and stop.
+The planner then begins the first answer with measured prices. A device loads each kernel at its first use,
+and CUDA runs a graph twice before it is captured; with a drafter that is tens of milliseconds, as much as
+twenty plain steps of a small model. In a first answer the planner would take that for the price of drafting,
+and stop.
 """
 
 from __future__ import annotations
@@ -21,11 +22,6 @@ _TEXT = b"The sun rises in the east and sets in the west. "
 _TOKENS = 16
 _DEPTH = 3  # of the chains, where drafter and engine allow as many tokens
 _SECONDS = 2.0  # where steps are that slow, graphs are a small part of them
-
-
-def is_on_device(native: core.Engine) -> bool:
-    """Whether any layer of the target is on a device that is not the CPU."""
-    return bool(native.device_info()["target"] != ["CPU"])
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:

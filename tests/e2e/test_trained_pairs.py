@@ -82,9 +82,6 @@ def test_the_drafter_that_comes_along_is_what_its_card_and_its_metadata_say() ->
     assert file.architecture == "eagle31"
     rates = file.get("eaglecpp.held_out_rates")
     assert isinstance(rates, list) and len(rates) >= 5 and 0.3 < rates[0] < 1.0
-    known = json.loads(DRAFT.with_suffix(".planner.json").read_text(encoding="utf-8"))
-    assert list(known) == ["acceptance"], "costs are those of a machine"
-    assert {f"class{kind}" for kind in range(8)} == set(known["acceptance"])
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

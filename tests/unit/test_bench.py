@@ -72,13 +72,13 @@ def test_what_was_measured_before_ctrl_c_counts(engine: Engine, monkeypatch: pyt
         measure(engine, ["off", "chain:2"], ["a"], seconds=9, n_tokens=16)
 
 
-def test_a_report_before_the_first_step_is_predicted(models: Models) -> None:
+def test_a_report_before_the_first_answer(models: Models) -> None:
     options: Any = {"n_ctx": 256, "n_threads": 1, "exact": "off"}
     with Engine.open(models.target, draft=models.draft, **options) as fresh:
         fresh.clear()
         report = plan_report(fresh)
         assert report is not None and report["plain_ms"] > 0 and report["chains"]
-        assert {n_samples for *_, n_samples in report["verify"]} == {0.0}
+        assert all(n_samples > 0 for rows, _, n_samples in report["verify"] if rows in (1, 2, 4, 8))
     with Engine.open(models.target, n_ctx=256) as plain:
         assert plan_report(plain) is None
 

@@ -41,13 +41,11 @@ def test_the_plan_says_what_the_rounds_were(engine: Engine) -> None:
     assert 1.0 < plan["expected_tokens"] < 4.0
 
 
-def test_the_speed_up_needs_plain_rounds_to_compare_with(models: Models) -> None:
-    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1, exact="off") as fresh:
-        blind = generate(fresh, strategy="chain:2").timings.plan
-        assert (blind["speedup"], blind["expected_cost"]) == (None, None)
+def test_the_speed_up_is_known_from_the_first_answer(models: Models) -> None:
+    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as fresh:
+        assert generate(fresh, strategy="chain:2").timings.plan["speedup"] > 0.0
         off = generate(fresh, strategy="off").timings.plan
         assert 0.0 < off["speedup"] <= 1.0, "the drafter is kept up to date, which takes time"
-        assert generate(fresh, strategy="chain:2").timings.plan["speedup"] > 0.0
         assert generate(fresh, strategy="auto").timings.plan["speedup"] > 0.0
 
 

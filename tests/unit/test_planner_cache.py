@@ -14,7 +14,7 @@ import pytest
 
 from eaglecpp import Completion, Engine
 from eaglecpp.bench.verdict import verdict_of
-from eaglecpp.engine.planner_cache import PlannerCache
+from eaglecpp.engine.rehearsal import rehearse
 from helpers.clock import set_clock
 
 if TYPE_CHECKING:
@@ -44,23 +44,32 @@ def run(models: Models) -> Run:
     return generate
 
 
-def test_the_next_engine_knows_what_a_plain_step_costs(run: Run, home: Path) -> None:
-    assert run(strategy="chain:2", exact="off").timings.plan["speedup"] is None
-    run(strategy="off")
+@pytest.fixture
+def n_tried(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever opening an engine tries what drafting costs."""
+    tried: list[int] = []
+    monkeypatch.setattr(
+        "eaglecpp.engine.loading.rehearse", lambda *given: (tried.append(1), rehearse(*given))
+    )
+    return tried
+
+
+def test_the_next_engine_knows_what_steps_cost(run: Run, home: Path, n_tried: list[int]) -> None:
+    assert run(strategy="chain:2").timings.plan["speedup"] is not None
     assert sorted(path.suffix for path in home.iterdir()) == [".acceptance", ".costs", ".exact"]
-    assert run(strategy="chain:2", exact="off").timings.plan["speedup"] is not None
+    assert run(strategy="chain:2").timings.plan["speedup"] is not None
+    assert len(n_tried) == 1
 
 
-def test_an_engine_that_decoded_nothing_leaves_the_prediction_as_it_was(models: Models) -> None:
-    """As `doctor` opens one."""
+def test_an_engine_that_decoded_nothing_changes_no_price(models: Models) -> None:
+    """As `doctor` opens one, the first time with a few steps."""
 
     def told() -> str:
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:
             return str(verdict_of(engine))
 
-    first = told()
-    assert "(predicted)" in first
-    assert [told(), told()] == [first, first]
+    assert "(measured)" in told()
+    assert told() == told()
 
 
 def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
@@ -77,7 +86,7 @@ def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
     assert found(n_sequences=4)[1] > 0, "the batches of several conversations are larger"
     assert found(n_sequences=4)[1] == 0
     assert found(type_k="f32")[1] > 17, "other caches, other kernels"
-    assert found(exact="off") == ("1", 0)
+    assert found(exact="off") == (rows, 0)
     for damage in (b"", b"{}", b"[1]", b"\xff"):
         for path in home.glob("*.exact"):
             path.write_bytes(damage)
@@ -126,14 +135,15 @@ def test_a_damaged_file_is_ignored_said_and_written_anew(
     assert "damaged" not in caplog.text
 
 
-def test_an_old_file_is_not_trusted(run: Run, home: Path) -> None:
-    run(strategy="off", exact="off")
+def test_an_old_file_is_not_trusted(run: Run, home: Path, n_tried: list[int]) -> None:
+    run(strategy="off")
     old = time.time() - 40 * 86400
     for path in home.iterdir():
         os.utime(path, (old, old))
     (home / "0123.costs").write_text("of a model long gone")
     os.utime(home / "0123.costs", (old, old))
-    assert run(strategy="chain:2", exact="off").timings.plan["speedup"] is None
+    run(strategy="off")
+    assert len(n_tried) == 2
     assert not (home / "0123.costs").exists()
 
 
@@ -157,42 +167,3 @@ def test_it_is_saved_before_the_end_of_a_long_life(
         set_clock(monkeypatch, "eaglecpp.engine.planner_cache", monotonic=lambda: later)
         engine.generate("ab", max_tokens=20, temperature=0.0)
         assert len(list(home.glob("*.costs"))) == len(list(home.glob("*.acceptance"))) == 1
-
-
-def test_a_drafter_of_the_package_brings_what_is_known_of_its_acceptance_but_no_costs(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Costs are those of another machine, whose processor may have other instructions."""
-
-    def known(draft: Path, home: str) -> tuple[Any, Any]:
-        monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / home))
-        with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1, exact="off") as engine:
-            return engine.native.planner_state()
-
-    draft = tmp_path / "package" / "draft.gguf"
-    draft.parent.mkdir()
-    draft.write_bytes(models.draft.read_bytes())
-    with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1, planner_cache=False) as engine:
-        for strategy in ("off", "chain:3"):
-            engine.generate("ab cd", max_tokens=40, temperature=0.0, ignore_eos=True, strategy=strategy)
-        written = PlannerCache.write_packaged(engine.native, draft)
-        costs, learned = engine.native.planner_state()
-    assert written.name == "draft.planner.json"
-    assert json.loads(written.read_bytes()) == {"acceptance": learned}
-    assert "verify" in costs
-    assert known(draft, "strange")[1] != learned, "a stranger's file beside a stranger's drafter is not read"
-    monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", draft.parent)
-    costs, acceptance = known(draft, "fresh")
-    assert acceptance == learned and "verify" not in costs
-
-
-@pytest.mark.parametrize("content", ["", '{"acceptance": 2}'])
-def test_damaged_knowledge_in_the_package_is_left_out(
-    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str
-) -> None:
-    draft = tmp_path / "draft.gguf"
-    draft.write_bytes(models.draft.read_bytes())
-    draft.with_suffix(".planner.json").write_bytes(content.encode(errors="surrogateescape"))
-    monkeypatch.setattr("eaglecpp.engine.planner_cache.PACKAGED", tmp_path)
-    with Engine.open(models.target, draft=draft, n_ctx=512, n_threads=1) as engine:
-        assert engine.generate("ab", max_tokens=2, temperature=0.0).tokens
