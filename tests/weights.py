@@ -31,7 +31,7 @@ BUDGETS = {
     "eaglecpp/server": 4878,  # issue 57: responses, choices, lists, log, presets, adapters: 360; page: 370
     # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
     "eaglecpp/cli": 3788,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
-    "eaglecpp/engine": 3765,  # issue 56: prompts on disk and slots by name, 390
+    "eaglecpp/engine": 3722,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2850,
     "eaglecpp/store": 2297,
     "eaglecpp/train": 4115,  # block drafters: 265, with a confidence head and starts from others' weights

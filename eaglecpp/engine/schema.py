@@ -15,8 +15,9 @@ import json
 import math
 import re
 import urllib.parse
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import groupby
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from re import _parser  # type: ignore[attr-defined] # Python's own, which gives what it read
 from typing import Any
 
 from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SPACE_RULE, STRING_FORMAT_RULES
@@ -303,11 +304,13 @@ def _literal(text: str) -> str:
 
 # Patterns
 
-_SETS = {"d": [(48, 57)], "w": [(48, 57), (65, 90), (95, 95), (97, 122)],
-         "s": [(9, 13), (32, 32), (160, 160), (0x2028, 0x2029)]}  # fmt: skip
-_CONTROLS = {"n": 10, "r": 13, "t": 9, "f": 12, "v": 11, "0": 0}
+_SETS = {
+    "DIGIT": [(48, 57)],
+    "WORD": [(48, 57), (65, 90), (95, 95), (97, 122)],
+    "SPACE": [(9, 13), (32, 32), (160, 160), (0x2028, 0x2029)],
+}
+_LINE_ENDS = [(10, 10), (13, 13)]
 _LAST = 0x10FFFF
-_QUANTIFIER = re.compile(r"[*+?]|\{([0-9]+)(?:(,)([0-9]*))?\}")
 
 
 def _pattern(schema: Mapping[str, Any]) -> str:
@@ -317,99 +320,64 @@ def _pattern(schema: Mapping[str, Any]) -> str:
     pattern = schema["pattern"]
     if not isinstance(pattern, str) or not (pattern.startswith("^") and pattern.endswith("$")):
         raise _wrong(schema, "a pattern must begin with ^ and end with $")
-    text = pattern[1:-1]
-    atoms: list[tuple[str, bool]] = []  # and whether it is one character, without its quotes
-    n_open, at, can_repeat = 0, 0, False
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a class may mean in a later Python
+            parsed = _parser.parse(pattern[1:-1])
+        if parsed.state.flags != re.UNICODE:
+            raise ValueError("flags are not supported")
+        return _sequence(parsed)
+    except RecursionError:
+        raise _wrong(schema, "pattern: nested too deeply") from None
+    except (re.error, ValueError, OverflowError) as error:
+        raise _wrong(schema, f"pattern: {error}") from None
 
-    def fail(what: str) -> GrammarError:
-        return _wrong(schema, f"pattern, at character {at + 1}: {what}")
 
-    while at < len(text):
-        c = text[at]
-        if quantifier := _QUANTIFIER.match(text, at):
-            if not can_repeat:
-                raise fail(f"nothing to repeat before {c!r}")
-            numbers = [int(n[:20]) for n in (quantifier[1], quantifier[3]) if n]
-            _check("repetitions in a pattern", max(numbers, default=0), _LIMITS["n_repetitions"])
-            if len(numbers) == 2 and numbers[1] < numbers[0]:
-                raise fail(f"{quantifier[0]} asks for at least {numbers[0]} and at most {numbers[1]}")
-            last, is_character = atoms.pop()
-            atoms.append((f'"{last}"{quantifier[0]}' if is_character else last + quantifier[0], False))
-            at = quantifier.end()
-            at += text[at : at + 1] == "?"  # as few as possible: the same texts
-            can_repeat = False
-            continue
-        if c in "^${}*+?" or (c == "(" and text[at + 1 : at + 2] == "?"):
-            raise fail(f"{text[at : at + 2]!r} is not supported")
-        if c in "(|)":
-            n_open += {"(": 1, "|": 0, ")": -1}[c]
-            if n_open < 0:
-                raise fail("unbalanced parentheses")
-            can_repeat = c == ")"
-            atoms.append((c, False))
-            at += 1
-            continue
-        if c == "[":
-            ranges, is_not, at = _class(text, at, fail)
-        elif c == ".":
-            ranges, is_not, at = [(10, 10), (13, 13)], True, at + 1
-        elif c == "\\" and text[at + 1 : at + 2].lower() in _SETS and text[at + 1 : at + 2]:
-            ranges, is_not, at = _SETS[text[at + 1].lower()], text[at + 1].isupper(), at + 2
+def _sequence(parts: Iterable[Any]) -> str:
+    """GBNF for what Python's parser made of a pattern. Raises ValueError for what no grammar can say."""
+    found = []
+    for kind, value in parts:
+        match str(kind):
+            case "LITERAL" | "NOT_LITERAL" as name:
+                found.append(_set([(value, value)], name == "NOT_LITERAL"))
+            case "ANY":
+                found.append(_set(_LINE_ENDS, is_not=True))
+            case "IN":
+                found.append(_class(value))
+            case "BRANCH":
+                found.append(f"({' | '.join(map(_sequence, value[1]))})")
+            case "SUBPATTERN" if not value[1] and not value[2]:
+                found.append(f"({_sequence(value[3])})")
+            case "MAX_REPEAT" | "MIN_REPEAT":  # as few as possible: the same texts
+                low, high, part = value
+                bounds = [n for n in (low, high) if n is not _parser.MAXREPEAT]
+                _check("repetitions in a pattern", max(bounds), _LIMITS["n_repetitions"])
+                found.append(f"({_sequence(part)}){_times(low, high if len(bounds) == 2 else None)}")
+            case name:
+                raise ValueError(f"{name.lower()} is not supported")
+    return " ".join(found) or '""'
+
+
+def _class(items: Iterable[Any]) -> str:
+    ranges, is_not = [], False
+    for kind, value in items:
+        name = str(value).removeprefix("CATEGORY_")
+        if str(kind) == "NEGATE":
+            is_not = True
+        elif str(kind) == "CATEGORY":
+            if name.startswith("NOT_") and len(items) > 1:
+                raise ValueError("the opposite of a class inside a class is not supported")
+            is_not |= name.startswith("NOT_")
+            ranges += _SETS[name.removeprefix("NOT_")]
         else:
-            code, at = _character(text, at, fail)
-            ranges, is_not = [(code, code)], False
-        atoms.append(_set(ranges, is_not))
-        can_repeat = True
-    if n_open:
-        raise fail("unbalanced parentheses")
-    out = []
-    for is_character, some in groupby(atoms, key=lambda atom: atom[1]):
-        texts = [atom[0] for atom in some]
-        out += ['"' + "".join(texts) + '"'] if is_character else texts
-    return " ".join(out) or '""'
+            ranges.append(value if str(kind) == "RANGE" else (value, value))
+    return _set(ranges, is_not)
 
 
-def _character(text: str, at: int, fail: Any) -> tuple[int, int]:
-    """A single character, perhaps escaped, and where it ends."""
-    if text[at] != "\\":
-        return ord(text[at]), at + 1
-    if found := re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4}))").match(text, at):
-        return int(found[1] or found[2], 16), found.end()
-    c = text[at + 1 : at + 2]
-    if c in _CONTROLS:
-        return _CONTROLS[c], at + 2
-    if not c or c.isalnum():
-        raise fail(f"{text[at : at + 2]!r} is not supported")
-    return ord(c), at + 2
-
-
-def _class(text: str, at: int, fail: Any) -> tuple[list[tuple[int, int]], bool, int]:
-    """The ranges of a class in brackets, whether it is negated, and where it ends."""
-    at += 1
-    is_not = text[at : at + 1] == "^"
-    at += is_not
-    ranges: list[tuple[int, int]] = []
-    while text[at : at + 1] != "]":
-        if at >= len(text):
-            raise fail("a class without its end")
-        if text[at] == "\\" and text[at + 1 : at + 2] in _SETS:
-            ranges += _SETS[text[at + 1]]
-            at += 2
-            continue
-        low, at = _character(text, at, fail)
-        high = low
-        if text[at : at + 1] == "-" and text[at + 1 : at + 2] not in ("]", ""):
-            high, at = _character(text, at + 1, fail)
-        if high < low:
-            raise fail(f"the range {chr(low)}-{chr(high)} holds nothing")
-        ranges.append((low, high))
-    if not ranges:
-        raise fail("a class without characters")
-    return ranges, is_not, at + 1
-
-
-def _set(ranges: Sequence[tuple[int, int]], is_not: bool) -> tuple[str, bool]:
-    """GBNF for one of these characters in a JSON string, and whether it is a single one, without quotes."""
+def _set(ranges: Sequence[tuple[int, int]], is_not: bool) -> str:
+    """GBNF for one of these characters in a JSON string."""
+    if any(0xD800 <= edge <= 0xDFFF for edges in ranges for edge in edges):
+        raise ValueError("half a surrogate pair is not a character")
     merged: list[list[int]] = []
     for low, high in sorted(ranges):
         if merged and low <= merged[-1][1] + 1:
@@ -420,31 +388,15 @@ def _set(ranges: Sequence[tuple[int, int]], is_not: bool) -> tuple[str, bool]:
         edges = [-1, *(edge for low, high in merged for edge in (low, high)), _LAST + 1]
         merged = [[a + 1, b - 1] for a, b in zip(edges[::2], edges[1::2], strict=True) if a + 1 <= b - 1]
     escaped = [c for c in (*range(32), 34, 92) if any(low <= c <= high for low, high in merged)]
-    plain: list[list[int]] = []
-    for low, high in merged:
-        for c in (31, 34, 92):  # what lies below 32, and these, are escaped in JSON
-            if c == 31 and low <= c:
-                low = 32
-            elif c != 31 and low <= c <= high:
-                plain += [[low, c - 1]] if low < c else []
-                low = c + 1
-        plain += [[low, high]] if low <= high else []
-    if len(plain) == 1 and plain[0][0] == plain[0][1] and not escaped:
-        return _literal(_plain(plain[0][0]))[1:-1], True
-    if len(escaped) == 1 and not plain:
-        return _literal(json.dumps(chr(escaped[0]))[1:-1])[1:-1], True
+    plain = []
+    for first, last in ((32, 33), (35, 91), (93, _LAST)):  # what JSON does not escape
+        plain += [(max(low, first), min(high, last)) for low, high in merged if low <= last and high >= first]
     classes = "".join(_edge(low) + (f"-{_edge(high)}" if high > low else "") for low, high in plain)
     forms = [f"[{classes}]"] if classes else []
     if is_not:  # nobody means those
         escaped = [c for c in escaped if c in (9, 10, 13, 34, 92)]
     forms += [_literal(json.dumps(chr(c))[1:-1]) for c in escaped]
-    return (forms[0] if len(forms) == 1 else f"({' | '.join(forms)})"), False
-
-
-def _plain(code: int) -> str:
-    if 0xD800 <= code <= 0xDFFF:
-        raise GrammarError(f"the JSON schema: half a surrogate pair (U+{code:04X}) is not a character")
-    return chr(code)
+    return forms[0] if len(forms) == 1 else f"({' | '.join(forms)})"
 
 
 def _edge(code: int) -> str:
