@@ -35,7 +35,7 @@ BUDGETS = {
     "eaglecpp/chat": 2850,
     "eaglecpp/store": 2297,
     "eaglecpp/train": 4115,  # block drafters: 265, with a confidence head and starts from others' weights
-    "eaglecpp/learn": 537,
+    "eaglecpp/learn": 527,
     "eaglecpp/modelfile": 845,
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8

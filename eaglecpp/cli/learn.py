@@ -18,14 +18,14 @@ from eaglecpp.opening.find import find_here
 
 @command(
     ("eaglecpp learn smollm2 --minutes 30", "train on what `run smollm2 --learn` has kept"),
-    ("eaglecpp learn smollm2 --undo", "go back to the drafter before"),
+    ("eaglecpp learn smollm2 --undo", "go back to the drafter that came with it"),
     ("eaglecpp learn smollm2 --forget", "delete what was kept"),
 )
 @click.argument("model", shell_complete=complete_model)
 @option("--draft", metavar="D", help="The drafter that learns, if the model does not bring one.")
 @option("--minutes", type=click.FloatRange(0, min_open=True), default=60.0, help="Train at most so long.")
 @option("-t", "--threads", type=click.IntRange(1), help="Threads.  [default: physical cores]")
-@option("--undo", "action", flag_value="undo", help="Use the drafter of before the last training again.")
+@option("--undo", "action", flag_value="undo", help="Use the drafter that came with the model again.")
 @option("--forget", "action", flag_value="forget", help="Delete the conversations that were kept.")
 @option("--status", "action", flag_value="status", help="Say what is kept and what came of it.")
 @json_option("the result as one JSON object")

@@ -183,7 +183,7 @@ class Learning:
     def facts(self, stock: Path) -> dict[str, Any] | None:
         """How that drafter came to be; None where there is none."""
         record = self._record(stock)
-        return {k: v for k, v in record.items() if k not in ("file", "before")} if record else None
+        return {k: v for k, v in record.items() if k != "file"} if record else None
 
     def status(self, stock: Path) -> dict[str, Any]:
         """What is kept and what came of it, as plain values."""
@@ -212,34 +212,26 @@ class Learning:
         return rows
 
     def use(self, made: Path, stock: Path, facts: Mapping[str, Any]) -> None:
-        """Puts a new drafter in place of the one in use, which `undo` brings back. Raises OSError, and leaves
-        the old one in use.
+        """Puts a new drafter in place of the one in use. Raises OSError, and leaves the old one in use.
 
-        The new file gets a name of its own first. The record, which names the drafter in use and the one
-        before it, is then replaced in one step, so that a kill leaves the old one or the new one in use.
+        The new file gets a name of its own first. The record, which names the drafter in use, is then
+        replaced in one step, so that a kill leaves the old one or the new one in use.
         """
-        name = fingerprint(stock)
-        now = self._record(stock)
-        before = now.pop("before", None)
-        taken = {one["file"] for one in (now, before) if one}
-        file = next(file for i in range(3) if (file := f"{name}.{i}.gguf") not in taken)
+        now, name = self._record(stock).get("file"), fingerprint(stock)
+        file = f"{name}.1.gguf" if now == f"{name}.0.gguf" else f"{name}.0.gguf"
         with replaced(self._drafters / file, mode=0o600) as temporary:
             shutil.copyfile(made, temporary)
-        self._write_record(stock, {**facts, "file": file, "before": now or None})
-        if before:
-            self._drop(before)
+        record = json.dumps({**facts, "file": file}, indent=1) + "\n"
+        replace_bytes(self._record_file(stock), record.encode(), mode=0o600)
+        self._drop(now)
 
     def undo(self, stock: Path) -> bool:
-        """Goes back to the drafter before, which may be `stock`; False where that one is in use."""
+        """Goes back to `stock`; False where that one is in use."""
         record = self._record(stock)
-        if not record:
-            return False
-        if record["before"]:
-            self._write_record(stock, record["before"] | {"before": None})
-        else:
+        if record:
             self._record_file(stock).unlink()
-        self._drop(record)
-        return True
+            self._drop(record["file"])
+        return bool(record)
 
     @property
     def _drafters(self) -> Path:
@@ -249,22 +241,18 @@ class Learning:
         return self._drafters / f"{fingerprint(stock)}.json"
 
     def _record(self, stock: Path) -> dict[str, Any]:
-        """The facts of the drafter in use, its `file` and what was in use `before`; empty = `stock` is."""
+        """The facts of the drafter in use, and its `file`; empty = `stock` is."""
         try:
-            path = self._record_file(stock)
-            record: dict[str, Any] = {"file": path.with_suffix(".gguf").name, "before": None}
-            record |= read_json(path)  # without the two as it was written before
+            record: dict[str, Any] = read_json(self._record_file(stock))
             return record if (self._drafters / record["file"]).is_file() else {}
         except (OSError, ValueError, LookupError, TypeError):
             return {}
 
-    def _write_record(self, stock: Path, record: Mapping[str, Any]) -> None:
-        replace_bytes(self._record_file(stock), (json.dumps(record, indent=1) + "\n").encode(), mode=0o600)
-
-    def _drop(self, record: Mapping[str, Any]) -> None:
-        """Deletes a drafter that the record names no more; what cannot be deleted is written over later."""
-        with contextlib.suppress(OSError):
-            (self._drafters / record["file"]).unlink()
+    def _drop(self, file: str | None) -> None:
+        """Deletes a drafter that no record names; what cannot be deleted is written over later."""
+        if file:
+            with contextlib.suppress(OSError):
+                (self._drafters / file).unlink()
 
 
 def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
