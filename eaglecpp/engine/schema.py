@@ -358,7 +358,7 @@ def _sequence(parts: Iterable[Any]) -> str:
     return " ".join(found) or '""'
 
 
-def _class(items: Iterable[Any]) -> str:
+def _class(items: Sequence[Any]) -> str:
     ranges, is_not = [], False
     for kind, value in items:
         name = str(value).removeprefix("CATEGORY_")
