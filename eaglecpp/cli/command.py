@@ -19,15 +19,15 @@ _DEVICES = (
 )
 HEADINGS = {
     "Model": "model_named models_file on_hub target finetune insecure keepalive no_server",
-    "Data": "data generate conversations sequences temp predict train_on held_out cache cache_type",
+    "Data": "data generate conversations sequences temp predict held_out cache cache_type",
     "Prompt": "prompt_named prompt file system form think resume grammar_file json_schema_file",
     "Server": "host port api_key n_parallel keys origins hosts n_queue n_body request_s place_s unread_s "
     "keep_alive_s n_bytes n_park_bytes n_models n_responses no_key registries",
     "Measuring": "measure strategies files n_tokens seconds",
     "Training": "steps epochs minutes ttt_steps later_every loss loss_vocab lr batch_tokens "
-    "micro_tokens weight_decay clip eval_steps patience",
+    "micro_tokens eval_steps patience",
     "The drafter": "family block_size causal_block start_from draft_vocab draft_layers share_head "
-    "random_start aux_layers type qat",
+    "aux_layers type qat",
     "Drafting": "draft drafts strategy no_draft spec_type log_plan "
     + " ".join(option.name for option in describe(DraftOptions)),
     "Sampling": " ".join(option.name for option in describe(SamplingOptions)),

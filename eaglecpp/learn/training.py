@@ -37,7 +37,7 @@ from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
-from eaglecpp.train.run import Silent, train
+from eaglecpp.train.run import train
 from eaglecpp.train.samples import TrainText
 
 _N_GENERAL = 240
@@ -136,7 +136,7 @@ def learn(
         return Learnt(None, None, False, "stopped; the same command goes on", in_use)
     made = result.gguf
     for is_mean in (False, True):
-        made = _mean(options, in_use, corpus, listener) if is_mean else made
+        made = _mean(options, in_use, corpus) if is_mean else made
         user_gain, general_gain = (
             _compare(options, (in_use, made), part, corpus, listener) for part in (user_test, general_test)
         )
@@ -215,19 +215,18 @@ def _verdict(user: Compared, general: Compared) -> str:
     return ""
 
 
-def _plan(options: TrainOptions, draft: Path, corpus: Corpus, listener: Listener) -> Plan:
+def _plan(options: TrainOptions, draft: Path, corpus: Corpus) -> Plan:
     """A drafter as it is; draft: its GGUF, or the folder of its checkpoint."""
-    return make_plan(
-        replace(options, finetune=str(draft)), read_gguf(options.target), corpus, Silent(listener)
-    )
+    options = replace(options, finetune=str(draft))
+    return make_plan(options, read_gguf(options.target), corpus, lambda text: None)
 
 
-def _mean(options: TrainOptions, old: Path, corpus: Corpus, listener: Listener) -> Path:
+def _mean(options: TrainOptions, old: Path, corpus: Corpus) -> Path:
     """The file of a drafter halfway between the old one and the checkpoint that was trained. Where that
     forgot too much, this one mostly keeps both: weights of one ancestor can be averaged (Wortsman et al.,
     arXiv 2109.01903).
     """
-    plan, before = (_plan(options, one, corpus, listener) for one in (options.out, old))
+    plan, before = (_plan(options, one, corpus) for one in (options.out, old))
     model = plan.model(torch.float32)
     with torch.no_grad():
         for name, value in model.state_dict().items():
@@ -249,7 +248,7 @@ def _compare(
     listener: Listener,
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
-    plans = [_plan(options, one, corpus, listener) for one in drafters]
+    plans = [_plan(options, one, corpus) for one in drafters]
     dtype = compute_type(torch.device("cpu"), options.dtype)
     methods = [TrainingTimeTest(plan.model(dtype), plan.vocab.draft_ids) for plan in plans]
     block = plans[0].spec.block

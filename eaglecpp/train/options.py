@@ -72,8 +72,8 @@ class TrainOptions:
     resume: bool = _option(bool, "Continue the training in the folder.", False)
     finetune: str | None = _option(
         str,
-        "Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form is kept, and "
-        "its vocabulary too, unless --draft-vocab or --draft-layers say otherwise.",
+        "Start from this drafter: a checkpoint folder, a GGUF or hf.co/owner/name. Its form and "
+        "vocabulary are kept.",
     )
     family: Family | None = _option(  # noqa: RUF009 # a text is immutable
         str,
@@ -119,8 +119,7 @@ class TrainOptions:
     )
     draft_vocab: int | None = _option(
         int,
-        "Size of the draft vocabulary, the most frequent tokens; with --finetune, a larger one keeps the "
-        "drafter's tokens.  [default: 32000 or all]",
+        "Size of the draft vocabulary, the most frequent tokens.  [default: 32000 or all]",
         minimum=1,
     )
     draft_layers: int | None = _option(
@@ -133,9 +132,6 @@ class TrainOptions:
     share_head: bool = _option(
         bool, "Use the target's output head without training it; the whole vocabulary.", False
     )
-    random_start: bool = _option(
-        bool, "Start the layer with random weights, not with the target's last block.", False
-    )
     aux_layers: tuple[int, ...] = _option(
         "ids",
         "Layers whose states are read; id k is the state that enters block k.  [default: 2, n/2, n-3]",
@@ -146,9 +142,6 @@ class TrainOptions:
         "Maximum tokens per conversation.  [default: 2048]",
         minimum=8,
         flags=("-c", "--n-ctx", "--max-length"),
-    )
-    train_on: Literal["assistant", "all"] = _option(
-        str, "Which tokens of chats to learn.", "assistant", choices=("assistant", "all")
     )
     held_out: float = _option(
         float, "Share of the conversations to keep for evaluation.", 0.02, minimum=0, maximum=0.5
@@ -164,8 +157,6 @@ class TrainOptions:
         int, "Minimum tokens per step.  [default: 1024 on a CPU, 8192 on a GPU]", minimum=1
     )
     micro_tokens: int = _option(int, "Maximum tokens computed at once.", 4096, minimum=1)
-    weight_decay: float = _option(float, "Weight decay of AdamW.", 0.01, minimum=0)
-    clip: float = _option(float, "Maximum gradient norm.", 1.0, minimum=1e-12)
     eval_steps: int | None = _option(int, "Steps between evaluations.  [default: 20 per run]", minimum=1)
     patience: int | None = _option(
         int,
@@ -210,12 +201,11 @@ class TrainOptions:
         fixed: tuple[str, ...] = ("draft_vocab", "draft_layers", "aux_layers")
         if self.family == "eagle1" and (others := self._given(*fixed)):
             raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
-        if self.block_size and self.family not in ("dspark", "dflash"):
-            raise InvalidValueError("--block-size is for --family dspark and dflash")
-        if self.causal_block and self.family not in ("dspark", "dflash"):
-            raise InvalidValueError("--causal-block is for --family dspark and dflash")
+        others = self._given("block_size", "causal_block")
+        if others and self.family not in ("dspark", "dflash"):
+            raise InvalidValueError(f"--family dspark and dflash have blocks: leave out {others}")
         # a drafter that exists has these already
-        fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "random_start")
+        fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "draft_vocab")
         if self.finetune and (others := self._given(*fixed)):
             raise InvalidValueError(f"--finetune keeps the form of the drafter: leave out {others}")
 

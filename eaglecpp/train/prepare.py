@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.convert import BlockSpec, DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine.engine import Engine
-from eaglecpp.errors import DataError, InvalidValueError, OutOfMemoryError, UnsupportedError
+from eaglecpp.errors import DataError, InvalidValueError, OutOfMemoryError
 from eaglecpp.opening.checkpoint import local_checkpoint
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options
@@ -32,7 +32,6 @@ from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.block import model_for
-from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.loop import Reporter
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
@@ -49,7 +48,6 @@ from eaglecpp.train.options import TrainOptions
 from eaglecpp.train.samples import TrainText
 
 _DRAFT_VOCAB = 32000
-_RIDGE = 1e-3
 _N_CONVERSATIONS = 2000
 _N_SEQUENCES = 32
 _N_CTX = 2048
@@ -99,7 +97,7 @@ class Plan:
         return model
 
 
-def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus:
+def read_data(options: TrainOptions, listener: Listener) -> Corpus:
     """The conversations of all data, or of the target's answers to them. Raises DataError."""
     with open_tokenizer(options.target) as engine:
         n_train_ctx = engine.native.n_ctx_train
@@ -109,7 +107,7 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
                 f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
             )
         paths: Sequence[Path] = options.data
-        given = options, n_ctx, listener, ranks
+        given = options, n_ctx, listener
 
         def answers(target: Engine, out: Path, tell: Progress) -> Written:
             return generate(options.data, target, out, options.sampling, tell)
@@ -122,7 +120,7 @@ def read_data(options: TrainOptions, listener: Listener, ranks: Ranks) -> Corpus
         n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
         if n_own:
             paths = [*paths, _written("conversations", conversations, *given)]
-        read = data.load(paths, engine, n_ctx, options.train_on)
+        read = data.load(paths, engine, n_ctx)
         for line in read.report.lines():
             listener.note(line)
         train_part, held_out = data.split(read.conversations, options.held_out)
@@ -141,24 +139,21 @@ def _written(
     options: TrainOptions,
     n_ctx: int,
     listener: Listener,
-    ranks: Ranks,
 ) -> Path:
-    """A file of what the target says, written by the first process."""
+    """A file of what the target says."""
     out = options.out / f"{what}.jsonl"
 
     def tell(n_done: int, n_all: int, n_tokens: int) -> None:
         listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
 
-    if ranks.first:
-        with open_batch(options, n_ctx) as engine:
-            report = write(engine, out, tell)
-        listener.note(
-            f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
-            f"{report.n_tokens} tokens written now"
-        )
-        for reason, n in report.dropped.items():
-            listener.note(f"{what}: skipped {n}: {reason}")
-    ranks.wait()
+    with open_batch(options, n_ctx) as engine:
+        report = write(engine, out, tell)
+    listener.note(
+        f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
+        f"{report.n_tokens} tokens written now"
+    )
+    for reason, n in report.dropped.items():
+        listener.note(f"{what}: skipped {n}: {reason}")
     return out
 
 
@@ -177,8 +172,10 @@ def open_batch(options: TrainOptions, n_ctx: int) -> Engine:
             n //= 2
 
 
-def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: Listener) -> Plan:
-    """The drafter before the first step. Raises what reading a drafter and choosing a vocabulary raise."""
+def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, note: Callable[[str], None]) -> Plan:
+    """The drafter before the first step. note: is told about it. Raises what reading a drafter and choosing a
+    vocabulary raise.
+    """
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
     if options.ttt_steps and plan.spec.block is not None:
         raise InvalidValueError("--ttt-steps: a block drafter learns all its slots; leave it out")
@@ -190,11 +187,11 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, listener: L
         kind = "EAGLE-1"
     kind += f", {plan.spec.n_layers} layers" if plan.spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
-    listener.note(
+    note(
         f"drafter: {kind}, aux layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
         "parameters; " + "; ".join(plan.start.notes)
     )
-    listener.note(
+    note(
         f"draft vocabulary: {len(plan.vocab.ids)} of {plan.vocab.n_vocab} tokens, which make up "
         f"{100 * covered:.2f} % of the data"
     )
@@ -226,7 +223,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
             chosen = DraftVocabulary(_ids_of(other), n_vocab)
         spec = with_layers(spec, options.draft_layers or (2 if spec.block else 1))
         spec = with_vocab(spec, len(chosen.ids))
-        start = from_target(file, spec, chosen.ids, options.seed, random=options.random_start)
+        start = from_target(file, spec, chosen.ids, options.seed)
         if other:
             has_rows = not share_head and np.array_equal(chosen.ids, _ids_of(other))
             start = taken_over(start, spec, other, str(options.start_from), has_rows=has_rows)
@@ -254,65 +251,22 @@ def _mask_token(corpus: Corpus) -> int:
 
 
 def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
-    """An existing drafter: its own switches and layers, and its vocabulary unless a size is asked for."""
+    """An existing drafter: its own switches, vocabulary and layers."""
     with _opened(str(options.finetune), options) as draft:
-        return _tuned_from(draft, options, file, corpus)
-
-
-def _tuned_from(draft: DraftCheckpoint, options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
-    n_vocab, ids = len(corpus.counts), _ids_of(draft)
-    state = from_checkpoint(draft)
-    own = "embed_tokens.weight" in draft.sources
-    if own:
-        embedding = torch.from_numpy(np.array(draft.sources["embed_tokens.weight"].read(), np.float32))
-    else:
-        embedding = target_embedding(file)
+        state = from_checkpoint(draft)
+        table = draft.sources.get("embed_tokens.weight")
+        own = None if table is None else torch.from_numpy(np.array(table.read(), np.float32))
+    ids, embedding = _ids_of(draft), target_embedding(file) if own is None else own
     share_head = "head" not in state
     if share_head:
         state["head"] = target_head(file)[torch.from_numpy(ids)]
     notes = [f"started from {options.finetune} ({draft.family})"]
     spec = draft.spec
-    if options.draft_vocab and spec.block is not None:
-        raise UnsupportedError(
-            f"--draft-vocab: {options.finetune} is a block drafter, which keeps its vocabulary; leave it out"
-        )
-    if options.draft_vocab:
-        if share_head:
-            raise DataError(
-                f"--draft-vocab: {options.finetune} uses the target's own head and whole vocabulary; "
-                "leave out --draft-vocab"
-            )
-        # a larger one adds to what it has: these data are only a part of all that it learnt from
-        grown = {*corpus.special, *ids.tolist()}
-        keep = grown if options.draft_vocab > len(grown) else corpus.special
-        chosen = vocab.choose(corpus.counts, options.draft_vocab, keep).ids
-        spec = with_vocab(spec, len(chosen))
-        known = np.isin(chosen, ids)
-        kept = state["head"][torch.from_numpy(np.searchsorted(ids, chosen[known]))]
-        fresh = from_target(file, spec, chosen, options.seed).state["head"]
-        state["head"], ids = _moved_rows(fresh, torch.from_numpy(known), kept), chosen
-        notes.append(f"new vocabulary, {known.sum()} tokens kept")
     if options.draft_layers:
         n_before = spec.n_layers
         spec = with_layers(spec, options.draft_layers)
         state |= new_layers(file, spec, range(n_before, spec.n_layers), options.seed)
         if spec.n_layers > n_before:
             notes.append(f"{spec.n_layers - n_before} new layers")
-    return Plan(spec, DraftVocabulary(ids, n_vocab), Start(state, tuple(notes)), embedding, share_head, own)
-
-
-def _moved_rows(target: torch.Tensor, known: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
-    """The head's rows for a new vocabulary, from the target's, f32 [n_draft_vocab, n_embd]: those that are
-    known as they were trained, the others moved as training moved these (ridge regression of the moves). As
-    the target has them they would drown out all others: the head no longer reads the target's states.
-    """
-    if not known.any():
-        return target
-    seen, moves = target[known], kept - target[known]
-    middle, move = seen.mean(0), moves.mean(0)
-    seen = seen - middle
-    gram = seen.T @ seen
-    gram += _RIDGE * gram.diagonal().mean().clamp(min=1e-12) * torch.eye(len(gram))
-    rows: torch.Tensor = target + move + (target - middle) @ torch.linalg.solve(gram, seen.T @ (moves - move))
-    rows[known] = kept
-    return rows
+    vocabulary = DraftVocabulary(ids, len(corpus.counts))
+    return Plan(spec, vocabulary, Start(state, tuple(notes)), embedding, share_head, own is not None)

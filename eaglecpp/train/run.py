@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import torch
 
 from eaglecpp.convert import parse_type, read_gguf
-from eaglecpp.errors import TrainError
+from eaglecpp.errors import TrainError, UnsupportedError
 from eaglecpp.files import replace_bytes
 from eaglecpp.human import human_bytes
 from eaglecpp.options import ModelOptions
@@ -26,10 +27,9 @@ from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.texts import token_hash
-from eaglecpp.train.fit.distributed import Ranks, joined
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
-from eaglecpp.train.fit.loop import Budget, Comparison, Hyper, Limits, Outcome, Trainer
+from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import choose_device, compute_type, computing, prepare_process
@@ -41,8 +41,6 @@ from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, read_data
 _EPOCHS = 2.0
 _FINETUNE_LR = 0.25
 """Share of the usual learning rate for a drafter that is trained already."""
-_CACHED_TOKENS, _CAPTURED_TOKENS = 32768, 8192
-"""On which the finished drafter is tried, twice: a large target takes its time to read them."""
 _USELESS = 1.1
 """Tokens per round; drafting costs more than it gains even where it is cheap."""
 _BLOCK_EVERY = 8
@@ -70,35 +68,33 @@ def train(options: TrainOptions, listener: Listener, corpus: Corpus | None = Non
     Raises DataError, MismatchError, UnsupportedError, TrainError and what opening the target, converting and
     writing raise. A run that `listener.stop` ended is saved and can be resumed.
     """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UnsupportedError("torchrun: a training is one process; start `eaglecpp train` by itself")
     parse_type(options.type)
     prepare_process()
     device = choose_device(options.device)
-    with computing(options.threads or 0), joined(device) as ranks:
-        quiet = listener if ranks.first else Silent(listener)
-        resume = _check_folder(options, ranks, quiet)
-        quiet.on_work("reading the data", 0, 1)
-        corpus = corpus or read_data(options, quiet, ranks)
-        quiet.on_work("preparing the drafter", 0, 1)
+    with computing(options.threads or 0):
+        resume = _check_folder(options, listener)
+        listener.on_work("reading the data", 0, 1)
+        corpus = corpus or read_data(options, listener)
+        listener.on_work("preparing the drafter", 0, 1)
         file = read_gguf(options.target)
-        run = _Run(options, make_plan(options, file, corpus, quiet), corpus, quiet, ranks, device)
+        run = _Run(options, make_plan(options, file, corpus, listener.note), corpus, listener, device)
         with run.source() as source:
             trainer = run.trainer(source)
             if resume:
                 trainer.resume()
-                quiet.note(f"resumed at step {trainer.progress.step}")
-            quiet.on_work("training", 0, 1000)
+                listener.note(f"resumed at step {trainer.progress.step}")
+            listener.on_work("training", 0, 1000)
             outcome = trainer.run()
-            if outcome.reason == "stopped" or not ranks.first:
-                ranks.wait()
+            if outcome.reason == "stopped":
                 return Result(options.out, None, outcome)
-            quiet.on_work("writing the drafter", 0, 1)
+            listener.on_work("writing the drafter", 0, 1)
             trainer.load_best()
-            result = run.finished(source, trainer, outcome)
-            ranks.wait()
-            return result
+            return run.finished(source, trainer, outcome)
 
 
-def _check_folder(options: TrainOptions, ranks: Ranks, listener: Listener) -> bool:
+def _check_folder(options: TrainOptions, listener: Listener) -> bool:
     """Whether there is a training to resume. Nothing that is there already is overwritten by a new run; one
     that died before it saved anything begins again.
     """
@@ -108,7 +104,7 @@ def _check_folder(options: TrainOptions, ranks: Ranks, listener: Listener) -> bo
         if not options.out.is_dir() or (options.out / "config.json").exists():
             load_state(state)  # which says what is missing
         listener.note(f"{options.out}: nothing was saved yet, so the training begins with its first step")
-    if ranks.first and not options.resume:
+    if not options.resume:
         taken = next((p for p in (state, options.out / "config.json") if p.exists()), None)
         if taken is not None:
             raise TrainError(
@@ -116,7 +112,6 @@ def _check_folder(options: TrainOptions, ranks: Ranks, listener: Listener) -> bo
                 "name another folder with -o"
             )
     options.out.mkdir(parents=True, exist_ok=True)
-    ranks.wait()
     return resume
 
 
@@ -128,7 +123,6 @@ class _Run:
     plan: Plan
     corpus: Corpus
     listener: Listener
-    ranks: Ranks
     device: torch.device
 
     @contextlib.contextmanager
@@ -143,7 +137,7 @@ class _Run:
             CacheOptions(options.cache, options.cache_type or "bf16") if options.cache else None,
             layers=self.plan.spec.aux_layers,
             model=model,
-            on_plan=lambda cache: listener.note(str(cache)),
+            on_plan=listener.note,
             on_progress=lambda n_done, n_all: listener.on_work("features", n_done, n_all),
         )
         try:
@@ -172,8 +166,6 @@ class _Run:
             n_steps=options.ttt_steps or n_steps,
             lr=lr,
             batch_tokens=options.batch_tokens or (1024 if on_cpu else 8192),
-            weight_decay=options.weight_decay,
-            clip=options.clip,
             later_every=options.later_every or every,
             seed=options.seed,
         )
@@ -200,7 +192,6 @@ class _Run:
             limits,
             self.listener,
             facts=self._facts(model),
-            ranks=self.ranks,
             stored=StoredWeights(model, parse_type(options.type)) if options.qat else None,
         )
 
@@ -222,7 +213,7 @@ class _Run:
         }
 
     def finished(self, source: TargetSource | CachedSource, trainer: Trainer, outcome: Outcome) -> Result:
-        """Checkpoint, GGUF, proof, record; the comparison last, which takes a while."""
+        """Checkpoint, GGUF, proof, record."""
         options, plan, listener = self.options, self.plan, self.listener
         record = _record(options, trainer, outcome)
         write_checkpoint(options.out, trainer.model, plan.vocab, record, own_embedding=plan.own_embedding)
@@ -235,32 +226,21 @@ class _Run:
             f"{100 * error:.2g} % of their spread"
         )
         record |= {"losses": outcome.progress.losses, "evaluations": outcome.progress.evaluations}
-        _write(options.out / "training.json", record)
-        listener.on_work("trying the drafter", 0, 1)
-        compared = trainer.compare(_CACHED_TOKENS if options.cache else _CAPTURED_TOKENS)
-        if compared is not None:
-            listener.note(_verdict(compared))
-            record["compared"] = {of: _rates(getattr(compared, of)) for of in ("held_out", "trained")}
-            _write(options.out / "training.json", record)
+        replace_bytes(options.out / "training.json", (json.dumps(record) + "\n").encode())
+        if outcome.best is not None:
+            listener.note(_verdict(outcome.best.length))
         return Result(options.out, report.out, outcome, error)
 
 
-def _write(path: Path, record: dict[str, Any]) -> None:
-    replace_bytes(path, (json.dumps(record) + "\n").encode())
-
-
-def _verdict(compared: Comparison) -> str:
-    held_out, trained = compared.held_out.length, compared.trained.length
-    text = f"tokens per round: {held_out:.2f} on held-out texts, {trained:.2f} on texts it was trained on"
-    if compared.learns_by_heart:
-        text += "; more steps on these texts would hardly help"
-    if held_out < _USELESS:
-        text += (
-            ". This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
-            "longer (the same command with --resume and more --epochs, --steps or --minutes), or start again "
-            "with answers of the target itself (without --data, or with --generate)"
-        )
-    return text
+def _verdict(length: float) -> str:
+    text = f"tokens per round: {length:.2f} on held-out texts"
+    if length >= _USELESS:
+        return text
+    return (
+        f"{text}. This drafter is useless: the target accepts next to nothing of what it drafts. Train it "
+        "longer (the same command with --resume and more --epochs, --steps or --minutes), or start again "
+        "with answers of the target itself (without --data, or with --generate)"
+    )
 
 
 def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
@@ -286,22 +266,3 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
 
 def _rates(found: Acceptance) -> dict[str, Any]:
     return {"length": found.length, "rates": list(found.rates)}
-
-
-class Silent:
-    """The listener of every process but the first."""
-
-    def __init__(self, listener: Listener) -> None:
-        self.stop: Callable[[], bool] = listener.stop
-
-    def note(self, text: str) -> None:
-        pass
-
-    def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
-        pass
-
-    def on_step(self, report: Any) -> None:
-        pass
-
-    def on_evaluation(self, step: int, found: Acceptance, best: bool) -> None:
-        pass

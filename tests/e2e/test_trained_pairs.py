@@ -117,20 +117,6 @@ def test_the_demo_knows_functions_and_says_what_it_does_not_know(engine: eaglecp
         assert expected in engine.chat(chat(question), max_tokens=100, temperature=0.0).text
 
 
-def test_a_second_turn_reads_only_its_own_tokens(engine: eaglecpp.Engine, name: str) -> None:
-    options = {"max_tokens": 60, "temperature": 0.0, "strategy": "chain:4"}
-    question = PAIRS[name][0][0]
-    engine.clear()
-    first = engine.chat(chat(question), **options)
-    turns = [*chat(question), {"role": "assistant", "content": first.text}, *chat("What does str.upper do?")]
-    second = engine.chat(turns, **options)
-    assert second.timings.reused_n >= len(first.prompt_tokens) + len(first.tokens) - 2
-    engine.clear()
-    fresh = engine.chat(turns, **options)
-    assert (fresh.timings.reused_n, fresh.tokens) == (0, second.tokens)
-    assert fresh.timings.draft_n_accepted == second.timings.draft_n_accepted, "the same rows of the drafter"
-
-
 def test_the_first_command_of_the_readme(engine: eaglecpp.Engine, name: str, cli: Cli) -> None:
     if name != "smollm2":
         pytest.skip("another model")

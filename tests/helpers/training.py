@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -98,3 +99,22 @@ class Samples:
 def make_source(n_samples: int, seed: int = 1) -> Samples:
     """Samples of 12 to 28 tokens."""
     return Samples([make_sample(12 + 5 * i % 17, seed * 1000 + i) for i in range(n_samples)])
+
+
+class Recorder:
+    """Remembers what it is told; wants to stop after `n_steps` of this run."""
+
+    def __init__(self, n_steps: int = 10**9) -> None:
+        self.losses: list[float] = []
+        self.evaluations: list[int] = []
+        self.left = n_steps
+
+    def on_step(self, report: Any) -> None:
+        self.losses.append(report.loss)
+        self.left -= 1
+
+    def on_evaluation(self, step: int, found: Any, best: bool) -> None:
+        self.evaluations.append(step)
+
+    def stop(self) -> bool:
+        return self.left <= 0

@@ -61,12 +61,11 @@ def write_entries(
     header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
     header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
     out.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{out}.lock")
     try:
-        lock.acquire(timeout=0)
+        held = FileLock(f"{out}.lock").acquire(timeout=0)
     except Timeout:
         raise DataError(f"{out}: another process is writing this file; wait for it") from None
-    try:
+    with held:
         done, n_whole = _read(out, header, what, check)
         n_before, n_tokens = sum(not reason for reason in done.values()), 0
         missing = [index for index in range(n_wanted) if index not in done]
@@ -91,8 +90,6 @@ def write_entries(
                 report()
         dropped = Counter(reason for reason in done.values() if reason)
         return Written(len(done) - dropped.total(), n_before, n_tokens, dropped)
-    finally:
-        lock.release()
 
 
 def _read(

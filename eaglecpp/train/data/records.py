@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Reads training data from disk: files and folders to chats, texts and recorded answers, not yet tokens.
 
-A file's kind is told by its suffix, then by its content: `.jsonl` and `.json` hold one object per
+A file's kind is told by its suffix: `.jsonl` and `.json` hold one object per
 conversation (`messages` of role and content, ShareGPT's `conversations` of from and value, `text`, or
 answers recorded by `train.capture.generate`), anything else that decodes as UTF-8 is plain text. Folders
 give their text files, sorted by name. Each record knows where it came from, so that an error can name file
@@ -10,7 +10,6 @@ and line.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -140,7 +139,7 @@ def read_prompts(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Chat | Que
         if not path.is_file():
             found = "a folder" if path.is_dir() else "nothing there"
             raise DataError(f"{path}: expected a file of prompts, found {found}")
-        if path.suffix.lower() not in JSON_SUFFIXES and not _looks_like_json(path):
+        if path.suffix.lower() not in JSON_SUFFIXES:
             for number, line in enumerate(decoded(path, path.read_bytes(), str(path)).splitlines(), 1):
                 if line.strip():
                     yield Question(line.strip(), f"{path}:{number}")
@@ -184,23 +183,13 @@ def _folder(folder: Path, report: DataReport) -> Iterator[Record]:
 
 
 def _file(path: Path) -> Iterator[Record]:
-    suffix = path.suffix.lower()
-    if suffix in JSON_SUFFIXES or (suffix not in TEXT_SUFFIXES and _looks_like_json(path)):
+    if path.suffix.lower() in JSON_SUFFIXES:
         for place, value in read_objects(path):
             record = _record(value, place)
             if record is not None:
                 yield record
     else:
         yield Text(decoded(path, path.read_bytes(), str(path)), str(path))
-
-
-def _looks_like_json(path: Path) -> bool:
-    with path.open("rb") as stream:
-        line = stream.readline(1 << 20)
-    try:
-        return isinstance(json.loads(line), dict)
-    except ValueError:
-        return False
 
 
 def _record(value: Any, place: str) -> Record | None:

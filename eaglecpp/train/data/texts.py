@@ -13,7 +13,6 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ from eaglecpp.train.samples import TrainText
 
 Tokens = NDArray[np.int32]
 Turns = NDArray[np.int16]
-TrainOn = Literal["assistant", "all"]
 MIN_TRAINED = 2
 """Fewest learnt tokens of a conversation. A drafter proposes a turn's second token first: the one before is
 the target's own, so a turn of one token has nothing to learn.
@@ -50,16 +48,14 @@ def load(
     paths: Iterable[str | os.PathLike[str]],
     engine: Engine,
     n_ctx: int,
-    train_on: TrainOn = "assistant",
 ) -> Data:
     """Reads files and folders, see `eaglecpp.train.data.records` for what they may hold.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
     n_ctx:    most tokens of a conversation; longer chats are cut, longer texts become several conversations
-    train_on: "assistant" = chats are learnt where the assistant speaks; "all" = everywhere
     Raises DataError for a bad line, and when nothing is left to learn from.
     """
-    loader = _Loader(engine, n_ctx, train_on)
+    loader = _Loader(engine, n_ctx)
     for record in read_records(paths, loader.report):
         loader.take(record)
     return loader.finished()
@@ -119,10 +115,10 @@ def token_hash(tokens: Sequence[int] | Tokens) -> bytes:
 class _Loader:
     """Collects conversations from records; `finished` ends it."""
 
-    def __init__(self, engine: Engine, n_ctx: int, train_on: TrainOn) -> None:
+    def __init__(self, engine: Engine, n_ctx: int) -> None:
         if n_ctx < 8:
             raise InvalidValueError(f"n_ctx: expected at least 8 tokens, found {n_ctx}")
-        self._engine, self._n_ctx, self._train_on = engine, n_ctx, train_on
+        self._engine, self._n_ctx = engine, n_ctx
         self._encoder: ChatEncoder | None = None
         self._kept: list[TrainText] = []
         self._seen: set[bytes] = set()
@@ -159,7 +155,7 @@ class _Loader:
             self._refusal = self._refusal or f"{chat.place}: {error}"
             self._drop(f"the chat template refuses them ({self._refusal})")
             return
-        if self._train_on == "assistant" and not turns.any():
+        if not turns.any():
             self._drop("no answer of the assistant that the template shows completely")
         else:
             self._keep_chat(tokens, turns)
@@ -176,8 +172,8 @@ class _Loader:
             self._keep_piece(tokens)
 
     def _keep_piece(self, piece: list[int]) -> None:
-        tokens = np.array([*self._bos, *piece], np.int32)
-        self._keep(tokens, self._everything(tokens))
+        turns = [0] * len(self._bos) + [1] * len(piece)
+        self._keep(np.array([*self._bos, *piece], np.int32), np.array(turns, np.int16))
 
     def _take_recorded(self, record: Recorded) -> None:
         n_vocab, largest = self._engine.n_vocab, max(record.tokens, default=0)
@@ -199,14 +195,8 @@ class _Loader:
         self._keep_chat(tokens, turns)
 
     def _keep_chat(self, tokens: Tokens, turns: Turns) -> None:
-        """turns: the assistant's, whatever is learnt."""
-        n_prompt = int(np.argmax(turns > 0))
-        self._keep(tokens, self._everything(tokens) if self._train_on == "all" else turns, n_prompt)
-
-    def _everything(self, tokens: Tokens) -> Turns:
-        turns = np.ones(len(tokens), np.int16)
-        turns[: int(bool(self._bos) and tokens.size > 0 and int(tokens[0]) == self._bos[0])] = 0
-        return turns
+        """turns: the assistant's."""
+        self._keep(tokens, turns, int(np.argmax(turns > 0)))
 
     def _keep(self, tokens: Tokens, turns: Turns, n_prompt: int = 0) -> None:
         if len(tokens) > self._n_ctx:

@@ -56,18 +56,13 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
     """The `size` most frequent tokens, `keep` among them whatever their count; of equally frequent ones the
     lower id. A size of the whole vocabulary or more gives all of it.
 
-    counts: i64 [n_vocab], see `count`. Raises InvalidValueError for a size that `keep` alone exceeds, and for
-    ids outside the vocabulary.
+    counts: i64 [n_vocab], see `count`. Raises InvalidValueError for a size that `keep` alone exceeds.
     """
     n_vocab, kept = len(counts), np.unique(np.array([*keep], np.int64))
     if size < max(1, len(kept)):
         raise InvalidValueError(
             f"draft vocabulary: expected a size of at least {max(1, len(kept))} (special tokens are always "
             f"kept), found {size}"
-        )
-    if kept.size and not 0 <= kept[0] <= kept[-1] < n_vocab:
-        raise InvalidValueError(
-            f"draft vocabulary: expected ids from 0 to {n_vocab - 1} to keep, found {kept.tolist()}"
         )
     if size >= n_vocab:
         return DraftVocabulary(np.arange(n_vocab, dtype=np.int64), n_vocab)

@@ -9,7 +9,7 @@ padding them to the longest would add a third to the rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -63,11 +63,6 @@ class Batch:
         """Of training-time test."""
         return len(self.counted)
 
-    def without_loss(self) -> Batch:
-        """The same batch with no counted row: what a process without data computes."""
-        none = tuple(rows[:0] for rows in self.counted)
-        return replace(self, counted=none, places=none)
-
 
 @dataclass(frozen=True)
 class Run:
@@ -97,16 +92,11 @@ def epoch_steps(lengths: Sequence[int], n_tokens: int, seed: int, epoch: int) ->
     return steps
 
 
-def micro_batches(
-    indices: Sequence[int], lengths: Sequence[int], n_tokens: int, rank: int = 0, n_ranks: int = 1
-) -> list[list[int]]:
-    """This rank's share of a step, cut into micro-batches of at most `n_tokens` tokens each (one conversation
-    is never cut). Empty when there are fewer conversations than ranks.
-    """
-    ordered = sorted(indices, key=lambda i: (-lengths[i], i))[rank::n_ranks]
+def micro_batches(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[list[int]]:
+    """A step, cut into micro-batches of at most `n_tokens` tokens each (one conversation is never cut)."""
     cut: list[list[int]] = []
     room = 0
-    for index in ordered:
+    for index in sorted(indices, key=lambda i: (-lengths[i], i)):
         if lengths[index] > room or not cut:
             cut.append([])
             room = n_tokens

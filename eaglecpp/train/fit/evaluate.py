@@ -15,12 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from eaglecpp.train.fit.batch import Batch, make_batch, micro_batches
-from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.samples import FeatureSource, Sample
 
@@ -74,17 +72,14 @@ def evaluate(
     indices: Sequence[int],
     depth: int,
     n_tokens: int,
-    ranks: Ranks | None = None,
 ) -> Acceptance:
-    """Runs rounds of `depth` drafts over some samples, shared among all processes.
+    """Runs rounds of `depth` drafts over some samples.
 
-    n_tokens: most tokens of a micro-batch. The result is the same in every process.
+    n_tokens: most tokens of a micro-batch.
     """
-    ranks = ranks or Ranks()
-    sums = torch.zeros(2, depth, device=method.model.fc.device)  # accepted, reached
-    for micro in micro_batches(indices, source.lengths, n_tokens, ranks.rank, ranks.n):
-        sums += torch.from_numpy(method.rounds([source.sample(i) for i in micro], depth)).to(sums)
-    accepted, reached = ranks.sum(sums).cpu()
+    accepted, reached = sums = np.zeros((2, depth), np.float32)
+    for micro in micro_batches(indices, source.lengths, n_tokens):
+        sums += method.rounds([source.sample(i) for i in micro], depth)
     n_rounds = int(reached[0])
     rates: list[float] = []
     for right, tried in zip(accepted.tolist(), reached.tolist(), strict=True):

@@ -3,8 +3,7 @@
 
 What happens at a step depends only on the seed, the data and the number of the step, so a run that was
 stopped and resumed gives the same curve as one that was not. With `minutes` the learning rate follows the
-clock, so the curves are only nearly the same. Prints nothing; a `Reporter` is told. Under torchrun every
-process runs this, and only the first one writes files.
+clock, so the curves are only nearly the same. Prints nothing; a `Reporter` is told.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 
 from eaglecpp.train.fit.batch import epoch_steps, micro_batches
-from eaglecpp.train.fit.distributed import Ranks
 from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest, evaluate
 from eaglecpp.train.fit.model import Sums
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
@@ -39,12 +36,6 @@ memory: 400 MB at a width of 4096.
 
 _NOISE = 0.01
 """Of the length that so many tokens give."""
-
-_LEAST_ROUNDS = 1000
-_BY_HEART = 1.12
-"""Drafts accepted on trained texts over those on held-out ones. smollm2's drafter had 1.07 after its seventh
-run and 1.20 after four more passes over twice the data.
-"""
 
 
 @dataclass(frozen=True)
@@ -76,8 +67,6 @@ class Hyper:
     lr: float
     batch_tokens: int = 1024
     warmup: float = 0.03
-    weight_decay: float = 0.01
-    clip: float = 1.0
     later_every: int = 1
     seed: int = 1
 
@@ -111,7 +100,7 @@ class StepReport:
 
 
 class Reporter(Protocol):
-    """Told what happens, in the first process only, but for `stop`."""
+    """Told what happens."""
 
     def on_step(self, report: StepReport) -> None:
         """After each step."""
@@ -151,25 +140,6 @@ class Outcome:
     n_skipped: int
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """One drafter on texts that were held out, and on as many that it was trained on. is_rising: held-out
-    texts still gained when the run ended, or it had too few evaluations to tell.
-    """
-
-    held_out: Acceptance
-    trained: Acceptance
-    is_rising: bool = True
-
-    @property
-    def learns_by_heart(self) -> bool:
-        """Whether more steps on the same data would rather learn them by heart, as far as can be told."""
-        n_rounds = min(self.held_out.n_rounds, self.trained.n_rounds)
-        if self.is_rising or n_rounds < _LEAST_ROUNDS:
-            return False
-        return self.trained.length - 1 > _BY_HEART * (self.held_out.length - 1)
-
-
 class Trainer:
     """One run. `model` ends with the last weights; `load_best` puts in those of the best evaluation."""
 
@@ -185,7 +155,6 @@ class Trainer:
         reporter: Reporter,
         *,
         facts: dict[str, Any] | None = None,
-        ranks: Ranks | None = None,
         stored: StoredWeights | None = None,
     ) -> None:
         """parts: sample indices to train on and to evaluate on; facts: whatever else makes this run this
@@ -194,18 +163,15 @@ class Trainer:
         self.method, self.model = method, method.model
         self.train, self.held_out = list(parts[0]), list(parts[1])
         self.budget, self.hyper, self.limits, self.reporter = budget, hyper, limits, reporter
-        self.ranks = ranks or Ranks()
         self.device = self.model.fc.device
         self.facts = {**(facts or {}), **asdict(hyper), "n_train": len(self.train)}
         self.last, self.best = folder / "last.pt", folder / "best.pt"
-        self.optimizer = Optimizer(self.model.parameters(), weight_decay=hyper.weight_decay, clip=hyper.clip)
-        self.wrapped = self.ranks.wrap(self.model)
+        self.optimizer = Optimizer(self.model.parameters())
         self.progress = Progress()
         self._computing = contextlib.nullcontext if stored is None else stored.lent
         self._lengths = source.lengths
-        self._all_held_out = self.held_out
         self.held_out = _up_to(self.held_out, self._lengths, _EVALUATION_TOKENS)
-        self.source = _Samples(source, reporter, self.held_out, is_alone=self.ranks.n == 1)
+        self.source = _Samples(source, reporter, self.held_out)
         self._train_lengths = [self._lengths[i] for i in self.train]
         self._began = self._saved = time.monotonic()
         self._save_seconds = _SAVE_SECONDS[0]
@@ -238,7 +204,7 @@ class Trainer:
         reason, p = "budget", self.progress
         steps = self._steps()
         while self.share() < 1.0:
-            if self.ranks.any(self.reporter.stop(), self.device):
+            if self.reporter.stop():
                 return "stopped"
             self._step(next(steps))
             if self._evaluation_due():
@@ -268,35 +234,17 @@ class Trainer:
         """Share of the budget that is spent."""
         p = self.progress
         epochs = p.epoch + p.epoch_tokens / max(sum(self._train_lengths), 1)
-        return self.ranks.agree(self.budget.progress(p.step, epochs, p.seconds), self.device)
+        return self.budget.progress(p.step, epochs, p.seconds)
 
     def load_best(self) -> None:
         """Puts the weights of the best evaluation into the model, where there was one."""
         if self.best.exists():
             self._load_weights(load_state(self.best)["model"])
 
-    def compare(self, n_tokens: int) -> Comparison | None:
-        """The drafter as it is now on about so many tokens of either kind, in this process alone. None where
-        nothing was trained or held out.
-        """
-        if not self._all_held_out or self.progress.step == 0:
-            return None
-        held_out = _up_to(self._all_held_out, self._lengths, n_tokens)
-        trained = _up_to(self._trained(), self._lengths, sum(self._lengths[i] for i in held_out))
-        is_rising = _is_rising([row[3] for row in self.progress.evaluations])
-        return Comparison(self._acceptance(held_out), self._acceptance(trained), is_rising)
-
-    def _acceptance(self, indices: Sequence[int], ranks: Ranks | None = None) -> Acceptance:
+    def _acceptance(self, indices: Sequence[int]) -> Acceptance:
         depth, n_most = self.limits.depth, self.limits.micro_tokens
         with self._computing():
-            return evaluate(self.method, self.source, indices, depth, n_most, ranks)
-
-    def _trained(self) -> list[int]:
-        """The samples that steps have seen, in an order that has nothing to do with that of the data."""
-        seen = self.train
-        if self.progress.epoch == 0:
-            seen = [i for step in self._epoch(0)[: self.progress.position] for i in step]
-        return [seen[i] for i in np.random.default_rng(self.hyper.seed).permutation(len(seen))]
+            return evaluate(self.method, self.source, indices, depth, n_most)
 
     def _step(self, indices: Sequence[int]) -> None:
         """One optimiser step over some conversations."""
@@ -304,12 +252,9 @@ class Trainer:
         lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
         with self._computing():
             sums = self._accumulate(indices)
-        totals = torch.cat([sums.loss.detach()[None], sums.weight[None], sums.hits, sums.counts])
-        loss, weight, *rest = self.ranks.sum(
-            totals.double() if self.device.type != "mps" else totals
-        ).tolist()
-        # the loss is a mean over all counted rows everywhere; DDP has averaged over the processes
-        norm = self.optimizer.step(torch.tensor(self.ranks.n / max(weight, 1e-9)), lr)
+        totals = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts])
+        loss, weight, *rest = totals.tolist()
+        norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)  # of the mean over counted rows
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1
         p.tokens, p.epoch_tokens = p.tokens + n_tokens, p.epoch_tokens + n_tokens
@@ -318,25 +263,15 @@ class Trainer:
         n = len(sums.hits)
         rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
         p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
-        share = self.share()  # every process takes part in this
-        if self.ranks.first:
-            self.reporter.on_step(StepReport(p.step, share, loss, rates, lr, norm, p.tokens, p.seconds))
+        self.reporter.on_step(StepReport(p.step, self.share(), loss, rates, lr, norm, p.tokens, p.seconds))
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
-        """Forward and backward over this process's share, a micro-batch at a time."""
-        micros = micro_batches(
-            indices, self._lengths, self.limits.micro_tokens, self.ranks.rank, self.ranks.n
-        )
+        """Forward and backward, a micro-batch at a time."""
         total: Sums | None = None
-        for i, micro in enumerate(micros or [[indices[0]]]):
+        for micro in micro_batches(indices, self._lengths, self.limits.micro_tokens):
             samples = [self.source.sample(k) for k in micro]
-            batch = self.method.batch(samples, self.progress.step)
-            if not micros:  # every process must take part in the reduction
-                batch = batch.without_loss()
-            last = i == len(micros) - 1 or not micros
-            with contextlib.nullcontext() if last or self.ranks.n == 1 else self.wrapped.no_sync():  # type: ignore[operator]
-                sums: Sums = self.wrapped(batch)
-                sums.loss.backward()  # type: ignore[no-untyped-call]
+            sums: Sums = self.model(self.method.batch(samples, self.progress.step))
+            sums.loss.backward()  # type: ignore[no-untyped-call]
             sums = Sums(sums.loss.detach(), *sums[1:])
             total = sums if total is None else Sums(*(a + b for a, b in zip(total, sums, strict=True)))
         assert total is not None
@@ -352,7 +287,7 @@ class Trainer:
 
     def _evaluate(self) -> None:
         p = self.progress
-        found = self._acceptance(self.held_out, self.ranks)
+        found = self._acceptance(self.held_out)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
         # the last weights have had the low learning rates, which an evaluation this short need not show
@@ -361,10 +296,8 @@ class Trainer:
         p.since_best = 0 if better else p.since_best + 1
         if better:
             p.best_length, p.best_step = found.length, p.step
-            if self.ranks.first:
-                save_state(self.best, {"model": self._weights(), "step": p.step})
-        if self.ranks.first:
-            self.reporter.on_evaluation(p.step, found, better)
+            save_state(self.best, {"model": self._weights(), "step": p.step})
+        self.reporter.on_evaluation(p.step, found, better)
 
     def _weights(self) -> dict[str, torch.Tensor]:
         """What is trained; the rest is the target's."""
@@ -378,8 +311,6 @@ class Trainer:
 
     def _save(self) -> None:
         self._saved = time.monotonic()
-        if not self.ranks.first:
-            return
         save_state(
             self.last,
             {
@@ -401,34 +332,25 @@ class _Stopped(KeyboardInterrupt):
 
 
 class _Samples:
-    """A source that gives no more samples when the reporter wants to end (one of several processes cannot
-    leave a step on its own): capturing them is what takes long in a step or an evaluation. Those of the
-    evaluations are captured once.
+    """A source that gives no more samples when the reporter wants to end: capturing them is what takes long
+    in a step or an evaluation. Those of the evaluations are captured once.
     """
 
-    def __init__(
-        self, source: FeatureSource, reporter: Reporter, kept: Sequence[int], *, is_alone: bool
-    ) -> None:
+    def __init__(self, source: FeatureSource, reporter: Reporter, kept: Sequence[int]) -> None:
         self.lengths = source.lengths
-        self._source, self._reporter, self._is_alone = source, reporter, is_alone
+        self._source, self._reporter = source, reporter
         self._kept: dict[int, Sample | None] = dict.fromkeys(kept)
 
     def sample(self, index: int) -> Sample:
         """Raises _Stopped."""
         sample = self._kept.get(index)
         if sample is None:
-            if self._is_alone and self._reporter.stop():
+            if self._reporter.stop():
                 raise _Stopped
             sample = self._source.sample(index)
             if index in self._kept:
                 self._kept[index] = sample
         return sample
-
-
-def _is_rising(lengths: Sequence[float]) -> bool:
-    """Whether the last quarter of a run's evaluations is better than the one before, on average."""
-    n = len(lengths) // 4
-    return n < 2 or sum(lengths[-n:]) > sum(lengths[-2 * n : -n])
 
 
 def _up_to(indices: Sequence[int], lengths: Sequence[int], n_tokens: int) -> list[int]:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 _BETAS = (0.9, 0.95)
+_WEIGHT_DECAY = 0.01
 
 
 def default_lr(n_embd: int) -> float:
@@ -35,19 +36,17 @@ def lr_factor(progress: float, warmup: float) -> float:
 class Optimizer:
     """One step: `step(scale, lr)` after the gradients have been accumulated."""
 
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], *, weight_decay: float = 0.01, clip: float = 1.0
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         self.parameters = [p for p in parameters if p.requires_grad]
-        self.clip, self.n_skipped = clip, 0
+        self.n_skipped = 0
         groups = [
-            {"params": [p for p in self.parameters if p.ndim > 1], "weight_decay": weight_decay},
+            {"params": [p for p in self.parameters if p.ndim > 1], "weight_decay": _WEIGHT_DECAY},
             {"params": [p for p in self.parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
         self.adam = torch.optim.AdamW(groups, lr=0.0, betas=_BETAS, fused=True)
 
     def step(self, scale: Tensor, lr: float) -> float:
-        """Multiplies the gradients by `scale`, clips them to the norm `clip` and updates the weights; clears
+        """Multiplies the gradients by `scale`, clips them to a norm of 1 and updates the weights; clears
         the gradients. Returns the norm before clipping; NaN or Inf means that nothing was changed.
         """
         gradients = [p.grad for p in self.parameters if p.grad is not None]
@@ -56,7 +55,7 @@ class Optimizer:
         if not math.isfinite(found):
             self.n_skipped += 1
         else:
-            factor = float(scale) * min(1.0, self.clip / (found + 1e-6))
+            factor = float(scale) * min(1.0, 1.0 / (found + 1e-6))
             torch._foreach_mul_(gradients, factor)
             for group in self.adam.param_groups:
                 group["lr"] = lr

@@ -24,7 +24,7 @@ _ALLOCATORS = ("jemalloc", "tcmalloc", "mimalloc")
 
 
 def choose_device(name: str) -> torch.device:
-    """auto, cpu, cuda or mps. Under torchrun each process gets the CUDA device of its local rank.
+    """auto, cpu, cuda or mps.
 
     Raises InvalidValueError for one that is not there.
     """
@@ -33,10 +33,6 @@ def choose_device(name: str) -> torch.device:
         name = next(n for n in ("cuda", "mps", "cpu") if there[n])
     if not there[name]:
         raise InvalidValueError(f"--device {name}: PyTorch {torch.__version__} has no such device here")
-    if name == "cuda":
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(device)
-        return device
     return torch.device(name)
 
 
@@ -76,16 +72,14 @@ def prepare_process() -> None:
 
 @contextlib.contextmanager
 def computing(n_threads: int) -> Iterator[None]:
-    """Computations of this process have so many threads, 0 = physical cores (its share of them under
-    torchrun), and denormal numbers count as zero: they are slow and mean nothing here. Afterwards both are as
-    they were, for what else the process does.
+    """Computations of this process have so many threads, 0 = physical cores, and denormal numbers count as
+    zero: they are slow and mean nothing here. Afterwards both are as they were, for what else the process
+    does.
     """
     from eaglecpp.lowlevel import system_info
 
     if not n_threads:
-        n_cores = int(system_info()["n_cores"])
-        n_local = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        n_threads = max(1, int(os.environ.get("OMP_NUM_THREADS", "0")) or n_cores // n_local)
+        n_threads = int(os.environ.get("OMP_NUM_THREADS", "0")) or int(system_info()["n_cores"])
     n_before, flushed_before = torch.get_num_threads(), sys.float_info.min / 2 == 0.0
     torch.set_num_threads(n_threads)
     torch.set_flush_denormal(True)

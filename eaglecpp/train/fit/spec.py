@@ -103,23 +103,16 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
     return replace(spec, n_layers=n, sliding_layers=sliding, block=block)
 
 
-def _unlike_deepspec(block: BlockSpec | None) -> list[str]:
-    """What a block has that this trainer does not know."""
-    if block is None:
-        return []
+def check_trainable(draft: DraftCheckpoint, name: str) -> None:
+    """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
+    spec = draft.spec
+    # of a block drafter, and what stands for one where there is none
+    block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
         "slots in place": not block.anchor_first,
         "a selector": block.selector is not None,
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,
         "layers that see different parts of a block": len(set(block.causal)) > 1,
-    }
-    return [reason for reason, holds in reasons.items() if holds]
-
-
-def check_trainable(draft: DraftCheckpoint, name: str) -> None:
-    """Raises UnsupportedError, with all reasons, for a drafter called `name` that cannot be trained here."""
-    spec = draft.spec
-    reasons = {
         f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,
         "latent attention": spec.latent is not None,
         "YaRN": spec.rope.scaling == "yarn",
@@ -131,7 +124,7 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
         "parallel drafting": spec.parallel is not None,
         "norms around EAGLE-1's layer": spec.fuses_embedding and spec.norm_output,
     }
-    found = [reason for reason, holds in reasons.items() if holds] + _unlike_deepspec(spec.block)
+    found = [reason for reason, holds in reasons.items() if holds]
     if found:
         raise UnsupportedError(
             f"{name}: this drafter has {', '.join(found)}; only drafters without these can be trained"

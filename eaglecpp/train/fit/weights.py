@@ -2,7 +2,7 @@
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
 `from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's; so is the first layer, unless told otherwise, if the target's last block has its shape; the rest is
+target's; so is the first layer, if the target's last block has its shape; the rest is
 small and random. The block brings the attention that copies earlier text, which a random layer learns late
 (docs/research/training.md has measurements of both). `new_layers` are further ones that change nothing before
 they are trained. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`;
@@ -128,14 +128,12 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     return named
 
 
-def new_layers(
-    target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int, *, random: bool = False
-) -> State:
+def new_layers(target: GgufFile, spec: DraftSpec, indices: Sequence[int], seed: int) -> State:
     """First values of `DraftModel.layers` at these indices, 1 or more. They add nothing yet: o and down are
-    zero. What they read with is from the target's last block if that has their shape, unless told otherwise;
-    else it is small and random.
+    zero. What they read with is from the target's last block if that has their shape; else it is small and
+    random.
     """
-    block = None if random or not indices else _block_of(target, spec)
+    block = _block_of(target, spec) if indices else None
     state: State = {}
     with _seeded(seed):
         for index in indices:
@@ -156,25 +154,20 @@ def _seeded(seed: int) -> Iterator[None]:
         yield
 
 
-def from_target(
-    target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int, *, random: bool = False
-) -> Start:
-    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary; random: the
-    layer too, not the target's last block.
-    """
+def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed: int) -> Start:
+    """A new drafter for a target. ids: i64 [n_draft_vocab], target ids of the draft vocabulary."""
     with _seeded(seed):
         model = model_for(spec)(spec, torch.empty(0), share_head=False, dtype=torch.float32)
     state: State = dict(model.state_dict())
     if spec.block is None:
-        state |= new_layers(target, spec, range(1, spec.n_layers), seed, random=random)
+        state |= new_layers(target, spec, range(1, spec.n_layers), seed)
     if spec.hidden_size != spec.target_hidden_size:
         return Start(state, ("all weights random",))
     state["head"] = target_head(target)[torch.from_numpy(ids)]
     if "output_norm.weight" in target.tensors and "norm" in state:
         state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
     copy = _copy_block if spec.block is None else _copy_blocks
-    copied = "layer: random" if random else copy(target, spec, state)
-    return Start(state, ("head and final norm: from the target", copied))
+    return Start(state, ("head and final norm: from the target", copy(target, spec, state)))
 
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:

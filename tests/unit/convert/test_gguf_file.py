@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import random
-import re
 import struct
 import time
 from pathlib import Path
@@ -154,13 +153,3 @@ def test_the_quick_reader_and_the_whole_one_agree(tmp_path: Path) -> None:
         path.write_bytes((header(n_fields=6) + body)[:size])
         with pytest.raises(GgufError, match=r"truncated|more than fits"):
             read_keys(path)
-
-
-def test_there_is_one_reader_of_heads() -> None:
-    import eaglecpp
-
-    folder = Path(eaglecpp.__file__).parent
-    convert = Path(__file__).parents[3] / "convert"
-    files = [*folder.rglob("*.py"), *convert.rglob("*.py")]
-    readers = {path.name for path in files if re.search(r"GGUF version|key count", path.read_text("utf-8"))}
-    assert readers == {"gguf_head.py"}

@@ -105,10 +105,6 @@ def test_other_types_are_refused_with_the_list(name: str, message: str) -> None:
         parse_type(name)
 
 
-def test_type_names_are_read_in_any_case() -> None:
-    assert parse_type("q4_k") is parse_type("Q4_K")
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_values_that_are_not_finite_are_refused(bad: float, values: np.ndarray) -> None:
     with pytest.raises(TensorError, match="tensor t: contains NaN or infinite"):

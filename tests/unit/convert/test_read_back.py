@@ -175,14 +175,6 @@ def test_a_target_is_no_drafter(convert: Convert, target: TinyTarget) -> None:
         convert(target.gguf)
 
 
-def test_a_file_is_not_converted_onto_itself(convert: Convert, tmp_path: Path) -> None:
-    path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
-    before = path.read_bytes()
-    with pytest.raises(EagleError, match="this conversion reads that file"):
-        convert(path, out=path)
-    assert path.read_bytes() == before
-
-
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
@@ -286,12 +278,3 @@ def test_a_file_of_llama_cpps_converter_lacks_optional_keys(convert: Convert, tm
     optional = ("vocab_size", "attention.key_length", "rope.dimension_count", "norm_before_fc")
     changed = rewrite(path, tmp_path / "changed.gguf", changed={f"eagle3.{key}": None for key in optional})
     assert contents(convert(changed, out=tmp_path / "again.gguf").out) == contents(path)
-
-
-def test_a_truncated_file(convert: Convert, tmp_path: Path) -> None:
-    path = convert(write_checkpoint(tmp_path / "in", "vllm", DraftShape())).out
-    for keep in (4, 100, path.stat().st_size - 1):
-        short = tmp_path / "short.gguf"
-        short.write_bytes(path.read_bytes()[:keep])
-        with pytest.raises(EagleError, match=r"short\.gguf"):
-            convert(short, out=tmp_path / "again.gguf")

@@ -172,14 +172,6 @@ def test_yarn_of_latent_attention_is_deepseeks(
     assert file.keys["attention.scale"] == pytest.approx((1 + 0.1 * all_dim * LN64) ** 2 / 20**0.5)
 
 
-def test_a_quantised_latent_layer_says_what_does_not_divide(convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(latent=LatentShape(q_rank=64, kv_rank=64, nope=32, value=32))
-    report = convert(write_checkpoint(tmp_path / "in", "vllm", shape), type="Q8_0")
-    types = {tensor.name: tensor.type for tensor in report.tensors}
-    assert types["blk.0.attn_k_b.weight"] == types["blk.0.attn_v_b.weight"] == "Q8_0"
-    assert all(tensor.rel_rms_error < 0.01 for tensor in report.tensors)
-
-
 @pytest.mark.parametrize(
     ("family", "shape", "edit", "note"),
     [

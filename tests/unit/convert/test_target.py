@@ -31,7 +31,7 @@ def test_prediction_layers_are_not_blocks_of_the_target(tmp_path: Path) -> None:
     assert open_target(path).block_count == 46
 
 
-@pytest.mark.parametrize("arch", ["eagle3", "eagle31", "clip"])
+@pytest.mark.parametrize("arch", ["eagle3", "eagle31", "dflash", "clip"])
 def test_a_drafter_or_projector_is_no_target(arch: str, tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=f"expected a target model, found architecture '{arch}'"):
         open_target(head_only(tmp_path / "x.gguf", arch, block_count=1, embedding_length=8))

@@ -95,10 +95,3 @@ def test_chosen_rows_see_what_they_would_among_all(dtype: torch.dtype) -> None:
     for found, expected in zip(*results, strict=True):
         error = (found.float() - expected.float()).norm() / expected.float().norm()
         assert error < (0.03 if dtype is torch.bfloat16 else 1e-4)
-
-
-def test_no_chosen_row_is_no_output() -> None:
-    q, k0, v0 = (x.detach() for x in step_inputs(6, 0, torch.float32))
-    layout = Layout((6,), (0,), torch.zeros(0, dtype=torch.long))
-    assert merged(q[:, :0], k0, v0, [], [], layout).shape == (3, 0, 16)
-    assert dense(q[:, :0], k0, v0, [], [], layout).shape == (3, 0, 16)

@@ -124,11 +124,3 @@ def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.Monke
     states = torch.randn(3, 40, requires_grad=True)
     loss = loss_of(states, torch.rand(3), torch.ones(3))
     assert isinstance(loss, torch.Tensor) and torch.autograd.grad(loss, states)[0].any()
-
-
-def test_texts_without_an_answer_teach_nothing() -> None:
-    model, sample = make_model(), make_sample(9, 1, turns=[0] * 9)
-    sums = model(make_batch([sample], draft_ids(), SIZE, CPU, 8, has_blocks=True))
-    sums.loss.backward()
-    assert not sums.counts.any()
-    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())

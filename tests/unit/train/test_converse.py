@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gguf
 import numpy as np
 import pytest
 from conftest import Models
@@ -23,8 +22,6 @@ from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.questions import question
 from eaglecpp.train.data import texts as data
-from helpers import tiny
-from helpers.tiny_tokenizer import CHAT_TEMPLATE, Tokenizer, tiny_tokenizer
 
 # The tiny target seldom ends a turn: short ones, and questions from the lists, which always end.
 SETTINGS = ConverseSettings(
@@ -84,23 +81,6 @@ def test_turns_stand_in_the_template_s_form(engine: Engine, written: Path) -> No
             assert entry["turns"][-1][1] == len(entry["tokens"])
 
 
-class _NoSystem(Tokenizer):
-    def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
-        super().add_to(writer, with_template=False)
-        refused = "{% if messages[0].role == 'system' %}{{ raise_exception('none') }}{% endif %}"
-        writer.add_chat_template(refused + CHAT_TEMPLATE)
-
-
-def test_a_system_prompt_that_a_template_refuses_stands_before_the_question(tmp_path: Path) -> None:
-    """As in a chat with the model."""
-    path, spec, made = tmp_path / "target.gguf", tiny.TargetSpec(n_layers=2), tiny_tokenizer()
-    tokenizer = _NoSystem(made.tokens, made.merges)
-    tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")
-    with Engine.open(path, n_ctx=64, n_threads=1, strategy="off") as engine:
-        opening = engine.detokenize(Frame(engine).opening("Be brief."), special=True)
-    assert opening.endswith("user\nBe brief.\n\n")
-
-
 def test_company_and_order_change_nothing(models: Models, written: Path, tmp_path: Path) -> None:
     with Engine.open(models.target, n_ctx=1024, n_threads=1, strategy="off") as alone:
         converse(alone, tmp_path / "c.jsonl", N, SETTINGS)
@@ -119,13 +99,6 @@ def test_more_can_be_asked_for_later(engine: Engine, written: Path, tmp_path: Pa
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
     assert sorted(entries(out)) == list(range(N + 3))
-
-
-def test_other_settings_and_files_are_refused(engine: Engine, written: Path, tmp_path: Path) -> None:
-    out = tmp_path / "c.jsonl"
-    out.write_bytes(written.read_bytes())
-    with pytest.raises(DataError, match="seed: expected 4, found 3"):
-        converse(engine, out, N, replace(SETTINGS, seed=4))
 
 
 def test_it_is_learnt_where_the_assistant_speaks(engine: Engine, written: Path) -> None:

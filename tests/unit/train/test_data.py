@@ -136,17 +136,6 @@ def test_the_turns_of_any_template(engine: Engine, template: str, expected: list
     assert found == expected
 
 
-def test_a_template_without_system_role_gets_it_in_the_first_question(engine: Engine) -> None:
-    template = (
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-        "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    )
-    tokens, turns = encoded(engine, template, *TALK)
-    assert "user\nbe kind\n\nwho are you" in engine.detokenize(tokens, special=True)
-    assert texts_of_turns(engine, tokens, turns)[0] == "one of the men<|im_end|>"
-
-
 def test_a_template_that_tells_the_date_gives_the_same_tokens_on_every_day(engine: Engine) -> None:
     template = (
         "{% set day = strftime_now('%d %b %Y') %}"
@@ -158,16 +147,7 @@ def test_a_template_that_tells_the_date_gives_the_same_tokens_on_every_day(engin
     assert max(turns) == 2
 
 
-def test_train_on_all_learns_everything_but_bos(tmp_path: Path, engine: Engine) -> None:
-    path = write_lines(tmp_path / "a.jsonl", chat(*TALK))
-    (one,) = data.load([path], engine, 512, train_on="all").conversations
-    assert one.turns.tolist() == [0] + [1] * (len(one.tokens) - 1)
-
-
-@pytest.mark.parametrize("train_on", ["assistant", "all"])
-def test_where_a_prompt_ends_is_known_whatever_is_learnt(
-    tmp_path: Path, engine: Engine, train_on: data.TrainOn
-) -> None:
+def test_where_a_prompt_ends_is_known(tmp_path: Path, engine: Engine) -> None:
     """Answers to one prompt must not be on both sides of the split."""
     said = [chat(*TALK[:2], ("assistant", words)) for words in ("one of the men", "nobody")]
     prompt = engine.chat_prompt(messages(*TALK[:2]))
@@ -176,9 +156,8 @@ def test_where_a_prompt_ends_is_known_whatever_is_learnt(
     for name, lines in (("a", said), ("b", [recorded]), ("c", [written])):
         write_lines(tmp_path / f"{name}.jsonl", *lines)
     (tmp_path / "d.txt").write_text("the old man and the men", encoding="utf-8")
-    read = data.load([tmp_path], engine, 512, train_on=train_on).conversations
+    read = data.load([tmp_path], engine, 512).conversations
     assert [one.n_prompt for one in read] == [len(prompt)] * 4 + [0]
-    assert all(one.turns[1] == (train_on == "all") for one in read[:4])
 
 
 def test_without_a_template_the_format_of_the_vocabulary_is_used(tmp_path: Path, base_model: Path) -> None:
@@ -282,11 +261,6 @@ def test_a_binary_file_that_is_named_is_refused(tmp_path: Path, engine: Engine) 
     (tmp_path / "a.txt").write_bytes(b"words \xff")
     with pytest.raises(DataError, match="byte 0xff at offset 6"):
         data.load([tmp_path / "a.txt"], engine, 100)
-
-
-def test_a_path_that_is_not_there_is_refused(tmp_path: Path, engine: Engine) -> None:
-    with pytest.raises(DataError, match=r"none\.jsonl: expected a file or folder"):
-        data.load([tmp_path / "none.jsonl"], engine, 100)
 
 
 def test_prompts_alone_point_to_generate(tmp_path: Path, engine: Engine) -> None:

@@ -200,24 +200,6 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
         torch.testing.assert_close(state[name], p.detach().to(torch.bfloat16).float(), rtol=0, atol=0)
 
 
-def test_a_crash_while_writing_leaves_the_old_checkpoint(
-    tmp_path: Path, target: TinyTarget, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model, vocab = make_model(target)
-    write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
-    before = (tmp_path / "model.safetensors").read_bytes()
-
-    def fail(tensors: object, path: Path, metadata: object) -> None:
-        path.write_bytes(b"half")
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(export_module, "save_file", fail)
-    with pytest.raises(OSError, match="no space"):
-        write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
-    assert (tmp_path / "model.safetensors").read_bytes() == before
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget) -> None:
     file, ids = read_gguf(target.gguf), np.array([1, 5, 300])
     spec = with_vocab(new_spec(file, target.n_vocab, 8, LAYERS), 3)
@@ -243,19 +225,13 @@ def test_the_layer_starts_as_the_targets_last_block(arch: str, tmp_path: Path) -
     assert torch.equal(start.state["layers.0.down"], last["model.layers.6.mlp.down_proj.weight"])
     assert torch.equal(start.state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
     assert any("last block" in note for note in start.notes)
-    random = from_target(file, spec, np.arange(target.n_vocab), seed=1, random=True).state
-    assert torch.equal(random["norm"], start.state["norm"])
-    assert not torch.equal(random["layers.0.down"], start.state["layers.0.down"])
 
 
-@pytest.mark.parametrize("random", [False, True])
-def test_new_layers_change_nothing_until_they_are_trained(
-    random: bool, target: TinyTarget, sample: Sample
-) -> None:
+def test_new_layers_change_nothing_until_they_are_trained(target: TinyTarget, sample: Sample) -> None:
     one, vocab = make_model(target)
     spec = with_layers(one.spec, 3)
     three = DraftModel(spec, one.embedding, share_head=False, dtype=torch.float32)
-    added = new_layers(read_gguf(target.gguf), spec, range(1, 3), 1, random=random)
+    added = new_layers(read_gguf(target.gguf), spec, range(1, 3), 1)
     three.load_state_dict(dict(one.state_dict()) | added)
     draft_ids = np.full(target.n_vocab, -1, np.int64)
     draft_ids[vocab.ids] = np.arange(len(vocab.ids))
@@ -267,7 +243,7 @@ def test_new_layers_change_nothing_until_they_are_trained(
     for layer in three.layers[1:]:  # what they add can be learnt at once
         assert layer.o.grad is not None and layer.o.grad.any() and layer.down.grad.any()
     block = torch.from_numpy(target.weights["model.layers.7.mlp.gate_proj.weight"])
-    assert torch.equal(added["layers.2.gate_up"][: len(block)], block) is not random
+    assert torch.equal(added["layers.2.gate_up"][: len(block)], block)
 
 
 def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:

@@ -75,12 +75,6 @@ def test_a_row_that_is_no_number_spoils_no_other() -> None:
     assert np.isnan(logp[1]).all()
 
 
-def test_labels_never_exceed_the_vocabulary() -> None:
-    ids, logp = top_labels(np.zeros((1, 4), np.float32), 64)
-    assert sorted(ids[0].tolist()) == [0, 1, 2, 3]
-    assert np.exp(logp).sum() == pytest.approx(1)
-
-
 def test_a_sample_is_what_the_target_gives(models: Models, source: TargetSource) -> None:
     options = engine_options(
         models.target, None, dataclasses.replace(MODEL, n_ctx=256), DraftOptions(), Strategy.parse("off")
@@ -104,13 +98,6 @@ def test_a_sample_is_what_the_target_gives(models: Models, source: TargetSource)
 def test_a_layer_that_is_not_there_is_refused(models: Models) -> None:
     with pytest.raises(MismatchError, match="layer id 10"):
         TargetSource(models.target, [conversation(8)], layers=[1, 10], model=MODEL)  # 9: after the final norm
-
-
-def test_a_closed_source_says_so(models: Models) -> None:
-    source = TargetSource(models.target, [conversation(8)], model=MODEL)
-    source.close()
-    with pytest.raises(ValueError, match="closed"):
-        source.sample(0)
 
 
 def broken_target(directory: Path, tensor: str, value: float) -> Path:

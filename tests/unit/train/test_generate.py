@@ -14,11 +14,9 @@ from filelock import FileLock
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
-from eaglecpp.options import ModelOptions, SamplingOptions
-from eaglecpp.train.capture.batched import batch_options
+from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.generate import generate
 from eaglecpp.train.data import texts as data
-from helpers.kills import killed_after_lines
 
 SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
 PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"]
@@ -63,18 +61,6 @@ def test_answers_are_those_of_the_engine(engine: Engine, prompts: Path, tmp_path
     assert answers[0]["answer_tokens"] != answers[3]["answer_tokens"], "each place has a seed of its own"
 
 
-def test_many_at_once_give_the_same_answers(
-    models: Models, engine: Engine, prompts: Path, tmp_path: Path
-) -> None:
-    generate([prompts], engine, tmp_path / "one.jsonl", SAMPLING)
-    model = batch_options(ModelOptions(n_ctx=256, n_threads=1), 3)
-    with Engine.open(models.target, model=model, strategy="off") as crowded:
-        generate([prompts], crowded, tmp_path / "three.jsonl", SAMPLING)
-    one, three = entries(tmp_path / "one.jsonl"), entries(tmp_path / "three.jsonl")
-    assert one[0] == three[0]
-    assert one[1:] == sorted(three[1:], key=lambda answer: int(answer["index"]))
-
-
 def test_a_drafter_changes_nothing(models: Models, engine: Engine, prompts: Path, tmp_path: Path) -> None:
     generate([prompts], engine, tmp_path / "plain.jsonl", SAMPLING)
     with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1, strategy="chain:3") as drafting:
@@ -100,45 +86,6 @@ def test_a_run_goes_on_behind_a_half_line(
     report = generate([prompts], engine, out, SAMPLING)
     assert out.read_bytes() == whole
     assert (report.n_before, report.n_good) == (n_before, 4)
-
-
-CHILD = """
-from pathlib import Path
-from eaglecpp.engine.engine import Engine
-from eaglecpp.options import SamplingOptions
-from eaglecpp.train.capture.generate import generate
-with Engine.open({target!r}, n_ctx=256, n_threads=1) as engine:
-    generate(
-        [{prompts!r}], engine, Path({out!r}), SamplingOptions(max_tokens=24, temperature=0.9, seed=7),
-        lambda done, total, tokens: done and print(done, flush=True),
-    )
-"""
-
-
-def test_a_killed_run_ends_with_the_same_file(
-    models: Models, engine: Engine, prompts: Path, tmp_path: Path
-) -> None:
-    whole, out = tmp_path / "whole.jsonl", tmp_path / "killed.jsonl"
-    generate([prompts], engine, whole, SAMPLING)
-    code = CHILD.format(target=str(models.target), prompts=str(prompts), out=str(out))
-    killed_after_lines(code, 1)
-    assert generate([prompts], engine, out, SAMPLING).n_before >= 1
-    assert out.read_bytes() == whole.read_bytes()
-
-
-def test_more_prompts_are_answered_and_the_old_answers_kept(
-    engine: Engine, prompts: Path, tmp_path: Path
-) -> None:
-    out = tmp_path / "a.jsonl"
-    generate([prompts], engine, out, SAMPLING)
-    before = out.read_bytes()
-    prompts.write_text(prompts.read_text() + "one more\n", encoding="utf-8")
-    assert generate([prompts], engine, out, SAMPLING).n_before == 4
-    assert out.read_bytes().startswith(before)
-    assert len(entries(out)) == 6
-
-
-# What prompts may be
 
 
 def test_chats_are_answered_after_their_last_question(engine: Engine, tmp_path: Path) -> None:

@@ -152,12 +152,6 @@ def test_rows_without_loss_are_not_run_and_change_nothing(n_steps: int, chains: 
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_counted_rows_of_several_samples_are_places_in_the_batch() -> None:
-    samples = [make_sample(4, seed, turns) for seed, turns in enumerate(([1, 1, 1, 1], [0, 1, 1, 1]))]
-    batch = make_batch(samples, draft_ids(), 3, CPU)
-    assert [rows.tolist() for rows in batch.counted] == [[0, 1, 4, 5], [0, 4], []]
-
-
 def test_thinning_that_would_leave_nothing_leaves_all() -> None:
     batch = make_batch([make_sample(5, 1)], draft_ids(), 3, CPU, every=4, offset=3)
     assert batch.run is not None
