@@ -21,9 +21,6 @@ def drain_log() -> list[tuple[int, str]]:
 def head_architectures() -> list[str]:
     """Whose heads for further tokens can draft (native/target/heads.cpp)."""
 
-def key_names() -> list[str]:
-    """Every GGUF key and tensor name pattern the native reader knows (`{arch}` and `{i}` left in)."""
-
 class EngineOptions:
     """Plain struct; every field has a default. Names as in `eaglecpp.options.ModelOptions` / `DraftOptions`."""
 
@@ -438,28 +435,5 @@ class TextIndex:
     def add(self, token: int) -> None: ...
     def propose(self, n: int) -> list[int]: ...
 
-class DraftTree:
-    """Parallel arrays: token, parent, depth, logp (path). Node 0 is the root."""
-
-    def __init__(self, root: int) -> None: ...
-    def __len__(self) -> int: ...
-    def add(self, token: int, parent: int, logp: float) -> int: ...
-    def select(self, n_nodes: int, n_leaves: int = 0) -> DraftTree:
-        """The best n_nodes draft nodes by path logp, ancestor-closed, breadth first (root not counted), with at most
-        n_leaves leaves (0: any number)."""
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def parents(self) -> list[int]: ...
-    @property
-    def depths(self) -> list[int]: ...
-    @property
-    def logps(self) -> list[float]: ...
-    def leaves(self) -> list[int]: ...
-    def path(self, node: int) -> list[int]: ...
-
 def grammar_limits() -> dict[str, int]:
     """What a grammar or a JSON schema may cost, see native/grammar/grammar.h."""
-
-def match(tree: DraftTree, sampled: Sequence[int]) -> tuple[list[int], int]:
-    """Walks the tree with the target's choice at each node (`sampled[node]`): accepted nodes and the bonus token."""

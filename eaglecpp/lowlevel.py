@@ -6,7 +6,6 @@
   `truncate`, `kv`.
 - `Target(options, layers)`: features and logits of token lists and of trees.
 - `Sampler(SamplingParams, target)`: the target's sampler on given logits.
-- `DraftTree(root)` and `match(tree, sampled)`: what is verified and how it is accepted; plain data, no model.
 
 Arrays are C-contiguous float32, slowest axis first; the exact shapes are in the docstrings of each method.
 Use `eaglecpp.Engine` to generate text.
@@ -21,28 +20,22 @@ from eaglecpp.log import drain
 
 __all__ = [
     "DraftFile",
-    "DraftTree",
     "Drafter",
     "EngineOptions",
     "Sampler",
     "SamplingParams",
     "Target",
     "gpus",
-    "key_names",
-    "match",
     "system_info",
     "versions",
 ]
 
 DraftFile = core.DraftFile
-DraftTree = core.DraftTree
 Drafter = core.Drafter
 EngineOptions = core.EngineOptions
 Sampler = core.Sampler
 SamplingParams = core.SamplingParams
 Target = core.Target
-match = core.match
-key_names = core.key_names
 
 
 def system_info() -> dict[str, Any]:

@@ -106,16 +106,6 @@ void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int 
     }
 }
 
-DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
-    NodeOrder order;
-    order.build(pool, pool.logp, n_nodes, n_leaves);
-    std::vector<int32_t> nodes = order.nodes();
-    const std::vector<int32_t> & depth = pool.depth;
-    std::sort(nodes.begin(), nodes.end(),
-              [&](int a, int b) { return depth[a] != depth[b] ? depth[a] < depth[b] : a < b; });
-    return pool.take(nodes);
-}
-
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
 namespace {

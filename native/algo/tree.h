@@ -87,9 +87,6 @@ class NodeOrder {
     std::vector<int32_t> sorted_;
 };
 
-// The best tree by the drafter's own path log-probabilities, breadth first.
-DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves);
-
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
 // Everything proposed in one round, with the chances that the target accepts it: the text's nodes first, then the

@@ -11,7 +11,6 @@
 #include "bindings/fields.h"
 #include "bindings/gil.h"
 #include "ggml_hook/hook.h"
-#include "gguf/keys.h"
 #include "target/amx.h"
 #include "target/heads.h"
 #include "target/llama_bridge.h"
@@ -80,7 +79,6 @@ void bind_system(nb::module_ & m) {
         return out;
     });
     m.def("head_architectures", &head_architectures);
-    m.def("key_names", [] { return std::vector<std::string>(std::begin(keys::all), std::end(keys::all)); });
 }
 
 }  // namespace eaglecpp

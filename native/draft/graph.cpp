@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -31,7 +30,7 @@ class Builder {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
         if (rows_ == Rows::context) {
-            ggml_tensor * feature = rms(fuse(), w_.find(keys::t_enc_output_norm));
+            ggml_tensor * feature = rms(fuse(), w_.find("enc.output_norm.weight"));
             for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
             return;
         }
@@ -149,7 +148,7 @@ class Builder {
         return bias ? ggml_add(ctx_, y, bias) : y;
     }
 
-    ggml_tensor * fc(ggml_tensor * x) { return linear(x, keys::t_fc, keys::t_fc_bias); }
+    ggml_tensor * fc(ggml_tensor * x) { return linear(x, "fc.weight", "fc.bias"); }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
@@ -172,13 +171,13 @@ class Builder {
     ggml_tensor * fuse() {
         ggml_tensor * x = g_.features;
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
-        if (s_.norm_before_fc) x = rms(x, w_.find(keys::t_enc_output_norm));
+        if (s_.norm_before_fc) x = rms(x, w_.find("enc.output_norm.weight"));
         if (!s_.fc_norm) return fc(x);
         ggml_tensor * normed = nullptr;
         for (int a = 0; a < s_.n_aux(); ++a) {
             const size_t n = s_.n_embd_target;
             ggml_tensor * part = ggml_view_2d(ctx_, x, n, x->ne[1], x->nb[1], a * n * sizeof(float));
-            part = rms(part, keys::t_fc_norm, a);
+            part = rms(part, "fc_norm.{i}.weight", a);
             normed = normed ? ggml_concat(ctx_, normed, part, 0) : part;
         }
         return fc(normed);
@@ -186,7 +185,7 @@ class Builder {
 
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
         const RopeSpec & r = s_.rope;
-        return ggml_rope_ext(ctx_, x, pos, w_.find(keys::t_rope_freqs), r.n_rot,
+        return ggml_rope_ext(ctx_, x, pos, w_.find("rope_freqs.weight"), r.n_rot,
                              r.neox ? GGML_ROPE_TYPE_NEOX : GGML_ROPE_TYPE_NORMAL, r.n_ctx_orig, r.freq_base,
                              r.freq_scale, r.ext_factor, r.attn_factor, r.beta_fast, r.beta_slow);
     }
@@ -248,13 +247,13 @@ class Builder {
         ggml_tensor * u;
         ggml_tensor * residual = x;
         if (il == 0 && !s_.fuses_embedding && !s_.is_block()) {
-            ggml_tensor * feature = rms(x, keys::t_attn_norm_2, il);
-            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), keys::t_attn_norm, il), feature, 0);
+            ggml_tensor * feature = rms(x, "blk.{i}.attn_norm_2.weight", il);
+            u = ggml_concat(ctx_, rms(scaled(embd_, s_.embd_scale), "blk.{i}.attn_norm.weight", il), feature, 0);
             if (s_.norm_before_residual) residual = feature;
         } else {
-            u = rms(x, keys::t_attn_norm, il);
+            u = rms(x, "blk.{i}.attn_norm.weight", il);
         }
-        const Mixing mix_attn = mixing(u, keys::t_attn_conv_base, keys::t_attn_conv, il);
+        const Mixing mix_attn = mixing(u, "blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight", il);
         u = mixed(mix_attn, u, 0);
         name(u, "attn_input", il);
         if (s_.has_latent()) {
@@ -265,18 +264,18 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = mixed(mix_attn, linear(o, keys::t_attn_output, keys::t_attn_output_bias, il), 1);
-        o = rms(o, keys::t_post_attn_norm, il);
+        o = mixed(mix_attn, linear(o, "blk.{i}.attn_output.weight", "blk.{i}.attn_output.bias", il), 1);
+        o = rms(o, "blk.{i}.post_attention_norm.weight", il);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
-        ggml_tensor * m = rms(h, keys::t_ffn_norm, il);
-        const Mixing mix_ffn = mixing(m, keys::t_ffn_conv_base, keys::t_ffn_conv, il);
+        ggml_tensor * m = rms(h, "blk.{i}.ffn_norm.weight", il);
+        const Mixing mix_ffn = mixing(m, "blk.{i}.ffn_conv_base", "blk.{i}.ffn_conv_proj.weight", il);
         m = mixed(mix_ffn, m, 0);
-        ggml_tensor * gate = linear(m, keys::t_ffn_gate, keys::t_ffn_gate_bias, il);
-        ggml_tensor * up = linear(m, keys::t_ffn_up, keys::t_ffn_up_bias, il);
+        ggml_tensor * gate = linear(m, "blk.{i}.ffn_gate.weight", "blk.{i}.ffn_gate.bias", il);
+        ggml_tensor * up = linear(m, "blk.{i}.ffn_up.weight", "blk.{i}.ffn_up.bias", il);
         m = s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up);
-        m = mixed(mix_ffn, linear(m, keys::t_ffn_down, keys::t_ffn_down_bias, il), 1);
-        h = ggml_add(ctx_, rms(m, keys::t_post_ffn_norm, il), h);
-        if (ggml_tensor * scale = weight(keys::t_layer_scale, il)) h = ggml_mul(ctx_, h, scale);
+        m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down.weight", "blk.{i}.ffn_down.bias", il), 1);
+        h = ggml_add(ctx_, rms(m, "blk.{i}.post_ffw_norm.weight", il), h);
+        if (ggml_tensor * scale = weight("blk.{i}.layer_output_scale.weight", il)) h = ggml_mul(ctx_, h, scale);
         name(h, "layer_out", il);
         return h;
     }
@@ -324,18 +323,19 @@ class Builder {
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
-        ggml_tensor * k = heads(linear(u, keys::t_attn_k, keys::t_attn_k_bias, il), s_.n_head_kv);
-        const bool has_v = weight(keys::t_attn_v, il) != nullptr;
-        ggml_tensor * v = has_v ? heads(linear(u, keys::t_attn_v, keys::t_attn_v_bias, il), s_.n_head_kv) : k;
+        ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k.weight", "blk.{i}.attn_k.bias", il), s_.n_head_kv);
+        const bool has_v = weight("blk.{i}.attn_v.weight", il) != nullptr;
+        ggml_tensor * v =
+            has_v ? heads(linear(u, "blk.{i}.attn_v.weight", "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
         if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
-        store(il, rope(rms(k, keys::t_attn_k_norm, il), g_.pos));
+        store(il, rope(rms(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
         store_v(il, v);
     }
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
-        ggml_tensor * q = heads(linear(u, keys::t_attn_q, keys::t_attn_q_bias, il), s_.n_head);
-        q = rope(rms(q, keys::t_attn_q_norm, il), positions(u->ne[1]));
+        ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q.weight", "blk.{i}.attn_q.bias", il), s_.n_head);
+        q = rope(rms(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
         name(q, "q", il);
         return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
     }
@@ -343,8 +343,9 @@ class Builder {
     // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
-        ggml_tensor * row = linear(u, keys::t_attn_kv_a_mqa, nullptr, il);
-        ggml_tensor * latent = rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), keys::t_attn_kv_a_norm, il);
+        ggml_tensor * row = linear(u, "blk.{i}.attn_kv_a_mqa.weight", nullptr, il);
+        ggml_tensor * latent =
+            rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), "blk.{i}.attn_kv_a_norm.weight", il);
         ggml_tensor * rotated =
             rope(ggml_view_3d(ctx_, row, s_.latent.rope_dim, 1, n, row->nb[1], row->nb[1], n_latent * sizeof(float)),
                  g_.pos);
@@ -360,10 +361,10 @@ class Builder {
         const int64_t n_q = u->ne[1];
         ggml_tensor * q = u;
         if (a.q_rank > 0) {
-            q = rms(linear(q, keys::t_attn_q_a, nullptr, il), keys::t_attn_q_a_norm, il);
-            q = linear(q, keys::t_attn_q_b, nullptr, il);
+            q = rms(linear(q, "blk.{i}.attn_q_a.weight", nullptr, il), "blk.{i}.attn_q_a_norm.weight", il);
+            q = linear(q, "blk.{i}.attn_q_b.weight", nullptr, il);
         } else {
-            q = linear(q, keys::t_attn_q, nullptr, il);
+            q = linear(q, "blk.{i}.attn_q.weight", nullptr, il);
         }
         q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
         const auto part = [&](int n, int skip) {
@@ -371,10 +372,11 @@ class Builder {
         };
         ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
         // [kv_rank, n_q, n_head]
-        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), keys::t_attn_k_b, nullptr, il);
+        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b.weight", nullptr, il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
         name(q, "q", il);
-        ggml_tensor * y = linear(swapped(attend(il, q)), keys::t_attn_v_b, nullptr, il);  // [value_dim, n_q, n_head]
+        ggml_tensor * y =
+            linear(swapped(attend(il, q)), "blk.{i}.attn_v_b.weight", nullptr, il);  // [value_dim, n_q, n_head]
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
@@ -432,7 +434,7 @@ class Builder {
     }
 
     void output(ggml_tensor * h) {
-        ggml_tensor * post = rms(h, keys::t_output_norm, 0);
+        ggml_tensor * post = rms(h, "output_norm.weight", 0);
         fed_ = s_.norm_output ? post : h;
         each_part([&](size_t i, int at, int n) { write(kv(i).state(), columns(fed_, at, n), g_.parts[i].state_slot); },
                   /*of_outputs=*/true);
@@ -451,10 +453,10 @@ class Builder {
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
-        ggml_tensor * post = rms(h, keys::t_output_norm, 0);
+        ggml_tensor * post = rms(h, "output_norm.weight", 0);
         ggml_tensor * logits = head(post);
-        if (s_.block.selector_rank > 0) g_.hidden = linear(post, keys::t_selector_hidden);
-        if (w_.find(keys::t_confidence)) g_.hidden = linear(post, keys::t_confidence, keys::t_confidence_bias);
+        if (s_.block.selector_rank > 0) g_.hidden = linear(post, "selector_hidden.weight");
+        if (w_.find("conf_proj.weight")) g_.hidden = linear(post, "conf_proj.weight", "conf_proj.bias");
         if (g_.hidden) {
             ggml_set_output(g_.hidden);
             ggml_build_forward_expand(g_.gf, g_.hidden);
@@ -482,7 +484,7 @@ class Builder {
     ggml_tensor * biased(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
         // vLLM scales it as it does the logits (models/qwen3_dspark.py)
-        return ggml_add(ctx_, logits, scaled(linear(g_.previous, keys::t_markov_w2), s_.logit_scale));
+        return ggml_add(ctx_, logits, scaled(linear(g_.previous, "markov_w2.weight"), s_.logit_scale));
     }
 
     void give(ggml_tensor * logits) {

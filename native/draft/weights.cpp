@@ -6,7 +6,6 @@
 
 #include "base/error.h"
 #include "ggml_hook/hook.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -54,9 +53,10 @@ ggml_tensor * DraftWeights::find(const std::string & name) const {
 }
 
 bool stays_on_host(const DraftSpec & spec, const std::string & tensor) {
-    if (tensor == keys::t_token_embd) return !spec.ties_head;
-    return tensor == keys::t_markov_w1 || tensor == keys::t_selector_before || tensor == keys::t_selector_after ||
-           tensor == keys::t_confidence || tensor == keys::t_d2t || tensor == keys::t_mask_feature;
+    if (tensor == "token_embd.weight") return !spec.ties_head;
+    return tensor == "markov_w1.weight" || tensor == "selector_predecessor.weight" ||
+           tensor == "selector_successor.weight" || tensor == "conf_proj.weight" || tensor == "d2t" ||
+           tensor == "mask_feature.weight";
 }
 
 static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * ctx, ggml_backend_buffer_type_t buft) {
@@ -77,11 +77,11 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         ctx->reset(ggml_init({ggml_tensor_overhead() * (gguf.tensors().size() + 1), nullptr, /*no_alloc=*/true}));
     }
     EmbeddingTable confidence_row;
-    const std::pair<const char *, EmbeddingTable &> tables[] = {{keys::t_confidence, confidence_row},
-                                                                {keys::t_token_embd, w.embedding},
-                                                                {keys::t_markov_w1, w.markov_w1},
-                                                                {keys::t_selector_before, w.selector_before},
-                                                                {keys::t_selector_after, w.selector_after}};
+    const std::pair<const char *, EmbeddingTable &> tables[] = {{"conf_proj.weight", confidence_row},
+                                                                {"token_embd.weight", w.embedding},
+                                                                {"markov_w1.weight", w.markov_w1},
+                                                                {"selector_predecessor.weight", w.selector_before},
+                                                                {"selector_successor.weight", w.selector_after}};
     for (const TensorInfo & info : gguf.tensors()) {
         if (stays_on_host(s, info.name)) continue;
         // not those of latent attention that are one matrix per head: our kernels take one
@@ -91,8 +91,8 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
         ggml_set_name(ggml_new_tensor(ctx, info.type, GGML_MAX_DIMS, info.ne.data()), info.name.c_str());
     }
     // the part that reads a slot's state
-    const TensorInfo * confidence = s.block.selector_rank > 0 ? nullptr : gguf.find_tensor(keys::t_confidence);
-    if (confidence) ggml_set_name(ggml_new_tensor_1d(w.ctx.get(), GGML_TYPE_F32, s.n_embd), keys::t_confidence);
+    const TensorInfo * confidence = s.block.selector_rank > 0 ? nullptr : gguf.find_tensor("conf_proj.weight");
+    if (confidence) ggml_set_name(ggml_new_tensor_1d(w.ctx.get(), GGML_TYPE_F32, s.n_embd), "conf_proj.weight");
     w.buffer = allocate(file, w.ctx.get(), buft);
     const bool has_packed = ggml_get_first_tensor(w.packed_ctx.get()) != nullptr;
     if (has_packed) w.packed_buffer = allocate(file, w.packed_ctx.get(), kernels::weights_buffer_type());
@@ -108,9 +108,9 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
             ggml_backend_tensor_set(t, chunk.data(), at, chunk.size());
         }
     }
-    w.head = w.find(s.ties_head ? keys::t_token_embd : keys::t_output);
+    w.head = w.find(s.ties_head ? "token_embd.weight" : "output.weight");
     if (s.is_parallel()) {
-        const TensorInfo & info = *gguf.find_tensor(keys::t_mask_feature);
+        const TensorInfo & info = *gguf.find_tensor("mask_feature.weight");
         w.mask_feature.resize(info.n_bytes / sizeof(float));
         gguf.read(info, 0, (uint8_t *)w.mask_feature.data(), info.n_bytes);
     }
@@ -124,7 +124,7 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     if (confidence) {
         std::vector<float> row(confidence->ne[0]);
         confidence_row.row(0, row.data());
-        ggml_backend_tensor_set(w.find(keys::t_confidence), row.data(), 0, s.n_embd * sizeof(float));
+        ggml_backend_tensor_set(w.find("conf_proj.weight"), row.data(), 0, s.n_embd * sizeof(float));
         w.confidence.assign(row.begin() + s.n_embd, row.end());
     }
     return w;

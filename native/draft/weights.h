@@ -67,7 +67,7 @@ struct DraftWeights {
     ggml_context_ptr ctx, packed_ctx;
     ggml_backend_buffer_ptr buffer, packed_buffer;
 
-    // a tensor of the file (gguf/keys.h); null if it has none of this name
+    // a tensor of the file; null if it has none of this name
     ggml_tensor * find(const std::string & name) const;
 
     // Reads all tensors but the embedding into a buffer of `buft`; with `use_kernels`, the matrices that our CPU

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "gguf/keys.h"
 #include "kernels/attention.h"
 
 namespace eaglecpp {

@@ -5,7 +5,6 @@
 
 #include "base/error.h"
 #include "engine/models.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -362,14 +361,14 @@ void ModelDrafter::check_vocabulary() const {
 }
 
 void ModelDrafter::check_fit() const {
-    const std::string path = model_->path(), arch = model_->meta(keys::architecture);
+    const std::string path = model_->path(), arch = model_->meta("general.architecture");
     if (heads_ == Heads::none && model_->has_state()) {
         fail(ErrorKind::unsupported,
              "%s cannot draft: a model of architecture '%s' keeps a state from which rejected drafts cannot be taken "
              "back; use a small model with plain attention",
              path.c_str(), arch.c_str());
     }
-    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta(keys::architecture);
+    const std::string expected = is_assistant() ? "gemma4" : arch, found = target_.model().meta("general.architecture");
     const int n_reads = model_->n_state(), n_target = target_.model().n_state();
     if (is_head() && (found != expected || n_reads != n_target)) {
         fail(ErrorKind::mismatch,
@@ -399,7 +398,7 @@ DraftTraits ModelDrafter::traits() const {
 
 DraftDescription ModelDrafter::describe() const {
     return {is_head() ? "head" : "model",
-            model_->meta(keys::architecture),
+            model_->meta("general.architecture"),
             model_->meta("general.name"),
             model_->n_layer(),
             llama_model_n_ctx_train(model_->get()),

@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "engine/draft_place.h"
 #include "engine/model_drafter.h"
-#include "gguf/keys.h"
 #include "target/heads.h"
 
 namespace eaglecpp {
@@ -91,7 +90,7 @@ Models open_models(const EngineOptions & options) {
         heads = Heads::in_model;
     } else if (has_drafter) {
         const GgufReader file(options.draft_path);
-        const std::string arch = file.str(keys::architecture);
+        const std::string arch = file.str("general.architecture");
         if (reads_features(arch)) {
             out.draft_file = std::make_unique<DraftFile>(options.draft_path);
         } else {

@@ -6,7 +6,6 @@
 #include <set>
 
 #include "base/error.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -23,12 +22,12 @@ constexpr int64_t n_taps_max = 8;
 }  // namespace
 
 static bool is_block_arch(const std::string & architecture) {
-    return architecture == keys::arch_dflash || architecture == keys::arch_dflash_ex;
+    return architecture == "dflash" || architecture == "dflash_ex";
 }
 
 bool reads_features(const std::string & architecture) {
-    return architecture == keys::arch_eagle || architecture == keys::arch_eagle3 ||
-           architecture == keys::arch_eagle31 || is_block_arch(architecture);
+    return architecture == "eagle" || architecture == "eagle3" || architecture == "eagle31" ||
+           is_block_arch(architecture);
 }
 
 std::string fill(std::string pattern, const std::string & value) {
@@ -63,16 +62,15 @@ bool DraftFile::flag(const char * pattern, bool otherwise) const {
 }
 
 DraftFile::DraftFile(const std::string & path) : gguf_(path) {
-    spec_.arch = gguf_.str(keys::architecture);
-    spec_.fuses_embedding = spec_.arch == keys::arch_eagle;
+    spec_.arch = gguf_.str("general.architecture");
+    spec_.fuses_embedding = spec_.arch == "eagle";
     if (!reads_features(spec_.arch)) {
         fail(ErrorKind::gguf,
              "%s: general.architecture is '%s', expected a drafter ('eagle', 'eagle3', 'eagle31', 'dflash' or "
              "'dflash_ex'); make one with `eaglecpp convert`",
              path.c_str(), spec_.arch.c_str());
     }
-    spec_.name = gguf_.find_str(keys::name).value_or("");
-    refuse_forks();
+    spec_.name = gguf_.find_str("general.name").value_or("");
     read_sizes();
     read_rope();
     read_switches();
@@ -80,8 +78,8 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
     read_arithmetic();
     check_tensors();
     read_d2t();
-    tokens_ = gguf_.find_strs(keys::tokenizer_tokens).value_or(std::vector<std::string>{});
-    token_types_ = gguf_.find_ints(keys::tokenizer_token_type).value_or(std::vector<int32_t>{});
+    tokens_ = gguf_.find_strs("tokenizer.ggml.tokens").value_or(std::vector<std::string>{});
+    token_types_ = gguf_.find_ints("tokenizer.ggml.token_type").value_or(std::vector<int32_t>{});
     if (!tokens_.empty() && (int)tokens_.size() != spec_.n_vocab) {
         fail(ErrorKind::gguf, "%s: the tokenizer has %zu tokens but the vocabulary size is %d", path.c_str(),
              tokens_.size(), spec_.n_vocab);
@@ -90,35 +88,39 @@ DraftFile::DraftFile(const std::string & path) : gguf_(path) {
 
 void DraftFile::read_sizes() {
     DraftSpec & s = spec_;
-    s.n_layer = size(keys::block_count, n_layer_max);
-    s.n_ctx_train = (int)gguf_.find_u32(key(keys::context_length)).value_or(0);
-    s.n_embd = size(keys::embedding_length, n_width_max);
-    const bool says_width = !is_block_arch(s.arch) || gguf_.has(key(keys::target_hidden_size));
-    s.n_embd_target = says_width ? size(keys::target_hidden_size, n_width_max) : s.n_embd;
-    s.n_ff = size(keys::feed_forward_length, 4 * n_width_max);
+    s.n_layer = size("{arch}.block_count", n_layer_max);
+    s.n_ctx_train = (int)gguf_.find_u32(key("{arch}.context_length")).value_or(0);
+    s.n_embd = size("{arch}.embedding_length", n_width_max);
+    const bool says_width = !is_block_arch(s.arch) || gguf_.has(key("{arch}.target_hidden_size"));
+    s.n_embd_target = says_width ? size("{arch}.target_hidden_size", n_width_max) : s.n_embd;
+    s.n_ff = size("{arch}.feed_forward_length", 4 * n_width_max);
     read_heads();
-    s.rms_eps = positive(keys::rms_epsilon);
-    if (const auto n = gguf_.find_u32(key(keys::vocab_size))) {
+    s.rms_eps = positive("{arch}.attention.layer_norm_rms_epsilon");
+    if (const auto n = gguf_.find_u32(key("{arch}.vocab_size"))) {
         s.n_vocab = (int)*n;
-    } else if (const auto tokens = gguf_.find_strs(keys::tokenizer_tokens)) {
+    } else if (const auto tokens = gguf_.find_strs("tokenizer.ggml.tokens")) {
         s.n_vocab = (int)tokens->size();
     }
     if (s.n_vocab < 1 || s.n_vocab > n_vocab_max) {
-        refuse(keys::vocab_size, strf("expected 1 to %lld, found %d", (long long)n_vocab_max, s.n_vocab));
+        refuse("{arch}.vocab_size", strf("expected 1 to %lld, found %d", (long long)n_vocab_max, s.n_vocab));
     }
 }
 
 void DraftFile::read_heads() {
     DraftSpec & s = spec_;
-    s.n_head = size(keys::head_count, n_width_max);
-    s.n_head_kv = gguf_.has(key(keys::head_count_kv)) ? size(keys::head_count_kv, n_width_max) : s.n_head;
-    s.head_dim = gguf_.has(key(keys::key_length)) ? size(keys::key_length, n_width_max) : s.n_embd / s.n_head;
-    const int value_dim = gguf_.has(key(keys::value_length)) ? size(keys::value_length, n_width_max) : s.head_dim;
-    if (s.fuses_embedding && gguf_.has(key(keys::kv_lora_rank))) {
-        refuse(keys::kv_lora_rank, "an EAGLE-1 or 2 drafter with latent attention is not supported",
+    s.n_head = size("{arch}.attention.head_count", n_width_max);
+    s.n_head_kv = gguf_.has(key("{arch}.attention.head_count_kv")) ? size("{arch}.attention.head_count_kv", n_width_max)
+                                                                   : s.n_head;
+    s.head_dim = gguf_.has(key("{arch}.attention.key_length")) ? size("{arch}.attention.key_length", n_width_max)
+                                                               : s.n_embd / s.n_head;
+    const int value_dim = gguf_.has(key("{arch}.attention.value_length"))
+                              ? size("{arch}.attention.value_length", n_width_max)
+                              : s.head_dim;
+    if (s.fuses_embedding && gguf_.has(key("{arch}.attention.kv_lora_rank"))) {
+        refuse("{arch}.attention.kv_lora_rank", "an EAGLE-1 or 2 drafter with latent attention is not supported",
                ErrorKind::unsupported);
     }
-    if (s.arch == keys::arch_eagle31 && gguf_.has(key(keys::kv_lora_rank))) read_latent();
+    if (s.arch == "eagle31" && gguf_.has(key("{arch}.attention.kv_lora_rank"))) read_latent();
     if (value_dim != s.value_dim()) {
         fail(ErrorKind::unsupported, "%s: key and value heads differ in size (%d and %d)", path().c_str(), s.head_dim,
              value_dim);
@@ -133,12 +135,12 @@ void DraftFile::read_heads() {
 void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
-    l.kv_rank = size(keys::kv_lora_rank, n_width_max);
-    l.q_rank = gguf_.has(key(keys::q_lora_rank)) ? size(keys::q_lora_rank, n_width_max) : 0;
-    l.rope_dim = size(keys::rope_dimension_count, n_width_max);
-    l.nope_dim = size(keys::key_length_mla, n_width_max) - l.rope_dim;
-    l.value_dim = size(keys::value_length_mla, n_width_max);
-    l.scale = positive(keys::attention_scale);
+    l.kv_rank = size("{arch}.attention.kv_lora_rank", n_width_max);
+    l.q_rank = gguf_.has(key("{arch}.attention.q_lora_rank")) ? size("{arch}.attention.q_lora_rank", n_width_max) : 0;
+    l.rope_dim = size("{arch}.rope.dimension_count", n_width_max);
+    l.nope_dim = size("{arch}.attention.key_length_mla", n_width_max) - l.rope_dim;
+    l.value_dim = size("{arch}.attention.value_length_mla", n_width_max);
+    l.scale = positive("{arch}.attention.scale");
     if (s.n_head_kv != 1 || s.head_dim != l.kv_rank + l.rope_dim || l.nope_dim < 1) {
         fail(ErrorKind::gguf,
              "%s: latent attention of rank %d with %d rotated values, %d kv heads, cached rows of %d and keys of %d: "
@@ -151,70 +153,70 @@ void DraftFile::read_latent() {
 void DraftFile::read_rope() {
     RopeSpec & r = spec_.rope;
     const DraftSpec & s = spec_;
-    r.n_rot = (int)gguf_.find_u32(key(keys::rope_dimension_count)).value_or(s.head_dim);
+    r.n_rot = (int)gguf_.find_u32(key("{arch}.rope.dimension_count")).value_or(s.head_dim);
     if (r.n_rot < 2 || r.n_rot > s.head_dim || r.n_rot % 2 != 0) {
-        refuse(keys::rope_dimension_count, strf("expected an even number up to %d, found %d", s.head_dim, r.n_rot));
+        refuse("{arch}.rope.dimension_count", strf("expected an even number up to %d, found %d", s.head_dim, r.n_rot));
     }
-    const std::string type = gguf_.find_str(key(keys::rope_type)).value_or(is_block_arch(s.arch) ? "neox" : "norm");
-    if (type != "norm" && type != "neox") refuse(keys::rope_type, "expected 'norm' or 'neox', found '" + type + "'");
+    const std::string type = gguf_.find_str(key("{arch}.rope.type")).value_or(is_block_arch(s.arch) ? "neox" : "norm");
+    if (type != "norm" && type != "neox") refuse("{arch}.rope.type", "expected 'norm' or 'neox', found '" + type + "'");
     r.neox = type == "neox";
     if (r.neox && s.has_latent()) {
-        refuse(keys::rope_type, "expected 'norm' with latent attention, found 'neox'", ErrorKind::unsupported);
+        refuse("{arch}.rope.type", "expected 'norm' with latent attention, found 'neox'", ErrorKind::unsupported);
     }
-    r.freq_base = positive(keys::rope_freq_base, 10000.0f);
-    const std::string scaling = gguf_.find_str(key(keys::rope_scaling_type)).value_or("none");
-    const float factor = positive(keys::rope_scaling_factor, 1.0f);
+    r.freq_base = positive("{arch}.rope.freq_base", 10000.0f);
+    const std::string scaling = gguf_.find_str(key("{arch}.rope.scaling.type")).value_or("none");
+    const float factor = positive("{arch}.rope.scaling.factor", 1.0f);
     if (scaling != "none" && scaling != "linear" && scaling != "yarn") {
-        refuse(keys::rope_scaling_type, "expected none, linear or yarn, found '" + scaling + "'",
+        refuse("{arch}.rope.scaling.type", "expected none, linear or yarn, found '" + scaling + "'",
                ErrorKind::unsupported);
     }
     if (scaling != "none") r.freq_scale = 1.0f / factor;
-    r.ext_factor = gguf_.find_f32(key(keys::rope_scaling_ext_factor)).value_or(scaling == "yarn" ? 1.0f : 0.0f);
-    r.attn_factor = gguf_.find_f32(key(keys::rope_scaling_attn_factor)).value_or(1.0f);
-    r.beta_fast = gguf_.find_f32(key(keys::rope_scaling_beta_fast)).value_or(32.0f);
-    r.beta_slow = gguf_.find_f32(key(keys::rope_scaling_beta_slow)).value_or(1.0f);
-    r.n_ctx_orig = (int)gguf_.find_u32(key(keys::rope_scaling_orig_ctx)).value_or(s.n_ctx_train);
-    r.has_freqs = gguf_.find_tensor(keys::t_rope_freqs) != nullptr;
+    r.ext_factor = gguf_.find_f32(key("{arch}.rope.scaling.yarn_ext_factor")).value_or(scaling == "yarn" ? 1.0f : 0.0f);
+    r.attn_factor = gguf_.find_f32(key("{arch}.rope.scaling.attn_factor")).value_or(1.0f);
+    r.beta_fast = gguf_.find_f32(key("{arch}.rope.scaling.yarn_beta_fast")).value_or(32.0f);
+    r.beta_slow = gguf_.find_f32(key("{arch}.rope.scaling.yarn_beta_slow")).value_or(1.0f);
+    r.n_ctx_orig = (int)gguf_.find_u32(key("{arch}.rope.scaling.original_context_length")).value_or(s.n_ctx_train);
+    r.has_freqs = gguf_.find_tensor("rope_freqs.weight") != nullptr;
 }
 
 void DraftFile::read_switches() {
     DraftSpec & s = spec_;
     // a missing switch would be a silently wrong one
     std::vector<const char *> required;
-    if (s.arch == keys::arch_dflash_ex) required = {keys::block_size, keys::sample_from_anchor, keys::draft_vocab_size};
-    if (s.arch == keys::arch_eagle || s.arch == keys::arch_eagle31)
-        required = {keys::norm_output, keys::draft_vocab_size, keys::rope_type};
-    if (s.arch == keys::arch_eagle31) required.push_back(keys::fc_norm);
+    if (s.arch == "dflash_ex") required = {"{arch}.block_size", "{arch}.sample_from_anchor", "{arch}.draft_vocab_size"};
+    if (s.arch == "eagle" || s.arch == "eagle31")
+        required = {"{arch}.norm_output", "{arch}.draft_vocab_size", "{arch}.rope.type"};
+    if (s.arch == "eagle31") required.push_back("{arch}.fc_norm");
     for (const char * pattern : required) {
         if (!gguf_.has(key(pattern)))
             fail(ErrorKind::gguf, "%s: key '%s' is missing; convert the checkpoint again", path().c_str(),
                  key(pattern).c_str());
     }
-    s.norm_before_residual = flag(keys::norm_before_residual);
-    s.norm_before_fc = flag(keys::norm_before_fc);
-    s.fc_norm = flag(keys::fc_norm);
-    s.norm_output = flag(keys::norm_output);
-    if (s.arch == keys::arch_eagle31) s.head_norm = flag(keys::head_norm, true);
+    s.norm_before_residual = flag("{arch}.norm_before_residual");
+    s.norm_before_fc = flag("{arch}.norm_before_fc");
+    s.fc_norm = flag("{arch}.fc_norm");
+    s.norm_output = flag("{arch}.norm_output");
+    if (s.arch == "eagle31") s.head_norm = flag("{arch}.head_norm", true);
     if (s.norm_output && !s.head_norm) {
         fail(ErrorKind::gguf,
              "%s: '%s' is false and '%s' true, which contradict each other; convert the checkpoint again",
-             path().c_str(), key(keys::head_norm).c_str(), key(keys::norm_output).c_str());
+             path().c_str(), key("{arch}.head_norm").c_str(), key("{arch}.norm_output").c_str());
     }
-    s.logit_scale = gguf_.find_f32(key(keys::logit_scale)).value_or(1.0f);
-    s.has_embedding = gguf_.find_tensor(keys::t_token_embd) != nullptr;
-    s.has_head = gguf_.find_tensor(keys::t_output) != nullptr;
-    s.n_layer_target = (int)gguf_.find_u32(keys::target_block_count).value_or(0);
+    s.logit_scale = gguf_.find_f32(key("{arch}.logit_scale")).value_or(1.0f);
+    s.has_embedding = gguf_.find_tensor("token_embd.weight") != nullptr;
+    s.has_head = gguf_.find_tensor("output.weight") != nullptr;
+    s.n_layer_target = (int)gguf_.find_u32("eaglecpp.target.block_count").value_or(0);
 
-    s.held_out_rates = gguf_.find_floats(keys::held_out_rates).value_or(std::vector<float>());
+    s.held_out_rates = gguf_.find_floats("eaglecpp.held_out_rates").value_or(std::vector<float>());
     for (float rate : s.held_out_rates) {
         if (!(rate >= 0.0f && rate <= 1.0f)) {
-            refuse(keys::held_out_rates, strf("expected rates from 0 to 1, found %g", rate));
+            refuse("eaglecpp.held_out_rates", strf("expected rates from 0 to 1, found %g", rate));
         }
     }
 
-    const auto layers = gguf_.find_ints(key(keys::target_layers));
+    const auto layers = gguf_.find_ints(key("{arch}.target_layers"));
     if (!layers || layers->empty() || (int64_t)layers->size() > n_aux_max) {
-        refuse(keys::target_layers,
+        refuse("{arch}.target_layers",
                strf("expected 1 to %lld layer ids, found %zu", (long long)n_aux_max, layers ? layers->size() : 0));
     }
     s.target_layers = *layers;
@@ -222,20 +224,21 @@ void DraftFile::read_switches() {
     const int64_t n_max = s.n_layer_target > 0 ? (int64_t)s.n_layer_target + s.fuses_embedding : 4096;
     for (int32_t id : s.target_layers) {
         if (id < 0 || id > n_max) {
-            refuse(keys::target_layers, strf("layer id %d is outside the target's %d blocks", id, s.n_layer_target));
+            refuse("{arch}.target_layers", strf("layer id %d is outside the target's %d blocks", id, s.n_layer_target));
         }
     }
-    s.sliding_window = (int)gguf_.find_u32(key(keys::sliding_window)).value_or(0);
-    s.slides = gguf_.find_bools(key(keys::sliding_window_pattern))
+    s.sliding_window = (int)gguf_.find_u32(key("{arch}.attention.sliding_window")).value_or(0);
+    s.slides = gguf_.find_bools(key("{arch}.attention.sliding_window_pattern"))
                    .value_or(std::vector<uint8_t>(s.n_layer, s.sliding_window > 0));
     if ((int)s.slides.size() != s.n_layer) {
-        refuse(keys::sliding_window_pattern, strf("expected %d values, found %zu", s.n_layer, s.slides.size()));
+        refuse("{arch}.attention.sliding_window_pattern",
+               strf("expected %d values, found %zu", s.n_layer, s.slides.size()));
     }
-    const TensorInfo * d2t = gguf_.find_tensor(keys::t_d2t);
+    const TensorInfo * d2t = gguf_.find_tensor("d2t");
     s.n_draft_vocab = d2t ? (int)std::min<int64_t>(d2t->ne[0], n_vocab_max) : s.n_vocab;
-    const int n_said = (int)gguf_.find_u32(key(keys::draft_vocab_size)).value_or(s.n_draft_vocab);
+    const int n_said = (int)gguf_.find_u32(key("{arch}.draft_vocab_size")).value_or(s.n_draft_vocab);
     if (n_said != s.n_draft_vocab) {
-        refuse(keys::draft_vocab_size, strf("it says %d but the d2t table has %d entries", n_said, s.n_draft_vocab));
+        refuse("{arch}.draft_vocab_size", strf("it says %d but the d2t table has %d entries", n_said, s.n_draft_vocab));
     }
 }
 
@@ -243,109 +246,83 @@ void DraftFile::read_switches() {
 void DraftFile::read_block() {
     DraftSpec & s = spec_;
     BlockSpec & b = s.block;
-    refuse_block_parts();
     const auto rank = [&](const char * tensor) {
         const TensorInfo * t = gguf_.find_tensor(tensor);
         return t ? (int)std::min<int64_t>(t->ne[0], n_width_max) : 0;
     };
-    for (const char * norm : {keys::norm_before_fc, keys::fc_norm, keys::norm_before_residual}) {
+    for (const char * norm : {"{arch}.norm_before_fc", "{arch}.fc_norm", "{arch}.norm_before_residual"}) {
         if (flag(norm)) refuse(norm, "expected no such norm in a block drafter, found true", ErrorKind::unsupported);
     }
-    b.markov_rank = rank(keys::t_markov_w1);
-    b.n_rows = gguf_.has(key(keys::block_size)) || b.markov_rank > 0 ? size(keys::block_size, n_parallel_max) : 16;
-    b.anchor_first = flag(keys::sample_from_anchor, b.markov_rank > 0);
-    b.says_slots = gguf_.has(key(keys::sample_from_anchor)) || b.markov_rank > 0 || rank(keys::t_selector_hidden) > 0;
-    if (b.n_slots() < 1) refuse(keys::block_size, strf("expected at least 2 rows, found %d", b.n_rows));
-    b.causal =
-        gguf_.find_bools(key(keys::causal_pattern)).value_or(std::vector<uint8_t>(s.n_layer, flag(keys::causal)));
+    b.markov_rank = rank("markov_w1.weight");
+    b.n_rows =
+        gguf_.has(key("{arch}.block_size")) || b.markov_rank > 0 ? size("{arch}.block_size", n_parallel_max) : 16;
+    b.anchor_first = flag("{arch}.sample_from_anchor", b.markov_rank > 0);
+    b.says_slots =
+        gguf_.has(key("{arch}.sample_from_anchor")) || b.markov_rank > 0 || rank("selector_hidden.weight") > 0;
+    if (b.n_slots() < 1) refuse("{arch}.block_size", strf("expected at least 2 rows, found %d", b.n_rows));
+    b.causal = gguf_.find_bools(key("{arch}.attention.causal_pattern"))
+                   .value_or(std::vector<uint8_t>(s.n_layer, flag("{arch}.attention.causal")));
     if ((int)b.causal.size() != s.n_layer) {
-        refuse(keys::causal_pattern, strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
+        refuse("{arch}.attention.causal_pattern", strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
     }
-    const uint32_t token = gguf_.u32(keys::tokenizer_mask);
+    const uint32_t token = gguf_.u32("tokenizer.ggml.mask_token_id");
     if (token >= (uint32_t)s.n_vocab) {
-        refuse(keys::tokenizer_mask, strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
+        refuse("tokenizer.ggml.mask_token_id", strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
     }
     s.mask_token = (Token)token;
-    if (rank(keys::t_selector_hidden) > 0) {
-        b.selector_rank = size(keys::selector_rank, n_width_max);
-        b.selector_top_k = size(keys::selector_top_k, 1024);
+    if (rank("selector_hidden.weight") > 0) {
+        b.selector_rank = size("{arch}.selector_rank", n_width_max);
+        b.selector_top_k = size("{arch}.selector_top_k", 1024);
         if (b.markov_rank > 0 || b.anchor_first || b.selector_top_k > s.n_draft_vocab) {
-            refuse(keys::selector_top_k,
+            refuse("{arch}.selector_top_k",
                    strf("expected a selector over up to %d tokens, with slots in place and no Markov head, found %d",
                         s.n_draft_vocab, b.selector_top_k));
         }
     }
-    if (gguf_.find_tensor(fill(keys::t_attn_conv_base, 0))) {
-        b.n_taps = size(keys::conv_kernel_size, n_taps_max);
-        b.n_group = size(keys::conv_group_size, s.n_embd);
+    if (gguf_.find_tensor(fill("blk.{i}.attn_conv_base", 0))) {
+        b.n_taps = size("{arch}.conv_kernel_size", n_taps_max);
+        b.n_group = size("{arch}.conv_group_size", s.n_embd);
         if (s.n_embd % b.n_group != 0 || b.n_taps > b.n_rows) {
-            refuse(keys::conv_group_size, strf("groups of %d and %d taps do not fit width %d and %d rows", b.n_group,
-                                               b.n_taps, s.n_embd, b.n_rows));
+            refuse("{arch}.conv_group_size", strf("groups of %d and %d taps do not fit width %d and %d rows", b.n_group,
+                                                  b.n_taps, s.n_embd, b.n_rows));
         }
     }
     s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab;
     s.has_head = s.has_head || s.ties_head;
 }
 
-// parts of block drafters that are not implemented; run without them a file would draft badly, with nothing to show why
-void DraftFile::refuse_block_parts() const {
-    const std::pair<std::string, const char *> parts[] = {
-        {"blk.0.attn_sinks.weight", "attention sinks"},     {"mask_embd.weight", "a mask vector of its own"},
-        {"blk.0.attn_kv_a_mqa.weight", "latent attention"}, {"blk.0.ffn_gate_inp.weight", "a mixture of experts"},
-        {"blk.0.hc_attn_fn.weight", "hyper-connections"},
-    };
-    for (const auto & [tensor, what] : parts) {
-        if (!gguf_.find_tensor(tensor)) continue;
-        fail(ErrorKind::unsupported, "%s: a block drafter with %s (tensor '%s') is not supported", path().c_str(), what,
-             tensor.c_str());
-    }
-    const std::string scale = key("{arch}.attention.value_scale");
-    if (gguf_.find_f32(scale).value_or(1.0f) != 1.0f) {
-        fail(ErrorKind::unsupported, "%s: key '%s': factors on attention's values are not supported", path().c_str(),
-             scale.c_str());
-    }
-}
-
-// Forks of llama.cpp wrote `eagle3` files before llama.cpp itself did (ggml-org/llama.cpp#18039, #24925). Their layer
-// ids stand under a key of its own and count in two ways, boundary ids in one fork and ids of the block before in
-// another, and their tables of the vocabulary hold ids here and offsets there: what a file means cannot be told from
-// it.
-void DraftFile::refuse_forks() const {
-    const std::string ids = key("{arch}.extract_layers");
-    const bool has_ids = gguf_.has(ids) && !gguf_.has(key(keys::target_layers));
-    if (!has_ids && !gguf_.find_tensor("blk.0.hidden_norm.weight") && !gguf_.find_tensor("d2t.weight")) return;
-    fail(ErrorKind::unsupported,
-         "%s: written by a fork of llama.cpp (%s), whose layer ids and vocabulary tables mean different things in "
-         "different forks; convert the checkpoint it was made from with `eaglecpp convert`",
-         path().c_str(), has_ids ? ids.c_str() : "tensor 'blk.0.hidden_norm.weight' or 'd2t.weight'");
-}
-
 // What only some drafters compute otherwise; without a key as Llama does. llama.cpp reads none of these in `eagle3`.
 void DraftFile::read_arithmetic() {
     DraftSpec & s = spec_;
     s.attn_scale = 1.0f / std::sqrt((float)s.head_dim);
-    if (s.arch != keys::arch_eagle31 && !s.is_block()) return;
-    s.attn_scale = positive(keys::attention_scale, s.attn_scale);
-    s.embd_scale = positive(keys::embedding_scale, 1.0f);
-    if (gguf_.has(key(keys::logit_softcapping))) s.logit_softcap = positive(keys::logit_softcapping);
-    s.norms_values = flag(keys::value_norm);
-    const std::string activation = gguf_.find_str(key(keys::hidden_activation)).value_or("silu");
+    if (s.arch != "eagle31" && !s.is_block()) return;
+    s.attn_scale = positive("{arch}.attention.scale", s.attn_scale);
+    s.embd_scale = positive("{arch}.embedding_scale", 1.0f);
+    if (gguf_.has(key("{arch}.final_logit_softcapping"))) s.logit_softcap = positive("{arch}.final_logit_softcapping");
+    s.norms_values = flag("{arch}.attention.value_norm");
+    const std::string activation = gguf_.find_str(key("{arch}.hidden_activation")).value_or("silu");
     if (activation != "silu" && activation != "gelu" && activation != "gelu_pytorch_tanh") {
-        refuse(keys::hidden_activation, "expected silu, gelu or gelu_pytorch_tanh, found '" + activation + "'",
+        refuse("{arch}.hidden_activation", "expected silu, gelu or gelu_pytorch_tanh, found '" + activation + "'",
                ErrorKind::unsupported);
     }
     s.uses_gelu = activation != "silu";
+    // run without it a file would draft badly, with nothing to show why
+    if (gguf_.find_f32(key("{arch}.attention.value_scale")).value_or(1.0f) != 1.0f) {
+        refuse("{arch}.attention.value_scale", "factors on attention's values are not supported",
+               ErrorKind::unsupported);
+    }
     if (s.is_block()) return;
-    if (gguf_.has(key(keys::mask_token)) || gguf_.has(key(keys::parallel_depth))) {
-        s.n_parallel = size(keys::parallel_depth, n_parallel_max);
-        const uint32_t token = gguf_.u32(key(keys::mask_token));
+    if (gguf_.has(key("{arch}.mask_token_id")) || gguf_.has(key("{arch}.parallel_depth"))) {
+        s.n_parallel = size("{arch}.parallel_depth", n_parallel_max);
+        const uint32_t token = gguf_.u32(key("{arch}.mask_token_id"));
         if (token >= (uint32_t)s.n_vocab) {
-            refuse(keys::mask_token, strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
+            refuse("{arch}.mask_token_id", strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
         }
         s.mask_token = (Token)token;
     }
     if (s.norms_values && s.has_latent()) {
-        refuse(keys::value_norm, "expected false with latent attention, found true", ErrorKind::unsupported);
+        refuse("{arch}.attention.value_norm", "expected false with latent attention, found true",
+               ErrorKind::unsupported);
     }
 }
 
@@ -355,12 +332,12 @@ void DraftFile::check_fused_embedding() const {
     if (!s.fuses_embedding) return;
     if (s.n_embd != s.n_embd_target) {
         fail(ErrorKind::gguf, "%s: key '%s' is %d and key '%s' is %d; an EAGLE-1 or 2 drafter is as wide as its target",
-             path().c_str(), key(keys::embedding_length).c_str(), s.n_embd, key(keys::target_hidden_size).c_str(),
+             path().c_str(), key("{arch}.embedding_length").c_str(), s.n_embd, key("{arch}.target_hidden_size").c_str(),
              s.n_embd_target);
     }
     const int64_t id = (int64_t)s.n_layer_target + 1;
     if (s.n_aux() != 1 || (s.n_layer_target > 0 && s.target_layers[0] != id)) {
-        refuse(keys::target_layers,
+        refuse("{arch}.target_layers",
                strf("expected the one id %lld, the target's state after its final norm", (long long)id));
     }
 }
@@ -378,77 +355,82 @@ void DraftFile::check_tensors() const {
     const int64_t n_q = (int64_t)s.n_head * s.head_dim, n_kv = (int64_t)s.n_head_kv * s.head_dim;
     const bool own_tables_needed = s.n_embd != s.n_embd_target;
 
-    want[keys::t_fc] = {{s.n_fc_in(), s.n_embd}, true, true};
-    want[keys::t_fc_bias] = {{s.n_embd}, false, false};
-    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) want[fill(keys::t_fc_norm, i)] = {{s.n_embd_target}, true, false};
-    if (s.is_block()) want[keys::t_enc_output_norm] = {{s.n_embd}, true, false};
+    want["fc.weight"] = {{s.n_fc_in(), s.n_embd}, true, true};
+    want["fc.bias"] = {{s.n_embd}, false, false};
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i)
+        want[fill("fc_norm.{i}.weight", i)] = {{s.n_embd_target}, true, false};
+    if (s.is_block()) want["enc.output_norm.weight"] = {{s.n_embd}, true, false};
     if (b.markov_rank > 0) {
-        want[keys::t_markov_w1] = {{b.markov_rank, s.n_vocab}, true, true};
-        want[keys::t_markov_w2] = {{b.markov_rank, s.n_draft_vocab}, true, true};
+        want["markov_w1.weight"] = {{b.markov_rank, s.n_vocab}, true, true};
+        want["markov_w2.weight"] = {{b.markov_rank, s.n_draft_vocab}, true, true};
     }
     if (s.is_block()) {
-        want[keys::t_confidence] = {{s.n_embd + b.markov_rank}, false, true};
-        want[keys::t_confidence_bias] = {{1}, false, false};
+        want["conf_proj.weight"] = {{s.n_embd + b.markov_rank}, false, true};
+        want["conf_proj.bias"] = {{1}, false, false};
     }
     if (b.selector_rank > 0) {
-        want[keys::t_selector_before] = want[keys::t_selector_after] = {{b.selector_rank, s.n_vocab}, true, true};
-        want[keys::t_selector_hidden] = {{s.n_embd, b.selector_rank}, true, true};
+        want["selector_predecessor.weight"] =
+            want["selector_successor.weight"] = {{b.selector_rank, s.n_vocab}, true, true};
+        want["selector_hidden.weight"] = {{s.n_embd, b.selector_rank}, true, true};
     }
-    if (s.norm_before_fc) want[keys::t_enc_output_norm] = {{s.n_fc_in()}, true, false};
-    if (s.is_parallel()) want[keys::t_mask_feature] = {{s.n_fc_in()}, true, false};
-    want[keys::t_token_embd] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
-    if (s.has_all_norms() && s.head_norm) want[keys::t_output_norm] = {{s.n_embd}, true, false};
-    want[keys::t_output] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
-    want[keys::t_rope_freqs] = {{s.rope.n_rot / 2}, false, false};
+    if (s.norm_before_fc) want["enc.output_norm.weight"] = {{s.n_fc_in()}, true, false};
+    if (s.is_parallel()) want["mask_feature.weight"] = {{s.n_fc_in()}, true, false};
+    want["token_embd.weight"] = {{s.n_embd, s.n_vocab}, own_tables_needed, true};
+    if (s.has_all_norms() && s.head_norm) want["output_norm.weight"] = {{s.n_embd}, true, false};
+    want["output.weight"] = {{s.n_embd, s.n_draft_vocab}, own_tables_needed || s.n_draft_vocab != s.n_vocab, true};
+    want["rope_freqs.weight"] = {{s.rope.n_rot / 2}, false, false};
     for (int i = 0; i < s.n_layer; ++i) {
         const bool is_fusing = is_3 && i == 0;  // the layer that takes [embedding ; feature]
         const int64_t n_in = is_fusing ? 2 * s.n_embd : s.n_embd;
-        if (s.has_all_norms() || i > 0) want[fill(keys::t_attn_norm, i)] = {{s.n_embd}, true, false};
-        if (is_fusing) want[fill(keys::t_attn_norm_2, i)] = {{s.n_embd}, true, false};
+        if (s.has_all_norms() || i > 0) want[fill("blk.{i}.attn_norm.weight", i)] = {{s.n_embd}, true, false};
+        if (is_fusing) want[fill("blk.{i}.attn_norm_2.weight", i)] = {{s.n_embd}, true, false};
         if (s.has_latent()) {
             const LatentSpec & l = s.latent;
             const int64_t n_q_latent = (int64_t)s.n_head * (l.nope_dim + l.rope_dim);
             if (l.q_rank > 0) {
-                want[fill(keys::t_attn_q_a, i)] = {{n_in, l.q_rank}, true, true};
-                want[fill(keys::t_attn_q_a_norm, i)] = {{l.q_rank}, true, false};
-                want[fill(keys::t_attn_q_b, i)] = {{l.q_rank, n_q_latent}, true, true};
+                want[fill("blk.{i}.attn_q_a.weight", i)] = {{n_in, l.q_rank}, true, true};
+                want[fill("blk.{i}.attn_q_a_norm.weight", i)] = {{l.q_rank}, true, false};
+                want[fill("blk.{i}.attn_q_b.weight", i)] = {{l.q_rank, n_q_latent}, true, true};
             } else {
-                want[fill(keys::t_attn_q, i)] = {{n_in, n_q_latent}, true, true};
+                want[fill("blk.{i}.attn_q.weight", i)] = {{n_in, n_q_latent}, true, true};
             }
-            want[fill(keys::t_attn_kv_a_mqa, i)] = {{n_in, l.kv_rank + l.rope_dim}, true, true};
-            want[fill(keys::t_attn_kv_a_norm, i)] = {{l.kv_rank}, true, false};
-            want[fill(keys::t_attn_k_b, i)] = {{l.nope_dim, l.kv_rank, s.n_head}, true, true};
-            want[fill(keys::t_attn_v_b, i)] = {{l.kv_rank, l.value_dim, s.n_head}, true, true};
-            want[fill(keys::t_attn_output, i)] = {{(int64_t)s.n_head * l.value_dim, s.n_embd}, true, true};
+            want[fill("blk.{i}.attn_kv_a_mqa.weight", i)] = {{n_in, l.kv_rank + l.rope_dim}, true, true};
+            want[fill("blk.{i}.attn_kv_a_norm.weight", i)] = {{l.kv_rank}, true, false};
+            want[fill("blk.{i}.attn_k_b.weight", i)] = {{l.nope_dim, l.kv_rank, s.n_head}, true, true};
+            want[fill("blk.{i}.attn_v_b.weight", i)] = {{l.kv_rank, l.value_dim, s.n_head}, true, true};
+            want[fill("blk.{i}.attn_output.weight", i)] = {{(int64_t)s.n_head * l.value_dim, s.n_embd}, true, true};
         } else {
-            want[fill(keys::t_attn_q, i)] = {{n_in, n_q}, true, true};
-            want[fill(keys::t_attn_k, i)] = {{n_in, n_kv}, true, true};
-            want[fill(keys::t_attn_v, i)] = {{n_in, n_kv}, !s.norms_values, true};
-            want[fill(keys::t_attn_output, i)] = {{n_q, s.n_embd}, true, true};
-            want[fill(keys::t_attn_q_bias, i)] = {{n_q}, false, false};
-            want[fill(keys::t_attn_k_bias, i)] = want[fill(keys::t_attn_v_bias, i)] = {{n_kv}, false, false};
-            want[fill(keys::t_attn_output_bias, i)] = {{s.n_embd}, false, false};
+            want[fill("blk.{i}.attn_q.weight", i)] = {{n_in, n_q}, true, true};
+            want[fill("blk.{i}.attn_k.weight", i)] = {{n_in, n_kv}, true, true};
+            want[fill("blk.{i}.attn_v.weight", i)] = {{n_in, n_kv}, !s.norms_values, true};
+            want[fill("blk.{i}.attn_output.weight", i)] = {{n_q, s.n_embd}, true, true};
+            want[fill("blk.{i}.attn_q.bias", i)] = {{n_q}, false, false};
+            want[fill("blk.{i}.attn_k.bias", i)] = want[fill("blk.{i}.attn_v.bias", i)] = {{n_kv}, false, false};
+            want[fill("blk.{i}.attn_output.bias", i)] = {{s.n_embd}, false, false};
             if (!s.fuses_embedding) {
-                want[fill(keys::t_attn_q_norm, i)] = want[fill(keys::t_attn_k_norm, i)] = {{s.head_dim}, false, false};
+                want[fill("blk.{i}.attn_q_norm.weight", i)] =
+                    want[fill("blk.{i}.attn_k_norm.weight", i)] = {{s.head_dim}, false, false};
             }
         }
-        if (s.is_block()) want[fill(keys::t_layer_scale, i)] = {{1}, false, false};
+        if (s.is_block()) want[fill("blk.{i}.layer_output_scale.weight", i)] = {{1}, false, false};
         if (b.n_taps > 0) {
             const int64_t n_taps = 2 * (int64_t)b.n_taps;
-            for (const auto & [base, kernel] : {std::pair{keys::t_attn_conv_base, keys::t_attn_conv},
-                                                std::pair{keys::t_ffn_conv_base, keys::t_ffn_conv}}) {
+            for (const auto & [base, kernel] : {std::pair{"blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight"},
+                                                std::pair{"blk.{i}.ffn_conv_base", "blk.{i}.ffn_conv_proj.weight"}}) {
                 want[fill(base, i)] = {{s.n_embd, b.n_taps, 2}, true, false};
                 want[fill(kernel, i)] = {{s.n_embd, n_taps * (s.n_embd / b.n_group)}, true, true};
             }
         }
-        if (s.arch == keys::arch_eagle31 || s.is_block()) {
-            want[fill(keys::t_post_attn_norm, i)] = want[fill(keys::t_post_ffn_norm, i)] = {{s.n_embd}, false, false};
+        if (s.arch == "eagle31" || s.is_block()) {
+            want[fill("blk.{i}.post_attention_norm.weight", i)] =
+                want[fill("blk.{i}.post_ffw_norm.weight", i)] = {{s.n_embd}, false, false};
         }
-        want[fill(keys::t_ffn_norm, i)] = {{s.n_embd}, true, false};
-        want[fill(keys::t_ffn_gate, i)] = want[fill(keys::t_ffn_up, i)] = {{s.n_embd, s.n_ff}, true, true};
-        want[fill(keys::t_ffn_down, i)] = {{s.n_ff, s.n_embd}, true, true};
-        want[fill(keys::t_ffn_gate_bias, i)] = want[fill(keys::t_ffn_up_bias, i)] = {{s.n_ff}, false, false};
-        want[fill(keys::t_ffn_down_bias, i)] = {{s.n_embd}, false, false};
+        want[fill("blk.{i}.ffn_norm.weight", i)] = {{s.n_embd}, true, false};
+        want[fill("blk.{i}.ffn_gate.weight", i)] =
+            want[fill("blk.{i}.ffn_up.weight", i)] = {{s.n_embd, s.n_ff}, true, true};
+        want[fill("blk.{i}.ffn_down.weight", i)] = {{s.n_ff, s.n_embd}, true, true};
+        want[fill("blk.{i}.ffn_gate.bias", i)] = want[fill("blk.{i}.ffn_up.bias", i)] = {{s.n_ff}, false, false};
+        want[fill("blk.{i}.ffn_down.bias", i)] = {{s.n_embd}, false, false};
     }
 
     std::string wrong;
@@ -459,10 +441,10 @@ void DraftFile::check_tensors() const {
         return text + "]";
     };
     for (const auto & t : gguf_.tensors()) {
-        if (t.name == keys::t_d2t) continue;  // read_d2t() checks it
+        if (t.name == "d2t") continue;  // read_d2t() checks it
         const auto it = want.find(t.name);
         if (it == want.end()) {
-            complain("unknown tensor '" + t.name + "'");
+            complain("unknown tensor '" + t.name + "', which nothing here computes with");
             continue;
         }
         const Want & w = it->second;
@@ -489,7 +471,7 @@ void DraftFile::check_tensors() const {
 }
 
 void DraftFile::read_d2t() {
-    const TensorInfo * t = gguf_.find_tensor(keys::t_d2t);
+    const TensorInfo * t = gguf_.find_tensor("d2t");
     const int n = spec_.n_draft_vocab;
     d2t_.resize(n);
     if (!t) {

@@ -147,9 +147,7 @@ class DraftFile {
     void read_rope();
     void read_switches();
     void read_block();
-    void refuse_block_parts() const;
     void read_arithmetic();
-    void refuse_forks() const;
     void check_fused_embedding() const;
     void check_tensors() const;
     void read_d2t();

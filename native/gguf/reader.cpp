@@ -99,33 +99,14 @@ std::optional<uint32_t> GgufReader::find_u32(const std::string & key) const {
     const int64_t id = find(key);
     if (id < 0) return std::nullopt;
     const gguf_context * g = gguf_.get();
-    const auto checked = [&](int64_t value) {
-        if (value < 0 || value > INT32_MAX) {
-            fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
-                 (long long)value);
-        }
-        return (uint32_t)value;
-    };
-    switch (gguf_get_kv_type(g, id)) {
-        case GGUF_TYPE_UINT8:
-            return checked(gguf_get_val_u8(g, id));
-        case GGUF_TYPE_INT8:
-            return checked(gguf_get_val_i8(g, id));
-        case GGUF_TYPE_UINT16:
-            return checked(gguf_get_val_u16(g, id));
-        case GGUF_TYPE_INT16:
-            return checked(gguf_get_val_i16(g, id));
-        case GGUF_TYPE_UINT32:
-            return checked(gguf_get_val_u32(g, id));
-        case GGUF_TYPE_INT32:
-            return checked(gguf_get_val_i32(g, id));
-        case GGUF_TYPE_UINT64:
-            return checked((int64_t)gguf_get_val_u64(g, id));
-        case GGUF_TYPE_INT64:
-            return checked(gguf_get_val_i64(g, id));
-        default:
-            wrong_type(key, "an integer");
-    }
+    const gguf_type type = gguf_get_kv_type(g, id);
+    if (type != GGUF_TYPE_UINT16 && type != GGUF_TYPE_UINT32 && type != GGUF_TYPE_INT32) wrong_type(key, "an integer");
+    const int64_t value = type == GGUF_TYPE_UINT16   ? gguf_get_val_u16(g, id)
+                          : type == GGUF_TYPE_UINT32 ? gguf_get_val_u32(g, id)
+                                                     : (int64_t)gguf_get_val_i32(g, id);
+    if (value >= 0 && value <= INT32_MAX) return (uint32_t)value;
+    fail(ErrorKind::gguf, "%s: key '%s': expected 0 to %d, found %lld", path_.c_str(), key.c_str(), INT32_MAX,
+         (long long)value);
 }
 
 std::optional<float> GgufReader::find_f32(const std::string & key) const {

@@ -22,8 +22,7 @@ static bool is_name_char(char c) {
 // Reads the text once, from left to right; open groups lie on a stack of its own.
 class GrammarReader {
   public:
-    GrammarReader(Grammar & out, const std::string & text, const Grammar::FindToken & find_token)
-        : out_(out), text_(text), find_token_(find_token) {}
+    GrammarReader(Grammar & out, const std::string & text) : out_(out), text_(text) {}
 
     // the names of the rules; groups have none
     std::vector<std::string> read() {
@@ -92,14 +91,15 @@ class GrammarReader {
         return text_.substr(begin, pos_ - begin);
     }
 
-    uint32_t read_number(uint64_t most, const char * of_what) {
+    uint32_t read_number() {
         if (!is_digit(peek())) wrong("a number");
-        uint64_t value = 0;
+        constexpr int64_t most = GrammarLimits::n_repetitions;
+        int64_t value = 0;
         const size_t begin = pos_;
-        for (; is_digit(peek()); ++pos_) value = std::min<uint64_t>(value * 10 + (uint64_t)(peek() - '0'), most + 1);
+        for (; is_digit(peek()); ++pos_) value = std::min(value * 10 + (peek() - '0'), most + 1);
         if (value > most) {
-            fail(ErrorKind::grammar, "the grammar: %s: at most %llu, found %.40s", of_what, (unsigned long long)most,
-                 text_.substr(begin, pos_ - begin).c_str());
+            fail(ErrorKind::grammar, "the grammar: the numbers of a repetition: at most %lld, found %.40s",
+                 (long long)most, text_.substr(begin, pos_ - begin).c_str());
         }
         return (uint32_t)value;
     }
@@ -209,7 +209,7 @@ class GrammarReader {
         } else if (c == '[') {
             read_set();
         } else if (c == '<' || c == '!') {
-            read_token();
+            wrong("an element (a token is asked for by its text, in quotes)");
         } else if (c == '.') {
             ++pos_;
             out_.sets_.push_back({0, 0});
@@ -282,47 +282,16 @@ class GrammarReader {
         all.resize(n);
     }
 
-    // <[id]>, <text>, and with ! before it any other token
-    void read_token() {
-        const bool is_not = peek() == '!';
-        if (is_not) ++pos_;
-        if (peek() != '<') wrong("<");
-        Token token = -1;
-        if (peek(1) == '[') {
-            pos_ += 2;
-            token = (Token)read_number(INT32_MAX, "token ids");
-            if (text_.compare(pos_, 2, "]>") != 0) wrong("]>");
-            pos_ += 2;
-        } else {
-            const size_t end = text_.find('>', pos_);
-            const size_t n = end == std::string::npos ? 0 : end + 1 - pos_;
-            if (n == 0) wrong("a token's text that ends with >");
-            if (n > (size_t)GrammarLimits::n_token_name_bytes) {
-                fail(ErrorKind::grammar, "the grammar: a token's text has at most %d bytes, found %zu",
-                     (int)GrammarLimits::n_token_name_bytes, n);
-            }
-            if (++n_token_names_ > GrammarLimits::n_token_names) {
-                fail(ErrorKind::grammar, "the grammar: at most %d tokens may be given by their text; give their ids",
-                     (int)GrammarLimits::n_token_names);
-            }
-            token = find_token_(text_.substr(pos_, n));
-            if (token < 0) wrong("the text of exactly one token of this model");
-            pos_ = end + 1;
-        }
-        add({is_not ? Type::not_token : Type::token, (uint32_t)token});
-    }
-
     void read_repetitions() {
-        const char * what = "the numbers of a repetition";
         ++pos_;
         skip_space(is_nested());
-        const uint32_t min = read_number(GrammarLimits::n_repetitions, what);
+        const uint32_t min = read_number();
         uint32_t max = min;
         skip_space(is_nested());
         if (peek() == ',') {
             ++pos_;
             skip_space(is_nested());
-            max = is_digit(peek()) ? read_number(GrammarLimits::n_repetitions, what) : Grammar::unlimited;
+            max = is_digit(peek()) ? read_number() : Grammar::unlimited;
             skip_space(is_nested());
         }
         if (peek() != '}') wrong("}");
@@ -350,20 +319,18 @@ class GrammarReader {
 
     Grammar & out_;
     const std::string & text_;
-    const Grammar::FindToken & find_token_;
     size_t pos_ = 0;
     std::map<std::string, uint32_t> numbers_;  // no hash: the names are untrusted
     std::vector<Group> groups_;
     std::vector<Element> open_;  // of all open groups
-    int64_t n_token_names_ = 0;
 };
 
-Grammar::Grammar(const std::string & text, const FindToken & find_token) {
+Grammar::Grammar(const std::string & text) {
     if ((int64_t)text.size() > GrammarLimits::n_text_bytes) {
         fail(ErrorKind::grammar, "a grammar has at most %lld bytes, found %zu", (long long)GrammarLimits::n_text_bytes,
              text.size());
     }
-    const std::vector<std::string> names = GrammarReader(*this, text, find_token).read();
+    const std::vector<std::string> names = GrammarReader(*this, text).read();
     find_classes();
     find_empty_rules();
     sort_rules(names);

@@ -3,16 +3,14 @@
 // proportion to the text, whatever it says: nothing recurses, and repetitions are counted instead of written out.
 //
 // Differences from llama.cpp's own parser: {m,n} holds for any n (there, above 2000 means "no limit") and must not have
-// n < m; left recursion behind rules that may be empty is found, too.
+// n < m; left recursion behind rules that may be empty is found, too; single tokens (<[12]>, !<think>) are refused: a
+// token is asked for by its text, those of a model's own marks as well.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "base/types.h"
 
 namespace eaglecpp {
 
@@ -21,8 +19,6 @@ namespace eaglecpp {
 struct GrammarLimits {
     static constexpr int64_t n_text_bytes = 1 << 20;      // GBNF
     static constexpr int64_t n_repetitions = 1000000000;  // the numbers in {m,n}; they are counted, never written out
-    static constexpr int64_t n_token_names = 256;         // <name>s, each of which the tokenizer is asked about
-    static constexpr int64_t n_token_name_bytes = 64;
     // Steps of the matcher, some 50 ns each: how many one token may take, and how many are given back by each token.
     static constexpr int64_t n_steps = 2000000;
     static constexpr int64_t n_steps_back = 200000;
@@ -35,10 +31,10 @@ struct GrammarLimits {
 
 class Grammar {
   public:
-    enum class Type : uint8_t { end, accept, chr, set, not_set, token, not_token, rule, repeat };
+    enum class Type : uint8_t { end, accept, chr, set, not_set, rule, repeat };
 
     // One place in the table. end: of an alternative; accept: of the whole text.
-    // value: code point | number of the set | token | rule
+    // value: code point | number of the set | rule
     struct Element {
         Type type;
         uint32_t value = 0;
@@ -52,11 +48,8 @@ class Grammar {
         bool may_be_empty = false;
     };
 
-    // the one token that a text such as "<think>" is, or -1
-    using FindToken = std::function<Token(const std::string &)>;
-
     // Error(grammar): what is wrong and where
-    Grammar(const std::string & text, const FindToken & find_token);
+    explicit Grammar(const std::string & text);
 
     const Element & at(uint32_t slot) const { return elements_[slot]; }
     // Rules are numbered so that one that begins with another (perhaps behind what may be empty) comes before it.

@@ -43,11 +43,7 @@ constexpr uint64_t behind_characters = uint64_t(1) << 32;
 // Of a frame at the beginning of a rule that is called at this very place in the text. If the rule turns out empty,
 // whoever called it has gone on already.
 constexpr uint32_t is_new = uint32_t(1) << 31;
-constexpr size_t n_masks_max = 32, n_entries_usual = 1 << 16;
-
-uint64_t hash_of(uint64_t key) {
-    return mix(key + mix_step);
-}
+constexpr size_t n_masks_max = 32;
 
 // One byte more of a character: whether it can be one. Complete when n_lacking is 0 afterwards.
 bool add_byte(uint32_t & bits, uint32_t & n_lacking, unsigned char byte) {
@@ -62,43 +58,8 @@ bool add_byte(uint32_t & bits, uint32_t & n_lacking, unsigned char byte) {
 }
 }  // namespace
 
-uint64_t hash_of(const GrammarMatcher::Frame & f) {
+size_t GrammarMatcher::Hash::operator()(const Frame & f) const {
     return mix(mix((uint64_t)f.slot << 32 | f.count) + mix_step * (f.next + 1));
-}
-
-template <typename Key>
-typename KeyTable<Key>::Entry & KeyTable<Key>::slot_of(const Key & key) {
-    size_t at = hash_of(key) & (entries_.size() - 1);
-    while (entries_[at].round == round_ && !(entries_[at].key == key)) at = (at + 1) & (entries_.size() - 1);
-    return entries_[at];
-}
-
-template <typename Key>
-const uint32_t * KeyTable<Key>::find(const Key & key) {
-    const Entry & e = slot_of(key);
-    return e.round == round_ ? &e.value : nullptr;
-}
-
-template <typename Key>
-bool KeyTable<Key>::add(const Key & key, uint32_t value) {
-    if (2 * n_ >= entries_.size()) {
-        std::vector<Entry> old(2 * entries_.size());
-        old.swap(entries_);
-        for (const Entry & e : old) {
-            if (e.round == round_) slot_of(e.key) = e;
-        }
-    }
-    Entry & e = slot_of(key);
-    if (e.round == round_) return false;
-    e = {key, value, round_};
-    ++n_;
-    return true;
-}
-
-template <typename Key>
-void KeyTable<Key>::clear() {
-    n_ = 0;
-    if (++round_ == 0 || entries_.size() > n_entries_usual) *this = KeyTable();
 }
 
 GrammarMatcher::GrammarMatcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenPieces> pieces)
@@ -131,7 +92,7 @@ uint32_t GrammarMatcher::keep(std::vector<Frame> & frames) {
     });
     frames.erase(std::unique(frames.begin(), frames.end()), frames.end());
     uint64_t hash = frames.size();
-    for (const Frame & f : frames) hash = mix(hash + hash_of(f));
+    for (const Frame & f : frames) hash = mix(hash + Hash()(f));
     const auto [first, last] = set_of_.equal_range(hash);
     for (auto it = first; it != last; ++it) {
         const Set & s = sets_[it->second];
@@ -150,13 +111,13 @@ uint32_t GrammarMatcher::keep(std::vector<Frame> & frames) {
 uint32_t GrammarMatcher::close() {
     for (uint32_t rule : called_) calls_[rule].clear();  // an error may have left them
     called_.clear();
-    seen_.clear();
+    seen_ = {};
     items_.clear();
     while (true) {
         while (!todo_.empty()) {
             const Frame f = todo_.back();
             todo_.pop_back();
-            if (!seen_.add(f, 0)) continue;
+            if (!seen_.insert(f).second) continue;
             take_steps(1);
             const Element & e = grammar_->at(f.slot);
             const uint32_t newness = f.count & is_new, count = f.count & ~is_new;
@@ -214,7 +175,7 @@ void GrammarMatcher::call(const Element & e, const Frame & f) {
 // The set behind a character.
 uint32_t GrammarMatcher::move(uint32_t set, uint32_t c) {
     const uint64_t key = (uint64_t)set << 32 | grammar_->class_of(c);
-    if (const uint32_t * known = moves_.find(key)) return *known;
+    if (const auto known = moves_.find(key); known != moves_.end()) return known->second;
     const auto begin = frames_.begin() + sets_[set].begin, end = begin + sets_[set].size;
     const auto is_before = [&](const Frame & f, uint64_t order) { return order_of(f) < order; };
     todo_.clear();
@@ -229,7 +190,7 @@ uint32_t GrammarMatcher::move(uint32_t set, uint32_t c) {
         }
     }
     const uint32_t found = close();
-    moves_.add(key, found);
+    moves_.emplace(key, found);
     return found;
 }
 
@@ -271,48 +232,12 @@ bool GrammarMatcher::ends(const State & state) const {
            std::any_of(begin, end, [&](const Frame & f) { return grammar_->at(f.slot).type == Type::accept; });
 }
 
-// For a frame at `token` or `not_token`: whether the token as a whole fits there. As in llama.cpp it must complete a
-// character at least.
-bool GrammarMatcher::fits_token(const Frame & f, const State & from, Token token) const {
-    const Element & e = grammar_->at(f.slot);
-    if (e.type != Type::token && e.type != Type::not_token) return false;
-    if (((Token)e.value == token) != (e.type == Type::token)) return false;
-    uint32_t bits = from.bits, n_lacking = from.n_lacking;
-    bool has_one = false;
-    for (char c : pieces_->piece(token)) {
-        if (!add_byte(bits, n_lacking, (unsigned char)c)) return false;
-        has_one = has_one || n_lacking == 0;
-    }
-    return has_one;
-}
-
-bool GrammarMatcher::fits(const State & from, Token token) {
-    if (pieces_->is_end(token)) return ends(from);
-    const std::string_view piece = pieces_->piece(token);
-    if (piece.empty()) return false;
-    if (may_stop(walk(from, piece))) return true;
-    const auto begin = frames_.begin() + sets_[from.set].begin, end = begin + sets_[from.set].size;
-    return std::any_of(begin, end, [&](const Frame & f) { return fits_token(f, from, token); });
-}
-
-// the state behind a token that is allowed
+// The state behind a token; of the empty set where it is not allowed.
 GrammarMatcher::State GrammarMatcher::after(const State & from, Token token) {
-    if (pieces_->is_end(token)) return from;
-    State out = walk(from, pieces_->piece(token));
-    if (!may_stop(out)) out = {};
-    todo_.clear();
-    for (uint32_t i = 0; i < sets_[from.set].size; ++i) {
-        const Frame & f = frames_[sets_[from.set].begin + i];
-        if (fits_token(f, from, token)) todo_.push_back({f.slot + 1, 0, f.next});
-    }
-    if (todo_.empty()) return out;
-    const Set other = sets_[close()];
-    std::vector<Frame> both(frames_.begin() + other.begin, frames_.begin() + other.begin + other.size);
-    const Set own = sets_[out.set];
-    both.insert(both.end(), frames_.begin() + own.begin, frames_.begin() + own.begin + own.size);
-    out = {keep(both), from.bits, from.n_lacking};
-    for (char c : pieces_->piece(token)) add_byte(out.bits, out.n_lacking, (unsigned char)c);
-    return out;
+    if (pieces_->is_end(token)) return ends(from) ? from : State();
+    const std::string_view piece = pieces_->piece(token);
+    const State out = piece.empty() ? State() : walk(from, piece);
+    return may_stop(out) ? out : State();
 }
 
 // Tokens in the order of their texts; what one has in common with the one before is not read again, and where that did
@@ -336,25 +261,15 @@ const std::vector<bool> & GrammarMatcher::allowed() {
         }
         if (n_fine == piece.size()) out[token] = may_stop(states[n_fine]);
     }
-    for (uint32_t i = 0; i < sets_[now_.set].size; ++i) {
-        const Frame f = frames_[sets_[now_.set].begin + i];
-        const Type type = grammar_->at(f.slot).type;
-        if (type == Type::not_token) {
-            take_steps(pieces_->size());
-            for (Token token : pieces_->sorted()) out[token] = out[token] || fits_token(f, now_, token);
-        } else if (const Token token = (Token)grammar_->at(f.slot).value;
-                   type == Type::token && token < pieces_->size()) {
-            out[token] = out[token] || (!pieces_->is_end(token) && fits_token(f, now_, token));
-        }
-    }
     if (now_.n_lacking > 0) return allowed_ = std::move(out);
     if (allowed_in_.size() >= n_masks_max) allowed_in_.clear();
     return allowed_in_[now_.set] = std::move(out);
 }
 
 void GrammarMatcher::accept(Token token) {
-    if (!allows(token)) fail(ErrorKind::grammar, "token %d does not fit the grammar at this point", token);
-    now_ = after(now_, token);
+    const State next = after(now_, token);
+    if (next.set == 0) fail(ErrorKind::grammar, "token %d does not fit the grammar at this point", token);
+    now_ = next;
     n_steps_left_ = std::min(GrammarLimits::n_steps, n_steps_left_ + GrammarLimits::n_steps_back);
     n_draft_steps_left_ = GrammarLimits::n_steps_back;
     if (frames_.size() + sets_.size() + moves_.size() > (size_t)GrammarLimits::n_frames) collect_garbage();
@@ -365,12 +280,8 @@ std::vector<bool> GrammarMatcher::allows_behind(const Tokens & path, const Token
     std::swap(n_steps_left_, n_draft_steps_left_);
     try {
         State state = now_;
-        bool is_fine = true;
-        for (size_t i = 0; i < path.size() && is_fine; ++i) {
-            is_fine = fits(state, path[i]);
-            if (is_fine) state = after(state, path[i]);
-        }
-        for (size_t i = 0; i < tokens.size() && is_fine; ++i) out[i] = fits(state, tokens[i]);
+        for (size_t i = 0; i < path.size() && state.set != 0; ++i) state = after(state, path[i]);
+        for (size_t i = 0; i < tokens.size(); ++i) out[i] = after(state, tokens[i]).set != 0;
     } catch (const Error &) {
         n_steps_left_ = 0;
         out.assign(tokens.size(), false);
@@ -387,24 +298,21 @@ void GrammarMatcher::collect_garbage() {
         for (uint32_t i = 0; number[set] && i < sets_[set].size; ++i) number[frames_[sets_[set].begin + i].next] = 1;
     }
     number[0] = 0;
-    std::vector<Frame> frames;
-    std::vector<Set> sets = {{0, 0}};
-    std::unordered_multimap<uint64_t, uint32_t> set_of;
-    for (uint32_t set = 1; set < sets_.size(); ++set) {
+    const std::vector<Frame> frames = std::move(frames_);
+    const std::vector<Set> sets = std::move(sets_);
+    const int64_t n_left = std::exchange(n_steps_left_, INT64_MAX);
+    frames_.clear();
+    sets_ = {{0, 0}};
+    set_of_.clear();
+    for (uint32_t set = 1; set < sets.size(); ++set) {
         if (!number[set]) continue;
-        uint64_t hash = sets_[set].size;
-        number[set] = (uint32_t)sets.size();
-        sets.push_back({(uint32_t)frames.size(), sets_[set].size});
-        for (uint32_t i = 0; i < sets_[set].size; ++i) {
-            Frame f = frames_[sets_[set].begin + i];
-            f.next = number[f.next];
-            hash = mix(hash + hash_of(f));
-            frames.push_back(f);  // their order stays: new numbers grow with old ones
-        }
-        set_of.emplace(hash, number[set]);
+        const auto begin = frames.begin() + sets[set].begin;
+        std::vector<Frame> kept(begin, begin + sets[set].size);
+        for (Frame & f : kept) f.next = number[f.next];
+        number[set] = keep(kept);
     }
+    n_steps_left_ = n_left;
     now_.set = number[now_.set];
-    frames_ = std::move(frames), sets_ = std::move(sets), set_of_ = std::move(set_of);
     moves_ = {};
     allowed_in_.clear();
     if (frames_.size() + sets_.size() > (size_t)GrammarLimits::n_frames / 2) {

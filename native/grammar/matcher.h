@@ -15,9 +15,11 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "base/types.h"
 #include "grammar/grammar.h"
 
 namespace eaglecpp {
@@ -49,29 +51,6 @@ class TokenPieces {
     size_t n_longest_ = 0;
 };
 
-// A hash table without deletion, which is emptied in no time.
-template <typename Key>
-class KeyTable {
-  public:
-    // null: not there; valid until the next add
-    const uint32_t * find(const Key & key);
-    // false: it is there
-    bool add(const Key & key, uint32_t value);
-    size_t size() const { return n_; }
-    void clear();
-
-  private:
-    struct Entry {
-        Key key{};
-        uint32_t value = 0, round = 0;  // of another round: free
-    };
-    Entry & slot_of(const Key & key);
-
-    std::vector<Entry> entries_ = std::vector<Entry>(16);
-    size_t n_ = 0;
-    uint32_t round_ = 1;
-};
-
 class GrammarMatcher {
   public:
     // A set of frames, and the part of a character that is not over yet: its bits, and the bytes that it lacks.
@@ -82,7 +61,7 @@ class GrammarMatcher {
 
     GrammarMatcher(std::shared_ptr<const Grammar> grammar, std::shared_ptr<const TokenPieces> pieces);
 
-    bool allows(Token token) { return fits(now_, token); }
+    bool allows(Token token) { return after(now_, token).set != 0; }
 
     // By token id; valid until the next call of anything here.
     const std::vector<bool> & allowed();
@@ -106,7 +85,9 @@ class GrammarMatcher {
         uint32_t begin, size;  // in frames_
     };
     using Element = Grammar::Element;
-    friend uint64_t hash_of(const Frame & f);
+    struct Hash {
+        size_t operator()(const Frame & f) const;
+    };
 
     void take_steps(size_t n);
     uint64_t order_of(const Frame & f) const;
@@ -118,8 +99,6 @@ class GrammarMatcher {
     State walk(State state, std::string_view piece);
     bool may_stop(const State & state);
     bool ends(const State & state) const;
-    bool fits_token(const Frame & f, const State & from, Token token) const;
-    bool fits(const State & from, Token token);
     State after(const State & from, Token token);
     void collect_garbage();
 
@@ -130,14 +109,14 @@ class GrammarMatcher {
     std::vector<Frame> frames_;
     std::vector<Set> sets_;
     std::unordered_multimap<uint64_t, uint32_t> set_of_;          // by hash
-    KeyTable<uint64_t> moves_;                                    // by set and class of the character
+    std::unordered_map<uint64_t, uint32_t> moves_;                // by set and class of the character
     std::unordered_map<uint32_t, std::vector<bool>> allowed_in_;  // of some sets
     std::vector<bool> allowed_;
     State now_;
     int64_t n_steps_left_ = GrammarLimits::n_steps, n_draft_steps_left_ = GrammarLimits::n_steps_back;
     // for close(), kept to save allocations
     std::vector<Frame> todo_, items_;
-    KeyTable<Frame> seen_;
+    std::unordered_set<Frame, Hash> seen_;
     std::vector<std::vector<Frame>> calls_;  // by rule: where to go on
     std::vector<uint32_t> called_;           // a heap, the first rule on top
 };

@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "gguf/guard.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -116,7 +115,7 @@ static bool is_added(const std::string & arch, const std::string & name) {
 }
 
 void check_weights(const ModelFiles & model) {
-    const std::string arch = model.header().str(keys::architecture);
+    const std::string arch = model.header().str("general.architecture");
     const uint32_t n_experts = model.header().find_u32(arch + ".expert_count").value_or(0);
     for (const GgufReader & file : model.parts()) {
         for (const TensorInfo & t : file.tensors()) {
@@ -176,7 +175,7 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
     if (kind != "adapter" || lora.find_str("adapter.type").value_or("") != "lora") {
         fail(ErrorKind::mismatch, "%s: expected a LoRA (general.type adapter), found a %s", path, kind.c_str());
     }
-    const std::string arch = lora.str(keys::architecture), expected = target.header().str(keys::architecture);
+    const std::string arch = lora.str("general.architecture"), expected = target.header().str("general.architecture");
     if (arch != expected) {
         fail(ErrorKind::mismatch, "%s: made for architecture '%s', the target %s is '%s'", path, arch.c_str(),
              target.header().path().c_str(), expected.c_str());
@@ -236,7 +235,7 @@ struct LayerHeads {
 };
 
 static LayerHeads heads_of_layer(const GgufReader & header, const llama_model * model, int layer) {
-    const std::string attention = header.str(keys::architecture) + ".attention.";
+    const std::string attention = header.str("general.architecture") + ".attention.";
     const int64_t n_head = header.find_of_layer(attention + "head_count", layer).value_or(0);
     const int64_t usual = llama_model_n_embd(model) / std::max<int64_t>(1, n_head);
     const auto length = [&](const char * name) {
@@ -250,7 +249,7 @@ static LayerHeads heads_of_layer(const GgufReader & header, const llama_model * 
 
 CellSize cell_size(const GgufReader & header, const llama_model * model) {
     CellSize out;
-    const std::string shared = header.str(keys::architecture) + ".attention.shared_kv_layers";
+    const std::string shared = header.str("general.architecture") + ".attention.shared_kv_layers";
     const int n_own = llama_model_n_layer(model) - (int)header.find_u32(shared).value_or(0);
     for (int il = 0; il < n_own; ++il) {
         const LayerHeads heads = heads_of_layer(header, model, il);
@@ -263,7 +262,7 @@ CellSize cell_size(const GgufReader & header, const llama_model * model) {
 // llama.cpp makes a cache by this key, however large, before it finds out that the keys are others.
 static void check_key_length(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
-    const std::string key = header.str(keys::architecture) + ".attention.key_length";
+    const std::string key = header.str("general.architecture") + ".attention.key_length";
     if (!header.has(key) || llama_model_is_recurrent(model) || llama_model_is_hybrid(model)) return;
     for (int il = 0; il < llama_model_n_layer(model); ++il) {
         const TensorInfo * t = files.find_tensor("blk." + std::to_string(il) + ".attn_k.weight");
@@ -294,7 +293,7 @@ static void check_tokenizer(const GgufReader & header, const llama_model * model
 
 void check_settings(const ModelFiles & files, const llama_model * model) {
     const GgufReader & header = files.header();
-    const std::string arch = header.str(keys::architecture);
+    const std::string arch = header.str("general.architecture");
     check_tokenizer(header, model);
     check_key_length(files, model);
     for (const char * name : {"attention.layer_norm_epsilon", "attention.layer_norm_rms_epsilon",

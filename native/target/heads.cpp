@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/error.h"
-#include "gguf/keys.h"
 
 namespace eaglecpp {
 
@@ -41,7 +40,7 @@ const std::map<std::string, HeadRules> & all_rules() {
 }  // namespace
 
 Heads heads_of(const GgufReader & file) {
-    const std::string arch = file.str(keys::architecture);
+    const std::string arch = file.str("general.architecture");
     if (arch == arch_assistant) return Heads::assistant;
     if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
     return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
@@ -56,7 +55,7 @@ struct BlockKeys {
 };
 
 BlockKeys keys_of(const GgufReader & file, int layer) {
-    const std::string arch = file.str(keys::architecture) + ".attention.";
+    const std::string arch = file.str("general.architecture") + ".attention.";
     BlockKeys out;
     out.is_windowed = file.find_of_layer(arch + "sliding_window_pattern", layer).value_or(0) != 0;
     out.n = file.find_of_layer(arch + "head_count_kv", layer)
@@ -68,8 +67,8 @@ BlockKeys keys_of(const GgufReader & file, int layer) {
 }  // namespace
 
 void check_assistant(const GgufReader & assistant, const GgufReader & target) {
-    const int n_own = (int)assistant.u32(assistant.str(keys::architecture) + ".block_count");
-    const int n_blocks = (int)target.u32(target.str(keys::architecture) + ".block_count");
+    const int n_own = (int)assistant.u32(assistant.str("general.architecture") + ".block_count");
+    const int n_blocks = (int)target.u32(target.str("general.architecture") + ".block_count");
     for (int i = 0; i < n_own; ++i) {
         const BlockKeys own = keys_of(assistant, i);
         const int read = n_blocks - 1 - own.is_windowed;
@@ -86,7 +85,7 @@ void check_assistant(const GgufReader & assistant, const GgufReader & target) {
 }
 
 bool gives_states_of_outputs(const TargetModel & model) {
-    const std::string arch = model.meta(keys::architecture);
+    const std::string arch = model.meta("general.architecture");
     const auto rules = all_rules().find(arch);
     return arch == arch_assistant || (rules != all_rules().end() && rules->second.gives_outputs);
 }
@@ -102,7 +101,7 @@ void check_heads(const TargetModel & model) {
         fail(ErrorKind::unsupported, "%s: %s; use an EAGLE drafter, a small model or --draft text",
              model.path().c_str(), why.c_str());
     };
-    const std::string arch = model.meta(keys::architecture);
+    const std::string arch = model.meta("general.architecture");
     if (arch == arch_assistant) return;
     const int n_heads = llama_model_n_layer_nextn(model.get());
     if (n_heads < 1) refuse("the file has no heads for further tokens (MTP)");

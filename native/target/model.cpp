@@ -9,7 +9,6 @@
 #include "ggml_hook/hook.h"
 #include "gguf/draft_file.h"
 #include "gguf/guard.h"
-#include "gguf/keys.h"
 #include "gguf/reader.h"
 #include "target/amx.h"
 #include "target/file_checks.h"
@@ -97,7 +96,7 @@ void TargetModel::set_params(const TargetOptions & options) {
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     const ModelFiles files(path_);
     const GgufReader & header = files.header();
-    const std::string arch = header.str(keys::architecture);
+    const std::string arch = header.str("general.architecture");
     if (reads_features(arch)) {
         fail(ErrorKind::unsupported,
              "%s is a drafter, not a target; give the target first and this file as "

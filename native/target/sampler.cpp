@@ -41,11 +41,7 @@ Sampler::Sampler(const SamplingParams & p, const Vocabulary * vocab, int n_vocab
 }
 
 void Sampler::parse_grammar(const SamplingParams & p, const Vocabulary & vocab) {
-    const auto find_token = [&](const std::string & text) {
-        const Tokens tokens = vocab.tokenize(text, /*add_special=*/false, /*parse_special=*/true);
-        return tokens.size() == 1 ? tokens[0] : -1;
-    };
-    auto grammar = std::make_shared<const Grammar>(p.grammar, find_token);
+    auto grammar = std::make_shared<const Grammar>(p.grammar);
     grammar_ = std::make_unique<GrammarMatcher>(std::move(grammar), vocab.pieces());
     plain_greedy_ = false;
 }

@@ -59,7 +59,6 @@ GRAMMARS = {
     "not": "root ::= [^a-zA-Z0-9 é日]{3,9} ([^\\x00-\\x7f] | .){2}",
     "japanese-text": "root ::= ([ぁ-ゟ] | [ァ-ヿ] | [、-〿] | [一-鿿])+",
     "counted": 'root ::= ([a-z]{2,5} " "?){3,7} ("x" | "yz"{2,}){0,3}',
-    "tokens": "root ::= ([a-z ]* <[17]> | !<[100]> [ab]?){2,6} <[1]>?",
     "empty": 'root ::= a? b* c\na ::= "" | "x"\nb ::= a "y"\nc ::= a a a',
 }
 

@@ -130,7 +130,7 @@ std::vector<int> World::run_fixed(const Fixed & f) const {
         for (int level = 0; level < std::min(f.depth, n_left(pos) - 1); ++level) {
             grower.grow(drafter.propose(grower.pool(), grower.frontier(), f.k));
         }
-        out.push_back((int)drafter.emit(best_subtree(grower.pool(), f.nodes, grower.pool().size())).size());
+        out.push_back((int)drafter.emit(test::best_subtree(grower.pool(), f.nodes, grower.pool().size())).size());
     }
     return out;
 }

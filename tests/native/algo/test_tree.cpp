@@ -70,6 +70,22 @@ TEST(follows_the_target) {
     CHECK(run(DraftTree(0), {1}).tokens == (Tokens{1}));
 }
 
+TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
+    Random random(12);
+    for (int round = 0; round < 300; ++round) {
+        const DraftTree tree = random_tree(random, random.integer(0, 30));
+        Tokens chosen(tree.size());
+        for (Token & token : chosen) token = 100 + random.integer(0, tree.size());
+        const MatchResult found = match(tree, [&](int node) { return Choice{chosen[node], false}; });
+        for (size_t i = 0; i < found.nodes.size(); ++i) {
+            const int node = found.nodes[i];
+            CHECK(found.tokens[i] == chosen[node]);
+            CHECK(tree.child(node, chosen[node]) == (i + 1 < found.nodes.size() ? found.nodes[i + 1] : -1));
+        }
+        CHECK(found.nodes[0] == 0 && found.tokens.size() == found.nodes.size());
+    }
+}
+
 TEST(nothing_follows_a_stop) {
     const MatchResult at_draft = run(fork(), {1, 2, 9}, 1);
     CHECK(at_draft.tokens == (Tokens{1}) && at_draft.n_accepted() == 1 && at_draft.stopped);

@@ -40,5 +40,16 @@ class TreeGrower {
     std::vector<int32_t> frontier_;
 };
 
+// The best tree by the drafter's own path log-probabilities, breadth first.
+inline DraftTree best_subtree(const DraftTree & pool, int n_nodes, int n_leaves) {
+    NodeOrder order;
+    order.build(pool, pool.logp, n_nodes, n_leaves);
+    std::vector<int32_t> nodes = order.nodes();
+    const std::vector<int32_t> & depth = pool.depth;
+    std::sort(nodes.begin(), nodes.end(),
+              [&](int a, int b) { return depth[a] != depth[b] ? depth[a] < depth[b] : a < b; });
+    return pool.take(nodes);
+}
+
 }  // namespace test
 }  // namespace eaglecpp

@@ -10,7 +10,6 @@
 
 #include "../check.h"
 #include "base/error.h"
-#include "gguf/keys.h"
 
 using namespace eaglecpp;
 
@@ -46,32 +45,34 @@ static DraftWeights make_weights(const DraftSpec & s, ggml_backend_buffer_type_t
         return ggml_set_name(ggml_new_tensor_3d(w.ctx.get(), GGML_TYPE_F32, ne0, ne1, ne2), name.c_str());
     };
     const int n_q = s.n_head * s.head_dim, n_kv = s.n_head_kv * s.head_dim;
-    tensor(keys::t_fc, (int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
-    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) tensor(fill(keys::t_fc_norm, i), s.n_embd_target);
-    tensor(keys::t_output_norm, s.n_embd);
-    w.head = tensor(keys::t_output, s.n_embd, s.n_draft_vocab);
+    tensor("fc.weight", (int64_t)s.n_aux() * s.n_embd_target, s.n_embd);
+    for (int i = 0; s.fc_norm && i < s.n_aux(); ++i) tensor(fill("fc_norm.{i}.weight", i), s.n_embd_target);
+    tensor("output_norm.weight", s.n_embd);
+    w.head = tensor("output.weight", s.n_embd, s.n_draft_vocab);
     for (int i = 0; i < s.n_layer; ++i) {
         const int n_in = i == 0 ? 2 * s.n_embd : s.n_embd;
-        for (const char * norm : {keys::t_attn_norm, keys::t_attn_norm_2, keys::t_ffn_norm}) {
+        for (const char * norm :
+             {"blk.{i}.attn_norm.weight", "blk.{i}.attn_norm_2.weight", "blk.{i}.ffn_norm.weight"}) {
             tensor(fill(norm, i), s.n_embd);
         }
         if (s.has_latent()) {
             const LatentSpec & a = s.latent;
-            tensor(fill(keys::t_attn_q_a, i), n_in, a.q_rank);
-            tensor(fill(keys::t_attn_q_a_norm, i), a.q_rank);
-            tensor(fill(keys::t_attn_q_b, i), a.q_rank, s.n_head * (a.nope_dim + a.rope_dim));
-            tensor(fill(keys::t_attn_kv_a_mqa, i), n_in, a.kv_rank + a.rope_dim);
-            tensor(fill(keys::t_attn_kv_a_norm, i), a.kv_rank);
-            tensor(fill(keys::t_attn_k_b, i), a.nope_dim, a.kv_rank, s.n_head);
-            tensor(fill(keys::t_attn_v_b, i), a.kv_rank, a.value_dim, s.n_head);
-            tensor(fill(keys::t_attn_output, i), s.n_head * a.value_dim, s.n_embd);
+            tensor(fill("blk.{i}.attn_q_a.weight", i), n_in, a.q_rank);
+            tensor(fill("blk.{i}.attn_q_a_norm.weight", i), a.q_rank);
+            tensor(fill("blk.{i}.attn_q_b.weight", i), a.q_rank, s.n_head * (a.nope_dim + a.rope_dim));
+            tensor(fill("blk.{i}.attn_kv_a_mqa.weight", i), n_in, a.kv_rank + a.rope_dim);
+            tensor(fill("blk.{i}.attn_kv_a_norm.weight", i), a.kv_rank);
+            tensor(fill("blk.{i}.attn_k_b.weight", i), a.nope_dim, a.kv_rank, s.n_head);
+            tensor(fill("blk.{i}.attn_v_b.weight", i), a.kv_rank, a.value_dim, s.n_head);
+            tensor(fill("blk.{i}.attn_output.weight", i), s.n_head * a.value_dim, s.n_embd);
         } else {
-            tensor(fill(keys::t_attn_q, i), n_in, n_q);
-            for (const char * kv : {keys::t_attn_k, keys::t_attn_v}) tensor(fill(kv, i), n_in, n_kv);
-            tensor(fill(keys::t_attn_output, i), n_q, s.n_embd);
+            tensor(fill("blk.{i}.attn_q.weight", i), n_in, n_q);
+            for (const char * kv : {"blk.{i}.attn_k.weight", "blk.{i}.attn_v.weight"}) tensor(fill(kv, i), n_in, n_kv);
+            tensor(fill("blk.{i}.attn_output.weight", i), n_q, s.n_embd);
         }
-        for (const char * in : {keys::t_ffn_gate, keys::t_ffn_up}) tensor(fill(in, i), s.n_embd, s.n_ff);
-        tensor(fill(keys::t_ffn_down, i), s.n_ff, s.n_embd);
+        for (const char * in : {"blk.{i}.ffn_gate.weight", "blk.{i}.ffn_up.weight"})
+            tensor(fill(in, i), s.n_embd, s.n_ff);
+        tensor(fill("blk.{i}.ffn_down.weight", i), s.n_ff, s.n_embd);
     }
     w.buffer.reset(ggml_backend_alloc_ctx_tensors_from_buft(w.ctx.get(), buft));
     return w;

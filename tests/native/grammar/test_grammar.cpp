@@ -29,11 +29,7 @@ const std::vector<std::string> & vocabulary() {
     return all;
 }
 
-const Token end_token = (Token)vocabulary().size() - 1, named_token = end_token - 2;
-
-Grammar grammar(const std::string & text) {
-    return Grammar(text, [](const std::string & name) { return name == "<t>" ? named_token : -1; });
-}
+const Token end_token = (Token)vocabulary().size() - 1;
 
 GrammarMatcher matcher(const std::string & text) {
     static const auto pieces = [] {
@@ -41,7 +37,7 @@ GrammarMatcher matcher(const std::string & text) {
         is_end[end_token] = true;
         return std::make_shared<TokenPieces>(vocabulary(), is_end);
     }();
-    return GrammarMatcher(std::make_shared<Grammar>(grammar(text)), pieces);
+    return GrammarMatcher(std::make_shared<Grammar>(text), pieces);
 }
 
 // the text as single bytes
@@ -110,21 +106,6 @@ TEST(tokens_are_cut_anywhere_in_characters) {
     CHECK_THROWS(m.accept(0xA5), "does not fit the grammar");
 }
 
-TEST(single_tokens_can_be_asked_for) {
-    GrammarMatcher m = matcher("root ::= <t> !<t>* <[300]> | \"<\"");
-    CHECK_THROWS(grammar("root ::= <none>"), "exactly one token");
-    CHECK(m.allows(named_token) && m.allows('<') && !m.allows('t'));
-    m.accept(named_token);
-    CHECK(m.allows('<') && !m.allows(named_token) && !m.allows(end_token));
-    const std::vector<bool> mask = m.allowed();
-    for (Token token = 0; token < (Token)mask.size(); ++token) {
-        const bool begins = vocabulary()[token].size() == 1 && token >= 0x80;  // part of a character
-        const bool expected = token != named_token && token != end_token && token != 0 &&
-                              !vocabulary()[token].empty() && !begins && vocabulary()[token] != "\xE6\x97";
-        CHECK_MSG(mask[token] == expected, strf("token %d", token));
-    }
-}
-
 // the mask is what asking for each token says, on random texts
 TEST(masks_agree_with_single_questions) {
     const char * const all[] = {
@@ -132,7 +113,7 @@ TEST(masks_agree_with_single_questions) {
         "s ::= \"\\\"\" [^\"\\\\]* \"\\\"\"",
         "root ::= (\"a\" | \"aa\" | \"ab\"){2,9} [日-本é]*",
         "root ::= s\ns ::= \"a\" s \"b\" | \"a\" s \"c\" | \"(\" s | \"\"",
-        "root ::= (x? x? x? x?)+\nx ::= [a-c] | <t> | \"()\" !<t>",
+        "root ::= (x? x? x? x?)+\nx ::= [a-c] | \"()\"",
     };
     Random random(3);
     for (const char * text : all) {
@@ -156,27 +137,24 @@ TEST(masks_agree_with_single_questions) {
 }
 
 TEST(what_is_wrong_is_said_with_its_place) {
-    CHECK_THROWS(grammar("root ::= (\"a\"\n"), "line 2, column 1: expected an element or ), found the end");
-    CHECK_THROWS(grammar("root ::= \"a\" )"),
+    CHECK_THROWS(Grammar("root ::= (\"a\"\n"), "line 2, column 1: expected an element or ), found the end");
+    CHECK_THROWS(Grammar("root ::= \"a\" )"),
                  "line 1, column 14: expected an element or the end of the line, found ')'");
-    CHECK_THROWS(grammar("root ::= \"a\nb"), "expected a character, found the end");
-    CHECK_THROWS(grammar("root ::= \"\\q\""), "behind a backslash, found 'q\"'");
-    CHECK_THROWS(grammar("root ::= *"), "something to repeat");
-    CHECK_THROWS(grammar("root ::= []"), "at least one character");
-    CHECK_THROWS(grammar("root = \"a\""), "expected ::=, found '= \"a\"'");
-    CHECK_THROWS(grammar("x ::= \"a\""), "no rule 'root'");
-    CHECK_THROWS(grammar("root ::= none"), "a rule 'none' and does not define it");
-    CHECK_THROWS(grammar("root ::= \"a\"{5,2}"), "{5,2} asks for at least 5 and at most 2");
-    CHECK_THROWS(grammar("root ::= \"a\"{99999999999999999999}"), "at most 1000000000, found 99999999999999999999");
-    CHECK_THROWS(grammar("root ::= <[99999999999]>"), "token ids: at most 2147483647");
-    CHECK_THROWS(grammar("root ::= root \"a\" | \"b\""), "rule 'root' can begin with itself");
-    CHECK_THROWS(grammar("root ::= b\nb ::= c* root\nc ::= \"c\""), "can begin with itself");
-    CHECK_THROWS(grammar("root ::= (\"a\"? root)* \"b\""), "can begin with itself");
-    CHECK_THROWS(grammar("root ::= <" + std::string(100, 't') + ">"), "at most 64 bytes, found 102");
-    std::string names = "root ::= ";
-    for (int i = 0; i < 300; ++i) names += "<t> ";
-    CHECK_THROWS(grammar(names), "at most 256 tokens");
-    CHECK_THROWS(grammar("root ::= \"" + std::string(1 << 20, 'a') + "\""), "at most 1048576 bytes, found");
+    CHECK_THROWS(Grammar("root ::= \"a\nb"), "expected a character, found the end");
+    CHECK_THROWS(Grammar("root ::= \"\\q\""), "behind a backslash, found 'q\"'");
+    CHECK_THROWS(Grammar("root ::= *"), "something to repeat");
+    CHECK_THROWS(Grammar("root ::= []"), "at least one character");
+    CHECK_THROWS(Grammar("root = \"a\""), "expected ::=, found '= \"a\"'");
+    CHECK_THROWS(Grammar("x ::= \"a\""), "no rule 'root'");
+    CHECK_THROWS(Grammar("root ::= none"), "a rule 'none' and does not define it");
+    CHECK_THROWS(Grammar("root ::= \"a\"{5,2}"), "{5,2} asks for at least 5 and at most 2");
+    CHECK_THROWS(Grammar("root ::= \"a\"{99999999999999999999}"), "at most 1000000000, found 99999999999999999999");
+    CHECK_THROWS(Grammar("root ::= <[3]>"), "a token is asked for by its text");
+    CHECK_THROWS(Grammar("root ::= \"a\" !<t>"), "a token is asked for by its text");
+    CHECK_THROWS(Grammar("root ::= root \"a\" | \"b\""), "rule 'root' can begin with itself");
+    CHECK_THROWS(Grammar("root ::= b\nb ::= c* root\nc ::= \"c\""), "can begin with itself");
+    CHECK_THROWS(Grammar("root ::= (\"a\"? root)* \"b\""), "can begin with itself");
+    CHECK_THROWS(Grammar("root ::= \"" + std::string(1 << 20, 'a') + "\""), "at most 1048576 bytes, found");
 }
 
 std::string repeated(const std::string & piece, int n) {
@@ -260,7 +238,7 @@ TEST(long_texts_need_no_more_memory) {
 // Damaged grammars are read or refused, and what is read can be followed.
 TEST(any_text_is_read_or_refused) {
     const std::vector<std::string> seeds = {
-        "root ::= (\"a\" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= <[97]> !<t> . \"\\x41\"?\n",
+        "root ::= (\"a\" | x{2,3} [^b-d\\u00e9]*)+ # note\nx ::= . \"\\x41\"?\n",
         "root ::= s\ns ::= \"(\" s \")\" s | \"\"\nz ::= [\\]\\-a] ( s ( s )? ){0,}\r\n",
         "root ::= \"日本\"{1,4} | ([ぁ-ゟ] | \"é\")*\n",
     };
