@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """Every GGUF key and tensor that our drafter files can contain: the single source of truth.
 
-`docs/gguf-format.md` says what each means, `native/gguf/draft_file.cpp` reads them (a conformance test compares the
-two), `mapping.py` and `metadata.py` work from it. Declarative on purpose: to add a switch, add a row here and
-the value in `metadata.py`.
+`docs/gguf-format.md` says what each means, `native/gguf/draft_file.cpp` reads them (a conformance test
+compares the two), `mapping.py` and `metadata.py` work from it. Declarative on purpose: to add a switch, add a
+row here and the value in `metadata.py`.
 
 Five architectures share the names. `eagle3` is what llama.cpp's own converter writes and its loader runs
 (ggml-org/llama.cpp: conversion/llama.py, src/models/eagle3.cpp). `eagle31` is everything that loader would

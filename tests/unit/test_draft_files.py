@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Drafter files of EAGLE-1 and 2 are read as they were written, and fit one target. Flaws: tests/native/gguf."""
+"""Drafter files of EAGLE-1 and 2: read as they were written, for one target. Flaws: tests/native/gguf."""
 
 from __future__ import annotations
 
