@@ -35,7 +35,7 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
     with Bars() as bars:
         created = create_model(
             stores, wanted, modelfile, directory,
-            quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, fetch=True, report=bars,
+            quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, report=bars,
         )  # fmt: skip
     for notice in created.notices:
         note(f"note: {notice}")

@@ -27,7 +27,7 @@ from eaglecpp.store.packaged import find_packaged
 )
 @option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
 @option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
-@json_option("{name, digest, size, draft, offered} at the end")
+@json_option("{name, digest, size, draft} at the end")
 def pull(
     model: str,
     on_hub: bool,
@@ -60,12 +60,6 @@ def pull(
         note(f"to run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:
         note(f"note: {notice}")
-    if pulled.offered is not None:
-        note(
-            f"a drafter is known for this model: {pulled.offered.repo} ({pulled.offered.source}); to get it: "
-            f"eaglecpp pull {name} --draft auto"
-        )
     if as_json:
         entry = list_entry(pulled.model)
-        offered = None if pulled.offered is None else pulled.offered.repo
-        write_json({key: entry[key] for key in ("name", "digest", "size", "draft")} | {"offered": offered})
+        write_json({key: entry[key] for key in ("name", "digest", "size", "draft")})

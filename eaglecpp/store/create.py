@@ -43,7 +43,6 @@ def create_model(
     quantize: str = "",
     draft_type: str = "",
     use_draft: bool = True,
-    fetch: bool = False,
     report: Report = silent,
 ) -> Made:
     """Makes (or replaces) the model `name`; relative paths of the Modelfile are below `directory`.
@@ -51,7 +50,6 @@ def create_model(
     quantize:   type to bring an unquantised target to, "" to leave it
     draft_type: type of a drafter that has to be converted, "" for the default
     use_draft:  False leaves the drafter out, whatever the Modelfile says
-    fetch:      pull a FROM that is not stored; False refuses it
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
     DownloadError, TemplateError, OSError.
     """
@@ -67,17 +65,16 @@ def create_model(
             job = _Job(transaction, modelfile, plan, base, directory, draft_type, use_draft)
             return job.run(canonical(name), quantize)
 
-    found = read_again(lambda: _base(stores, plan.target, fetch, report), make)
+    found = read_again(lambda: _base(stores, plan.target, report), make)
     return make(None) if found is None else found
 
 
-def _base(stores: Stores, reference: Reference, fetch: bool, report: Report) -> StoredModel | None:
-    """The stored model that FROM names; None when it names files."""
-    if reference.name is None:
+def _base(stores: Stores, reference: Reference, report: Report) -> StoredModel | None:
+    """The model that FROM names, pulled where it is not stored; None when it names files."""
+    name = reference.name
+    if name is None:
         return None
-    if fetch and stores.find(reference.name) is None:
-        return pull(reference.name, report=report, stores=stores).model
-    return stores.get(reference.name)
+    return stores.find(name) or pull(name, report=report, stores=stores).model
 
 
 @dataclass
@@ -102,9 +99,7 @@ class _Job:
         files = self._target_files()
         facts = read_facts(files)
         if facts.is_drafter:
-            raise UnsupportedError(
-                f"FROM {files[0]}: this is a drafter ({facts.architecture}); name it in DRAFT"
-            )
+            raise UnsupportedError(f"FROM {files[0]}: a drafter ({facts.architecture}); name it in DRAFT")
         if quantize:
             out = transaction.directory / "quantized.gguf"
             transaction.report(Status(f"quantizing {facts.file_type} model to {quantize.upper()}"))
@@ -115,10 +110,8 @@ class _Job:
         if self.base is not None and not quantize:
             layers = self._inherited("model")
         else:
-            layers = [
-                transaction.add_file("model", file, name=file.name if len(files) > 1 else "")
-                for file in files
-            ]
+            is_split = len(files) > 1
+            layers = [transaction.add_file("model", one, name=one.name if is_split else "") for one in files]
         adapters = [transaction.add_file("adapter", file) for file in plan.adapters]
         layers += adapters or self._inherited("adapter")
         layers += self._inherited("projector")
@@ -130,10 +123,8 @@ class _Job:
         said_nothing = plan.draft is None and not plan.drafts_text
         drafts_head = self.use_draft and (plan.drafts_head or (said_nothing and whole.drafts_head))
         if drafts_head and not facts.has_head:
-            raise MismatchError(
-                f"DRAFT {HEAD}: {files[0]} has no head for further tokens (MTP) that can draft "
-                f"(architecture '{facts.architecture}'); docs/which-drafter.md says which do"
-            )
+            what = f"{files[0]}, a '{facts.architecture}',"
+            raise MismatchError(f"DRAFT {HEAD}: {what} has no head for further tokens (MTP) that can draft")
         layers += self._texts(whole, drafts_head)
         decided = {"settings", "draft"} if plan.draft is not None else {"settings"}
         model = transaction.commit(name, layers, config, decided_here=decided)
@@ -149,9 +140,7 @@ class _Job:
         parts = [target.path.with_name(name) for name in all_parts(target.path.name)]
         missing = [part.name for part in parts if not part.is_file()]
         if missing and len(parts) > 1:
-            raise ModelNotFoundError(
-                f"FROM {target.path}: a part of a split GGUF; missing: {', '.join(missing)}"
-            )
+            raise ModelNotFoundError(f"FROM {target.path}: split, and missing: {', '.join(missing)}")
         return tuple(parts)
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:

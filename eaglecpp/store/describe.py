@@ -158,14 +158,11 @@ def modelfile_text(model: StoredModel, modelfile: Modelfile) -> str:
 
 
 def _written(command: Command, is_pragma: bool = False) -> str:
-    """A command as a Modelfile has it. One that cannot be written so is written without the characters that
-    are dropped on reading, or not at all; a comment says why.
+    """A command as a Modelfile has it, without the characters that are dropped on reading. One that cannot be
+    written at all becomes a comment that says why.
     """
-    comment = ""
-    for args in (command.args, holdable(command.args)):
-        one = [replace(command, args=args)]
-        try:
-            return comment + (format_modelfile((), one) if is_pragma else format_modelfile(one))
-        except ModelfileError as error:
-            comment = f"# {' '.join(error.message.split())}\n"
-    return f"# Left out: {comment[2:]}"
+    one = [replace(command, args=holdable(command.args))]
+    try:
+        return format_modelfile((), one) if is_pragma else format_modelfile(one)
+    except ModelfileError as error:
+        return f"# Left out: {' '.join(error.message.split())}\n"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -31,9 +31,6 @@ from eaglecpp.references.reference import in_order
 from eaglecpp.store.errors import StoreError
 from eaglecpp.store.layout import child
 from eaglecpp.store.manifest import MAX_JSON, PRAGMAS, Layer, Manifest, decoded
-
-if TYPE_CHECKING:
-    from eaglecpp.store.drafters import KnownDrafter
 
 VIEWS = "views"
 """Folders, each named by the digest of a split GGUF's first part, in which its parts have their names:
@@ -121,10 +118,8 @@ class StoredModel:
         if self.text("remote_host") or self.text("remote_model"):
             raise UnsupportedError(f"{self.name}: runs on {self.text('remote_host') or 'another machine'}")
         if self.manifest.of_kind("tensor") or self.text("model_format") not in ("", "gguf"):
-            raise UnsupportedError(
-                f"{self.name}: this is an MLX model (safetensors); eaglecpp runs GGUF models. Pull a GGUF "
-                "version from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
-            )
+            how = "pull a GGUF from the Hub: eaglecpp pull hf.co/USER/REPO:QUANT"
+            raise UnsupportedError(f"{self.name}: this is an MLX model (safetensors); {how}")
         if not self.manifest.of_kind("model"):
             what = "a drafter, not a model to run" if self.is_drafter else "without a model layer"
             raise UnsupportedError(f"{self.name}: {what}; run its target, with this one as --draft")
@@ -221,26 +216,23 @@ class StoredModel:
             names = in_order(by_name)
         except ValueError:
             found = ", ".join(layer.name or layer.digest[:19] for layer in layers)
-            raise StoreError(
-                f"{self.name}: {len(layers)} model layers that are not a split GGUF: {found}"
-            ) from None
+            raise StoreError(f"{self.name}: model layers that are not a split GGUF: {found}") from None
         folder = child(self.root / VIEWS, by_name[names[0]].digest[-64:])
         paths = tuple(child(folder, name) for name in names)
         for name, path in zip(names, paths, strict=True):
             blob = self.find_blob(by_name[name])
+            if path.exists() and path.samefile(blob):
+                continue
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
             try:
-                if not (path.exists() and path.samefile(blob)):
-                    folder.mkdir(parents=True, exist_ok=True)
-                    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-                    temporary.unlink(missing_ok=True)
-                    link(blob, temporary)
-                    temporary.replace(path)
-                    temporary.unlink(missing_ok=True)  # which two names of one file keep
+                folder.mkdir(parents=True, exist_ok=True)
+                temporary.unlink(missing_ok=True)
+                link(blob, temporary)
+                temporary.replace(path)
+                temporary.unlink(missing_ok=True)  # which two names of one file keep
             except OSError as error:
-                raise StoreError(
-                    f"{self.name}: split GGUF: cannot link {path}: {error.strerror}; llama.cpp needs the "
-                    "parts under their names, so the store must be writable once"
-                ) from error
+                why = f"{error.strerror}; the store must be writable once"
+                raise StoreError(f"{self.name}: split GGUF: cannot link {path}: {why}") from error
         return paths
 
     def _decoded(self, layer: Layer, what: str, type: type[_T]) -> _T:
@@ -261,9 +253,7 @@ class Made:
     """What `create` or `pull` made.
 
     notices: what whoever asked for it should know
-    offered: a drafter known for the model that was not asked for
     """
 
     model: StoredModel
     notices: tuple[Notice, ...] = ()
-    offered: KnownDrafter | None = None

@@ -32,7 +32,15 @@ import msgspec
 
 from eaglecpp.files import read_limited, remove_leftover, replace_bytes, sync
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.store.content import check_space, file_digest, is_sound, known_digest
+from eaglecpp.store.content import (
+    MORE_ROOM,
+    check_space,
+    file_digest,
+    is_sound,
+    known_digest,
+    lock_store,
+    try_lock,
+)
 from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
 from eaglecpp.store.layout import (
     LOCKS,
@@ -41,7 +49,6 @@ from eaglecpp.store.layout import (
     manifest_files,
     manifest_path,
 )
-from eaglecpp.store.locks import lock_store, try_lock
 from eaglecpp.store.manifest import CONFIG, IMAGE, MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import VIEWS, StoredModel
 from eaglecpp.store.store import Store, Stores
@@ -84,11 +91,7 @@ class Transaction:
         if error is not None:
             discard(self.root, self._made)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            reason = os.strerror(error.errno)
-            raise StoreError(
-                f"{self.root}: {reason[0].lower()}{reason[1:]}; free some space (eaglecpp rm), or set "
-                "EAGLECPP_MODELS to another disk"
-            ) from error
+            raise StoreError(f"{self.root}: {os.strerror(error.errno)}; {MORE_ROOM}") from error
 
     def add_bytes(self, kind: str, data: bytes) -> Layer:
         """A layer with this content. kind: a word of Ollama's, or a whole media type."""
@@ -160,19 +163,16 @@ class Transaction:
         with lock_store(self.root):
             for layer in manifest.blobs:
                 if self.stores.own.blob(layer.digest) is None:
-                    raise StoreError(
-                        f"{layer.kind} blob {layer.digest} was removed by another process in the meantime; "
-                        "try again"
-                    )
+                    gone = f"{layer.kind} blob {layer.digest} was removed by another process"
+                    raise StoreError(f"{gone} in the meantime; try again")
             path = find_manifest(self.root, name) or manifest_path(self.root, name)
-            dropped = self._made | _digests(path)
+            dropped = self._made | _replaced(path)
             sync(self.root / "blobs")
             replace_bytes(path, data or manifest.to_bytes())
             shutil.rmtree(self.directory, ignore_errors=True)
             _collect(self.root, dropped)
         found = self.stores.own.find(name)
-        if found is None:
-            raise StoreError(f"{path}: vanished right after it was written")
+        assert found is not None, path
         return found
 
     def _use(self, digest: str) -> None:
@@ -221,7 +221,7 @@ def remove_model(store: Store, name: ModelName) -> None:
         path = find_manifest(store.root, name)
         if path is None:
             raise StoreError(f"model '{name}' not found in {store.root}")
-        dropped = _digests(path)
+        dropped = _replaced(path)
         path.unlink()
         _collect(store.root, dropped)
 
@@ -253,33 +253,34 @@ def _prepare(root: Path) -> None:
         if not mark.exists():
             if has_models:
                 raise StoreError(
-                    f"{root} contains another program's models (Ollama's store?), which eaglecpp reads "
-                    "but does not change: set EAGLECPP_MODELS to another folder"
+                    f"{root} has another program's models, which are only read: set EAGLECPP_MODELS elsewhere"
                 )
             with contextlib.suppress(FileNotFoundError):  # another process made it, and tidied ours away
                 replace_bytes(mark, _LAYOUT + b"\n")
         layout = read_limited(mark, 1000).strip()
     except OSError as error:
-        raise StoreError(
-            f"{root}: cannot be written: {error.strerror or error}; set EAGLECPP_MODELS to a folder of "
-            "your own"
-        ) from error
+        why = error.strerror or error
+        raise StoreError(f"{root}: cannot be written: {why}; set EAGLECPP_MODELS elsewhere") from error
     if layout != _LAYOUT:
-        expected, found = _LAYOUT.decode(), layout.decode("utf-8", "replace")
-        raise StoreError(f"{mark}: expected {expected}, found {found}; written by a newer eaglecpp?")
+        raise StoreError(f"{mark}: expected {_LAYOUT!r}, found {layout!r}; written by a newer eaglecpp?")
 
 
 def _digests(path: Path) -> set[str]:
-    """What a manifest names; nothing where it is missing or cannot be read."""
+    """What a manifest names. Raises StoreError, OSError."""
+    return {layer.digest for layer in Manifest.from_bytes(read_limited(path, MAX_JSON), str(path)).blobs}
+
+
+def _replaced(path: Path) -> set[str]:
+    """As `_digests`; nothing where it is missing or cannot be read."""
     try:
-        return {layer.digest for layer in Manifest.from_bytes(read_limited(path, MAX_JSON), str(path)).blobs}
+        return _digests(path)
     except (StoreError, OSError):
         return set()
 
 
 def _collect(root: Path, dropped: Set[str]) -> None:
     """Removes what no model needs: `dropped` at once, the rest when it is old. The caller holds the lock."""
-    for folder in _entries(root / _TEMPORARY):
+    for folder in root.glob(f"{_TEMPORARY}/*"):
         with contextlib.suppress(OSError):  # a Timeout is one: its process lives
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
@@ -287,32 +288,21 @@ def _collect(root: Path, dropped: Set[str]) -> None:
     needed = {path.name.replace("-", ":") for path in root.glob(f"{_TEMPORARY}/*/sha256-*")}
     try:
         for path in manifest_files(root):
-            manifest = Manifest.from_bytes(read_limited(path, MAX_JSON), str(path))
-            needed |= {layer.digest for layer in manifest.blobs}
+            needed |= _digests(path)
     except (StoreError, OSError) as error:
         _log.warning("nothing is removed, because a manifest cannot be read: %s", error)
         return
     oldest = time.time() - DAYS * 86400
-    for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in _entries(root / name)]:
+    for path in [entry for name in ("blobs", VIEWS, LOCKS) for entry in root.glob(f"{name}/*")]:
         digest = f"sha256:{path.name[-64:]}"  # which half a download and a lock have not
         if digest in needed or path.name == "store.lock":
             continue
-        if digest in dropped or _came_here(path) < oldest:
-            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            stat = path.stat()  # ctime: when a user's file got its name here
+            if digest in dropped or max(stat.st_ctime, stat.st_mtime) < oldest:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     for path in (*root.glob(".*.tmp"), *root.glob("manifests/**/.*.tmp")):
         remove_leftover(path)
     for path in sorted(root.glob("manifests/**/"), reverse=True):
         with contextlib.suppress(OSError):  # not empty
             path.rmdir()
-
-
-def _came_here(path: Path) -> float:
-    """When a file got its name here, or was written to: of a user's file, mtime is older."""
-    with contextlib.suppress(FileNotFoundError):
-        stat = path.stat()
-        return max(stat.st_ctime, stat.st_mtime)
-    return time.time()
-
-
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []

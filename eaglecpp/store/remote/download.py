@@ -29,10 +29,9 @@ from typing import TypeVar
 import httpx
 
 from eaglecpp.files import sync
-from eaglecpp.store.content import check_space, file_digest, is_sound
+from eaglecpp.store.content import check_space, file_digest, is_sound, lock_blob
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import blob_path, partial_path
-from eaglecpp.store.locks import lock_blob
 from eaglecpp.store.manifest import IMAGE, Layer
 from eaglecpp.store.remote.reach import Session
 from eaglecpp.store.transaction import Transaction

@@ -39,6 +39,7 @@ _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 _DRAFTERS = ("eagle3", "dflash", "dspark")
 _NEVER_MAIN = re.compile(r"(?i)^(mmproj|imatrix|mtp-)|(?<![a-z0-9])(eagle3|dflash2?|dspark)(?![a-z0-9])")
 _PREFERRED = ("Q4_K_M", "Q8_0")
+_DRAFT_QUANT = "Q8_0"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _QUANT = re.compile(rf"(?i)(?<![A-Za-z0-9]){QUANT}(?![A-Za-z0-9])")
 
@@ -160,28 +161,20 @@ def choose_drafter(repository: Repository, target: HubFile | None = None, quant:
     """The drafter GGUF in a repository, None without any.
 
     target: the target's file in it: a drafter in its folder counts, then one of the same quantisation, then
-            the one with the nearest number of bits. Only `eagle3-*.gguf` and the block drafters'
-            `dflash-*.gguf` and `dspark-*.gguf` are taken for drafters next to a target, as in llama.cpp
+            the usual one. Only `eagle3-*.gguf` and the block drafters' `dflash-*.gguf` and `dspark-*.gguf`
+            are taken for drafters next to a target, as in llama.cpp
     quant:  without a target: the quantisation asked for, "" for the usual one
     """
     files = _gguf_files(repository)
     drafters = [file for file in files if file.name.lower().startswith(_DRAFTERS)]
-    if target is None:
-        named = [file for file in files if any(kind in file.name.lower() for kind in ("eagle", *_DRAFTERS))]
-        drafters = drafters or named
-        if not drafters and not any(
-            file.name.endswith((".safetensors", ".bin")) for file in repository.files
-        ):
-            drafters = files
-        return _pick(drafters, quant) if quant else _pick(drafters, "Q8_0") or _pick(drafters, "")
-    wanted, folder = quant_of(target.name), PurePosixPath(target.path).parent
-
-    def rank(file: HubFile) -> tuple[bool, bool, float]:
-        quant = quant_of(file.name)
-        is_near = PurePosixPath(file.path).parent == folder
-        return not is_near, quant != wanted, abs(_bits(quant) - _bits(wanted))
-
-    return min(drafters, key=rank, default=None)
+    if target is not None:
+        folder = PurePosixPath(target.path).parent
+        near = [file for file in drafters if PurePosixPath(file.path).parent == folder] or drafters
+        return _pick(near, quant_of(target.name) or _DRAFT_QUANT) or _pick(near, _DRAFT_QUANT) or _pick(near)
+    named = [file for file in files if any(kind in file.name.lower() for kind in ("eagle", *_DRAFTERS))]
+    has_checkpoint = any(file.name.endswith((".safetensors", ".bin")) for file in repository.files)
+    drafters = drafters or named or ([] if has_checkpoint else files)
+    return _pick(drafters, quant) if quant else _pick(drafters, _DRAFT_QUANT) or _pick(drafters)
 
 
 def read_small(session: Session, repository: Repository, file: HubFile) -> bytes:
@@ -230,10 +223,9 @@ def _checkpoint_files(repository: Repository, folder: str) -> list[HubFile]:
         weights = [file for file in inside if file.name.endswith(suffix) or file.name == index]
         if weights:
             return [*(file for file in inside if file.name in _ALWAYS), *weights]
-    raise DownloadError(
-        f"{f'{repository.id}/{folder}'.rstrip('/')}: it contains no drafter: expected an eagle3-, dflash- or "
-        "dspark-*.gguf, or a checkpoint (.safetensors or .bin)"
-    )
+    where = f"{repository.id}/{folder}".rstrip("/")
+    expected = "an eagle3-, dflash- or dspark-*.gguf, or a checkpoint (.safetensors or .bin)"
+    raise DownloadError(f"{where}: it contains no drafter: expected {expected}")
 
 
 def _link_or_copy(file: Path, path: Path) -> None:
@@ -247,14 +239,11 @@ def _gguf_files(repository: Repository) -> list[HubFile]:
     return [file for file in repository.files if file.name.lower().endswith(".gguf")]
 
 
-def _pick(files: Sequence[HubFile], quant: str) -> HubFile | None:
+def _pick(files: Sequence[HubFile], quant: str = "") -> HubFile | None:
     """The first file of a quantisation; one whose name has it as a word beats one that merely contains it."""
     if quant in ("", "latest"):
-        for preferred in _PREFERRED:
-            found = _pick(files, preferred)
-            if found is not None:
-                return found
-        return files[0] if files else None
+        found = (_pick(files, preferred) for preferred in _PREFERRED)
+        return next((file for file in (*found, *files) if file is not None), None)
     lowered = quant.lower()
     for file in files:
         if lowered in (file.path.lower(), file.name.lower(), file.name.lower().removesuffix(".gguf")):
@@ -269,35 +258,24 @@ def _pick(files: Sequence[HubFile], quant: str) -> HubFile | None:
 
 def _with_parts(repository: Repository, chosen: HubFile) -> tuple[HubFile, ...]:
     folder = chosen.path.removesuffix(chosen.name)
-    parts = [repository.file(folder + name) for name in all_parts(chosen.name)]
-    if None in parts:
-        missing = [name for name, part in zip(all_parts(chosen.name), parts, strict=True) if part is None]
-        raise DownloadError(
-            f"{repository.id}: {chosen.path} is split, but these parts are missing: {', '.join(missing)}"
-        )
-    return tuple(part for part in parts if part is not None)
+    parts = {name: repository.file(folder + name) for name in all_parts(chosen.name)}
+    if missing := [name for name, part in parts.items() if part is None]:
+        what = f"{repository.id}: {chosen.path} is split, but these parts are missing"
+        raise DownloadError(f"{what}: {', '.join(missing)}")
+    return tuple(part for part in parts.values() if part is not None)
 
 
 def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> str:
     if models:
         quants = sorted({quant_of(file.name) or file.name for file in models})
         return f"{repository.id}: no GGUF for {quant!r}; available: {', '.join(quants)}"
-    if _gguf_files(repository) or any(f.name == "config.json" for f in repository.files):
-        return (
-            f"{repository.id}: it contains no GGUF model. If it is a drafter, name it with its target: "
-            f"eaglecpp pull TARGET --draft hf.co/{repository.id}"
-        )
-    return f"{repository.id}: it contains no GGUF file"
+    how = f"eaglecpp pull TARGET --draft hf.co/{repository.id}"
+    return f"{repository.id}: it contains no GGUF model. If it is a drafter, name it with its target: {how}"
 
 
 def quant_of(name: str) -> str:
     """The quantisation in a file's name, in capitals; "" when there is none."""
     return next(reversed(_QUANT.findall(name)), "").upper()
-
-
-def _bits(quant: str) -> float:
-    digits = re.search(r"[0-9]+", quant)
-    return float(digits[0]) if digits else 8.0
 
 
 def _cache_roots() -> list[Path]:

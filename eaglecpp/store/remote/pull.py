@@ -61,7 +61,7 @@ def pull(
     """Brings a model into our store, or up to date, and returns what was pulled.
 
     draft:    "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
-              without, anything else names one; None keeps what the model has and only looks for an offer
+              without, anything else names one; None keeps what the model has
     insecure: allow http, and TLS certificates that do not check out
     stores:   None = those of this user
     Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
@@ -74,14 +74,9 @@ def pull(
         require_allowed(name.host)  # before anything is reported
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
-    try:
-        with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
-            job = _Pull(transaction, session, name, draft)
-            result = job.from_hub(packaged) if name.is_hub else job.from_registry(insecure)
-    except DownloadError as error:
-        if stores.find(name) is None and (near := stores.near(str(asked))):
-            raise type(error)(f"{error}{near}") from error
-        raise
+    with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
+        job = _Pull(transaction, session, name, draft)
+        result = job.from_hub(packaged) if name.is_hub else job.from_registry(insecure)
     report(Status("success"))
     return result
 
@@ -185,12 +180,7 @@ class _Pull:
         else:
             is_kept = is_decided and (drafter is not None or left_out)
             model = commit(self.name, layers, values, decided_here=frozenset({"draft"} if is_kept else ()))
-        offered = None
-        if self.draft is None and drafter is None and not self.has_draft:
-            offered = best_known(str(self.name), self.files[0].name, facts)[0]
-            if self.sibling is not None:
-                offered = KnownDrafter.unlisted(self.sibling[0].id, "the same repository")
-        return Made(model, tuple(self.notices), offered)
+        return Made(model, tuple(self.notices))
 
     def _drafter(self, facts: Facts, old: StoredModel | None) -> tuple[Layer, Facts] | None:
         """The drafter's layer and facts; None for what the target comes with, or for none.

@@ -179,18 +179,11 @@ def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: O
     assert "Ollama's, " in run("show", "theirs")[1]
 
 
-def test_pull_offers_the_drafter_and_pulls_it(
-    run: Run, hub: HubServer, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from eaglecpp.store.drafters import KnownDrafter
-
-    row = KnownDrafter("maker/eagle3", ("user/tiny",), "eagle", "default", "its card")
-    monkeypatch.setattr("eaglecpp.store.drafters.known_drafters", lambda: (row,))
+def test_pull_brings_the_drafter(run: Run, hub: HubServer, tiny: Tiny) -> None:
     hub.add("user/tiny-GGUF", {"t-Q4_K_M.gguf": tiny.target.read_bytes()})
     hub.add("maker/eagle3", files_of(tiny))
     code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
-    assert (code, json.loads(out)["offered"]) == (0, "maker/eagle3")
-    assert "get it: eaglecpp pull hf.co/user/tiny-GGUF:latest --draft auto" in err
+    assert (code, json.loads(out)["draft"], err) == (0, None, "")
     code, out, err = run("pull", "hf.co/user/tiny-GGUF", "--draft", "hf.co/maker/eagle3:f16", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["draft"] == "eagle3"

@@ -244,7 +244,7 @@ def test_a_store_of_someone_else_is_not_written_to(
     monkeypatch.setenv("EAGLECPP_MODELS", str(theirs))
     before = sorted(theirs.rglob("*"))
     stores = Stores.open()
-    with pytest.raises(StoreError, match=r"another program's models.*set EAGLECPP_MODELS"):
+    with pytest.raises(StoreError, match=r"another program.s models.*set EAGLECPP_MODELS"):
         make_model(stores, f"FROM {tiny.target}\n", "mine")
     with pytest.raises(StoreError, match="another program's models"):
         remove_model(stores.own, ModelName.parse("m"))

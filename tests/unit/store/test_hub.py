@@ -51,7 +51,7 @@ def test_what_is_never_a_target() -> None:
     ("wanted", "paths", "chosen"),
     [
         ("m-Q4_K_M.gguf", ("eagle3-Q8_0.gguf", "eagle3-Q4_K_M.gguf"), "eagle3-Q4_K_M.gguf"),
-        ("m-Q4_K_M.gguf", ("eagle3-F16.gguf", "eagle3-Q5_0.gguf"), "eagle3-Q5_0.gguf"),
+        ("m-Q4_K_M.gguf", ("eagle3-F16.gguf", "eagle3-Q8_0.gguf"), "eagle3-Q8_0.gguf"),
         ("a/m-Q4_0.gguf", ("eagle3-Q4_0.gguf", "a/eagle3-F16.gguf"), "a/eagle3-F16.gguf"),
         ("m-Q4_0.gguf", ("m-Q8_0.gguf", "m-eagle-Q4_0.gguf"), None),
     ],

@@ -13,9 +13,9 @@ import pytest
 
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
+from eaglecpp.store.content import lock_blob, lock_store
 from eaglecpp.store.errors import Status
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.locks import lock_blob, lock_store
 from eaglecpp.store.transaction import DAYS, Transaction, copy_model, remove_model
 from helpers.clock import set_clock
 from helpers.store_check import orphans, store_problems
@@ -206,7 +206,7 @@ def test_the_second_download_waits_for_the_first_and_a_stuck_store_is_said_so(
     assert order == ["first", "second"]
     assert list((root / "locks").iterdir()) == []
     assert heard == [Status("waiting for another process that is downloading this file", DIGEST)]
-    monkeypatch.setattr("eaglecpp.store.locks._PATIENCE_S", 0.1)
+    monkeypatch.setattr("eaglecpp.store.content._PATIENCE_S", 0.1)
     with (
         lock_store(root),
         pytest.raises(StoreError, match="another process has been changing"),
@@ -218,7 +218,5 @@ def test_the_second_download_waits_for_the_first_and_a_stuck_store_is_said_so(
 def test_a_store_of_a_newer_version_is_left_alone(stores: Stores, root: Path) -> None:
     root.mkdir(parents=True)
     (root / "eaglecpp.json").write_text('{"layout": 2}')
-    with pytest.raises(
-        StoreError, match=r'expected {"layout": 1}, found {"layout": 2}; written by a newer eaglecpp'
-    ):
+    with pytest.raises(StoreError, match=r"1}', found b'{\"layout\": 2}'; written by a newer eaglecpp"):
         make(stores, "a", b"x")
