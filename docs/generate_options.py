@@ -25,15 +25,6 @@ if TYPE_CHECKING:
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.options.declared import SamplingOptions
     from eaglecpp.options.strategy import Strategy
-
-__all__ = [
-    "ChatKeywords",
-    "DraftKeywords",
-    "GenerateKeywords",
-    "ModelKeywords",
-    "OpenKeywords",
-    "SamplingKeywords",
-]
 '''
 TAIL = '''
 

@@ -21,73 +21,48 @@ if TYPE_CHECKING:
     from eaglecpp import errors as errors
     from eaglecpp import lowlevel as lowlevel
     from eaglecpp import modelfile as modelfile
-    from eaglecpp.chat.message import Message, ToolCall
-    from eaglecpp.conversations.session import ChatSession
-    from eaglecpp.engine.async_engine import AsyncEngine
-    from eaglecpp.engine.async_stream import AsyncStream
-    from eaglecpp.engine.engine import Engine
-    from eaglecpp.engine.loading import CancelFlag
-    from eaglecpp.engine.session import Session
-    from eaglecpp.engine.stream import Stream
-    from eaglecpp.errors import EagleError
-    from eaglecpp.llama import Llama
-    from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-    from eaglecpp.readings import convert_checkpoint
-    from eaglecpp.results import Chunk, Completion, Embedding, Timings
-    from eaglecpp.store.remote.pull import pull
+    from eaglecpp.chat.message import Message as Message
+    from eaglecpp.chat.message import ToolCall as ToolCall
+    from eaglecpp.conversations.session import ChatSession as ChatSession
+    from eaglecpp.engine.async_engine import AsyncEngine as AsyncEngine
+    from eaglecpp.engine.async_stream import AsyncStream as AsyncStream
+    from eaglecpp.engine.engine import Engine as Engine
+    from eaglecpp.engine.loading import CancelFlag as CancelFlag
+    from eaglecpp.engine.session import Session as Session
+    from eaglecpp.engine.stream import Stream as Stream
+    from eaglecpp.errors import EagleError as EagleError
+    from eaglecpp.llama import Llama as Llama
+    from eaglecpp.options import DraftOptions as DraftOptions
+    from eaglecpp.options import ModelOptions as ModelOptions
+    from eaglecpp.options import SamplingOptions as SamplingOptions
+    from eaglecpp.options import Strategy as Strategy
+    from eaglecpp.readings import convert_checkpoint as convert_checkpoint
+    from eaglecpp.results import Chunk as Chunk
+    from eaglecpp.results import Completion as Completion
+    from eaglecpp.results import Embedding as Embedding
+    from eaglecpp.results import Timings as Timings
+    from eaglecpp.store.remote.pull import pull as pull
 
     __version__: str
 
 _HOMES = {
-    "AsyncEngine": "engine.async_engine",
-    "AsyncStream": "engine.async_stream",
-    "CancelFlag": "engine.loading",
-    "ChatSession": "conversations.session",
-    "Chunk": "results",
-    "Completion": "results",
-    "DraftOptions": "options",
-    "EagleError": "errors",
-    "Embedding": "results",
-    "Engine": "engine.engine",
-    "Llama": "llama",
-    "Message": "chat.message",
-    "ModelOptions": "options",
-    "SamplingOptions": "options",
-    "Session": "engine.session",
-    "Strategy": "options",
-    "Stream": "engine.stream",
-    "Timings": "results",
-    "ToolCall": "chat.message",
-    "convert_checkpoint": "readings",
-    "pull": "store.remote.pull",
+    "chat.message": ("Message", "ToolCall"),
+    "conversations.session": ("ChatSession",),
+    "engine.async_engine": ("AsyncEngine",),
+    "engine.async_stream": ("AsyncStream",),
+    "engine.engine": ("Engine",),
+    "engine.loading": ("CancelFlag",),
+    "engine.session": ("Session",),
+    "engine.stream": ("Stream",),
+    "errors": ("EagleError",),
+    "llama": ("Llama",),
+    "options": ("DraftOptions", "ModelOptions", "SamplingOptions", "Strategy"),
+    "readings": ("convert_checkpoint",),
+    "results": ("Chunk", "Completion", "Embedding", "Timings"),
+    "store.remote.pull": ("pull",),
 }
+_PUBLIC = {name: home for home, names in _HOMES.items() for name in names}
 _SUBMODULES = ("convert", "errors", "lowlevel", "modelfile")
-
-__all__ = [
-    "AsyncEngine",
-    "AsyncStream",
-    "CancelFlag",
-    "ChatSession",
-    "Chunk",
-    "Completion",
-    "DraftOptions",
-    "EagleError",
-    "Embedding",
-    "Engine",
-    "Llama",
-    "Message",
-    "ModelOptions",
-    "SamplingOptions",
-    "Session",
-    "Strategy",
-    "Stream",
-    "Timings",
-    "ToolCall",
-    "__version__",
-    "convert_checkpoint",
-    "errors",
-    "pull",
-]
 
 
 def __getattr__(name: str) -> Any:
@@ -97,12 +72,12 @@ def __getattr__(name: str) -> Any:
         return version("eaglecpp")
     if name in _SUBMODULES:
         return importlib.import_module(f"eaglecpp.{name}")
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"eaglecpp.{_HOMES[name]}"), name)
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(f"eaglecpp.{_PUBLIC[name]}"), name)
         globals()[name] = value
         return value
     raise AttributeError(f"module 'eaglecpp' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_SUBMODULES})
+    return sorted({*globals(), *_PUBLIC, *_SUBMODULES, "__version__"})

@@ -15,20 +15,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from eaglecpp._extension import core, versions
+from eaglecpp._extension import core
+from eaglecpp._extension import versions as versions
 from eaglecpp.log import drain
-
-__all__ = [
-    "DraftFile",
-    "Drafter",
-    "EngineOptions",
-    "Sampler",
-    "SamplingParams",
-    "Target",
-    "gpus",
-    "system_info",
-    "versions",
-]
 
 DraftFile = core.DraftFile
 Drafter = core.Drafter

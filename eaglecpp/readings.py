@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from eaglecpp.errors import EagleError
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions, Target
-from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.errors import Report, silent
 
@@ -115,12 +115,12 @@ def convert_checkpoint(
     Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
     """
     model = find_target(target).target
-    with local_checkpoint(os.fspath(src), report) as checkpoint:
+    with local_checkpoint(os.fspath(src), report) as (path, hub_id):
         return convert_measured(
-            checkpoint.path,
+            path,
             model,
             None if out is None else Path(out),
-            hub_id=checkpoint.hub_id,
+            hub_id=hub_id,
             say=say,
             type=type,
             progress=progress,

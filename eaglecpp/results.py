@@ -22,18 +22,6 @@ if TYPE_CHECKING:
 
     from eaglecpp.chat.message import Message, ToolCall
 
-__all__ = [
-    "Answer",
-    "Chunk",
-    "Completion",
-    "Embedding",
-    "FinishReason",
-    "LogprobLists",
-    "Piece",
-    "Timings",
-    "TokenLogprob",
-]
-
 FinishReason = Literal["stop", "length", "cancelled"]
 
 

@@ -94,9 +94,9 @@ class ChatModel:
     @cached_property
     def template(self) -> ChatTemplate:
         """The template, and why it is this one; the bare prompt where the model has none."""
-        vocabulary = self._vocabulary
+        has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
-            self._gguf_template(""), vocabulary.has_token, *vocabulary.border_texts
+            gguf=self._gguf_template(""), has_token=has_token, bos_text=bos, eos_text=eos
         )
 
     @cached_property

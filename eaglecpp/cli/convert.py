@@ -14,7 +14,7 @@ import click
 
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note
-from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
 
 _plain: Any = importlib.import_module("eaglecpp.convert.cli")
@@ -24,11 +24,11 @@ def _run(src: str, target: str, **options: Any) -> None:
     from eaglecpp.readings import convert_measured
 
     file = find_target(target).target
-    with Bars() as bars, local_checkpoint(src, bars) as checkpoint:
+    with Bars() as bars, local_checkpoint(src, bars) as (path, hub_id):
         _plain.run(
-            checkpoint.path,
+            path,
             file,
-            hub_id=checkpoint.hub_id,
+            hub_id=hub_id,
             by=partial(convert_measured, say=note),
             **options,
         )

@@ -11,27 +11,18 @@ Nothing here prints: refusals are `ModelfileError`, remarks are `Notice`s.
 
 from __future__ import annotations
 
-from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import Reference
+from eaglecpp.references.names import ModelName as ModelName
+from eaglecpp.references.names import ModelNameError as ModelNameError
+from eaglecpp.references.reference import Reference as Reference
 
-from .errors import ModelfileError, Notice
-from .model import Modelfile
-from .resolve import Plan, resolve
-from .syntax import Command, Document, decode, format, parse, read
-
-__all__ = [
-    "Command",
-    "Document",
-    "ModelName",
-    "ModelNameError",
-    "Modelfile",
-    "ModelfileError",
-    "Notice",
-    "Plan",
-    "Reference",
-    "decode",
-    "format",
-    "parse",
-    "read",
-    "resolve",
-]
+from .errors import ModelfileError as ModelfileError
+from .errors import Notice as Notice
+from .model import Modelfile as Modelfile
+from .resolve import Plan as Plan
+from .resolve import resolve as resolve
+from .syntax import Command as Command
+from .syntax import Document as Document
+from .syntax import decode as decode
+from .syntax import format as format
+from .syntax import parse as parse
+from .syntax import read as read

@@ -8,20 +8,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
+import tempfile
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
-from eaglecpp.opening.find import (
-    Found,
-    ResolvedModel,
-    find_path,
-    find_target,
-    with_draft,
-)
+from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, with_draft
 from eaglecpp.options import HEAD
-from eaglecpp.references.reference import model_name
+from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.reference import FileSearchError, model_name, read_reference
 from eaglecpp.store import DownloadError, Report, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.packaged import find_packaged
@@ -81,7 +78,7 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
     except DownloadError as error:
         raise ModelNotFoundError(
             f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
-            f"downloaded: {error}"
+            f"downloaded: {error}{stores.near(reference)}"
         ) from error
     return find_target(reference, stores)
 
@@ -147,3 +144,27 @@ def _offer(model: ResolvedModel) -> str:
     if not why:
         return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
     return f"a drafter is known for this model ({why}): --draft auto downloads and uses it"
+
+
+@contextlib.contextmanager
+def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path, str | None]]:
+    """A drafter checkpoint's file or folder, as long as the block lasts, and OWNER/NAME[@REVISION] of the
+    repository it is from. Raises ModelNotFoundError, DownloadError.
+    """
+    try:
+        reference = read_reference(text)
+    except (FileSearchError, OSError, ModelNameError) as error:
+        raise ModelNotFoundError(f"checkpoint {text!r}: {error}") from None
+    if reference.kind != "hub":
+        if not reference.paths:
+            hint = f"; for a repository on the Hub write hf.co/{text}" if text.count("/") == 1 else ""
+            raise ModelNotFoundError(f"checkpoint {text!r}: no such file or folder{hint}")
+        yield reference.path, None
+        return
+    from eaglecpp.store.remote import hub
+
+    repository = hub.find_repository(reference.repository, reference.revision)
+    hub_id = reference.repository + (f"@{reference.revision}" if reference.revision else "")
+    with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
+        root = Stores.open().own.root
+        yield hub.fetch_checkpoint(root, repository, "", Path(folder), report), hub_id

@@ -9,11 +9,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.data_dir import data_dir, expanded
@@ -59,21 +58,16 @@ class ResolvedModel:
         """What finds it again: its name, or the path of the target."""
         return str(self.name or self.target)
 
-    def chat_template(
-        self, gguf: str, has_token: Callable[[str], bool], bos_text: str = "", eos_text: str = ""
-    ) -> ChatTemplate:
-        """The chat template, and why it is this one. gguf: what the target's file carries, "" for none;
-        has_token: whether the vocabulary has one token of that text. Raises ValueError for a `chat_template`
-        pragma that names what is not there.
+    def chat_template(self, **of_the_file: Any) -> ChatTemplate:
+        """The chat template, and why it is this one. of_the_file: `gguf`, `has_token`, `bos_text` and
+        `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma that names what is
+        not there.
         """
         return ChatTemplate.choose(
             modelfile=self.modelfile.template,
             stored=self.stored_template,
-            gguf=gguf,
             choice=self.modelfile.settings.chat_template,
-            has_token=has_token,
-            bos_text=bos_text,
-            eos_text=eos_text,
+            **of_the_file,
         )
 
 
@@ -97,25 +91,16 @@ class Found:
     offer: str = ""
 
     @property
-    def reference(self) -> str:
-        """What finds the model again: a name, or the path of the target."""
-        return self.model.reference
-
-    @property
     def target(self) -> Path:
         """The target's GGUF, of a split one the first part."""
         return self.model.target
 
     @property
-    def files(self) -> list[Path]:
-        """Everything that is loaded: target in all its parts, drafter, adapters, projector."""
-        draft = [] if self.draft is None else [self.draft]
-        return [*part_paths(self.target), *draft, *self.model.adapters, *self.model.projectors]
-
-    @property
     def n_weight_bytes(self) -> int:
-        """Bytes of all of it, as far as it is there."""
-        return sum(path.stat().st_size for path in self.files if path.is_file())
+        """Bytes of all that is loaded: target in all its parts, drafter, adapters, projector."""
+        others = (self.draft, *self.model.adapters, *self.model.projectors)
+        files = (*part_paths(self.target), *(path for path in others if path is not None))
+        return sum(path.stat().st_size for path in files if path.is_file())
 
     @property
     def is_file(self) -> bool:
@@ -125,7 +110,7 @@ class Found:
     @property
     def name(self) -> str:
         """What to call the model in one word."""
-        return self.target.stem if self.is_file else self.reference
+        return self.target.stem if self.is_file else self.model.reference
 
     @property
     def target_origin(self) -> str:
@@ -260,7 +245,7 @@ def template_in_use(model: StoredModel, facts: Facts | None) -> ChatTemplate | N
         return None
     tokens = set(facts.tokens)
     gguf = facts.file.text("tokenizer.chat_template", "")
-    return resolved(model).chat_template(gguf, lambda text: text.encode() in tokens)
+    return resolved(model).chat_template(gguf=gguf, has_token=lambda text: text.encode() in tokens)
 
 
 def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | None:
@@ -283,7 +268,9 @@ def find_path(reference: str | os.PathLike[str], what: str = "model") -> Path | 
     in_a_folder = path.parent != Path() and exists(path.parent) and path.parent.is_dir()
     in_a_folder = in_a_folder and not is_hub_text(text)
     if (path.suffix == ".gguf" and is_path_text(text)) or in_a_folder:
-        raise ModelNotFoundError(f"{what} {text!r}: no such file; {_neighbour_hint(path)}")
+        near = _files_in(path.parent)
+        hint = f"GGUF files next to it: {near}" if near else "check the path"
+        raise ModelNotFoundError(f"{what} {text!r}: no such file; {hint}")
     return None
 
 
@@ -300,17 +287,10 @@ def _directory_hint(path: Path) -> str:
         return f"give one of its GGUF files: {found}"
     if (path / "config.json").is_file():
         return (
-            "it looks like a Hugging Face checkpoint: convert it to GGUF first (a target with llama.cpp's "
-            "convert_hf_to_gguf.py, a drafter with `eaglecpp convert`)"
+            "convert it to GGUF first (a target with llama.cpp's convert_hf_to_gguf.py, a drafter with "
+            "`eaglecpp convert`)"
         )
     return "give the path of a GGUF file"
-
-
-def _neighbour_hint(path: Path) -> str:
-    if not exists(path.parent) or not path.parent.is_dir():
-        return f"the directory {str(path.parent)!r} does not exist either"
-    found = _files_in(path.parent)
-    return f"GGUF files next to it: {found}" if found else "check the path"
 
 
 def _files_in(folder: Path) -> str:

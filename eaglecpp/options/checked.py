@@ -37,12 +37,8 @@ class Option:
 
 
 def checked(option: Option, value: Any) -> Any:
-    if option.kind == "strings":
-        return _strings(option, value)
-    if option.kind == "pairs":
-        return _pairs(option, value)
-    if option.kind == "numbers":
-        return _numbers(option, value)
+    if isinstance(option.kind, str):
+        return {"strings": _strings, "pairs": _pairs, "numbers": _numbers}[option.kind](option, value)
     if value is None and option.default is None:
         return None
     value = _scalar(option, value)
@@ -59,6 +55,7 @@ def checked(option: Option, value: Any) -> Any:
 def _scalar(option: Option, value: Any) -> Any:
     """Accepts whatever converts without loss: numpy scalars, ints for floats; never a bool for a number."""
     kind = option.kind
+    assert isinstance(kind, type)
     if kind is int and hasattr(value, "__index__") and not isinstance(value, bool):
         return value.__index__()
     if kind is float and hasattr(value, "__float__") and not isinstance(value, bool):
@@ -71,8 +68,7 @@ def _scalar(option: Option, value: Any) -> Any:
         return number
     if kind in (bool, str) and isinstance(value, (bool, str)) and type(value) is kind:
         return value
-    name = kind.__name__ if isinstance(kind, type) else kind
-    raise InvalidTypeError(f"{option.name} must be {name}, got {type(value).__name__} {value!r}")
+    raise InvalidTypeError(f"{option.name} must be {kind.__name__}, got {type(value).__name__} {value!r}")
 
 
 def _strings(option: Option, value: Any) -> tuple[str, ...]:
@@ -81,9 +77,8 @@ def _strings(option: Option, value: Any) -> tuple[str, ...]:
     values = (value,) if isinstance(value, str) else tuple(value or ())
     for entry in values:
         if not isinstance(entry, str):
-            raise InvalidTypeError(
-                f"{option.name} must contain strings, got {type(entry).__name__} {entry!r}"
-            )
+            found = f"{type(entry).__name__} {entry!r}"
+            raise InvalidTypeError(f"{option.name} must contain strings, got {found}")
     return values
 
 
@@ -95,9 +90,7 @@ def _numbers(option: Option, value: Any) -> tuple[float, ...]:
     except (TypeError, ValueError, OverflowError):
         raise InvalidTypeError(f"{option.name} must contain numbers, such as 3,1; got {value!r}") from None
     if any(not math.isfinite(number) or number < 0 for number in numbers) or (numbers and sum(numbers) == 0):
-        raise InvalidValueError(
-            f"{option.name} must contain numbers of at least 0, not all of them 0; got {value!r}"
-        )
+        raise InvalidValueError(f"{option.name} must contain numbers of at least 0, not all 0; got {value!r}")
     return numbers
 
 

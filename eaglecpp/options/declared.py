@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, ClassVar, TypeVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
@@ -32,28 +32,24 @@ def _option(
     text: str,
     *,
     kind: type | str | None = None,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    low: float | None = None,
+    high: float | None = None,
     choices: tuple[str, ...] = (),
     flags: str | None = None,
     parameter: str | bool = "",
     untrusted: bool | int = False,
 ) -> T:
-    """A field. flags: several with spaces between them, None = the field's name; parameter: True = that,
-    too. The others are those of `Option`.
+    """A field. low, high: its range; flags: several with spaces between them, None = the field's name;
+    parameter: True = that, too. The others are those of `Option`.
     """
-    facts = {
-        "kind": kind or type(default),
-        "help": text,
-        "minimum": minimum,
-        "maximum": maximum,
-        "choices": choices,
-        "flags": flags,
-        "parameter": parameter,
-        "untrusted": untrusted,
-    }
+    facts = {"kind": kind or type(default), "help": text, "minimum": low, "maximum": high, "choices": choices}
+    facts |= {"flags": flags, "parameter": parameter, "untrusted": untrusted}
     value: T = dataclasses.field(default=default, metadata={"option": facts})
     return value
+
+
+_sampling = partial(_option, untrusted=True)
+"""How a model speaks may be said by whoever made it."""
 
 
 def describe(options: type | Any) -> tuple[Option, ...]:
@@ -88,7 +84,7 @@ class ModelOptions(_Validated):
     n_ctx: int = _option(
         0,
         "context length in tokens; 0 = the model's own, at most 4096; -1 = the model's own",
-        minimum=-1,
+        low=-1,
         flags="-c --ctx-size --n-ctx",
         parameter="num_ctx",
         untrusted=32768,
@@ -96,31 +92,31 @@ class ModelOptions(_Validated):
     n_batch: int = _option(
         2048,
         "prompt tokens read at a time",
-        minimum=1,
+        low=1,
         flags="-b --batch-size",
         parameter="num_batch",
         untrusted=2048,
     )
-    n_ubatch: int = _option(512, "tokens per compute graph", minimum=1, flags="-ub --ubatch-size")
+    n_ubatch: int = _option(512, "tokens per compute graph", low=1, flags="-ub --ubatch-size")
     n_threads: int = _option(
         0,
         "threads; 0 = one per physical core, fewer while other processes need the cores",
-        minimum=0,
+        low=0,
         flags="-t --threads",
         parameter="num_thread",
     )
     n_threads_batch: int = _option(
-        0, "threads for reading prompts; 0 = the same as for decoding", minimum=0, flags="-tb --threads-batch"
+        0, "threads for reading prompts; 0 = the same as for decoding", low=0, flags="-tb --threads-batch"
     )
     n_gpu_layers: int = _option(
         -1,
         "layers on the GPU; -1 = all",
-        minimum=-1,
+        low=-1,
         flags="-ngl --n-gpu-layers --gpu-layers",
         parameter="num_gpu",
         untrusted=True,
     )
-    main_gpu: int = _option(0, "index of the main GPU", minimum=0, flags="-mg --main-gpu", parameter=True)
+    main_gpu: int = _option(0, "index of the main GPU", low=0, flags="-mg --main-gpu", parameter=True)
     split_mode: str = _option(
         "layer",
         "how to use several GPUs: whole layers on each, rows of every matrix on each, or only the main one",
@@ -136,7 +132,7 @@ class ModelOptions(_Validated):
     n_cpu_moe: int = _option(
         0,
         "keep the experts of a mixture's first N layers in host memory; -1 = those of all layers",
-        minimum=-1,
+        low=-1,
         flags="-ncmoe --n-cpu-moe",
     )
     override_tensor: tuple[str, ...] = _option(
@@ -166,8 +162,8 @@ class ModelOptions(_Validated):
     use_mmap: bool = _option(True, "map the file instead of reading it", flags="--mmap", parameter=True)
     use_mlock: bool = _option(False, "keep the weights in RAM", flags="--mlock")
     offload_kqv: bool = _option(True, "keep the KV cache on the GPU", flags="--kv-offload")
-    rope_freq_base: float = _option(0.0, "RoPE base frequency; 0 = the model's", minimum=0, untrusted=True)
-    rope_freq_scale: float = _option(0.0, "RoPE frequency scale; 0 = the model's", minimum=0, untrusted=True)
+    rope_freq_base: float = _option(0.0, "RoPE base frequency; 0 = the model's", low=0, untrusted=True)
+    rope_freq_scale: float = _option(0.0, "RoPE frequency scale; 0 = the model's", low=0, untrusted=True)
     repack: str = _option(
         "auto",
         "repack CPU weights and use AMX; auto = not if the CPU claims AMX but it does not work",
@@ -179,7 +175,7 @@ class ModelOptions(_Validated):
         choices=("auto", "off"),
     )
     n_sequences: int = _option(
-        1, "conversations that can be open at once", minimum=1, maximum=MAX_SEQUENCES, flags=""
+        1, "conversations that can be open at once", low=1, high=MAX_SEQUENCES, flags=""
     )
     separate_caches: bool = _option(
         False,
@@ -212,16 +208,12 @@ class DraftOptions(_Validated):
     n_draft_max: int = _option(
         0,
         "maximum draft nodes per round; 0 = what the strategy needs, at least 16, or 32 with --draft text",
-        minimum=0,
-        maximum=1024,
+        low=0,
+        high=1024,
         flags="",
     )
     n_leaves_max: int = _option(
-        0,
-        "maximum tree leaves per round; 0 = what the strategy needs",
-        minimum=0,
-        maximum=MAX_SEQUENCES,
-        flags="",
+        0, "maximum tree leaves per round; 0 = what the strategy needs", low=0, high=MAX_SEQUENCES, flags=""
     )
     draft_device: str = _option(
         "auto",
@@ -235,7 +227,7 @@ class DraftOptions(_Validated):
         0,
         "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
         "0 = as its file says. Well beyond the lengths it was trained for, a window may help",
-        minimum=0,
+        low=0,
     )
     text_drafts: str = _option(
         "auto",
@@ -245,8 +237,8 @@ class DraftOptions(_Validated):
     text_memory: int = _option(
         0,
         "tokens of a conversation's earlier texts to keep for drafting; 0 = only the current text",
-        minimum=0,
-        maximum=1 << 20,
+        low=0,
+        high=1 << 20,
     )
     learn: bool = _option(
         False,
@@ -275,133 +267,101 @@ class SamplingOptions(_Validated):
 
     RANDOM_SEEDS: ClassVar[tuple[int | None, ...]] = (None, -1, 0xFFFFFFFF)
 
-    max_tokens: int = _option(
+    max_tokens: int = _sampling(
         -1,
         "maximum tokens to generate; -1 = until the model stops or the context is full",
-        minimum=-1,
+        low=-1,
         flags="-n --max-tokens --predict --n-predict",
         parameter="num_predict",
-        untrusted=True,
     )
-    temperature: float = _option(
-        0.8, "randomness; 0 = greedy", minimum=0, flags="--temp --temperature", parameter=True, untrusted=True
+    temperature: float = _sampling(
+        0.8, "randomness; 0 = greedy", low=0, flags="--temp --temperature", parameter=True
     )
-    seed: int | None = _option(
+    seed: int | None = _sampling(
         None,
         "sampler seed; -1 or none = random",
         kind=int,
-        minimum=-1,
-        maximum=0xFFFFFFFF,
+        low=-1,
+        high=0xFFFFFFFF,
         flags="-s --seed",
         parameter=True,
-        untrusted=True,
     )
-    rng: str = _option(
+    rng: str = _sampling(
         "coupled",
         "random numbers: coupled = shared with the drafter, so that drafts agree with sampled text; "
         "llama = llama.cpp's own",
         choices=("coupled", "llama"),
+        untrusted=False,
     )
-    stop: tuple[str, ...] = _option(
+    stop: tuple[str, ...] = _sampling(
         (),
         "stop at this text, or control token, which is left out of the answer (repeatable)",
         kind="strings",
         parameter=True,
-        untrusted=True,
     )
-    top_k: int = _option(
-        40, "choose among the k likeliest; 0 = off", minimum=0, parameter=True, untrusted=True
-    )
-    top_p: float = _option(
+    top_k: int = _sampling(40, "choose among the k likeliest; 0 = off", low=0, parameter=True)
+    top_p: float = _sampling(
         0.95,
         "choose among the likeliest whose probabilities add up to p; 1 = off",
-        minimum=0,
-        maximum=1,
+        low=0,
+        high=1,
         parameter=True,
-        untrusted=True,
     )
-    min_p: float = _option(
+    min_p: float = _sampling(
         0.05,
         "drop tokens less likely than this fraction of the likeliest; 0 = off",
-        minimum=0,
-        maximum=1,
+        low=0,
+        high=1,
         parameter=True,
-        untrusted=True,
     )
-    typical_p: float = _option(
-        1.0,
-        "locally typical sampling; 1 = off",
-        minimum=0,
-        maximum=1,
-        flags="--typical-p --typical",
-        parameter=True,
-        untrusted=True,
+    typical_p: float = _sampling(
+        1.0, "locally typical sampling; 1 = off", low=0, high=1, flags="--typical-p --typical", parameter=True
     )
-    top_n_sigma: float = _option(
-        -1.0,
-        "keep logits within n sigma of the best; < 0 = off",
-        flags="--top-n-sigma --top-nsigma",
-        untrusted=True,
+    top_n_sigma: float = _sampling(
+        -1.0, "keep logits within n sigma of the best; < 0 = off", flags="--top-n-sigma --top-nsigma"
     )
-    xtc_probability: float = _option(
-        0.0, "chance of dropping the top choices; 0 = off", minimum=0, maximum=1, untrusted=True
+    xtc_probability: float = _sampling(0.0, "chance of dropping the top choices; 0 = off", low=0, high=1)
+    xtc_threshold: float = _sampling(
+        0.1, "XTC drops tokens above this probability, except the last", low=0, high=1
     )
-    xtc_threshold: float = _option(
-        0.1, "XTC drops tokens above this probability, except the last", minimum=0, maximum=1, untrusted=True
+    min_keep: int = _sampling(
+        0, "truncating samplers keep at least this many tokens", low=0, flags="", untrusted=False
     )
-    min_keep: int = _option(0, "truncating samplers keep at least this many tokens", minimum=0, flags="")
-    infill: bool = _option(
-        False, "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike", flags=""
-    )
-    dynatemp_range: float = _option(
-        0.0, "temperature varies by this much with entropy; 0 = off", minimum=0, untrusted=True
-    )
-    dynatemp_exponent: float = _option(
-        1.0, "exponent of dynamic temperature", minimum=0, flags="--dynatemp-exp", untrusted=True
-    )
-    repeat_last_n: int = _option(
-        64,
-        "how many tokens the penalties look back; 0 = none, -1 = the context",
-        minimum=-1,
-        parameter=True,
-        untrusted=True,
-    )
-    repeat_penalty: float = _option(
-        1.0, "divides logits of recent tokens; 1 = off", minimum=0, parameter=True, untrusted=True
-    )
-    frequency_penalty: float = _option(
-        0.0, "subtracted per recent occurrence; 0 = off", parameter=True, untrusted=True
-    )
-    presence_penalty: float = _option(
-        0.0, "subtracted once for recent tokens; 0 = off", parameter=True, untrusted=True
-    )
-    dry_multiplier: float = _option(
-        0.0, "strength of the DRY repetition penalty; 0 = off", minimum=0, untrusted=True
-    )
-    dry_base: float = _option(1.75, "base of the DRY penalty", minimum=0, untrusted=True)
-    dry_allowed_length: int = _option(
-        2, "DRY does not penalise repeats up to this length", minimum=0, untrusted=True
-    )
-    dry_penalty_last_n: int = _option(
-        64, "how many tokens DRY looks back; 0 = none, -1 = the context", minimum=-1, untrusted=True
-    )
-    dry_sequence_breakers: tuple[str, ...] = _option(
-        ("\n", ":", '"', "*"),
-        "DRY does not match across these (repeatable)",
-        kind="strings",
-        untrusted=True,
+    infill: bool = _sampling(
+        False,
+        "llama.cpp's infill sampler: ends sooner, and takes tokens together that begin alike",
         flags="",
+        untrusted=False,
     )
-    mirostat: int = _option(0, "Mirostat 1 or 2; 0 = off", minimum=0, maximum=2, untrusted=True)
-    mirostat_tau: float = _option(5.0, "Mirostat's target entropy", minimum=0, untrusted=True)
-    mirostat_eta: float = _option(0.1, "Mirostat's learning rate", minimum=0, untrusted=True)
-    grammar: str = _option("", "GBNF grammar the text must follow; empty = none", flags="")
-    logit_bias: tuple[tuple[int, float], ...] = _option(
-        (), "added to logits: (token id, bias)", kind="pairs", flags=""
+    dynatemp_range: float = _sampling(0.0, "temperature varies by this much with entropy; 0 = off", low=0)
+    dynatemp_exponent: float = _sampling(
+        1.0, "exponent of dynamic temperature", low=0, flags="--dynatemp-exp"
     )
-    ignore_eos: bool = _option(False, "continue after an end-of-generation token")
-    n_probs: int = _option(
-        0, "log-probabilities to return per token; 0 = none", minimum=0, maximum=1000, flags=""
+    repeat_last_n: int = _sampling(
+        64, "how many tokens the penalties look back; 0 = none, -1 = the context", low=-1, parameter=True
+    )
+    repeat_penalty: float = _sampling(1.0, "divides logits of recent tokens; 1 = off", low=0, parameter=True)
+    frequency_penalty: float = _sampling(0.0, "subtracted per recent occurrence; 0 = off", parameter=True)
+    presence_penalty: float = _sampling(0.0, "subtracted once for recent tokens; 0 = off", parameter=True)
+    dry_multiplier: float = _sampling(0.0, "strength of the DRY repetition penalty; 0 = off", low=0)
+    dry_base: float = _sampling(1.75, "base of the DRY penalty", low=0)
+    dry_allowed_length: int = _sampling(2, "DRY does not penalise repeats up to this length", low=0)
+    dry_penalty_last_n: int = _sampling(
+        64, "how many tokens DRY looks back; 0 = none, -1 = the context", low=-1
+    )
+    dry_sequence_breakers: tuple[str, ...] = _sampling(
+        ("\n", ":", '"', "*"), "DRY does not match across these (repeatable)", kind="strings", flags=""
+    )
+    mirostat: int = _sampling(0, "Mirostat 1 or 2; 0 = off", low=0, high=2)
+    mirostat_tau: float = _sampling(5.0, "Mirostat's target entropy", low=0)
+    mirostat_eta: float = _sampling(0.1, "Mirostat's learning rate", low=0)
+    grammar: str = _sampling("", "GBNF grammar the text must follow; empty = none", flags="", untrusted=False)
+    logit_bias: tuple[tuple[int, float], ...] = _sampling(
+        (), "added to logits: (token id, bias)", kind="pairs", flags="", untrusted=False
+    )
+    ignore_eos: bool = _sampling(False, "continue after an end-of-generation token", untrusted=False)
+    n_probs: int = _sampling(
+        0, "log-probabilities to return per token; 0 = none", low=0, high=1000, flags="", untrusted=False
     )
 
     def __post_init__(self) -> None:

@@ -10,6 +10,9 @@ from typing import ClassVar
 
 from eaglecpp.errors import InvalidTypeError, InvalidValueError
 
+_CHAIN = re.compile(r"chain:([0-9]{1,4})")
+_TREE = re.compile(r"tree:k=([0-9]{1,4}), *depth=([0-9]{1,4}), *nodes=([0-9]{1,4})")
+
 
 @dataclass(frozen=True)
 class Strategy:
@@ -40,37 +43,18 @@ class Strategy:
             return text
         if not isinstance(text, str):
             raise InvalidTypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
-        kind, colon, rest = text.strip().partition(":")
-        if kind in ("auto", "off") and not colon:
-            return cls(kind)
-        if kind == "chain":
-            return cls._chain(text, rest)
-        if kind == "tree":
-            return cls._tree(text, rest)
-        raise InvalidValueError(
-            f"strategy {text!r}: expected auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N"
-        )
-
-    @classmethod
-    def _chain(cls, text: str, rest: str) -> Strategy:
-        if not re.fullmatch(r"[0-9]{1,4}", rest) or int(rest) < 1:
-            raise InvalidValueError(f"strategy {text!r}: a chain needs a depth of at least 1, as in chain:5")
-        return cls("chain", 1, int(rest), int(rest))
-
-    @classmethod
-    def _tree(cls, text: str, rest: str) -> Strategy:
-        entries = [entry.strip().partition("=") for entry in rest.split(",")]
-        found = {name: value for name, _, value in entries if re.fullmatch(r"[0-9]{1,4}", value)}
-        if set(found) != {"k", "depth", "nodes"} or len(entries) != 3:
-            raise InvalidValueError(
-                f"strategy {text!r}: a tree needs k, depth and nodes, as in tree:k=4,depth=5,nodes=16"
-            )
-        k, depth, nodes = int(found["k"]), int(found["depth"]), int(found["nodes"])
-        if min(k, depth, nodes) < 1 or nodes < depth:
-            raise InvalidValueError(
-                f"strategy {text!r}: k and depth must be at least 1, nodes at least depth"
-            )
-        return cls("tree", k, depth, nodes)
+        if text.strip() in ("auto", "off"):
+            return cls(text.strip())
+        if chain := _CHAIN.fullmatch(text.strip()):
+            made = cls("chain", 1, int(chain[1]), int(chain[1]))
+        elif tree := _TREE.fullmatch(text.strip()):
+            made = cls("tree", *map(int, tree.groups()))
+        else:
+            expected = "auto, off, chain:DEPTH or tree:k=K,depth=D,nodes=N"
+            raise InvalidValueError(f"strategy {text!r}: expected {expected}")
+        if min(made.k, made.depth) < 1 or made.nodes < made.depth:
+            raise InvalidValueError(f"strategy {text!r}: expected k and depth from 1, nodes from depth")
+        return made
 
     def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
         """The strategy that runs, and why; with nothing to draft from it is always "off"."""

@@ -14,15 +14,6 @@ if TYPE_CHECKING:
     from eaglecpp.options.declared import SamplingOptions
     from eaglecpp.options.strategy import Strategy
 
-__all__ = [
-    "ChatKeywords",
-    "DraftKeywords",
-    "GenerateKeywords",
-    "ModelKeywords",
-    "OpenKeywords",
-    "SamplingKeywords",
-]
-
 
 class ModelKeywords(TypedDict, total=False):
     """How the target is loaded."""

@@ -14,18 +14,12 @@ Reading is light. `create`, `pull` and what they need are imported from their mo
 
 from __future__ import annotations
 
-from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, StoreError
-from eaglecpp.store.model import StoredModel
-from eaglecpp.store.store import Store, Stores
-
-__all__ = [
-    "DigestError",
-    "DownloadError",
-    "OfflineError",
-    "Report",
-    "Status",
-    "Store",
-    "StoreError",
-    "StoredModel",
-    "Stores",
-]
+from eaglecpp.store.errors import DigestError as DigestError
+from eaglecpp.store.errors import DownloadError as DownloadError
+from eaglecpp.store.errors import OfflineError as OfflineError
+from eaglecpp.store.errors import Report as Report
+from eaglecpp.store.errors import Status as Status
+from eaglecpp.store.errors import StoreError as StoreError
+from eaglecpp.store.model import StoredModel as StoredModel
+from eaglecpp.store.store import Store as Store
+from eaglecpp.store.store import Stores as Stores

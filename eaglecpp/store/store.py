@@ -100,15 +100,12 @@ class Store:
             raise StoreError(f"{name}: {layer.kind} blob {layer.digest} is missing in {self.root}; {again}")
         stat = path.stat()
         if stat.st_size != layer.size:
-            raise StoreError(
-                f"{name}: {layer.kind} blob {path}: expected {layer.size} bytes, found {stat.st_size}; "
-                f"{again}"
-            )
+            sizes = f"expected {layer.size} bytes, found {stat.st_size}"
+            raise StoreError(f"{name}: {layer.kind} blob {path}: {sizes}; {again}")
         written_since = stat.st_nlink > 1 and stat.st_mtime >= made
         if self.own and written_since and known_digest(path) != layer.digest:
             raise DigestError(
-                f"{name}: {layer.kind} blob {path} was changed in place: it is the same file as the one the "
-                f"model was created from; {again}"
+                f"{name}: {path} was changed in place, as the file that it was made from was; {again}"
             )
         return path
 
@@ -138,10 +135,8 @@ class Stores:
                 if listed and os.path.realpath(folder) != os.path.realpath(own):
                     roots.append(folder)
             except PermissionError:
-                problems.append(
-                    f"Ollama's models in {folder} are not readable for you: join their group (sudo usermod "
-                    "-aG ollama $USER) or set OLLAMA_MODELS to a store of your own"
-                )
+                how = "join their group (sudo usermod -aG ollama $USER) or set OLLAMA_MODELS"
+                problems.append(f"Ollama's models in {folder} are not readable for you: {how}")
             except OSError:
                 continue
         others = tuple(Store(folder, own=False) for folder in roots)
@@ -162,9 +157,8 @@ class Stores:
         model = self.find(name)
         if model is None:
             hints = "".join(f". {problem}" for problem in self.problems)
-            raise ModelNotFoundError(
-                f"model '{name}' not found{self.near(str(name))} (`eaglecpp list` shows all models){hints}"
-            )
+            near = self.near(str(name))
+            raise ModelNotFoundError(f"model '{name}' not found{near} (`eaglecpp list` shows all){hints}")
         return model
 
     def near(self, text: str) -> str:
@@ -181,10 +175,9 @@ class Stores:
 
         found = [model for store in (self.own, *self.others) for model in store.models()]
         packaged = SMOLLM2.find(self.find)
-        by_name: dict[tuple[str, ...], StoredModel] = {}
-        for model in (*found, *([] if packaged is None else [packaged])):
-            by_name.setdefault(model.name.key, model)
-        return list(by_name.values())
+        found += [] if packaged is None else [packaged]
+        by_name = {model.name.key: model for model in reversed(found)}
+        return [model for model in found if by_name[model.name.key] is model]
 
 
 def read_again(find: Callable[[], StoredModel | None], use: Callable[[StoredModel], _T]) -> _T | None:

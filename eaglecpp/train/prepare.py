@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from eaglecpp.convert import BlockSpec, DraftCheckpoint, DraftSpec, GgufFile, open_drafter
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError, InvalidValueError, OutOfMemoryError
-from eaglecpp.opening.checkpoint import local_checkpoint
+from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.converse import ConverseSettings, converse
@@ -239,8 +239,8 @@ def _ids_of(draft: DraftCheckpoint) -> NDArray[np.int64]:
 def _opened(reference: str, options: TrainOptions) -> Iterator[DraftCheckpoint]:
     # --aux-layers is what the drafter to be trained reads
     layers = options.aux_layers if options.finetune else None
-    with local_checkpoint(reference) as found:
-        draft = open_drafter(found.path, options.target, aux_layers=layers or None)
+    with local_checkpoint(reference) as (path, _):
+        draft = open_drafter(path, options.target, aux_layers=layers or None)
         check_trainable(draft, reference)
         yield draft
 

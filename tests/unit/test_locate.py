@@ -27,9 +27,9 @@ def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pyt
     ("name", "text"),
     [
         ("missing.gguf", "no such file; GGUF files next to it: here.gguf"),
-        ("nowhere/missing.gguf", "does not exist either"),
+        ("nowhere/missing.gguf", "no such file; check the path"),
         (".", "is a directory; give one of its GGUF files: here.gguf"),
-        ("hf", "looks like a Hugging Face checkpoint"),
+        ("hf", "is a directory; convert it to GGUF first"),
     ],
 )
 def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text: str) -> None:

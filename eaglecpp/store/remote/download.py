@@ -14,7 +14,6 @@ library, another one in every major version, would have to be kept from other ne
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import re
@@ -37,13 +36,12 @@ from eaglecpp.store.remote.reach import Session
 from eaglecpp.store.transaction import Transaction
 
 _T = TypeVar("_T")
-_log = logging.getLogger("eaglecpp.store")
 _LONGEST_WAIT_S = 60  # before another try, whatever the server asks for
 MAX_SMALL = 16 << 20
 """Bytes of a manifest, a config, a template: more than any honest one has."""
 _SMALL_S = 45.0
 """In which such an answer must be whole, all tries together."""
-_MAX_TRIES, _MAX_SMALL_TRIES = 5, 3
+_MAX_TRIES = 5
 _BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later request may not get
 
 
@@ -70,6 +68,10 @@ class Remote:
     def label(self) -> str:
         """What it is, for messages."""
         return f"{self.owner}: {self.file}"
+
+    def progress(self, completed: int) -> Status:
+        """That so many bytes of it are here."""
+        return Status(f"pulling {self.digest[7:19]}", self.digest, self.size, completed, self.file)
 
 
 class _TryAgain(Exception):
@@ -100,18 +102,16 @@ def get(session: Session, url: str, owner: str, help: str, token: str = "", **he
             return b"".join(_pieces(response, MAX_SMALL, owner))
 
     failed = f"cannot reach {httpx.URL(url).netloc.decode()}"
-    return _tried(ask, owner, failed, silent, max_tries=_MAX_SMALL_TRIES, end=end)
+    return _tried(ask, owner, failed, silent, end)
 
 
-def _tried(
-    once: Callable[[], _T], owner: str, failed: str, report: Report, *, max_tries: int, end: float = math.inf
-) -> _T:
+def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
     """What `once` returns; it is tried again when a connection breaks or a server is busy, and `report` hears
     of it before. failed: what is said of the last try; end: the time (monotonic) after which none follows.
 
     Raises OfflineError, and DownloadError for what another try would not change.
     """
-    for n_tries in range(1, max_tries + 1):
+    for n_tries in range(1, _MAX_TRIES + 1):
         try:
             return once()
         except (httpx.HTTPError, httpx.InvalidURL, _TryAgain) as error:
@@ -120,12 +120,11 @@ def _tried(
                 raise DownloadError(f"{owner}: {reason}") from error
             again = error if isinstance(error, _TryAgain) else _TryAgain(reason)
             wait_s = max(min(8.0, 0.25 * 2**n_tries), again.wait_s)
-            if n_tries == max_tries or time.monotonic() + wait_s > end:
+            if n_tries == _MAX_TRIES or time.monotonic() + wait_s > end:
                 if again.is_busy:
                     raise DownloadError(f"{owner}: {reason}") from error
                 raise OfflineError(f"{owner}: {failed}: {reason}") from error
-            report(Status(f"{owner}: {reason}; try {n_tries + 1} of {max_tries}"))
-            _log.info("%s: %s; try %d of %d", owner, reason, n_tries + 1, max_tries)
+            report(Status(f"{owner}: {reason}; try {n_tries + 1} of {_MAX_TRIES}"))
             time.sleep(wait_s)
     raise AssertionError
 
@@ -154,8 +153,7 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     with lock_blob(root, remote.digest, report):
         if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
             require_online(remote.label)
-            receive = partial(_receive, session, path, remote, report)
-            _tried(receive, remote.label, failed, report, max_tries=_MAX_TRIES)
+            _tried(partial(_receive, session, path, remote, report), remote.label, failed, report)
             path.replace(blob)
             sync(blob.parent)
     return blob
@@ -176,7 +174,7 @@ def fetch_layer(
         copy = transaction.add_file(kind, remote.cached, name=name)
         if copy.digest == remote.digest:
             return copy, remote.cached
-        _log.warning("the content of %s does not match its name; downloading it instead", remote.cached)
+        transaction.report(Status(f"{remote.cached}: its content does not match its name; downloading it"))
     return layer, fetch(session, transaction.root, remote, transaction.report)
 
 
@@ -190,7 +188,7 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
     if start < remote.size:
         _stream(session, path, remote, start, report)
     path.touch()  # of no bytes, nothing came
-    report(_progress(remote, remote.size))
+    report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.file)
     if file_digest(path, report, step) == remote.digest:
         sync(path)
@@ -198,10 +196,8 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
     path.unlink()
     if start > 0:
         raise _TryAgain("what an earlier try had left is damaged; it starts again")
-    raise DigestError(
-        f"{remote.label}: the server sent something other than {remote.digest}; nothing was stored. Try "
-        "again later, or ask the repository's owner"
-    )
+    found = f"the server sent something other than {remote.digest}; nothing was stored"
+    raise DigestError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
 
 
 def _stream(session: Session, path: Path, remote: Remote, start: int, report: Report) -> None:
@@ -212,49 +208,36 @@ def _stream(session: Session, path: Path, remote: Remote, start: int, report: Re
             path.unlink()
             raise _TryAgain(f"the server refuses to continue at byte {start}; it starts again")
         _check_status(response, remote.owner, remote.url, remote.help)
-        if start and not _continues(response, start):
+        is_rest = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        if not (response.status_code == 206 and is_rest):  # it is everything from the first byte
             start = 0
         length = response.headers.get("Content-Length", "")
-        if length.isdecimal() and start + int(length[:20]) != remote.size:
-            raise DownloadError(
-                f"{remote.label}: expected {remote.size} bytes, as listed, the server has "
-                f"{start + int(length[:20])}. Try again later, or ask the repository's owner"
-            )
+        if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
+            found = f"expected {remote.size} bytes, as listed, the server has {whole}"
+            raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
         with path.open("ab") as stream:
             stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):
                 start += len(piece)
                 stream.write(piece)
-                report(_progress(remote, start))
+                report(remote.progress(start))
     if start < remote.size:
         raise _TryAgain(f"the server closed the connection after {start} bytes")
 
 
-def _continues(response: httpx.Response, start: int) -> bool:
-    """Whether the answer is the rest that was asked for, not everything from the first byte."""
-    match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
-    return response.status_code == 206 and match is not None and int(match[1]) == start
-
-
 def _check_status(response: httpx.Response, owner: str, url: str, help: str) -> None:
-    status = response.status_code
+    status, address = response.status_code, url.partition("?")[0]  # the rest of a signed one is a secret
     if status < 400:
         return
-    address = url.partition("?")[0]  # the rest of a signed one is a secret
-    text = {
-        401: f"access refused (401). {help}",
-        403: f"access refused (403). {help}",
-        404: f"not found (404): {address}. {help}",
-        429: "the server is asking us to wait (429); try again in a few minutes",
-    }.get(status, f"the server returned {status} {response.reason_phrase} for {address}")
+    text = f"the server returned {status} {response.reason_phrase} for {address}"
+    if status in (401, 403):
+        text = f"access refused ({status}). {help}"
+    elif status == 404:
+        text = f"not found (404): {address}. {help}"
     if status in _BUSY:
         wait = response.headers.get("Retry-After", "")
         raise _TryAgain(text, min(int(wait[:9]), _LONGEST_WAIT_S) if wait.isdecimal() else 0.0, is_busy=True)
     raise DownloadError(f"{owner}: {text.strip()}")
-
-
-def _progress(remote: Remote, completed: int) -> Status:
-    return Status(f"pulling {remote.digest[7:19]}", remote.digest, remote.size, completed, remote.file)
 
 
 def _is_final(error: BaseException | None) -> bool:

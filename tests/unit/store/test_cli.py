@@ -139,7 +139,7 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
 @pytest.mark.parametrize(
     ("args", "code", "text"),
     [
-        (["show", "nothing"], 1, "model 'nothing:latest' not found (`eaglecpp list` shows all models)"),
+        (["show", "nothing"], 1, "model 'nothing:latest' not found (`eaglecpp list` shows all)"),
         (["rm", "nothing"], 1, "not found"),
         (["rm"], 2, "missing argument"),
         (["rm", "a b"], 2, "is not a model name"),

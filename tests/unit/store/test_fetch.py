@@ -14,8 +14,7 @@ import pytest
 from eaglecpp.cli import main
 from eaglecpp.convert import read_keys
 from eaglecpp.convert.errors import ConvertError
-from eaglecpp.opening.checkpoint import local_checkpoint
-from eaglecpp.opening.fetch import fetch
+from eaglecpp.opening.fetch import fetch, local_checkpoint
 from eaglecpp.store import DownloadError, OfflineError
 from eaglecpp.store.drafters import KnownDrafter
 from helpers.hub_server import HubServer
@@ -110,8 +109,8 @@ def test_a_system_that_makes_no_links_converts_too(
         put_into_cache(home, "maker/draft", files_of(tiny))
     for name in refused:
         monkeypatch.setattr(os, name, refuse)
-    with local_checkpoint("hf.co/maker/draft") as found:
-        assert {name: (found.path / name).read_bytes() for name in files_of(tiny)} == files_of(tiny)
+    with local_checkpoint("hf.co/maker/draft") as (path, _):
+        assert {name: (path / name).read_bytes() for name in files_of(tiny)} == files_of(tiny)
 
 
 def test_what_cannot_be_had_is_said(
