@@ -231,7 +231,7 @@ def run(
 
 
 def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
-    saved = folder.latest(None if source is None else source.reference)
+    saved = folder.latest(None if source is None else source.model.reference)
     if saved is None:
         which = "" if source is None else f" with {source.name}"
         raise click.ClickException(f"there is no saved chat{which} to continue; start one without --continue")

@@ -273,7 +273,7 @@ class Chat:
             return
         draft = None if source.draft is None else str(source.draft)
         saved = replace(
-            (session.saved or new_chat(source.reference, draft)).of(conversation),
+            (session.saved or new_chat(source.model.reference, draft)).of(conversation),
             parameters=dict(self.model.parameters),
             strategy=self.model.strategy_set,
         )

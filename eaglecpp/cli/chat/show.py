@@ -21,7 +21,7 @@ def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
     """
     source, model = chat.model.source, chat.model
     adds = to_save and not source.is_file
-    base = Modelfile(from_=(Command("model", source.reference),)) if adds else source.model.modelfile
+    base = Modelfile(from_=(Command("model", source.model.reference),)) if adds else source.model.modelfile
     draft = base.draft
     if source.draft is not None and not draft and (source.draft_asked or not adds):
         draft = (Command("draft", str(source.draft)),)
