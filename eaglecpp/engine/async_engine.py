@@ -29,15 +29,15 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, asynccontextmanager
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from eaglecpp.engine.async_stream import AsyncStream, Task, tell
-from eaglecpp.engine.embedding import Embedder, Turns
+from eaglecpp.engine.embedding import Turns
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import NativeSequence, checks_arguments
@@ -298,52 +298,30 @@ class AsyncEngine:
         requests for embeddings. n_ctx: tokens of a text, where that is less than the engine's; n_values_most:
         in all vectors, 0 = any number. Raises QueueFullError and PlaceLostError, too.
         """
+        if self._n_embedding > self._n_queue:
+            n_waiting = self._n_embedding - 1
+            raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
         found: list[Embedding] = []
-        n_values = 0
-        async with self._turn_for_embeddings() as check:
+        begun, gone = time.perf_counter(), threading.Event()
+        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, turns=Turns(self._turns, gone.is_set))
+        self._n_embedding += 1
+        try:
             for first, part in _parts(texts):
-                read = await self._in_turns(Embedder.embed, part, n_ctx=n_ctx, n_before=first, **options)
-                check()
-                found += read
-                n_values += sum(one.vector.size for one in read)
+                found += await self._embedding.run(partial(read, part, n_before=first, **options))
+                if self._n_embedding > 1 and 0 < self._place_s < time.perf_counter() - begun:
+                    raise PlaceLostError(
+                        f"the request ended after {self._place_s:g} s: others wait for their turn"
+                    )
+                n_values = sum(one.vector.size for one in found)
                 if n_values_most and n_values * len(texts) > n_values_most * len(found):
                     raise InvalidValueError(
                         f"{len(texts)} inputs of {n_values // len(found)} values each: expected at most "
                         f"{n_values_most} values in all; send fewer at a time"
                     )
-        return found
-
-    @asynccontextmanager
-    async def _turn_for_embeddings(self) -> AsyncIterator[Callable[[], None]]:
-        """Counts a request for embeddings; gives what ends one that takes long while others wait."""
-        if self._n_embedding > self._n_queue:
-            n_waiting = self._n_embedding - 1
-            raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
-        begun = time.perf_counter()
-
-        def check() -> None:
-            if self._n_embedding > 1 and 0 < self._place_s < time.perf_counter() - begun:
-                raise PlaceLostError(
-                    f"the request ended after {self._place_s:g} s: others wait for their turn"
-                )
-
-        self._n_embedding += 1
-        try:
-            yield check
         finally:
+            gone.set()  # whoever leaves ends it at its next step
             self._n_embedding -= 1
-
-    async def _in_turns(self, work: Callable[..., T], *args: Any, **options: Any) -> T:
-        """Runs a method of the embedder in a thread, one after another. Whoever leaves ends it at its next
-        step.
-        """
-        gone = threading.Event()
-        options["turns"] = Turns(self._turns, gone.is_set)
-        try:
-            return await self._embedding.run(partial(work, self.engine.embedder, *args, **options))
-        except asyncio.CancelledError:
-            gone.set()
-            raise
+        return found
 
     async def save_slot(self, number: int, name: str) -> tuple[int, int]:
         """Writes what a slot holds to a file; its tokens and bytes. As the other two, raises

@@ -15,9 +15,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Self, overload
 from weakref import WeakSet
 
 from eaglecpp._extension import core
@@ -29,9 +28,8 @@ from eaglecpp.engine.gains import Gains
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.loading import CancelFlag, load
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.request import Request, Shared
-from eaglecpp.engine.session import MessageList, Session, run_side_by_side
-from eaglecpp.engine.stream import Stream
+from eaglecpp.engine.request import Request
+from eaglecpp.engine.session import MessageList, Session, Talking, run_side_by_side
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
 from eaglecpp.errors import (
     EngineBusyError,
@@ -48,12 +46,12 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.options.typed import ChatKeywords, GenerateKeywords, OpenKeywords
+    from eaglecpp.options.typed import ChatKeywords, OpenKeywords
 
 _log = logging.getLogger("eaglecpp.engine")
 
 
-class Engine:
+class Engine(Talking):
     """A loaded target with an optional drafter, made by `open` or `from_pretrained`. Release it with `close`
     or `with`.
 
@@ -75,9 +73,9 @@ class Engine:
         self._main: Session | None = None
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
         loaded = load(plan, count=self._count, cancel=cancel)
-        self._native, self._shared, self._cache, self.drafting = loaded
+        self._native, self.shared, self._cache, self.drafting = loaded
         self.gains = Gains(None) if self._cache is None else self._cache.gains
-        self._embedder = Embedder(self._native, self._shared.vocabulary)
+        self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod
     def open(
@@ -143,32 +141,7 @@ class Engine:
             _log.warning("%s", notice)
         return cls(plan, cancel=cancel)
 
-    # Generating: the default conversation. `Session` documents the arguments.
-
-    def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` (str, bytes or token ids) and returns the result; arguments as
-        `Session.stream`.
-        """
-        return self.default_session.stream(prompt, **options).finish()
-
-    def stream(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Stream:
-        """Completes `prompt`, one `Chunk` per round; arguments as `Session.stream`."""
-        return self.default_session.stream(prompt, **options)
-
-    @overload
-    def chat(
-        self, messages: MessageList, *, stream: Literal[False] = False, **options: Unpack[ChatKeywords]
-    ) -> Completion: ...
-    @overload
-    def chat(
-        self, messages: MessageList, *, stream: Literal[True], **options: Unpack[ChatKeywords]
-    ) -> Stream: ...
-    def chat(
-        self, messages: MessageList, *, stream: bool = False, **options: Unpack[ChatKeywords]
-    ) -> Completion | Stream:
-        """Answers `messages` through the model's chat template; arguments as `Session.chat`."""
-        running = self.default_session.answer(messages, options)
-        return running if stream else running.finish()
+    # Generating: the default conversation, see `Talking`
 
     def generate_many(
         self, prompts: Sequence[Prompt | MessageList], **options: Unpack[ChatKeywords]
@@ -209,30 +182,25 @@ class Engine:
         Raises `UnsupportedError` for a reranker, `ValueError` for an empty text or other dimensions,
         `OutOfMemoryError`.
         """
-        self._handle()
         # a list of texts, not one text as a list of token ids; an empty list is one of no texts
         if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
-            return self._embedder.embed(texts, **options)
+            return self.embedder.embed(texts, **options)
         one: Any = texts
-        return self._embedder.embed([one], **options)[0]
+        return self.embedder.embed([one], **options)[0]
 
     def session(self) -> Session:
         """Opens a separate conversation; close it, or use it as a context manager.
 
         Raises `EngineBusyError` if all `n_sequences` are open.
         """
-        if len(self._open) >= self.model.n_sequences:
+        if self._n_open >= self.model.n_sequences:
             raise EngineBusyError(
                 f"all {self.model.n_sequences} conversations of this engine are open; close one, or open the "
-                f"engine with n_sequences={len(self._open) + 1}"
+                f"engine with n_sequences={self._n_open + 1}"
             )
-        session = Session(self._shared, self._drop)
+        session = Session(self.shared)
         self._open.add(session.slot)
         return session
-
-    def clear(self) -> None:
-        """Forgets the default conversation; the next prompt reuses nothing of it."""
-        self.default_session.clear()
 
     # Text and tokens
 
@@ -240,19 +208,19 @@ class Engine:
         """Token ids of `text`. `add_bos`: begin with BOS if the model wants it and the text does not already
         begin with it. `special`: the text of a special token becomes that token.
         """
-        return self._shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
+        return self.shared.vocabulary.tokenize(text, add_bos=add_bos, special=special)
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Text of token ids; `special`: show special tokens. Bytes that are not UTF-8 become U+FFFD."""
-        return self._shared.vocabulary.detokenize(tokens, special=special)
+        return self.shared.vocabulary.detokenize(tokens, special=special)
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
         """Bytes of one token; empty for a special token unless `special`."""
-        return self._shared.vocabulary.token_to_piece(token, special=special)
+        return self.shared.vocabulary.token_to_piece(token, special=special)
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
-        return self._shared.vocabulary.prompt_tokens(prompt)
+        return self.shared.vocabulary.prompt_tokens(prompt)
 
     def infill_prompt(
         self,
@@ -272,7 +240,7 @@ class Engine:
         Raises `UnsupportedError` for a model that has neither such a template nor such tokens.
         """
         asked = Infill(prefix, suffix, extra, suffix_first=suffix_first)
-        return self._shared.chat.infill(asked, n_most).tokens
+        return self.shared.chat.infill(asked, n_most).tokens
 
     def chat_prompt(
         self,
@@ -290,8 +258,8 @@ class Engine:
         `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
-        self._shared.check_generates()
-        chat = self._shared.chat.with_template(template)
+        self.shared.check_generates()
+        chat = self.shared.chat.with_template(template)
         if template is None:
             chat.require_template()
         asked = Asked(tools, think, has_form=bool(self.sampling.grammar))
@@ -313,29 +281,28 @@ class Engine:
         return self._native.closed
 
     @property
+    def _n_open(self) -> int:
+        return sum(not sequence.closed for sequence in self._open)
+
+    @property
     def n_free(self) -> int:
         """How many conversations can still be opened."""
-        return 0 if self.only_embeds else self.model.n_sequences - len(self._open)
+        return 0 if self.only_embeds else self.model.n_sequences - self._n_open
 
     @property
     def only_embeds(self) -> bool:
         """Whether this is an embedding model, which generates nothing."""
-        return self._handle().only_embeds
-
-    @property
-    def embedder(self) -> Embedder:
-        """What `embed` stands on, for threads beside this one."""
-        return self._embedder
+        return self.native.only_embeds
 
     @property
     def keeps_answers(self) -> bool:
         """Whether its answers are kept for the drafter to learn from."""
-        return self._shared.on_answer is not None
+        return self.shared.on_answer is not None
 
     @property
     def has_draft(self) -> bool:
         """Whether drafting is possible: with a drafter, or from the text itself."""
-        return self._shared.drafting.has_draft
+        return self.shared.drafting.has_draft
 
     @property
     def drafts_text(self) -> bool:
@@ -345,22 +312,22 @@ class Engine:
     @property
     def has_chat_template(self) -> bool:
         """Whether the target's file has a chat template."""
-        return bool(self._handle().chat_template())
+        return bool(self.native.chat_template())
 
     @property
     def vocabulary(self) -> Vocabulary:
         """The target's tokenizer, for code that needs no engine."""
-        return self._shared.vocabulary
+        return self.shared.vocabulary
 
     @property
     def chat_template(self) -> ChatTemplate:
         """The template that `chat` uses; its `describe()` says why. The bare prompt if there is none."""
-        return self._shared.chat.template
+        return self.shared.chat.template
 
     @property
     def n_ctx(self) -> int:
         """Context length in tokens."""
-        return self._handle().n_ctx
+        return self.native.n_ctx
 
     @property
     def n_tokens(self) -> int:
@@ -368,29 +335,24 @@ class Engine:
         return len(self.default_session.tokens)
 
     @property
-    def tokens(self) -> list[int]:
-        """Tokens committed in the default conversation. All but the last have run."""
-        return self.default_session.tokens
-
-    @property
     def n_vocab(self) -> int:
         """Size of the target's vocabulary."""
-        return self._handle().n_vocab
+        return self.native.n_vocab
 
     @property
     def bos_text(self) -> bytes:
         """The text of the BOS token; empty if there is none."""
-        return self._shared.vocabulary.bos_text
+        return self.shared.vocabulary.bos_text
 
     @property
     def metadata(self) -> dict[str, str]:
         """Key-value pairs of the target's GGUF, scalars only, as text."""
-        return self._handle().metadata()
+        return self.native.metadata()
 
     @property
     def draft_info(self) -> dict[str, Any] | None:
         """Facts from the drafter's file; None without a drafter."""
-        return self._handle().draft_info()
+        return self.native.draft_info()
 
     @property
     def chains_only(self) -> str:
@@ -400,31 +362,26 @@ class Engine:
     @property
     def exactness(self) -> Exactness:
         """Which batches give the same bits as plain decoding; measured only with a drafter."""
-        return self._shared.drafting.exactness
+        return self.shared.drafting.exactness
 
     @property
     def device_info(self) -> dict[str, Any]:
         """Where target and drafter run and how features are tapped."""
-        return self._handle().device_info()
+        return self.native.device_info()
 
     @property
     def memory_plan(self) -> list[dict[str, Any]]:
         """Bytes that target and drafter use on each device: `target_weights`, `target_cache`,
         `target_compute`, the same with `draft_`, and how much of `total` is `free` now.
         """
-        return self._handle().memory_plan()
-
-    @property
-    def shared(self) -> Shared:
-        """What its conversations share; for code that makes its own, such as `AsyncEngine`."""
-        return self._shared
+        return self.native.memory_plan()
 
     @property
     def native(self) -> core.Engine:
         """The extension's engine, for anything without a method here. Calls on it bypass the one-thread
         check.
         """
-        return self._handle()
+        return self._native.get()
 
     # Life
 
@@ -432,17 +389,17 @@ class Engine:
         """Frees weights and caches. A second call does nothing; any other use afterwards raises
         `InvalidStateError`.
         """
-        prompts = self._shared.prompts
+        prompts = self.shared.prompts
         if prompts is not None and not self.closed:
-            for sequence in list(self._open):
+            for sequence in [one for one in self._open if not one.closed]:
                 prompts.flush()
                 prompts.keep(sequence, at_last=True)
         self._native.close(lambda native: self._cache.save(native) if self._cache else None)
-        self._embedder.close()
+        self.embedder.close()
         if prompts is not None:
             prompts.close()
-        if self._shared.vocabulary.projector is not None:
-            self._shared.vocabulary.projector.close()
+        if self.shared.vocabulary.projector is not None:
+            self.shared.vocabulary.projector.close()
         self._open.clear()
         self._main = None
 
@@ -456,28 +413,18 @@ class Engine:
         with contextlib.suppress(Exception):  # also of one that could not be opened
             self.close()
 
-    def exclusive(self) -> AbstractContextManager[core.Engine]:
-        """Reserves the engine for native calls and forwards its log; `EngineBusyError` if a thread is using
-        it. For anything without a method here.
-        """
-        return self._native.exclusive()
-
-    def count(self, timings: Timings) -> None:
-        """Adds the counters of a generation that ran through `exclusive` to `timings`."""
-        self._count(timings, self.sampling.temperature)
-
     def resolve(self, strategy: Strategy) -> tuple[Strategy, str]:
         """The strategy that will run, and why. A tree becomes a chain of the same depth on a target that
         cannot verify trees; without a drafter a fixed strategy raises `ValueError`.
         """
-        return self._shared.drafting.resolve(strategy)
+        return self.shared.drafting.resolve(strategy)
 
     def _checked(self, index: int, prompt: Any, options: Mapping[str, Any]) -> Request:
         """One of many, ready to begin. Raises what beginning it would."""
         try:
             if isinstance(prompt, list | tuple) and prompt and isinstance(prompt[0], Mapping | Message):
-                return self._shared.make_chat(prompt, options)
-            return self._shared.make(prompt, **options)
+                return self.shared.make_chat(prompt, options)
+            return self.shared.make(prompt, **options)
         except InvalidArgumentError as error:
             raise type(error)(f"number {index} of the list: {error}") from None
 
@@ -489,10 +436,6 @@ class Engine:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
                 self._cache.save_now_and_then(native)
 
-    def _drop(self, session: Session) -> None:
-        """Forgets a session that was closed."""
-        self._open.discard(session.slot)
-
     @property
     def default_session(self) -> Session:
         """The conversation that the engine's own methods use."""
@@ -500,6 +443,3 @@ class Engine:
             if self._main is None:
                 self._main = self.session()
             return self._main
-
-    def _handle(self) -> core.Engine:
-        return self._native.get()

@@ -16,7 +16,7 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import numpy as np
 
@@ -75,14 +75,14 @@ class Projector:
         found = [images[mark] for mark in parts[1::2]]
         check_together(found)
         request = {
-            "text": self._marker.join(parts[::2]), "add_special": add_bos,
-            "ids": parts[1::2], "sizes": list(map(len, found)),
-        }  # fmt: skip
+            "text": self._marker.join(parts[::2]),
+            "add_special": add_bos,
+            "images": list(zip(parts[1::2], found, strict=True)),
+        }
         ids: list[int] = []
         n_seen: dict[str, int] = {}
         with self._lock:
-            reply, _ = self._ask(request, b"".join(found))
-            for index, chunk in enumerate(reply["chunks"]):
+            for index, chunk in enumerate(self._ask(request)["chunks"]):
                 if "tokens" in chunk:
                     ids += chunk["tokens"]
                     if min(chunk["tokens"], default=0) < 0:
@@ -123,8 +123,8 @@ class Projector:
         known = native.find_image(key)
         if known is not None:
             return known
-        reply, data = self._ask({"chunk": index})
-        rows = np.frombuffer(data, np.float32).reshape(reply["n"], reply["width"])
+        reply = self._ask({"chunk": index})
+        rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
         if not np.isfinite(rows).all():
             raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
         return native.add_image(key, rows, whole)
@@ -139,7 +139,7 @@ class Projector:
             env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger is started where it ends
         )
         try:
-            return self._exchange(self._start)[0]
+            return self._exchange(self._start)
         except (EOFError, OSError):
             why = "llama.cpp's reader ended over it"
         except InvalidValueError as error:
@@ -150,19 +150,19 @@ class Projector:
             "made with this model"
         )
 
-    def _ask(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
         """The reply. A process that ended over an image is started again for the next one."""
         if self._process is None:
             self._open()
         try:
-            return self._exchange(message, data)
+            return self._exchange(message)
         except (EOFError, OSError):
             self.close()
             raise InvalidValueError(
                 "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
             ) from None
 
-    def _exchange(self, message: dict[str, Any], data: bytes = b"") -> tuple[dict[str, Any], bytes]:
+    def _exchange(self, message: dict[str, Any]) -> dict[str, Any]:
         process = self._process
         assert process is not None and process.stdin is not None and process.stdout is not None
         # a file may make it compute for ever
@@ -170,10 +170,10 @@ class Projector:
         watch.daemon = True
         watch.start()
         try:
-            send(cast("BinaryIO", process.stdin), message, data)
-            reply, rest = receive(cast("BinaryIO", process.stdout))
+            send(process.stdin, message)
+            reply = receive(process.stdout)
         finally:
             watch.cancel()
         if "error" in reply:
             raise InvalidValueError(reply["error"])
-        return reply, rest
+        return reply

@@ -3,12 +3,12 @@
 
 llama.cpp ends its process over a damaged projector file, and images of strangers meet a decoder in C there.
 So neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
-stdin and stdout: a message is the lengths of a JSON object and of the bytes behind it, then both.
+stdin and stdout: a message is its length, and an object in MessagePack.
 
 * first {mmproj, target, marker, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.
-* {text, add_special, ids, sizes} and the images' bytes: {chunks}, in order, each {tokens} or {id, n, whole}.
+* {text, add_special, images}, by id: {chunks}, in order, each {tokens} or {id, n, whole}.
   Each marker in the text stands for one image.
-* {chunk}, a number: {n, width}, and the rows in float32.
+* {chunk}, a number: {width, rows}, in float32.
 
 Any answer may be {error} instead.
 """
@@ -16,32 +16,27 @@ Any answer may be {error} instead.
 from __future__ import annotations
 
 import ctypes
-import json
 import os
-import struct
 import sys
-from typing import Any, BinaryIO
+from typing import IO, Any
 
-_HEAD = struct.Struct("<QQ")
+from msgspec import msgpack
 
 
-def send(stream: BinaryIO, message: dict[str, Any], data: bytes | memoryview = b"") -> None:
+def send(stream: IO[bytes], message: dict[str, Any]) -> None:
     """Writes one message."""
-    text = json.dumps(message).encode()
-    stream.write(_HEAD.pack(len(text), len(data)))
-    stream.write(text)
-    stream.write(data)
+    data = msgpack.encode(message)
+    stream.write(len(data).to_bytes(8, "little") + data)
     stream.flush()
 
 
-def receive(stream: BinaryIO) -> tuple[dict[str, Any], bytes]:
-    """Reads one message. Raises EOFError where the other side is gone."""
-    n_text, n_data = _HEAD.unpack(_exactly(stream, _HEAD.size))
-    message = json.loads(_exactly(stream, n_text))
-    return message, _exactly(stream, n_data)
+def receive(stream: IO[bytes]) -> dict[str, Any]:
+    """Reads one message. Raises EOFError where the other side is gone, ValueError for what is none."""
+    n = int.from_bytes(_exactly(stream, 8), "little")
+    return msgpack.decode(_exactly(stream, n), type=dict[str, Any])
 
 
-def _exactly(stream: BinaryIO, n: int) -> bytes:
+def _exactly(stream: IO[bytes], n: int) -> bytes:
     data = stream.read(n)
     if len(data) < n:
         raise EOFError
@@ -77,15 +72,12 @@ class _Reader:
             "mrope": bool(self.mtmd.mtmd_decode_use_mrope(self.context)),
         }
 
-    def read(
-        self, text: str, add_special: bool, ids: list[str], sizes: list[int], data: bytes
-    ) -> dict[str, Any]:
-        mtmd, bitmaps, at = self.mtmd, [], 0
+    def read(self, text: str, add_special: bool, images: list[tuple[str, bytes]]) -> dict[str, Any]:
+        mtmd, bitmaps = self.mtmd, []
         try:
-            for name, size in zip(ids, sizes, strict=True):
-                buffer = (ctypes.c_uint8 * size).from_buffer_copy(data, at)
-                at += size
-                bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, size, False)
+            for name, data in images:
+                buffer = (ctypes.c_uint8 * len(data)).from_buffer_copy(data)
+                bitmap = mtmd.mtmd_helper_bitmap_init_from_buf(self.context, buffer, len(data), False)
                 if not bitmap:
                     return {"error": "an image cannot be decoded: it is damaged"}
                 bitmaps.append(bitmap)
@@ -116,37 +108,34 @@ class _Reader:
             "whole": bool(mtmd.mtmd_decode_use_non_causal(self.context, chunk)),
         }
 
-    def encode(self, index: int) -> tuple[dict[str, Any], bytes]:
+    def encode(self, index: int) -> dict[str, Any]:
         mtmd = self.mtmd
         chunk = mtmd.mtmd_input_chunks_get(self.chunks, index)
         code = mtmd.mtmd_encode_chunk(self.context, chunk)
         rows = mtmd.mtmd_get_output_embd(self.context)
         if code != 0 or not rows:
-            return {"error": f"llama.cpp cannot encode an image (code {code})"}, b""
+            return {"error": f"llama.cpp cannot encode an image (code {code})"}
         n = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
-        return {"n": n, "width": self.width}, ctypes.string_at(rows, 4 * n * self.width)
+        return {"width": self.width, "rows": ctypes.string_at(rows, 4 * n * self.width)}
 
 
 def main() -> None:
     # what llama.cpp prints must not get between the messages
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    message, _ = receive(incoming)
     try:
-        reader = _Reader(**message)
+        reader = _Reader(**receive(incoming))
     except RuntimeError as error:
         send(outgoing, {"error": str(error)})
         return
     send(outgoing, reader.facts())
     while True:
         try:
-            message, data = receive(incoming)
+            message = receive(incoming)
         except EOFError:
             return
-        if "chunk" in message:
-            send(outgoing, *reader.encode(message["chunk"]))
-        else:
-            send(outgoing, reader.read(**message, data=data))
+        is_text = "text" in message
+        send(outgoing, reader.read(**message) if is_text else reader.encode(message["chunk"]))
 
 
 if __name__ == "__main__":

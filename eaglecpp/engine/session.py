@@ -27,19 +27,13 @@ MessageList = Sequence["Message | Mapping[str, Any]"]
 """Messages, or {"role", "content"} dicts."""
 
 
-class Session:
-    """A conversation with its own slot in the KV caches: prompts that begin like the last one are cheap.
+class Talking:
+    """Generating, for what has a conversation: a session, and an engine with its default one."""
 
-    Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
-    starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
-    thread is in the middle of a round.
-    """
-
-    def __init__(self, shared: Shared, on_close: Callable[[Session], None] = lambda session: None) -> None:
-        self._shared = shared
-        self.slot = NativeSequence(shared.native)
-        self.memory = PromptMemory(shared.vocabulary)
-        self._on_close = on_close
+    @property
+    def default_session(self) -> Session:
+        """The conversation that these methods use."""
+        raise NotImplementedError
 
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result; arguments as `stream`."""
@@ -64,42 +58,8 @@ class Session:
         Raises `ContextFullError`, `GrammarError`, `EngineBusyError`, and `TypeError`/`ValueError` for misuse,
         all before anything runs.
         """
-        return self.begin(self._shared.make(prompt, **options))
-
-    def begin(self, request: Request) -> Stream:
-        """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
-        and its answer begins with exactly their tokens, where they fit.
-        """
-        if request.asked.messages is None:
-            return self._started(request)
-        prompt, rendered = request.prompt, request.prompt.rendered
-        tokens = self.memory.continued(rendered)
-        if tokens is not None and len(tokens) < self._shared.native.get().n_ctx:
-            request = replace(request, prompt=replace(prompt, tokens=tokens))
-        running = self._started(request, lambda result: self.memory.remember(rendered, result))
-        running.notices = prompt.notices
-        return running
-
-    def _started(
-        self, request: Request, on_end: Callable[[Completion], None] = lambda result: None
-    ) -> Stream:
-        """Begins with what files hold of the prompt, and leaves them what was read."""
-        prompts, found = self._shared.prompts, None
-        if prompts is not None:
-            tokens, before = request.prompt.tokens, self.slot.tokens
-            n_held = n_common(before, tokens)
-            found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
-            if found is not None or n_held + WORTH < len(before):
-                prompts.keep(self.slot, at_last=True)
-
-        def ended(result: Completion) -> None:
-            on_end(result)
-            if prompts is not None:
-                prompts.keep(self.slot)
-
-        running = Stream(self.slot, self._shared, request, found.state if found is not None else None)
-        running.on_end = ended
-        return running
+        session = self.default_session
+        return session.begin(session.shared.make(prompt, **options))
 
     @overload
     def chat(
@@ -117,35 +77,87 @@ class Session:
         `template`, `tools`, `think`: see `Engine.chat_prompt`; other arguments as `stream`. Raises
         `UnsupportedError` if the model has no template and none is given.
         """
-        running = self.answer(messages, options)
+        running = self.default_session.answer(messages, options)
         return running if stream else running.finish()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Tokens committed in the conversation, prompt and generated. All but the last have run."""
+        return self.default_session.slot.tokens
+
+    def clear(self) -> None:
+        """Forgets the conversation; the next prompt reuses nothing of it."""
+        self.default_session.slot.clear()
+        self.default_session.memory.clear()
+
+
+class Session(Talking):
+    """A conversation with its own slot in the KV caches: prompts that begin like the last one are cheap.
+
+    Get one from `Engine.session()`; the engine's own methods use a default one. One generation at a time:
+    starting another ends the one before, whichever thread started it, or raises `EngineBusyError` if another
+    thread is in the middle of a round.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.slot = NativeSequence(shared.native)
+        self.memory = PromptMemory(shared.vocabulary)
+
+    @property
+    def default_session(self) -> Session:
+        return self
+
+    def begin(self, request: Request) -> Stream:
+        """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
+        and its answer begins with exactly their tokens, where they fit.
+        """
+        if request.asked.messages is None:
+            return self._started(request)
+        prompt, rendered = request.prompt, request.prompt.rendered
+        tokens = self.memory.continued(rendered)
+        if tokens is not None and len(tokens) < self.shared.native.get().n_ctx:
+            request = replace(request, prompt=replace(prompt, tokens=tokens))
+        running = self._started(request, lambda result: self.memory.remember(rendered, result))
+        running.notices = prompt.notices
+        return running
+
+    def _started(
+        self, request: Request, on_end: Callable[[Completion], None] = lambda result: None
+    ) -> Stream:
+        """Begins with what files hold of the prompt, and leaves them what was read."""
+        prompts, found = self.shared.prompts, None
+        if prompts is not None:
+            tokens, before = request.prompt.tokens, self.slot.tokens
+            n_held = n_common(before, tokens)
+            found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
+            if found is not None or n_held + WORTH < len(before):
+                prompts.keep(self.slot, at_last=True)
+
+        def ended(result: Completion) -> None:
+            on_end(result)
+            if prompts is not None:
+                prompts.keep(self.slot)
+
+        running = Stream(self.slot, self.shared, request, found.state if found is not None else None)
+        running.on_end = ended
+        return running
 
     def answer(self, messages: MessageList, options: Mapping[str, Any]) -> Stream:
         """As `chat`, streamed."""
-        return self.begin(self._shared.make_chat(messages, options, self.memory))
+        return self.begin(self.shared.make_chat(messages, options, self.memory))
 
     def answer_fitting(self, conversation: Conversation, options: Mapping[str, Any], **rest: Any) -> Stream:
         """Answers a conversation, out of which old messages are left if it is too long; options as `chat`.
         rest: fields of `GenerationRequest`.
         """
-        return self.begin(self._shared.make_chat(conversation, options, self.memory, truncate=True, **rest))
-
-    @property
-    def tokens(self) -> list[int]:
-        """Tokens committed in this conversation: prompt and generated."""
-        return self.slot.tokens
-
-    def clear(self) -> None:
-        """Forgets the conversation; the next prompt reuses nothing of it."""
-        self.slot.clear()
-        self.memory.clear()
+        return self.begin(self.shared.make_chat(conversation, options, self.memory, truncate=True, **rest))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""
-        if self._shared.prompts is not None and not self.slot.closed:
-            self._shared.prompts.keep(self.slot, at_last=True)
+        if self.shared.prompts is not None and not self.slot.closed:
+            self.shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()
-        self._on_close(self)
 
     def __repr__(self) -> str:
         return f"<Session {self.slot.number}{', closed' if self.slot.closed else ''}>"

@@ -76,7 +76,6 @@ class Llama(Mirror):
         lora_path: str | None = None,
         chat_format: str | None = None,
         chat_handler: Callable[..., Any] | None = None,
-        vocab_only: bool = False,
         draft_model: str | os.PathLike[str] | None = None,
         type_k: int | str | None = None,
         type_v: int | str | None = None,
@@ -119,9 +118,6 @@ class Llama(Mirror):
         self._rng = SamplingOptions(rng=rng).rng
         self._timings: dict[str, Any] = {}
         self.cache = None
-        if vocab_only:
-            self._open_vocabulary()
-            return
         model = _same_names(ModelOptions, named) | {
             "n_ctx": n_ctx or -1,
             "n_ubatch": min(n_batch, n_ubatch),
@@ -211,7 +207,7 @@ class Llama(Mirror):
         where the file has no tokens for infilling, for `tfs_z` and for `echo` with `logprobs`.
         """
         given = {name: value for name, value in locals().items() if name != "self"}
-        if logits_processor or not self._has_engine:
+        if logits_processor:
             self._twin_is_ahead = True
             return self._plain().create_completion(**given)
         self._twin_is_ahead = False
@@ -347,8 +343,7 @@ class Llama(Mirror):
     def reset(self) -> None:
         """Forgets the last prompt; nothing is reused by the next."""
         self._twin_is_ahead = False
-        if self._has_engine:
-            self.engine.clear()
+        self.engine.clear()
         if self._twin.is_open:
             self._plain().reset()
 
@@ -358,7 +353,7 @@ class Llama(Mirror):
     def close(self) -> None:
         """Frees the model."""
         self.__dict__["_twin"].close()
-        if self._has_engine:
+        if "engine" in self.__dict__:  # it could be opened
             self.engine.close()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -422,16 +417,6 @@ class Llama(Mirror):
         return _POOLINGS.index(self._pooling)
 
     # Inside
-
-    def _open_vocabulary(self) -> None:
-        try:
-            self.metadata = self._plain().metadata
-        except ValueError as error:
-            raise ValueError(f"Model path does not exist: {error}") from error
-        self._chat_handler = self._no_weights
-
-    def _no_weights(self, **options: Any) -> NoReturn:
-        refuse("create_chat_completion", "the model was opened with vocab_only=True")
 
     def _next_seed(self, seed: int | None) -> int:
         """As llama_cpp derives it; a call without a seed is reproducible from the constructor's."""

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`Mirror`: what programs read of a `llama_cpp.Llama` beyond what it generates. The engine answers, or the
-plain twin where there is no engine or only llama_cpp has such a thing.
+plain twin where only llama_cpp has such a thing.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
 _RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 
-def _fact(name: str, read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
+def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
     """A method of llama_cpp's that tells a number."""
 
     def fact(self: Mirror) -> int:
-        return read(self.engine) if self._has_engine else int(getattr(self._plain(), name)())
+        return read(self.engine)
 
     fact.__doc__ = text
     return fact
 
 
 class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
-    """The engine and the twin are opened by `Llama`; a vocabulary alone has no engine."""
+    """The engine and the twin are opened by `Llama`."""
 
     engine: Engine
     metadata: dict[str, str]
@@ -38,8 +38,6 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     def tokenize(self, text: bytes, add_bos: bool = True, special: bool = False) -> list[int]:
         """Token ids of UTF-8 bytes; `special`: the text of a special token becomes that token."""
-        if not self._has_engine:
-            return list(self._plain().tokenize(text, add_bos, special))
         return self.engine.native.tokenize(text, add_bos, special)
 
     def detokenize(
@@ -48,18 +46,16 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """Bytes of token ids, without the space some tokenizers put after a BOS token. `prev_tokens` is not
         needed.
         """
-        if not self._has_engine:
-            return bytes(self._plain().detokenize(tokens, prev_tokens, special))
         text = b"".join(self.engine.token_to_piece(token, special=special) for token in tokens)
         begins = len(tokens) > 0 and tokens[0] == self.token_bos()
         return text[1:] if begins and text.startswith(b" ") else text
 
-    n_ctx = _fact("n_ctx", lambda engine: engine.n_ctx, "Context length in tokens.")
-    n_vocab = _fact("n_vocab", lambda engine: engine.n_vocab, "Size of the vocabulary.")
-    n_embd = _fact("n_embd", lambda engine: engine.native.n_embd, "Width of the model.")
-    token_bos = _fact("token_bos", lambda engine: engine.native.bos, "Id of the BOS token, -1 = none.")
-    token_eos = _fact("token_eos", lambda engine: engine.native.eos, "Id of the EOS token, -1 = none.")
-    token_nl = _fact("token_nl", lambda engine: engine.native.nl, "Id of the newline token, -1 = none.")
+    n_ctx = _fact(lambda engine: engine.n_ctx, "Context length in tokens.")
+    n_vocab = _fact(lambda engine: engine.n_vocab, "Size of the vocabulary.")
+    n_embd = _fact(lambda engine: engine.native.n_embd, "Width of the model.")
+    token_bos = _fact(lambda engine: engine.native.bos, "Id of the BOS token, -1 = none.")
+    token_eos = _fact(lambda engine: engine.native.eos, "Id of the EOS token, -1 = none.")
+    token_nl = _fact(lambda engine: engine.native.nl, "Id of the newline token, -1 = none.")
     _n_ctx, _n_vocab = property(n_ctx), property(n_vocab)
     _token_eos, _token_nl = property(token_eos), property(token_nl)
 
@@ -94,7 +90,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     @property
     def n_tokens(self) -> int:
         """Tokens that the model has run in the last conversation: all but the last generated one."""
-        if self._twin_is_ahead or not self._has_engine:
+        if self._twin_is_ahead:
             return int(self._plain().n_tokens)
         return max(self.engine.n_tokens - 1, 0)
 
@@ -120,15 +116,11 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     @property
     def n_threads(self) -> int:
         """Threads of decoding."""
-        if not self._has_engine:
-            return int(self._plain().n_threads)
         return int(self.engine.device_info["n_threads"])
 
     @property
     def n_threads_batch(self) -> int:
         """Threads of reading prompts."""
-        if not self._has_engine:
-            return int(self._plain().n_threads_batch)
         return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
 
     @property
@@ -164,13 +156,9 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     @property
     def _is_hybrid(self) -> bool:
-        return self._has_engine and bool(self.engine.chains_only) and not self._is_recurrent
+        return bool(self.engine.chains_only) and not self._is_recurrent
 
     # Inside
-
-    @property
-    def _has_engine(self) -> bool:
-        return "engine" in self.__dict__
 
     def _plain(self) -> Any:
         """The twin."""
@@ -179,7 +167,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def _caught_up(self) -> Any:
         """The twin, with the conversation that ran last: what the engine ran since is run again."""
         plain = self._plain()
-        if self._has_engine and not self._twin_is_ahead:
+        if not self._twin_is_ahead:
             plain.reset()
             plain.eval(self.engine.tokens[:-1])
             self._twin_is_ahead = True

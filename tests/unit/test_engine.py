@@ -249,7 +249,7 @@ def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
     inside, leave = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with engine.exclusive():
+        with engine.shared.native.exclusive():
             inside.set()
             leave.wait(600)
 

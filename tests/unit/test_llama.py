@@ -213,6 +213,7 @@ def test_methods_take_llama_cpps_arguments(method: str) -> None:
         ({"chat_handler": object()}, "use llama_cpp.Llama"),
         ({"draft_model": object()}, "path of an EAGLE drafter GGUF"),
         ({"numa": True}, "numactl"),
+        ({"vocab_only": True}, "use llama_cpp.Llama"),
         ({"rope_scaling_type": 2}, "RoPE scaling"),
     ],
 )
@@ -324,21 +325,6 @@ def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, 
     assert made["timings"]["draft_n"] > 0
     assert again.n_ctx() == mine.n_ctx()
     again.close()
-
-
-def test_a_vocabulary_alone(models: Models, theirs: llama_cpp.Llama) -> None:
-    words = Llama(str(models.target), vocab_only=True)
-    assert words.tokenize(b"ab cd") == theirs.tokenize(b"ab cd")
-    assert words.detokenize(words.tokenize(b"ab cd")) == theirs.detokenize(theirs.tokenize(b"ab cd"))
-    assert (words.n_vocab(), words.token_bos(), words.token_eos()) == (
-        theirs.n_vocab(),
-        theirs.token_bos(),
-        theirs.token_eos(),
-    )
-    assert words.metadata["general.architecture"] == "llama"
-    with pytest.raises(UnsupportedError, match="vocab_only"):
-        words.create_chat_completion(MESSAGES)
-    words.close()
 
 
 @pytest.mark.parametrize(
