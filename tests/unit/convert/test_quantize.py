@@ -15,7 +15,6 @@ from gguf import GGMLQuantizationType as Q
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import QuantTypeError, TensorError
 from eaglecpp.convert.ggml_lib import needs_importance_matrix
-from eaglecpp.convert.keys import Role
 from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_type, plan_type
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
@@ -82,6 +81,12 @@ def test_fc_and_head_are_never_stored_worse_than_the_rest(name: str) -> None:
         ("Q4_K", "fc", 512, "Q5_K"),
         ("Q4_K", "head", 512, "Q5_K"),
         ("Q4_K", "matrix", 96, "Q5_0"),
+        ("Q5_K", "matrix", 576, "Q5_1"),
+        ("Q4_1", "head", 576, "Q5_1"),
+        ("Q2_K", "matrix", 576, "Q4_0"),
+        ("IQ4_XS", "matrix", 576, "IQ4_NL"),
+        ("Q6_K", "head", 576, "Q8_0"),
+        ("Q5_K", "matrix", 581, "F16"),
         ("Q4_K", "matrix", 100, "F16"),
         ("Q8_0", "matrix", 100, "F16"),
         ("F32", "matrix", 101, "F32"),
@@ -93,7 +98,7 @@ def test_fc_and_head_are_never_stored_worse_than_the_rest(name: str) -> None:
 def test_types_by_role_and_row(name: str, role: str, row: int, expected: str) -> None:
     kind, note = plan_type(parse_type(name), role, row)  # type: ignore[arg-type]
     assert kind.name == expected
-    assert bool(note) == (role == "matrix" and row in (96, 100))
+    assert (f"of 256: {expected}" in note or f"of 32: {expected}" in note) == (row in (96, 100, 576, 581))
 
 
 @pytest.mark.parametrize(
@@ -131,20 +136,3 @@ def test_a_quantised_file_reports_and_falls_back(convert: Convert, tmp_path: Pat
     assert by_name["output_norm.weight"].rel_rms_error == 0
     assert 0 < by_name["fc.weight"].rel_rms_error < 0.01
     assert report.type == "Q5_K"
-
-
-@pytest.mark.parametrize(
-    "asked, role, found",
-    [
-        ("Q5_K", "matrix", "Q5_1"),
-        ("Q4_1", "head", "Q5_1"),
-        ("Q4_K", "matrix", "Q5_0"),
-        ("Q2_K", "matrix", "Q4_0"),
-        ("IQ4_XS", "matrix", "IQ4_NL"),
-        ("Q6_K", "head", "Q8_0"),
-    ],
-)
-def test_rows_that_do_not_divide_get_llama_cpps_type(asked: str, role: Role, found: str) -> None:
-    kind, note = plan_type(parse_type(asked), role, 576)
-    assert kind.name == found and f"of 256: {found}" in note
-    assert plan_type(parse_type(asked), role, 576 + 5)[0] is Q.F16

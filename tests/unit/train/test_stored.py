@@ -25,7 +25,7 @@ from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
 from helpers.tiny import make_target
-from helpers.training import N_VOCAB, SPEC, Recorder, draft_ids, make_source
+from helpers.training import N_VOCAB, SPEC, Recorder, Samples, draft_ids, make_source
 
 COARSE = "Q4_0"
 
@@ -35,6 +35,15 @@ def make_model(spec: DraftSpec = SPEC) -> DraftModel:
     torch.manual_seed(1)
     spec = replace(spec, intermediate_size=64)
     return DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
+
+
+def make_trainer(
+    model: DraftModel, source: Samples, folder: Path, parts: tuple[range, range], n_steps: int, hyper: Hyper
+) -> Trainer:
+    """One that computes with stored weights."""
+    method, stored = TrainingTimeTest(model, draft_ids(), 2), StoredWeights(model, parse_type(COARSE))
+    budget, limits = Budget(steps=n_steps), Limits(micro_tokens=1000)
+    return Trainer(method, source, parts, folder, budget, hyper, limits, Recorder(), stored=stored)
 
 
 def copies(model: DraftModel) -> dict[str, torch.Tensor]:
@@ -91,19 +100,7 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     optimizer.step(1 / sums.weight, hyper.lr * lr_factor(0.0, hyper.warmup))
 
     trained = make_model()
-    stored = StoredWeights(trained, parse_type(COARSE))
-    parts, limits = (range(4), range(0)), Limits(micro_tokens=1000)
-    made = (
-        TrainingTimeTest(trained, draft_ids(), 2),
-        source,
-        parts,
-        tmp_path,
-        Budget(steps=1),
-        hyper,
-        limits,
-        Recorder(),
-    )
-    Trainer(*made, stored=stored).run()
+    make_trainer(trained, source, tmp_path, (range(4), range(0)), 1, hyper).run()
     same = [
         torch.allclose(a, b, atol=1e-6) for a, b in zip(model.parameters(), trained.parameters(), strict=True)
     ]
@@ -123,18 +120,8 @@ def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
         return drafts(*args)
 
     monkeypatch.setattr(model, "drafts", watched)
-    hyper, parts = Hyper(n_steps=2, lr=0.01, batch_tokens=60), (range(3), range(3, 4))
-    made = (
-        TrainingTimeTest(model, draft_ids(), 2),
-        source,
-        parts,
-        tmp_path,
-        Budget(steps=2),
-        hyper,
-        Limits(),
-        Recorder(),
-    )
-    trainer = Trainer(*made, stored=stored)
+    hyper = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
+    trainer = make_trainer(model, source, tmp_path, (range(3), range(3, 4)), 2, hyper)
     trainer.run()
     exact = model.fc.detach().clone()
     with stored.lent():
