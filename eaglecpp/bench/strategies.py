@@ -11,11 +11,12 @@ Prints nothing.
 
 from __future__ import annotations
 
-import heapq
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
+from operator import mul
 from typing import Any
 
 from eaglecpp.engine.engine import Engine
@@ -48,7 +49,6 @@ _N_WARM = 12  # tokens of the answer that tells how fast the machine is
 _N_COUNTS = 8  # tokens; a shorter answer tells little about the speed
 _STEADY = 1.3  # upper over lower quartile of a plain token's time: more, and something else was running
 _NOISE = 1.05  # no speed is further above the tokens of a round, or something else was running
-_N_NODES_MAX = 32
 
 
 @dataclass(frozen=True)
@@ -145,9 +145,7 @@ def plan_report(engine: Engine) -> dict[str, Any] | None:
     report["plain_ms"] = report["plain_ms"] or report["verify"][0][1] + report["plain_host_ms"]
     if not report["plain_ms"]:
         return None
-    rank_one = [ranks[:1] for ranks in report["chances"]]
-    report["chains"] = [_expected(report, nodes) for nodes in _grown(rank_one, len(rank_one))]
-    report["trees"] = [_expected(report, nodes) for nodes in _grown(report["chances"], _N_NODES_MAX)]
+    report["chains"] = [_expected(report, n) for n in range(1, len(report["chances"]) + 1)]
     return report
 
 
@@ -234,41 +232,12 @@ def quartiles(values: Sequence[float]) -> tuple[float, float]:
 # Expectations
 
 
-@dataclass(frozen=True)
-class _Node:
-    p: float  # chance that it is accepted
-    depth: int
-
-
-def _grown(chances: Sequence[Sequence[float]], n_max: int) -> Iterator[list[_Node]]:
-    """The best trees of 1, 2, ... nodes when the chance of a child depends on its depth and rank alone."""
-    heap = [(-chance, 1, rank, 1.0) for rank, chance in enumerate(chances[0])]
-    heapq.heapify(heap)
-    nodes: list[_Node] = []
-    while heap and len(nodes) < n_max:
-        minus, depth, _, _ = heapq.heappop(heap)
-        nodes = [*nodes, _Node(-minus, depth)]
-        yield nodes
-        if depth < len(chances):
-            for rank, chance in enumerate(chances[depth]):
-                heapq.heappush(heap, (minus * chance, depth + 1, rank, -minus))
-
-
-def _expected(report: dict[str, Any], nodes: list[_Node]) -> dict[str, Any]:
-    """What a round that verifies these nodes is expected to give and to take."""
-    depth = max(node.depth for node in nodes)
-    # a level is drafted once for all parents of the next one, of which there are no more than children
-    widths = [sum(node.depth == d + 1 for node in nodes) for d in range(1, depth)]
-    ms = _at(report["verify"], 1 + len(nodes)) + _at(report["commit"], 2) + report["host_ms"]
-    ms += sum(_at(report["level"], width) for width in widths) + report["plain_host_ms"]
-    tokens = 1.0 + sum(node.p for node in nodes)
-    return {
-        "nodes": len(nodes),
-        "depth": depth,
-        "tokens": tokens,
-        "ms": ms,
-        "speed": tokens * report["plain_ms"] / ms,
-    }
+def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
+    """What a round that verifies a chain of n drafts is expected to give and to take."""
+    ms = _at(report["verify"], 1 + n) + _at(report["commit"], 2) + (n - 1) * _at(report["level"], 1)
+    ms += report["host_ms"] + report["plain_host_ms"]
+    tokens = 1.0 + sum(accumulate((ranks[0] for ranks in report["chances"][:n]), mul))
+    return {"nodes": n, "tokens": tokens, "ms": ms, "speed": tokens * report["plain_ms"] / ms}
 
 
 def point_at(points: Sequence[tuple[int, float, float]], n_rows: int) -> tuple[int, float, float]:

@@ -128,7 +128,7 @@ def verdict_of(engine: Engine) -> Verdict:
 
 
 def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
-    """From `plan_report`: the chain or tree with the best speed decides. None: no drafter, or nothing known.
+    """From `plan_report`: the chain with the best speed decides. None: no drafter, or nothing known.
 
     A batch costs at least what one row does, and so no draft is faster than its tokens; what says otherwise
     is noise.
@@ -144,7 +144,7 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
         verify = max(verify, plain)
         return draft["tokens"] * plain / (verify + rest), verify, rest
 
-    best = max((*report["chains"], *report.get("trees", ())), key=lambda draft: priced(draft)[0])
+    best = max(report["chains"], key=lambda draft: priced(draft)[0])
     speed, verify, rest = priced(best)
     n_rows = best["nodes"] + 1
     return Verdict(

@@ -26,8 +26,7 @@ class Detokenizer:
         stops = tuple(stop)
         if "" in stops:
             raise InvalidValueError("a stop string is empty; it would end every answer at once")
-        self._stops = _Stops(stops) if stops else None
-        self._state = 0
+        self._stops = list(map(_Stop, stops))
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors=errors)
         self._held = ""
         self._finished = False
@@ -56,57 +55,38 @@ class Detokenizer:
     def _advance(self, new: str) -> str:
         if self.stopped:
             return ""
-        if self._stops is None:
-            return new
         text = self._held + new
         for end in range(len(self._held) + 1, len(text) + 1):
-            self._state, n_found = self._stops.step(self._state, text[end - 1])
-            if n_found:
-                self.stopped_by = text[end - n_found : end]
+            found = [stop.text for stop in self._stops if stop.step(text[end - 1])]
+            if found:
+                self.stopped_by = max(found, key=len)
                 self._held = ""
-                return text[: end - n_found]
-        n_sure = len(text) - self._stops.depth[self._state]
+                return text[: end - len(self.stopped_by)]
+        n_sure = len(text) - max((stop.n for stop in self._stops), default=0)
         self._held = text[n_sure:]
         return text[:n_sure]
 
 
-class _Stops:
-    """Aho and Corasick's automaton: a step for each character, however many strings are looked for. A state
-    is the longest ending of the text that begins a stop string; depth: its length.
+class _Stop:
+    """Knuth, Morris and Pratt's search: a step for each character, however often the text nearly matches.
+    n: so many characters of the stop string are what the text ends with.
     """
 
-    def __init__(self, stops: Iterable[str]) -> None:
-        self._next: list[dict[str, int]] = [{}]
-        self._shorter = [0]  # the next longest ending
-        self._found = [0]  # length of the longest stop string that ends here
-        self.depth = [0]
-        for stop in stops:
-            state = 0
-            for depth, char in enumerate(stop, 1):
-                if char not in self._next[state]:
-                    self._next[state][char] = len(self._next)
-                    self._next.append({})
-                    self.depth.append(depth)
-                state = self._next[state][char]
-            self._found += [0] * (len(self._next) - len(self._found))
-            self._found[state] = len(stop)
-        self._shorter = [0] * len(self._next)
-        states = list(self._next[0].values())
-        for state in states:  # grows: those of the same length stand side by side
-            self._found[state] = self._found[state] or self._found[self._shorter[state]]
-            for char, longer in self._next[state].items():
-                self._shorter[longer] = self._go(self._shorter[state], char)
-                states.append(longer)
+    def __init__(self, text: str) -> None:
+        self.text, self.n = text, 0
+        self._shorter = [0, 0]  # of its first i characters: how many are what these end with, too
+        for i in range(1, len(text)):
+            self._shorter.append(self._longer(self._shorter[i], text[i]))
 
-    def step(self, state: int, char: str) -> tuple[int, int]:
-        """The state after one more character, and the length of the stop string that it completes, or 0."""
-        state = self._go(state, char)
-        return state, self._found[state]
+    def step(self, char: str) -> bool:
+        """Takes one more character; whether that completes it."""
+        self.n = self._longer(self.n, char)
+        return self.n == len(self.text)
 
-    def _go(self, state: int, char: str) -> int:
-        while state and char not in self._next[state]:
-            state = self._shorter[state]
-        return self._next[state].get(char, 0)
+    def _longer(self, n: int, char: str) -> int:
+        while n and (n == len(self.text) or self.text[n] != char):
+            n = self._shorter[n]
+        return n + (self.text[n] == char)
 
 
 Prompt = str | bytes | Sequence[int]

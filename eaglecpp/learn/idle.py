@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import subprocess
 import sys
@@ -62,8 +61,6 @@ class Learner:
         self._models, self._idle_for, self._unload, self._idle_s = learning, idle_for, unload, idle_s
         self._known: dict[Path, Learning] = {}
         self._training: _Training | None = None
-        self._is_possible = importlib.util.find_spec("torch") is not None
-        self._has_warned = False
         self._failed: set[str] = set()  # models whose training ended in an error: not tried again
 
     def stop_for_request(self) -> None:
@@ -129,11 +126,6 @@ class Learner:
                 return
 
     def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
-        if not self._is_possible:
-            if not self._has_warned:
-                _log.warning("conversations are kept, but learning needs PyTorch: pip install torch")
-            self._has_warned = True
-            return
         # -P: not a package of that name in the folder where the server was started
         learn = ["learn", str(target), "--draft", str(stock)]
         quiet = subprocess.DEVNULL

@@ -3,20 +3,19 @@
 
 Nothing is kept unless the option `learn` asks for it, and nothing is ever sent anywhere. A record is the
 tokens of an answer behind those of its prompt: readable to whoever can read the user's files, like saved
-conversations. One file for each, numpy's `.npz`, named by the hash of the tokens.
+conversations. One file for each, named by the hash of the tokens: 32-bit numbers, first how many the prompt
+has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import json
 import logging
 import os
 import shutil
 import threading
-import zipfile
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,6 +35,7 @@ MAX_BYTES = 512 << 20
 """Of a target's records; the oldest go first."""
 LEAST_TEXTS = 24
 """Fewer tell nothing about what they have in common."""
+_ENDING = ".tokens"
 _DROPPED = 16  # one part of so many is made free at a time, because that reads the size of every record
 _N_PENDING = 64  # records that may wait to be written
 _log = logging.getLogger("eaglecpp.learning")
@@ -62,7 +62,7 @@ class Learning:
 
     @property
     def answers(self) -> Path:
-        return self.folder / "rounds"  # as it was called when rejected drafts were kept, too
+        return self.folder / "answers"
 
     @property
     def work(self) -> Path:
@@ -82,7 +82,7 @@ class Learning:
         found = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
-                if entry.name.endswith(".npz"):
+                if entry.name.endswith(_ENDING):
                     with contextlib.suppress(FileNotFoundError):
                         stat = entry.stat()
                         found.append((stat.st_mtime_ns, stat.st_size, Path(entry.path)))
@@ -124,15 +124,14 @@ class Learning:
         """
         import numpy as np
 
-        out = io.BytesIO()
-        np.savez(out, allow_pickle=False, tokens=tokens, n_prompt=n_prompt)
-        name = hashlib.sha256(tokens.astype("<i4").tobytes()).hexdigest()[:32] + ".npz"
+        data = np.array([n_prompt, *tokens], "<i4").tobytes()
+        name = hashlib.sha256(data[4:]).hexdigest()[:32] + _ENDING
         try:
             with _keeping:
                 self.answers.mkdir(parents=True, exist_ok=True, mode=0o700)
-                replace_bytes(self.answers / name, out.getvalue(), mode=0o600)
+                replace_bytes(self.answers / name, data, mode=0o600)
                 known = _n_bytes.get(self.answers)
-                n_bytes = self.n_bytes() if known is None else known + out.tell()
+                n_bytes = self.n_bytes() if known is None else known + len(data)
                 _n_bytes[self.answers] = n_bytes if n_bytes <= max_bytes else self._drop_oldest(max_bytes)
             self._reported.clear()
         except OSError as error:
@@ -259,13 +258,8 @@ def read_record(path: Path) -> tuple[NDArray[np.int32], int]:
     """Tokens i32 [S] of prompt and answer, and how many are the prompt's. Raises DataError."""
     import numpy as np
 
-    try:
-        with np.load(io.BytesIO(path.read_bytes()), allow_pickle=False) as found:
-            tokens, n_prompt = found["tokens"], int(found["n_prompt"])
-        is_list = tokens.dtype == np.int32 and tokens.ndim == 1
-        if is_list and 0 <= n_prompt <= len(tokens) and tokens.min(initial=0) >= 0:
-            return tokens, n_prompt
-        fault = f"tokens of {tokens.dtype} {tokens.shape} with a prompt of {n_prompt}"
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-        fault = str(error) or type(error).__name__
-    raise DataError(f"{path}: expected the tokens of an answer, found {fault}; delete the file")
+    with contextlib.suppress(OSError, ValueError):
+        found = np.frombuffer(path.read_bytes(), "<i4")
+        if len(found) and 0 <= found[0] < len(found) and found.min() >= 0:
+            return found[1:].astype(np.int32), int(found[0])
+    raise DataError(f"{path}: expected the tokens of an answer, found something else; delete the file")

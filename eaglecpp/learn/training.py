@@ -5,7 +5,7 @@ What is learnt from are the texts that `eaglecpp.learn.records` keeps. Among the
 target writes itself, so that the drafter forgets nothing else; a part of these is the general test. A fifth
 of the user's texts is never trained on. The old and the new drafter, both as their files have them, go
 through these texts in rounds, and the new one is used if it drafts the user's texts better by more than
-chance, and the general ones at most one per cent worse; else the mean of both, if that does.
+chance, and the general ones at most one per cent worse.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.evaluate import TrainingTimeTest
-from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
@@ -135,14 +134,10 @@ def learn(
     if result.gguf is None:
         return Learnt(None, None, False, "stopped; the same command goes on", in_use)
     made = result.gguf
-    for is_mean in (False, True):
-        made = _mean(options, in_use, corpus) if is_mean else made
-        user_gain, general_gain = (
-            _compare(options, (in_use, made), part, corpus, listener) for part in (user_test, general_test)
-        )
-        reason = _verdict(user_gain, general_gain)
-        if not reason or user_gain.least <= 0:
-            break
+    user_gain, general_gain = (
+        _compare(options, (in_use, made), part, corpus, listener) for part in (user_test, general_test)
+    )
+    reason = _verdict(user_gain, general_gain)
     if not reason:
         facts = {"made": time.strftime("%Y-%m-%d"), "n_texts": len(user_train), "from": in_use.name}
         facts |= {"user": asdict(user_gain), "general": asdict(general_gain)}
@@ -219,25 +214,6 @@ def _plan(options: TrainOptions, draft: Path, corpus: Corpus) -> Plan:
     """A drafter as it is; draft: its GGUF, or the folder of its checkpoint."""
     options = replace(options, finetune=str(draft))
     return make_plan(options, read_gguf(options.target), corpus, lambda text: None)
-
-
-def _mean(options: TrainOptions, old: Path, corpus: Corpus) -> Path:
-    """The file of a drafter halfway between the old one and the checkpoint that was trained. Where that
-    forgot too much, this one mostly keeps both: weights of one ancestor can be averaged (Wortsman et al.,
-    arXiv 2109.01903).
-    """
-    plan, before = (_plan(options, one, corpus) for one in (options.out, old))
-    model = plan.model(torch.float32)
-    with torch.no_grad():
-        for name, value in model.state_dict().items():
-            value.add_(before.start.state[name]).div_(2)
-    folder = options.out.with_name("mean")
-    folder.mkdir(exist_ok=True)
-    facts = {
-        "held_out": {"rates": plan.spec.held_out_rates}
-    }  # of the trained one; the planner starts with them
-    write_checkpoint(folder, model, plan.vocab, facts, own_embedding=plan.own_embedding)
-    return export_gguf(folder, options.target, options.type, share_head=plan.share_head).out
 
 
 def _compare(

@@ -91,12 +91,8 @@ def test_the_report_has_costs_chances_and_a_curve(engine: Engine) -> None:
     measured = {rows for rows, ms, n in report["verify"] if n > 0 and ms > 0}
     assert {1, 3} <= measured, "plain rounds and chains of two"
     assert report["labels"] > 0
-    assert [point["nodes"] for point in report["trees"]] == list(range(1, 33))
-    tokens = [point["tokens"] for point in report["trees"]]
-    assert tokens == sorted(tokens)
-    for chain, tree in zip(report["chains"], report["trees"], strict=False):
-        assert chain["depth"] == chain["nodes"]
-        assert tree["tokens"] >= chain["tokens"] - 1e-9
+    for n, chain in enumerate(report["chains"], 1):
+        assert chain["nodes"] == n and 1.0 <= chain["tokens"] <= n + 1
         assert chain["speed"] == pytest.approx(chain["tokens"] * report["plain_ms"] / chain["ms"])
     json.dumps(report)
 
