@@ -106,8 +106,7 @@ class Delta(Generated):
 class Answer(Generated):
     """A running answer. Iterate for deltas; afterwards it has the whole.
 
-    name: what an answer calls it; prompt: what it was asked;
-    n_thought: tokens of its thinking
+    name: what an answer calls it; prompt: what it was asked
     """
 
     def __init__(
@@ -117,8 +116,7 @@ class Answer(Generated):
         self.model = model
         self.ask = ask
         self.prompt = prompt
-        self.n_thought = 0
-        self._n_silent = 0  # tokens, such as those of a tag, of which nothing is said yet
+        self._n_first = 0  # tokens before what is no thought
         self.logprobs: list[TokenLogprob] = []
         self.first_s: float | None = None
         self.started = time.perf_counter()
@@ -173,6 +171,11 @@ class Answer(Generated):
             "seed": self.completion.seed,
         }
 
+    @property
+    def n_thought(self) -> int:
+        """Tokens of its thinking, tags included."""
+        return self._n_first if self.thinking else 0
+
     async def __aiter__(self) -> AsyncIterator[Delta]:
         with self.in_queue:
             async for delta in self._deltas():
@@ -201,7 +204,9 @@ class Answer(Generated):
             delta.logprobs, delta.tokens = self._shown(chunk.logprobs), chunk.tokens
             delta.live = self._stream.live
             self.logprobs += delta.logprobs
-            self.n_thought += self._n_thought(pieces, len(chunk.tokens))
+            if not (self.content or self.calls):  # a piece is of one token, a tag is none
+                thoughts = [piece.is_thinking for piece in pieces] or [True]
+                self._n_first += round(len(chunk.tokens) * sum(thoughts) / len(thoughts))
             for part in delta.parts:
                 self.add(part)
             yield delta
@@ -225,17 +230,6 @@ class Answer(Generated):
             elif part:
                 delta.add(("content", part))
         return delta
-
-    def _n_thought(self, pieces: list[Piece], n_tokens: int) -> int:
-        """How many of the tokens are thinking, its tags included. A piece is of one token; tags have none."""
-        n_tokens += self._n_silent
-        self._n_silent = 0
-        if pieces:
-            return round(n_tokens * sum(piece.is_thinking for piece in pieces) / len(pieces))
-        if self.parts and self.parts[-1][0] == "thinking":
-            return n_tokens
-        self._n_silent = n_tokens
-        return 0
 
     def _shown(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob]:
         """Those of tokens that are text."""
@@ -307,22 +301,22 @@ async def respond(
 
         async def part(index: int) -> AsyncIterator[bytes]:
             async with slots:
-                async for data in parts(await begun(index), index):
+                answer = await begun(index)
+                if not is_streamed:
+                    await answer.whole()
+                    return
+                async for data in parts(answer, index):
                     yield data
-
-        async def read(index: int) -> None:
-            async with slots:
-                await (await begun(index)).whole()
 
         def all_of() -> list[Answer]:
             return [answers[index] for index in range(len(asks))]
 
         # what refuses one of the first has a status
         await while_there(request, _all(map(begun, range(min(n_at_once, len(asks))))))
+        events = _merged(list(map(part, range(len(asks)))), lambda: end(all_of()) if is_streamed else b"")
         if is_streamed:
-            events = _merged(list(map(part, range(len(asks)))), lambda: end(all_of()))
             return LiveResponse(events, stack.pop_all(), media_type)
-        await while_there(request, _all(map(read, range(len(asks)))))
+        await while_there(request, anext(events, None))
         return json_response(whole(all_of()))
     raise AssertionError
 

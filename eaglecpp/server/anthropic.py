@@ -20,19 +20,6 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, sse
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
-_FIELDS = {
-    "text": ("text", "data"),
-    "content": ("content",),
-    "document": ("title", "context", "source"),
-    "search_result": ("title", "source", "content"),
-    "tool_reference": ("tool_name",),
-}
-"""What of a block, or of a document's source, is text."""
-_REFUSED = {
-    "base64": "a document in base64, such as a PDF, is not read: send its text, in a source of type text",
-    "url": "nothing is fetched: send the text, in a source of type text",
-    "file": "this server stores no files: send the text, in a source of type text",
-}
 
 
 class _Body(bodies.CloudBody, kw_only=True):
@@ -152,36 +139,20 @@ def _call(block: Mapping[str, Any]) -> ToolCall:
 
 
 def _read(content: Any, where: str) -> tuple[str, list[bytes]]:
-    """The text of a text, a block, or a list of them, with marks for the images; and these. What is neither
-    text nor image stands in paragraphs of its own.
-    """
+    """The text of a text or of blocks, with marks for the images; and these."""
     if content is None or isinstance(content, str):
         return content or "", []
-    if not isinstance(content, list):
-        return _read_block(content, where)
-    text, images, is_apart = "", [], False
-    for block in content:
-        is_other = _kind(block) not in ("text", "image")
-        more, found = _read_block(block, where)
-        text += ("\n\n" if text and more and (is_other or is_apart) else "") + more
-        images += found
-        is_apart = is_other
+    text, images = "", []
+    for block in content if isinstance(content, list) else [content]:
+        kind = _kind(block)
+        if kind == "image":
+            images.append(_image(block.get("source"), where))
+            text += image_mark(images[-1])
+        elif kind == "text" and isinstance(block.get("text"), str):
+            text += block["text"]
+        else:
+            raise ApiError(400, f"{where}: content of type {kind!r} is not read: send its text, or images")
     return text, images
-
-
-def _read_block(block: Any, where: str) -> tuple[str, list[bytes]]:
-    kind = _kind(block)
-    if kind == "image":
-        image = _image(block.get("source"), where)
-        return image_mark(image), [image]
-    if kind == "document" and not isinstance(block.get("source"), dict):
-        raise ApiError(400, f"{where}: a document needs a source")
-    fields = _FIELDS.get(str(kind))
-    if fields is None:
-        why = _REFUSED.get(str(kind), f"content of type {kind!r} is not supported")
-        raise ApiError(400, f"{where}: {why}")
-    found = [_read(block.get(name), where) for name in fields]
-    return "\n".join(text for text, _ in found if text), [image for _, images in found for image in images]
 
 
 def _image(source: Any, where: str) -> bytes:

@@ -1,36 +1,28 @@
 # SPDX-License-Identifier: MIT
-"""The ASGI application: routes, errors in each API's form, the log of requests, start and end."""
+"""The ASGI application: routes, errors in each API's form, start and end."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import logging
-import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from starlette.applications import Starlette
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import Route, request_response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
-from eaglecpp.server.errors import ApiError, cut
-from eaglecpp.server.http import ClientGoneError, error_response, json_response
-from eaglecpp.server.metrics import in_words
+from eaglecpp.server.errors import ApiError
+from eaglecpp.server.http import ClientGoneError, end_all, error_response, json_response
 from eaglecpp.server.models import Server, server_of
 from eaglecpp.server.security import Gate
 
 Handler = Callable[[Request], Awaitable[Response]]
-_log = logging.getLogger("eaglecpp.server.access")
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
 """Of the page. What a request names is looked up here, not on the disk."""
@@ -47,19 +39,17 @@ _PAGE_HEADERS = {
 }
 
 
-def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Access:
+def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> Gate:
     """The application. files: GGUF files served under a name."""
     server = Server(config, files or {})
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        learning = asyncio.create_task(server.pool.learner.run())
+        tasks = [asyncio.create_task(one) for one in (server.pool.learner.run(), server.pool.sweep())]
         try:
             yield
         finally:
-            learning.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await learning
+            await end_all(*tasks)
             await server.pool.close()
 
     get, post = ["GET"], ["POST"]
@@ -74,7 +64,6 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
         Route("/api/show", library.show, methods=post),
         Route("/api/chat", ollama.chat, methods=post),
         Route("/api/generate", ollama.generate, methods=post),
-        Route("/api/copy", library.copy, methods=post),
         Route("/api/delete", library.delete, methods=["DELETE"]),
         Route("/api/pull", library.pull, methods=post),
         Route("/api/embed", embeddings.embed, methods=post),
@@ -107,7 +96,7 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> A
     app = Starlette(routes=routes, lifespan=life)
     app.add_exception_handler(HTTPException, _on_http_error)
     app.state.server = server
-    return Access(Gate(app, config), server)
+    return Gate(app, server)
 
 
 def _answering_errors(handler: Handler) -> Handler:
@@ -122,39 +111,6 @@ def _answering_errors(handler: Handler) -> Handler:
             return error_response(error, request.url.path)
 
     return run
-
-
-class Access:
-    """Logs and counts requests. server: what they share"""
-
-    def __init__(self, app: ASGIApp, server: Server) -> None:
-        self.app = app
-        self.server = server
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        started, status, id = time.perf_counter(), 500, uuid.uuid4().hex[:16]
-
-        async def watch(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = id
-            await send(message)
-
-        try:
-            await self.app(scope, receive, watch)
-        finally:
-            self.server.held.release(scope)
-            route = scope.get("route")
-            path = getattr(route, "path", "other")  # the pattern: names of models are not labels
-            self.server.metrics.add("requests_total", path=path, status=status)
-            asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
-            ms = 1000 * (time.perf_counter() - started)
-            words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
-            _log.info("%s", " ".join(words))
 
 
 async def _root(request: Request) -> Response:

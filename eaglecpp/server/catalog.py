@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
@@ -124,35 +124,23 @@ def complete_entry(model: StoredModel, name: str = "") -> dict[str, Any]:
     family = details["family"]
     details["families"] = entry["details"]["families"] or ([family] if family else [])
     names = {"name": name, "model": name} if name else {}
-    try:
+    known: dict[str, Any] = {"parameter_size": "", "capabilities": [], "context_length": 0}
+    with suppress(EagleError, of_convert.ConvertError, OSError):  # a list has what is damaged, too
         known = _known(model, tuple(map(file_state, model.target_files())))
-    except (EagleError, of_convert.ConvertError, OSError):  # a list has what is damaged, too
-        known = _Known()
-    details["parameter_size"] = details["parameter_size"] or known.parameter_size
-    return {
-        **entry,
-        **names,
-        "modified_at": stamp(model.modified),
-        "details": details,
-        "capabilities": list(known.capabilities),
-        "context_length": known.context_length,
-    }
-
-
-@dataclass(frozen=True)
-class _Known:
-    """What lists say of a model that only its file knows."""
-
-    capabilities: tuple[str, ...] = ()
-    context_length: int = 0
-    parameter_size: str = ""
+    details["parameter_size"] = details["parameter_size"] or known["parameter_size"]
+    own = {key: known[key] for key in ("capabilities", "context_length")}
+    return {**entry, **names, "modified_at": stamp(model.modified), "details": details, **own}
 
 
 @lru_cache(maxsize=1024)
-def _known(model: StoredModel, states: tuple[FileState, ...]) -> _Known:
+def _known(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
+    """What lists say of a model that only its file knows."""
     facts = read_facts(model.target_files())
-    size = human_number(facts.n_parameters)
-    return _Known(tuple(capabilities(model, facts)), facts.context_length or 0, size)
+    return {
+        "parameter_size": human_number(facts.n_parameters),
+        "capabilities": capabilities(model, facts),
+        "context_length": facts.context_length or 0,
+    }
 
 
 @lru_cache(maxsize=64)

@@ -12,17 +12,18 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import Counter
 from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 _MOST = 2048
+_LINES = 10
 _FILES = 1 << 16  # a process with more of them open than that has another problem
 _WRITE_BUFFER = 8 << 10
 _CHUNKS, _CHUNK_BYTES = 10_000, 1024
 """So many chunks a body may have, and one more for so many bytes: h11 takes 10 us for each."""
-_LINES, _LINES_S = 10, 60.0
 
 
 def raise_file_limit() -> int:
@@ -56,7 +57,7 @@ class Connections:
 
 
 class _Connection(h11.Connection):
-    """Refuses bodies in very small chunks."""
+    """Refuses bodies in very small chunks, and those of which it is not clear where they end."""
 
     def __init__(self) -> None:
         super().__init__(h11.SERVER)
@@ -70,9 +71,12 @@ class _Connection(h11.Connection):
             self._n_bytes += len(event.data)
             if self._n_chunks > _CHUNKS + self._n_bytes // _CHUNK_BYTES:
                 self.refusal = f"The body comes in {self._n_chunks} chunks of a few bytes: send larger ones."
-                raise h11.RemoteProtocolError(self.refusal)
         elif isinstance(event, h11.Request):
             self._n_chunks = self._n_bytes = 0
+            if {b"content-length", b"transfer-encoding"} <= {name for name, _ in event.headers}:
+                self.refusal = "A request has a content-length or a transfer-encoding, not both."
+        if self.refusal:
+            raise h11.RemoteProtocolError(self.refusal)
         return event
 
 
@@ -131,23 +135,17 @@ class Protocol(H11Protocol):
 
 
 class Seldom(logging.Filter):
-    """Of what is logged again and again, a few lines a minute: nothing a client causes may fill a disk."""
+    """Of each warning, a few lines a minute: nothing a client causes may fill a disk."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._seen: dict[str, tuple[float, int]] = {}
+        self._minute, self._counts = 0, Counter[str]()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if record.levelno < logging.WARNING:
             return True
-        now, key = time.monotonic(), f"{record.levelno} {record.msg}"[:80]
-        since, count = self._seen.get(key, (now, 0))
-        if now - since > _LINES_S:
-            since, count = now, 0
-        if len(self._seen) > 1000:
-            self._seen.clear()
-        self._seen[key] = since, count + 1
-        if count == _LINES:
-            record.msg = f"{record.getMessage()} (more of these are not logged for {_LINES_S:g} s)"
-            record.args = ()
-        return count <= _LINES
+        minute, key = int(time.monotonic() // 60), str(record.msg)[:80]
+        if minute != self._minute or len(self._counts) > 1000:
+            self._minute, self._counts = minute, Counter()
+        self._counts[key] += 1
+        return self._counts[key] <= _LINES

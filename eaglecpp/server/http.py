@@ -10,7 +10,7 @@ import json
 import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, TypeVar
 
 import msgspec
@@ -152,8 +152,15 @@ async def while_there(request: Request, work: Awaitable[T]) -> T:
     """The result of `work`, which is cancelled when the client leaves first: ClientGoneError. The body must
     have been read.
     """
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_left(request.receive))
+    return await _unless_left(request.receive, work)
+
+
+async def _unless_left(receive: Receive, work: Awaitable[T]) -> T:
+    async def left() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(left())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
@@ -182,14 +189,8 @@ class LiveResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self.stack:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            pump = asyncio.ensure_future(self._pump(scope, send))
-            gone = asyncio.ensure_future(_left(receive))
-            try:
-                await asyncio.wait({pump, gone}, return_when=asyncio.FIRST_COMPLETED)
-                if pump.done():
-                    pump.result()
-            finally:
-                await end_all(pump, gone)
+            with suppress(ClientGoneError):
+                await _unless_left(receive, self._pump(scope, send))
 
     async def _pump(self, scope: Scope, send: Send) -> None:
         unread_s = scope["app"].state.server.config.unread_s or None
@@ -208,7 +209,7 @@ class LiveResponse(StreamingResponse):
             async for part in self.parts:
                 await say(part)
         except ClientGoneError:
-            return
+            raise
         except _UnreadError:
             _log.warning("%s: the client read nothing for %g s; its answer has ended", path, unread_s)
             return
@@ -221,11 +222,6 @@ class LiveResponse(StreamingResponse):
                 dump(body) + b"\n" if is_lines else sse(body, "error" if path == "/v1/messages" else "")
             )
         await say(b"", more=False)
-
-
-async def _left(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 async def end_all(*tasks: asyncio.Future[Any]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The models of this machine over HTTP: list, show, copy, delete, pull.
+"""The models of this machine over HTTP: list, show, delete, pull.
 
 The store does the work, in threads. A request names models, never paths: what may be read from this
 machine's files is the operator's choice.
@@ -13,7 +13,6 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,6 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, dump, json_response, while_there
 from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
-from eaglecpp.store.store import read_again
 
 _REPORT_S = 0.1  # between two lines of the same step
 
@@ -50,11 +48,6 @@ class _Named(msgspec.Struct, kw_only=True):
         if not (self.model or self.name):
             raise ApiError(400, "model is required")
         return self.model or self.name
-
-
-class _Copy(msgspec.Struct, kw_only=True):
-    source: str
-    destination: str
 
 
 async def tags(request: Request) -> Response:
@@ -98,21 +91,6 @@ async def show(request: Request) -> Response:
     server = server_of(request)
     body = await read(request, _Named)
     return json_response(await server.files_run(catalog.facts, body.named, body.verbose))
-
-
-async def copy(request: Request) -> Response:
-    """`POST /api/copy`."""
-    from eaglecpp.store.transaction import copy_model
-
-    body = await read(request, _Copy)
-    source, name = body.source, read_name(body.destination)
-
-    def work() -> None:
-        stores = Stores.open()
-        read_again(partial(stores.get, read_name(source)), lambda model: copy_model(stores, model, name))
-
-    await server_of(request).work.files.run(work)
-    return Response(b"")
 
 
 async def delete(request: Request) -> Response:

@@ -103,11 +103,6 @@ class Source:
         """Of the model with its own scales: all share one queue."""
         return self.key[:-1] if self.chosen else self.key
 
-    def is_before(self, other: Source) -> bool:
-        """Whether `other` is what this one's name, with the same choice of adapters, stands for now."""
-        is_same = (self.name, self.chosen) == (other.name, other.chosen)
-        return is_same and self.key != other.key
-
     def entry(self) -> dict[str, Any]:
         """As /api/tags lists it."""
         return complete_entry(self.stored(), self.name)

@@ -91,9 +91,7 @@ class ModelPool:
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._uses_changed = asyncio.Event()
         self._turns = FairLock()
-        self._sweeper: asyncio.Task[None] | None = None
         self._last_use = time.monotonic()
         self.learner = Learner(self._learning, self.idle_for, self.forget, config.learn_idle_s, work.files)
 
@@ -173,7 +171,6 @@ class ModelPool:
 
     async def _end(self, model: LoadedModel) -> None:
         model.keep_alive_s = 0.0
-        self._wake_sweeper()
         if model.n_users == 0:
             async with self._loading:
                 if model.n_users == 0 and self.models.get(model.source.key) is model:
@@ -181,10 +178,6 @@ class ModelPool:
 
     async def close(self) -> None:
         """Gives what runs the configured time to end, then frees everything."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeper
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
@@ -192,18 +185,11 @@ class ModelPool:
     def _named(self, name: str) -> list[LoadedModel]:
         return [model for model in self.models.values() if model.name == name]
 
-    def _before(self, source: Source) -> LoadedModel | None:
-        """What the name, with these adapters, stood for before."""
-        return next((one for one in self._named(source.name) if one.source.is_before(source)), None)
-
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
         """A model with one more user."""
         while True:
             model = self.models.get(source.key)
             if model is not None and model.engine.broken is None:
-                if (other := self._before(source)) is not None:
-                    other.keep_alive_s = 0.0
-                    self._wake_sweeper()
                 model.n_users += 1
                 return model
             await self._loading.acquire()  # for whoever leaves until now nothing is loaded
@@ -227,16 +213,12 @@ class ModelPool:
         model.n_users -= 1
         model.used = self._last_use = time.monotonic()
         self._changed.set()
-        self._wake_sweeper()
 
     async def _load(self, source: Source, n_ctx: int, old: LoadedModel | None) -> LoadedModel:
         """A new model with one user, in place of one that is broken. Gives the lock `_loading` back."""
         try:
             if old is not None:
                 await self._unload(old)
-            other = self._before(source)
-            if other is not None and other.n_users == 0:
-                await self._unload(other)
             plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
             if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
                 plan = await self.work.loading.run(plan.with_context)
@@ -261,20 +243,14 @@ class ModelPool:
 
     async def _make_room(self, n_bytes: int, name: str) -> bool:
         """Unloads others as far as it takes; whether any was."""
-        if n_bytes > self.n_bytes:
-            raise ApiError(
-                503,
-                f"model '{name}' needs about {n_bytes / 2**30:.1f} GiB, but models may use only "
-                f"{self.n_bytes / 2**30:.1f} GiB here (--memory); a shorter context needs less (num_ctx)",
-                code="out_of_memory",
-            )
-
         pinned = [model for model in self.models.values() if model.is_pinned]
         n_pinned_bytes = sum(model.n_bytes for model in pinned)
         if len(pinned) >= self.config.n_models or n_pinned_bytes + n_bytes > self.n_bytes:
             raise ApiError(
                 503,
-                f"the models that are pinned leave no room for '{name}' (--memory, --max-models)",
+                f"model '{name}' needs about {n_bytes / 2**30:.1f} GiB, but models may use only "
+                f"{self.n_bytes / 2**30:.1f} GiB here (--memory), {n_pinned_bytes / 2**30:.1f} of them for "
+                f"the {len(pinned)} of {self.config.n_models} that are pinned (--max-models)",
                 code="out_of_memory",
             )
 
@@ -314,21 +290,10 @@ class ModelPool:
         await model.engine.close()
         self._changed.set()
 
-    def _wake_sweeper(self) -> None:
-        if self._sweeper is None or self._sweeper.done():
-            self._sweeper = asyncio.get_running_loop().create_task(self._sweep())
-        self._uses_changed.set()
-
-    async def _sweep(self) -> None:
-        """Unloads models whose time is over."""
+    async def sweep(self) -> None:
+        """Unloads models whose time is over, as long as it runs."""
         while True:
-            self._uses_changed.clear()
-            left = [one.seconds_left for one in self.models.values() if one.n_users == 0]
-            waits = [max(0.0, seconds) for seconds in left if seconds is not None]
-            with contextlib.suppress(TimeoutError):
-                # not wait_for, which loses a cancellation that comes with the event, until Python 3.12
-                async with asyncio.timeout(min(waits, default=None)):
-                    await self._uses_changed.wait()
+            await asyncio.sleep(_LOOK_S)
             async with self._loading:
                 for model in list(self.models.values()):
                     seconds = model.seconds_left

@@ -175,13 +175,8 @@ async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Resp
 
 def _drafts(delta: Delta) -> dict[str, Any]:
     """What the page shows of a round."""
-    live = delta.live
-    counters = ("rounds", "draft_n", "draft_n_accepted", "predicted_n", "predicted_ms")
-    return {
-        "pieces": [[one.text, one.is_accepted, one.is_thinking] for one in delta.pieces],
-        **{name: live.get(name, 0) for name in counters},
-        "speedup": live.get("plan", {}).get("speedup"),
-    }
+    counters = {name: delta.live.get(name, 0) for name in ("predicted_n", "predicted_ms")}
+    return {"pieces": [[one.text, one.is_accepted, one.is_thinking] for one in delta.pieces], **counters}
 
 
 def _last(answer: Answer) -> dict[str, Any]:

@@ -117,12 +117,6 @@ async def chat(request: Request) -> Response:
     body = await bodies.read(request, _Chat)
     ask = await in_thread(request, body.ask)
     head = _head("chatcmpl", "chat.completion")
-    wanted = body.tool_choice
-    is_named = isinstance(wanted, dict)
-
-    def reason(answer: Answer) -> str:
-        """A call of the tool that the request names is no reason of its own, as at OpenAI."""
-        return "stop" if is_named and answer.reason == "tool_calls" else answer.reason
 
     def choice(index: int, answer: Answer) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
@@ -132,7 +126,7 @@ async def chat(request: Request) -> Response:
             message["content"] = answer.content or None
             message["tool_calls"] = [_call(call) for call in answer.calls]
         logprobs = _logprobs(answer, answer.logprobs)
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason(answer)}
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
 
     async def chunks(answer: Answer, index: int) -> AsyncIterator[bytes]:
         usual = {**head, "object": "chat.completion.chunk", "model": answer.name}
@@ -161,7 +155,7 @@ async def chat(request: Request) -> Response:
                         yield one({"tool_calls": [rest]})
                         n_calls += 1
                 logprobs = None
-        yield one({}, reason=reason(answer), timings=answer.timings)
+        yield one({}, reason=answer.reason, timings=answer.timings)
 
     def whole(answers: Sequence[Answer]) -> dict[str, Any]:
         return _whole(head, answers, [choice(*one) for one in enumerate(answers)])

@@ -8,10 +8,9 @@ import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,10 +24,6 @@ from eaglecpp.server.http import check_values, dump, in_thread, json_response, s
 from eaglecpp.server.kept import Kept, KeptResponses
 from eaglecpp.server.models import server_of
 
-_Metadata = Annotated[
-    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
-]
-"""Several events repeat it; the bounds are OpenAI's."""
 _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
 
@@ -37,13 +32,11 @@ class _Body(bodies.CloudBody, kw_only=True):
     input: Any = None
     instructions: str | None = None
     max_output_tokens: bodies.Limit | None = None
-    metadata: _Metadata = {}
     parallel_tool_calls: Any = True
     previous_response_id: str = ""
     reasoning: dict[str, Any] = {}
     store: bool = True
     text: dict[str, Any] = {}
-    user: Annotated[str, Meta(max_length=512)] | None = None
 
     @property
     def functions(self) -> list[Any]:
@@ -231,8 +224,7 @@ class _Made:
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
-        same = ("instructions", "max_output_tokens", "metadata", "parallel_tool_calls", "temperature",
-                "top_p", "user")  # fmt: skip
+        same = ("instructions", "max_output_tokens", "parallel_tool_calls", "temperature", "top_p")
         return {
             "id": self.id,
             "object": "response",
@@ -241,6 +233,7 @@ class _Made:
             "background": False,
             "error": None,
             "incomplete_details": None,
+            "metadata": {},
             "model": answer.name,
             "output": self.output,
             "previous_response_id": body.previous_response_id or None,

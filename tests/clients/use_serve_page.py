@@ -4,9 +4,6 @@ drafted tokens in colour, stop, side by side, edits and what they replace, an an
 Markdown, repetitions without end, names, search, export, two windows, a full and a damaged
 storage, files and pictures, settings, presets, themes, models, the keyboard alone, a phone, what axe finds in
 all of them, light and dark, and that nothing is asked of another host. EAGLECPP_CHROMIUM names the browser.
-
-With EAGLECPP_CLIENT_MODEL and a folder as EAGLECPP_SCREENSHOTS it only makes pictures: docs/serve-*.png are
-of SmolLM2.
 """
 
 from __future__ import annotations
@@ -23,7 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from common import IS_DEMO, done
+from common import done
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 from serving import serving
 
@@ -33,7 +30,6 @@ from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
 WIDTH = 320  # of the demo's rows
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-SHOTS = os.environ.get("EAGLECPP_SCREENSHOTS")
 QUESTION = "What does os.path.join do?"
 AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
 
@@ -71,7 +67,7 @@ def use_keyboard_only(page: Page) -> None:
         if told[0] == "send":
             break
     names = [name for name, _ in reached]
-    wanted = ["new", "search", "models-open", "theme", "menu", "model", "setup-open", "log", "question",
+    wanted = ["new", "search", "models-open", "menu", "model", "setup-open", "log", "question",
               "attach", "drafting", "compare", "send"]  # fmt: skip
     assert [name for name in names if name in wanted] == wanted, names
     assert all(is_shown for _, is_shown in reached), reached
@@ -468,37 +464,38 @@ def use_presets(page: Page) -> None:
 def use_themes(page: Page) -> None:
     """Light and dark whatever the system says, in the next visit, too."""
     page.emulate_media(color_scheme="light")
-    theme = page.get_by_role("button", name="Theme: ")
     back = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(back)
-    theme.click()
-    theme.click()
-    expect(theme).to_have_accessible_name("Theme: dark")
-    assert page.evaluate(back) != light
-    page.reload()
-    expect(theme).to_have_accessible_name("Theme: dark")
-    assert page.evaluate(back) != light
-    theme.click()
-    assert page.evaluate(back) == light
+    for theme, is_light in (("dark", False), ("", True)):
+        page.get_by_role("button", name="Settings").click()
+        page.get_by_label("Theme").select_option(theme)
+        page.get_by_role("button", name="Done").click()
+        assert (page.evaluate(back) == light) == is_light
+        page.reload()
+        assert (page.evaluate(back) == light) == is_light
 
 
 def change_models(page: Page, url: str) -> None:
     """A model is deleted once that was confirmed; a download shows how far it is, and why it failed."""
-    names = [one["name"] for one in requests_json(url, "/api/tags")["models"]]
-    copied = {"source": names[0], "destination": "spare"}
-    urllib.request.urlopen(url + "/api/copy", json.dumps(copied).encode(), timeout=60).close()
+    models = requests_json(url, "/api/tags")["models"]
+    more = [*models, {"name": "spare:latest"}]
+    page.route("**/api/tags", lambda route: route.fulfill(json={"models": more}))
+    page.route("**/api/delete", lambda route: (more.pop(), route.fulfill(json={})))
     page.reload()
     page.get_by_role("button", name="Models").click()
     expect(page.locator("#stored li").first).to_contain_text("drafter: ")
     check(page, "models")
     page.once("dialog", lambda dialog: dialog.dismiss())
     page.get_by_role("button", name="Delete spare:latest").click()
-    expect(page.locator("#stored li")).to_have_count(len(names) + 1)
+    expect(page.locator("#stored li")).to_have_count(len(models) + 1)
     page.once("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Delete spare:latest").click()
-    expect(page.locator("#stored li")).to_have_count(len(names))
+    with page.expect_request("**/api/delete") as asked_for:
+        page.get_by_role("button", name="Delete spare:latest").click()
+    assert asked_for.value.post_data_json == {"model": "spare:latest"}
+    expect(page.locator("#stored li")).to_have_count(len(models))
     expect(page.locator("#pull-said")).to_have_text("spare:latest was deleted.")
-    assert [one["name"] for one in requests_json(url, "/api/tags")["models"]] == names
+    page.unroute("**/api/tags")
+    page.unroute("**/api/delete")
     lines = [{"status": "pulling abc", "total": 4 * 10**9, "completed": 10**9}, {"status": "success"}]
     page.route("**/api/pull", lambda route: route.fulfill(body="\n".join(map(json.dumps, lines))))
     page.get_by_label("Download a model").fill("another")
@@ -539,35 +536,6 @@ def ask(page: Page, text: str) -> None:
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
 
 
-def make_pictures(page: Page, url: str, folder: str) -> None:
-    def shot(name: str) -> None:
-        page.screenshot(path=str(Path(folder, f"serve-{name}.png")))
-
-    def ask_and_show(question: str, name: str) -> None:
-        ask(page, question)
-        page.locator("#log").evaluate("(log) => { log.scrollTop = 0 }")
-        shot(name)
-
-    page.goto(url)
-    expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
-    page.evaluate("""for (const [name, value] of [["temperature", "0"], ["num_predict", "170"]])
-        localStorage.setItem("eaglecpp." + name, JSON.stringify(value))""")
-    page.reload()
-    ask_and_show("Write a Python function that says whether a word is a palindrome.", "light")
-    page.get_by_role("switch", name="Side by side").check(force=True)
-    page.keyboard.press("Control+k")
-    page.emulate_media(color_scheme="dark")
-    ask_and_show("Name three uses of salt.", "dark")
-    page.emulate_media(color_scheme="light")
-    page.get_by_role("switch", name="Side by side").uncheck(force=True)
-    page.set_viewport_size({"width": 360, "height": 700})
-    page.reload()
-    page.get_by_role("button", name="Conversations").click()
-    page.get_by_role("button", name="New conversation").first.click()
-    expect(page.locator("#side")).to_be_hidden()
-    shot("phone")
-
-
 with serving() as url, sync_playwright() as tools:
     browser = tools.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
     page = browser.new_context(viewport={"width": 1100, "height": 800}).new_page()
@@ -576,9 +544,6 @@ with serving() as url, sync_playwright() as tools:
     page.on("request", lambda request: asked.append(request.url))
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda line: faults.append(line.text) if line.type == "error" else None)
-    if SHOTS and not IS_DEMO:
-        make_pictures(page, url, SHOTS)
-        sys.exit()
     page.goto(url)
     expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
     expect(page.locator(".empty button")).to_have_count(3)

@@ -89,7 +89,7 @@ function warn(error) {
 export function newChat() {
   leave();
   const empty = kept.chats.find((one) => !one.turns.length);
-  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [], system: load("system", "") });
+  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [] });
   open(empty ?? kept.chats[0]);
   $("question").focus();
 }

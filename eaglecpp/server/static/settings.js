@@ -2,17 +2,16 @@
 // The settings, which the browser keeps, presets of them, and what of them a request says. The system prompt is the
 // conversation's.
 import { chat, saveChat } from "./chats.js";
-import { $, icon, load, save } from "./dom.js";
+import { $, load, save } from "./dom.js";
 import { defaults, loadedModel } from "./models.js";
 
 const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed",
   "num_predict", "num_ctx"];
-const TEXTS = ["think", "strategy", "key"];
+const TEXTS = ["think", "strategy", "key", "theme"];
 const SWITCHES = ["drafting", "compare", "colour"];
 const SAVED = [...NUMBERS, "think", "strategy"];  // of a preset, with the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
-const THEMES = { system: "monitor", light: "sun", dark: "moon" };
 
 // onChange: called with the name of a switch; onClose: the dialog was closed
 export function useSettings(onChange, onClose) {
@@ -24,10 +23,7 @@ export function useSettings(onChange, onClose) {
   $("setup-open").onclick = openSetup;
   $("setup").onclose = () => {
     for (const name of [...NUMBERS, ...TEXTS]) save(name, $(name).value);
-    const system = $("system").value;
-    if ($("system-always").checked) save("system", system);
-    else if (system && system === load("system", "")) save("system", "");
-    if (chat()) chat().system = system;
+    if (chat()) chat().system = $("system").value;
     saveChat();
     onClose();
   };
@@ -39,31 +35,14 @@ export function useSettings(onChange, onClose) {
     save("presets", rest);
     drawPresets();
   };
-  useTheme();
+  $("theme").onchange = showTheme;
+  showTheme();
 }
 
-function useTheme() {
-  const names = Object.keys(THEMES);
-  const show = (name) => {
-    if (name === "system") delete document.documentElement.dataset.theme;
-    else document.documentElement.dataset.theme = name;
-    $("theme").replaceChildren(icon(THEMES[name]));
-    $("theme").ariaLabel = $("theme").title = `Theme: ${name}`;
-  };
-  let now = load("theme", "system");
-  if (!names.includes(now)) now = "system";
-  $("theme").onclick = () => {
-    now = names[(names.indexOf(now) + 1) % names.length];
-    save("theme", now);
-    show(now);
-  };
-  show(now);
-}
+const showTheme = () => { document.documentElement.dataset.theme = $("theme").value; };
 
 function openSetup() {
-  const usual = load("system", "");
   $("system").value = chat()?.system ?? "";
-  $("system-always").checked = Boolean(usual) && usual === $("system").value;
   drawPresets();
   drawInForce();
   $("setup").showModal();

@@ -79,19 +79,6 @@ def test_requests_with_other_adapters_at_the_same_time_keep_their_texts(server: 
             assert list(pool.map(lambda lora: text(server, lora), CHOICES)) == alone
 
 
-def test_every_api_reads_them(server: TestServer) -> None:
-    lora = body([(1, 1.0)])["lora"]
-    chat = {"model": "adapted", "messages": [{"role": "user", "content": PROMPT}], "max_tokens": N,
-            "temperature": 0}  # fmt: skip
-    for path, key in (("/v1/chat/completions", "choices"), ("/v1/messages", "content")):
-        assert server.told(path, chat | {"lora": lora})[key] != server.told(path, chat)[key]
-    embed = {"model": "adapted", "input": PROMPT}
-    assert (
-        server.told("/api/embed", embed | {"lora": lora})["embeddings"]
-        != server.told("/api/embed", embed)["embeddings"]
-    )
-
-
 def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
     listed = server.get("/lora-adapters?model=adapted").json()
     assert listed == [

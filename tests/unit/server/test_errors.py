@@ -49,10 +49,7 @@ CLAUDE_TURNS = [
     {"role": "user", "content": [{"type": "text", "text": "q"}]},
     {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": "b"}}]},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": [
-        {"type": "tool_reference", "tool_name": "f"},
-        {"type": "search_result", "source": "s", "title": "t", "content": [{"type": "text", "text": "r"}]},
-        {"type": "document", "title": "t", "source": {"type": "text", "data": "d"}},
-    ]}]},
+        {"type": "text", "text": "r"}]}]},
 ]  # fmt: skip
 ITEMS = [
     {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}], "content": None},
@@ -68,7 +65,6 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/api/generate", {**OLLAMA, "prompt": "p", "system": "s", "template": "{{ .Prompt }}",
                                "context": [1], "raw": False, "suffix": "", "images": []}),
     ("POST", "/api/show", {"model": MODEL, "verbose": False}),
-    ("POST", "/api/copy", {"source": "nobody", "destination": "twin"}),
     ("DELETE", "/api/delete", {"model": "nobody"}),
     ("POST", "/api/pull", {"model": "hf.co/a/b:latest:c", "draft": "none", "insecure": False,
                            "stream": False}),
@@ -88,7 +84,7 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
                                  "best_of": 1}),
     ("POST", "/v1/completions", {"model": MODEL, "prompt": ["p", [1]], "max_tokens": 1, "temperature": 0}),
     ("POST", "/v1/responses", {**OPENAI, "input": ITEMS, "instructions": "i", "max_output_tokens": 1,
-                               "tools": [{"type": "function", **TOOL["function"]}], "metadata": {"a": "b"},
+                               "tools": [{"type": "function", **TOOL["function"]}],
                                "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}}),
     ("POST", "/v1/messages", {"model": MODEL, "max_tokens": 1, "system": "s", "messages": CLAUDE_TURNS,
                               "tools": [{"name": "f", "description": "d", "input_schema": {}}],
@@ -179,23 +175,22 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", b"[1]", "must be a JSON object"),
     ("/api/chat", {"model": ""}, "model is required"),
     ("/api/chat", {"model": 7}, "model: expected str"),
-    ("/api/chat", {"messages": "x"}, "messages: expected array"),
     ("/api/chat", {"messages": ["x"]}, "messages[0]: expected an object"),
     ("/api/chat", {"messages": [{"role": "user", "content": 7}]}, "content must be text"),
-    ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa"]}]}, "images"),
     ("/api/chat", {"think": "very"}, "think: "),
     ("/api/chat", {"think": True}, "does not support thinking"),
     ("/api/chat", {"keep_alive": "soon"}, "keep_alive: "),
     ("/api/chat", {"tools": [{"type": "function"}]}, "tools[0]"),
-    ("/api/chat", {"draft": "yes"}, "draft: expected bool"),
     ("/api/chat", {"exact": "very"}, "exact must be"),
     ("/api/chat", {"strategy": "chain:99"}, "99 nodes"),
     ("/api/chat", {"strategy": "quick"}, "expected auto"),
+    *(("/api/chat", {"options": options}, next(iter(options))) for options in (
+        {"temperature": "hot"}, {"seed": [1]}, {"stop": 5}, {"dry_sequence_breakers": 5}, {"min_keep": 1.5},
+    )),
     ("/api/chat", {"format": "yaml"}, "invalid format"),
     ("/api/chat", {"format": {"type": "object", "properties": 7}}, "schema"),
     ("/api/generate", {"raw": True, "system": "x"}, "raw mode"),
     ("/api/generate", {"suffix": "x"}, "suffix"),
-    ("/v1/chat/completions", {"messages": []}, "messages: "),
     ("/v1/chat/completions", {"n": 129}, "n: "),
     ("/v1/completions", {"n": 2, "best_of": 3}, "best_of: "),
     ("/v1/chat/completions", {"temperature": 3}, "temperature: expected float <= 2.0, found 3"),
@@ -208,34 +203,23 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix: "),
     ("/v1/messages", {"max_tokens": None}, "max_tokens is required"),
     ("/v1/messages", {"max_tokens": 0}, "max_tokens"),
-    ("/v1/messages", {"max_tokens": -1}, "max_tokens"),
     ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, "web_search_20250305"),
     ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
     ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: "),
     ("/v1/responses", {"input": {"a": 1}}, "input: "),
     ("/infill", {"input_suffix": None}, "input_suffix"),
-    ("/infill", {"input_suffix": 1}, "input_suffix: expected str, got int"),
     ("/infill", {"input_extra": [{}]}, "input_extra[0]: object missing"),
-    ("/infill", {"input_extra": {}}, "input_extra: expected array"),
-    ("/infill", {"input_extra": [{"text": "a", "filename": 1}]}, "filename"),
-    ("/infill", {"prompt": ["a"]}, "prompt: expected str"),
-    ("/completion", {"samplers": 7}, "samplers: "),
     ("/detokenize", {"tokens": [-1]}, "token id"),
-    ("/tokenize", {"content": 7}, "content: expected str"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
-        ([{"type": "document"}], "source"),
-        ([{"type": "document", "source": {"type": "base64", "data": "JVBERg=="}}], "PDF"),
-        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "fetched"),
-        ([{"type": "container_upload", "file_id": "x"}], "container_upload"),
+        ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], "is not read"),
+        ([{"type": "image", "source": {"type": "url", "url": "http://a/b.png"}}], "nothing is fetched"),
         ([{"type": "text", "text": 5}], "messages[0]"),
-        (["x"], "messages[0]"),
     )),
     *(("/v1/responses", {"input": [TURNS[1], item]}, said) for item, said in (
         ({"type": "item_reference", "id": "x"}, "item_reference"),
         (RESULT | {"output": [{"type": "input_file", "file_id": "x"}]}, "input_file"),
-        (RESULT | {"output": {"a": 1}}, "input[1]"),
         ({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{"}, "input[1]"),
     )),
     *(("/v1/embeddings", wrong, "") for wrong in (
@@ -258,22 +242,6 @@ def test_what_is_wrong_is_told_in_the_form_of_the_api(
     usual = ASKS.get(path, {"model": MODEL, "prompt": "x"})
     answer = server.post(path, wrong if isinstance(wrong, bytes) else usual | wrong)
     assert answer.status_code == 400 and said in message_of(answer, path), answer.text
-
-
-@pytest.mark.parametrize("options", [{"temperature": "hot"}, {"seed": [1]}, {"stop": 5},
-                                     {"dry_sequence_breakers": 5}, {"min_keep": 1.5}], ids=str)  # fmt: skip
-@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions",
-                                  "/v1/responses", "/v1/messages", "/completion", "load"])  # fmt: skip
-def test_an_option_of_another_type_is_refused_in_the_form_of_the_api(
-    server: TestServer, path: str, options: dict[str, Any]
-) -> None:
-    body = {"model": MODEL, "prompt": "x", "messages": TURNS[1:2], "input": "x", "max_tokens": 1}
-    named = options if path == "/completion" else {"options": options}
-    if path == "load":
-        path, body = "/api/generate", {"model": MODEL}
-    answer = server.post(path, {**body, **named})
-    assert answer.status_code == 400, answer.text
-    assert next(iter(options)) in message_of(answer, path)
 
 
 @pytest.mark.parametrize(
@@ -324,8 +292,7 @@ OWN_FAULT = "'NoneType' object is not subscriptable"
 
 @pytest.mark.parametrize("kind", [TypeError, ValueError, KeyError])
 @pytest.mark.parametrize(("method", "path", "body"), [
-    ("GET", "/v1/models/made", None), ("POST", "/api/copy", {"source": "made", "destination": "b"}),
-    ("DELETE", "/api/delete", {"model": "made"}),
+    ("GET", "/v1/models/made", None), ("DELETE", "/api/delete", {"model": "made"}),
     ("POST", "/v1/chat/completions", {"model": "made", "messages": TURNS}),
     ("POST", "/v1/messages", {"model": "made", "messages": TURNS[1:2], "max_tokens": 1}),
 ])  # fmt: skip

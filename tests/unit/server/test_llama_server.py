@@ -55,6 +55,7 @@ def test_a_server_of_one_file_answers_to_any_name_with_its_own(coder: TestServer
     turns = [{"role": "user", "content": "x"}]
     for path, body in (
         ("/v1/chat/completions", {"messages": turns, "max_tokens": 2}),
+        ("/chat/completions", {"messages": turns, "max_tokens": 2}),
         ("/v1/completions", {"prompt": "x", "max_tokens": 2}),
         ("/v1/responses", {"input": "x", "max_output_tokens": 2}),
         ("/v1/messages", {"messages": turns, "max_tokens": 2}),
@@ -64,8 +65,6 @@ def test_a_server_of_one_file_answers_to_any_name_with_its_own(coder: TestServer
     ):
         answer = coder.post(path, {**body, **named})
         assert answer.status_code == 200 and answer.json()["model"] == MODEL, (path, answer.text)
-    chunks = list(coder.events("/v1/chat/completions", {"messages": turns, **named}))
-    assert all(chunk["model"] == MODEL for chunk in chunks[:-1])
     assert coder.metric("eaglecpp_model_loads_total") == 1
 
 
@@ -126,11 +125,7 @@ def test_n_keep_cuts_a_prompt_in_blocks_so_that_its_beginning_stays_cached(coder
     assert whole(coder, "/completion", {"prompt": cut})["content"] == told["content"]
     longer = whole(coder, "/completion", {"prompt": [*prompt, 7, 8, 9], "n_keep": 5})
     assert longer["timings"]["cache_n"] >= n_kept - 1
-    for n_keep in (0, 10 * n_ctx):
-        assert whole(coder, "/completion", {"prompt": prompt, "n_keep": n_keep})["tokens_evaluated"] < n_ctx
-    for n_keep in (-1, -32):
-        error = refused(coder, "/completion", {"prompt": prompt, "n_keep": n_keep})
-        assert "the context has" in error["message"]
+    assert "the context has" in refused(coder, "/completion", {"prompt": prompt, "n_keep": -1})["message"]
 
 
 def test_an_answer_that_fills_the_context_says_so(coder: TestServer) -> None:
@@ -164,24 +159,16 @@ def test_samplers_that_are_not_named_do_nothing(coder: TestServer) -> None:
     assert len(texts) > 1
 
 
-@pytest.mark.parametrize("form", ["pairs", "object"])
-def test_biases_of_tokens(coder: TestServer, form: str) -> None:
+def test_biases_of_tokens(coder: TestServer) -> None:
     told = whole(coder, "/completion", {"prompt": "def main():"})["tokens"][0]
-    bias: Any = [[told, False]] if form == "pairs" else {str(told): -100}
-    assert whole(coder, "/completion", {"prompt": "def main():", "logit_bias": bias})["tokens"][0] != told
+    for bias in ([[told, False]], {str(told): -100}):
+        assert whole(coder, "/completion", {"prompt": "def main():", "logit_bias": bias})["tokens"][0] != told
 
 
 def test_a_json_schema_is_obeyed(coder: TestServer) -> None:
     schema = {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"]}
     told = whole(coder, "/completion", {"prompt": "x", "json_schema": schema, "n_predict": 60})
     assert told["content"].replace(" ", "").replace("\n", "").startswith('{"a":1')
-
-
-def test_fields_of_llama_server_in_which_faults_were_found_reach_nothing(coder: TestServer) -> None:
-    plain = whole(coder, "/completion", {"prompt": "def main():"})
-    hostile = {"n_discard": -32, "n_keep": -5, "grammar_triggers": [{"type": 99}], "chat_parser": "{",
-               "id_slot": -9}  # fmt: skip
-    assert whole(coder, "/completion", {"prompt": "def main():", **hostile})["content"] == plain["content"]
 
 
 # Infill
@@ -271,13 +258,6 @@ def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer,
     assert told["chat_template"] and isinstance(told["bos_token"], str)
     assert server.get("/props?model=demo").json()["model_alias"] == "demo"
     assert server.get("/props").status_code == 400
-
-
-def test_paths_without_a_version(coder: TestServer) -> None:
-    assert coder.get("/models").json()["data"][0]["id"] == MODEL
-    turns = [{"role": "user", "content": "x"}]
-    told = coder.post("/chat/completions", {"messages": turns, "max_tokens": 2}).json()
-    assert told["object"] == "chat.completion"
 
 
 def test_openais_endpoint_takes_fields_for_sampling(coder: TestServer) -> None:

@@ -190,12 +190,6 @@ def test_vectors_of_a_request_are_bounded(server: TestServer) -> None:
 
 def test_what_every_event_repeats_is_bounded(server: TestServer) -> None:
     body = {"model": MODEL, "input": "What is len?", "max_output_tokens": 2}
-    most = {f"{i:064}": "x" * 512 for i in range(16)}
-    assert server.told("/v1/responses", body | {"metadata": most})["metadata"] == most
-    for wrong in (most | {"a": "b"}, {"x" * 65: ""}, {"a": "x" * 513}, {"a": 1}, "x"):
-        refused = server.post("/v1/responses", body | {"metadata": wrong})
-        assert refused.status_code == 400 and "metadata" in refused.json()["error"]["message"]
-    assert server.post("/v1/responses", body | {"user": "x" * 513}).status_code == 400
     for name, value in (("reasoning", {"x": "y" * (1 << 20)}), ("parallel_tool_calls", [0] * (1 << 19))):
         refused = server.post("/v1/responses", body | {name: value})
         assert refused.status_code == 400 and name in refused.json()["error"]["message"]

@@ -93,14 +93,7 @@ def test_the_page_sees_which_text_was_drafted(server: TestServer) -> None:
     pieces = [piece for line in lines[:-1] for piece in line["drafts"]["pieces"]]
     assert "".join(text for text, _, _ in pieces) == "".join(line["message"]["content"] for line in lines)
     assert {accepted for _, accepted, _ in pieces} == {True, False}
-    assert lines[-2]["drafts"]["draft_n"] == lines[-1]["timings"]["draft_n"]
-
-
-def test_stop_and_limits_end_the_answer(server: TestServer) -> None:
-    told = whole(server, ask(options={"stop": ["pathname"]}))
-    assert told["done_reason"] == "stop" and told["message"]["content"].endswith("or more ")
-    told = whole(server, ask(options={"num_predict": 3}))
-    assert (told["done_reason"], told["eval_count"]) == ("length", 3)
+    assert lines[-2]["drafts"]["predicted_n"] == lines[-1]["timings"]["predicted_n"]
 
 
 def test_json_and_schemas_are_obeyed(server: TestServer) -> None:

@@ -14,7 +14,7 @@ import requests
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.transaction import copy_model
-from helpers.http_server import DRAFT, TARGET, TestServer, store, until
+from helpers.http_server import DRAFT, TARGET, TestServer, store
 
 PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
 SPELLINGS = ("pair", "pair:latest", "PAIR", "library/pair:latest", "registry.ollama.ai/library/Pair")
@@ -39,6 +39,14 @@ def say(server: TestServer, name: str, **rest: Any) -> requests.Response:
 
 def loaded(server: TestServer) -> list[str]:
     return [one["name"] for one in server.get("/api/ps").json()["models"]]
+
+
+def test_a_name_means_what_it_stands_for_now(own: TestServer) -> None:
+    assert say(own, "pair").json()["eval_count"] == 2
+    make("pair", "PARAMETER num_predict 3")
+    assert say(own, "Pair").json()["eval_count"] == 3
+    assert own.post("/api/generate", {"model": "pair", "keep_alive": 0}).json()["done_reason"] == "unload"
+    assert loaded(own) == []
 
 
 def test_every_spelling_of_a_name_is_one_model(own: TestServer) -> None:
@@ -78,24 +86,6 @@ def test_another_modelfile_on_the_same_weights_is_another_model(own: TestServer,
     for name in ("pair", "other"):
         assert say(own, name, options={"num_predict": 1}).status_code == 200
     assert sorted(loaded(own)) == ["other:latest", "pair:latest"]
-
-
-def test_a_name_that_stands_for_another_model_now_leaves_the_old_one(own: TestServer) -> None:
-    assert say(own, "pair").status_code == 200
-    make("pair", "PARAMETER num_predict 3")
-    assert say(own, "Pair").json()["eval_count"] == 3
-    assert own.metric("eaglecpp_model_loads_total") == 2 and loaded(own) == ["pair:latest"]
-
-
-def test_a_name_that_moves_to_another_loaded_model_leaves_the_old_one(own: TestServer) -> None:
-    make("other", PARAMETERS + "SYSTEM Be brief.")
-    for name in ("pair", "other"):
-        assert say(own, name).status_code == 200
-    stores = Stores.open()
-    copy_model(stores, stores.get(ModelName.parse("other")), ModelName.parse("pair"))
-    assert say(own, "pair").status_code == 200
-    until(lambda: loaded(own) == ["other:latest"])
-    assert own.metric("eaglecpp_model_loads_total") == 2
 
 
 class Opened:

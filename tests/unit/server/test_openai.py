@@ -60,29 +60,24 @@ def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> No
     assert text == whole(server, ask())["choices"][0]["message"]["content"]
 
 
-def test_a_tool_that_must_be_called_is_called(server: TestServer) -> None:
-    forced = ask("Hello", tools=[WEATHER], tool_choice="required", max_tokens=100)
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_tool_that_must_be_called_is_called(server: TestServer, choice: Any) -> None:
+    forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=choice, max_tokens=100)
     (choice,) = whole(server, forced)["choices"]
     (call,) = choice["message"]["tool_calls"]
     assert choice["finish_reason"] == "tool_calls" and choice["message"]["content"] is None
-    assert call["type"] == "function" and call["id"] and call["function"]["name"] == "weather"
+    name = call["function"]["name"]
+    assert (
+        call["type"] == "function"
+        and call["id"]
+        and name in ("weather", "other")[: 1 + (choice == "required")]
+    )
     assert json.loads(call["function"]["arguments"]) == {"city": "Paris"}
     chunks = [c for c in server.events("/v1/chat/completions", forced) if c != "[DONE]"]
     deltas = [d for c in chunks for d in c["choices"][0]["delta"].get("tool_calls", [])]
-    assert deltas[0]["function"]["name"] == "weather" and deltas[0]["id"]
+    assert deltas[0]["function"]["name"] == name and deltas[0]["id"]
     assert json.loads("".join(d["function"].get("arguments", "") for d in deltas)) == {"city": "Paris"}
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
-
-
-def test_a_tool_that_is_named_is_called_for_no_reason_of_its_own(server: TestServer) -> None:
-    """OpenAI's `finish_reason` is "stop" then."""
-    named = ask(
-        "Hello", tools=[WEATHER, OTHER], tool_choice={"type": "function", "function": {"name": "weather"}}
-    )
-    (choice,) = whole(server, named | {"max_tokens": 100})["choices"]
-    assert [call["function"]["name"] for call in choice["message"]["tool_calls"]] == ["weather"]
-    *_, last, _ = server.events("/v1/chat/completions", named | {"max_tokens": 100})
-    assert (choice["finish_reason"], last["choices"][0]["finish_reason"]) == ("stop", "stop")
 
 
 def test_log_probabilities(server: TestServer) -> None:
@@ -119,29 +114,6 @@ def test_completions_have_no_template(server: TestServer) -> None:
     assert "".join(c["choices"][0]["text"] for c in chunks) == told["choices"][0]["text"]
 
 
-def test_prompts_are_answered_side_by_side(server: TestServer) -> None:
-    prompts: list[Any] = ["The function", "import os", "Return a"]
-    body = {"model": MODEL, "max_tokens": 8, "temperature": 0, "stream_options": {"include_usage": True}}
-    alone = [whole(server, {**body, "prompt": prompt}, "/v1/completions") for prompt in prompts]
-    texts = [told["choices"][0]["text"] for told in alone]
-    told = whole(server, {**body, "prompt": prompts}, "/v1/completions")
-    assert [(one["index"], one["text"]) for one in told["choices"]] == list(enumerate(texts))
-    for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
-        assert told["usage"][name] == sum(one["usage"][name] for one in alone)
-    *chunks, usage, done = server.events("/v1/completions", {**body, "prompt": prompts})
-    assert done == "[DONE]" and usage["usage"]["total_tokens"] == told["usage"]["total_tokens"]
-    streamed = ["", "", ""]
-    for chunk in chunks:
-        (choice,) = chunk["choices"]
-        streamed[choice["index"]] += choice["text"]
-    assert streamed == texts
-    ends = [c["choices"][0]["index"] for c in chunks if c["choices"][0]["finish_reason"]]
-    assert sorted(ends) == [0, 1, 2]
-    tokens = server.post("/tokenize", {"model": MODEL, "content": prompts[1]}).json()["tokens"]
-    told = whole(server, {**body, "prompt": [tokens, tokens]}, "/v1/completions")
-    assert [one["text"] for one in told["choices"]] == [texts[1]] * 2
-
-
 def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServer) -> None:
     body = ask("Say something about lists and dicts, please", max_tokens=12, temperature=1.2, seed=7)
     body["stream_options"] = {"include_usage": True}
@@ -161,17 +133,6 @@ def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServe
         (choice,) = chunk["choices"]
         streamed[choice["index"]] += choice["delta"].get("content") or ""
     assert streamed == texts
-
-
-def test_several_choices_of_several_prompts(server: TestServer) -> None:
-    body = {"model": MODEL, "prompt": ["The function", "import os"], "max_tokens": 6, "temperature": 1.2}
-    told = whole(server, body | {"seed": 3, "n": 2}, "/v1/completions")["choices"]
-    alone = [
-        whole(server, body | {"prompt": prompt, "seed": seed}, "/v1/completions")["choices"][0]["text"]
-        for prompt in body["prompt"]
-        for seed in (3, 4)
-    ]
-    assert [(one["index"], one["text"]) for one in told] == list(enumerate(alone))
 
 
 def test_several_choices_read_their_prompt_once(server: TestServer) -> None:

@@ -21,7 +21,6 @@ import eaglecpp.server
 STATIC = Path(eaglecpp.server.__file__).parent / "static"
 BRANCHES = STATIC / "branches.js"
 NODE = shutil.which("node")
-needs_node = pytest.mark.skipif(NODE is None, reason="needs Node")
 
 
 def test_libraries_are_what_the_manifest_says() -> None:
@@ -40,15 +39,6 @@ def test_libraries_are_what_the_manifest_says() -> None:
     assert set(named) and all(f'id="{one}"' in icons for one in named), named
     for name in wanted:
         assert name.startswith("LICENSE-") or f"static/vendor/{name}" in page, name
-
-
-def printed(script: str) -> Any:
-    """The JSON that a script of Node's prints."""
-    assert NODE is not None
-    command = [NODE, "--input-type=module", "-e", script]
-    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert made.returncode == 0, made.stderr
-    return json.loads(made.stdout)
 
 
 def run(script: str) -> Any:
@@ -72,50 +62,31 @@ def run(script: str) -> Any:
             return count > 1 ? `${{one.content}} ${{at}}/${{count}}` : one.content;
         }}).join(" "));
     """
-    return printed(f"{head}{script}; console.log(JSON.stringify(told));")
+    assert NODE is not None
+    command = [NODE, "--input-type=module", "-e", f"{head}{script}; console.log(JSON.stringify(told));"]
+    made = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert made.returncode == 0, made.stderr
+    return json.loads(made.stdout)
 
 
-@needs_node
-def test_turns_follow_each_other() -> None:
-    assert run('say(0, "q", "a", "r", "b"); tell()') == ["q a r b"]
-
-
-@needs_node
-def test_an_edited_question_keeps_the_conversation_that_it_began() -> None:
-    told = run("""
-        say(0, "q", "a", "r", "b");
-        say(0, "Q", "A"); tell();
-        turn(0, -1); tell();
-        turn(0, 1); tell()
-    """)
-    assert told == ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]
-
-
-@needs_node
-def test_branches_are_in_the_order_in_which_they_were_made() -> None:
-    told = run("""
-        say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell();
-        turn(0, -1); tell(); turn(0, -1); tell(); turn(0, -1); tell();
-        turn(0, 1); turn(0, 1); turn(0, 1); tell()
-    """)
-    assert told == ["three 3/3 3", "two 2/3 2", "one 1/3 1", "one 1/3 1", "three 3/3 3"]
-
-
-@needs_node
-def test_a_branch_has_branches_of_its_own() -> None:
-    told = run("""
-        say(0, "q", "a", "r", "b");
-        say(1, "A"); tell();
-        say(2, "s", "c"); say(2, "t"); tell();
-        turn(1, -1); tell();
-        say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()
-    """)
-    assert told == ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]
-
-
-@needs_node
-def test_what_an_earlier_page_saved_is_read() -> None:
-    assert run('turns = [{ content: "q" }, { content: "a" }]; say(0, "Q"); tell(); turn(0, -1); tell()') == [
-        "Q 2/2",
-        "q 1/2 a",
-    ]
+@pytest.mark.skipif(NODE is None, reason="needs Node")
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ('say(0, "q", "a", "r", "b"); tell()', ["q a r b"]),
+        # an edited question keeps the conversation that it began
+        ('say(0, "q", "a", "r", "b"); say(0, "Q", "A"); tell(); turn(0, -1); tell(); turn(0, 1); tell()',
+         ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
+        # branches are in the order in which they were made
+        ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
+         "tell(); turn(0, -1); tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); turn(0, 1); tell()",
+         ["three 3/3 3", "two 2/3 2", "one 1/3 1", "one 1/3 1", "three 3/3 3"]),
+        # a branch has branches of its own
+        ('say(0, "q", "a", "r", "b"); say(1, "A"); tell(); say(2, "s", "c"); say(2, "t"); tell();'
+         'turn(1, -1); tell(); say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()',
+         ["q A 2/2", "q A 2/2 t 2/2", "q a 1/2 r b", "q 1/2 A 2/2 t 2/2", "q 1/2 A 2/2 s 1/2 c"]),
+    ],
+    ids=["turns", "an edit", "order", "branches of branches"],
+)  # fmt: skip
+def test_branches(script: str, told: list[str]) -> None:
+    assert run(script) == told

@@ -16,15 +16,12 @@ from typing import Any
 
 import pytest
 
-from eaglecpp import AsyncEngine, limits
+from eaglecpp import AsyncEngine, Engine, limits
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.request import GenerationRequest
-from eaglecpp.engine.slots import FairLock
-from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.loaded import LoadedModel, find_source, plan_source
 from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
@@ -89,9 +86,6 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     """Making room renders a conversation many times, beside the probes that one prompt takes, too. The clock
     here is the number of renderings.
     """
-    config = ServerConfig(engine=FAST)
-    source = find_source(MODEL, config, {MODEL: TARGET})
-    model = LoadedModel.load(source, plan_source(source, config, 0), config, FairLock())
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     question, answer = Message("user", "word " * 40), Message("assistant", "word " * 40)
     original, rendered = JinjaTemplate.render, []
@@ -104,8 +98,8 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
     clock = SimpleNamespace(thread_time=lambda: len(rendered), perf_counter=time.perf_counter)
     monkeypatch.setattr("eaglecpp.chat.bounds.time", clock)
     monkeypatch.setattr("eaglecpp.chat.bounds.MAX_SECONDS", 1000)
-    try:
-        shared = model.engine.engine.shared
+    with Engine.open(TARGET, **FAST) as engine:
+        shared = engine.shared
         asked = GenerationRequest(messages=[question], template=template, truncate=True)
         shared.prompt(asked)
         n_once = len(rendered)
@@ -113,8 +107,6 @@ def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPa
         with pytest.raises(TemplateError, match="it takes longer than"):
             shared.prompt(replace(asked, messages=[question, answer] * 100 + [question]))
         assert len(rendered) <= 2 * n_once + 4
-    finally:
-        asyncio.run(model.engine.close())
 
 
 @pytest.mark.parametrize(

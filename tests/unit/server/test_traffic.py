@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 import requests
 
-from eaglecpp.cli import main
 from eaglecpp.server.run import PortInUseError, bind
 from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer, store, until
 
@@ -124,7 +123,7 @@ def test_models_are_copied_and_deleted_and_two_servers_see_them(server: TestServ
             "/api/chat", ask("Hi", model="made", stream=False, options={}) | {"options": {}}
         ).json()
         assert told["eval_count"] == 5 and told["timings"]["plan"]["strategy"] == "auto"
-        assert server.post("/api/copy", {"source": "made", "destination": "twin"}).status_code == 200
+        store("twin", files="FROM made")
         assert {"made:latest", "twin:latest"} <= {m["name"] for m in other.get("/api/tags").json()["models"]}
         (loaded,) = other.get("/api/ps").json()["models"]
         assert loaded["drafts"] and loaded["draft"]
@@ -170,24 +169,3 @@ def test_the_end_of_the_server_ends_answers_and_frees_models(store_root: Path) -
     assert not own.thread.is_alive()
     with pytest.raises(requests.ConnectionError):
         own.get("/health")
-
-
-def test_ps_shows_what_a_server_has_loaded(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(server.listener.getsockname()[1])
-    assert main(["ps", "--port", port]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert told[0].split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"]
-    assert told[1].split()[0] == MODEL and "Forever" in told[1]
-    assert main(["ps", "--port", port, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["models"][0]["name"] == MODEL
-
-
-def test_stop_frees_a_model(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
-    port = str(server.listener.getsockname()[1])
-    assert main(["stop", "nosuch", "--port", port]) == 1
-    assert f"nosuch is not loaded; the server has {MODEL}" in capsys.readouterr().err
-    assert main(["stop", MODEL, "--port", port]) == 0
-    assert main(["ps", "--port", port]) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 1
-    assert main(["stop", MODEL, "--port", "1"]) == 1
-    assert "no server is running" in capsys.readouterr().err
