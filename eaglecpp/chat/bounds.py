@@ -34,6 +34,8 @@ outer one.
 """
 MAX_CHARS = 16 << 20
 """Characters of output, and of any value."""
+MAX_PRODUCT = 32 << 20
+"""Of the sizes of two values, where one operation may make so much of them, or take so many steps."""
 MAX_VALUE = 64 << 20
 """Bytes of a list or dictionary with all that is in it."""
 MAX_BYTES = 256 << 20
@@ -53,9 +55,14 @@ _VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items())
 _CONTAINERS: tuple[type, ...] = (list, tuple, dict, set, *_VIEWS)
 
 
+def failed(why: str, line: int = 0) -> TemplateError:
+    """The error of a template."""
+    return TemplateError(why, line, name="chat_template")
+
+
 def stopped(why: str) -> TemplateError:
     """The error of a template that goes beyond a limit."""
-    return TemplateError(f"stopped: {why}", 0, name="chat_template")
+    return failed(f"stopped: {why}")
 
 
 class Budget:
@@ -111,13 +118,13 @@ def check_time_left() -> None:
 def check_size(text: str) -> None:
     """Before a template is read at all. Raises TemplateError."""
     if len(text) > MAX_TEMPLATE:
-        raise TemplateError(f"{len(text)} characters, at most {MAX_TEMPLATE}", 0, name="chat_template")
+        raise failed(f"{len(text)} characters, at most {MAX_TEMPLATE}")
 
 
 def chars(n: int) -> None:
     """Asks for a text of so many characters."""
     if n > MAX_CHARS:
-        raise TemplateError(f"stopped after {MAX_CHARS} characters of output", 0, name="chat_template")
+        raise failed(f"stopped after {MAX_CHARS} characters of output")
     budget.get().spend(n)
 
 

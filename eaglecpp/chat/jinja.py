@@ -7,17 +7,16 @@ tags). Their renderer runs a template to its end, whatever it does; here one tha
 TemplateError.
 
 Only methods and filters that are listed here exist, so a new one does not open a hole. What may be larger
-than what it is made of (`*`, formats, `replace`, `join`, `indent`, JSON, lists of characters) asks first;
-everything else is measured after. To leave nothing out, a template is rewritten before it is compiled: loops,
-literals, slices, comparisons, `~` and text become filters; operators, calls and outputs go through the
-environment. Jinja is imported on first use, because it is slow to load.
+than what it is made of (`*`, formats, `replace`, `join`, `indent`, JSON, lists of characters) asks first, by
+one rule (`_ask`); everything else is measured after. To leave nothing out, a template is rewritten before it
+is compiled: loops, literals, slices, comparisons, `~` and text become filters; operators, calls and outputs
+go through the environment. Jinja is imported on first use, because it is slow to load.
 """
 
 from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,13 +25,12 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from eaglecpp.chat import bounds
-from eaglecpp.chat.bounds import NODE, Budget, as_text, budget, chars, counted, made, measure, stopped
+from eaglecpp.chat.bounds import NODE, Budget, as_text, budget, chars, counted, failed, made, measure, stopped
 from eaglecpp.errors import TemplateError
 
 if TYPE_CHECKING:
     import jinja2
 
-_MAX_SEARCH = 1 << 28  # characters of a text times those of what is looked for, where that is what it takes
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 
 
@@ -50,35 +48,34 @@ class JinjaTemplate:
     """One compiled template. Raises TemplateError, with the line, for a text that is not Jinja."""
 
     def __init__(self, text: str) -> None:
-        import jinja2
-
         bounds.check_size(text)
-        try:
+        with _own_errors():
             self._template = _environment().from_string(text)
-        except jinja2.TemplateSyntaxError as error:
-            raise TemplateError(error.message or "syntax error", error.lineno, name="chat_template") from None
-        except (RecursionError, SyntaxError, MemoryError, OverflowError):  # Python has its own limits
-            raise TemplateError("nested too deeply", 0, name="chat_template") from None
-        except TemplateError:
-            raise
-        except ValueError as error:  # a number of more digits than Python reads
-            raise TemplateError(str(error), 0, name="chat_template") from None
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError for an error of the template and beyond the limits."""
         token = budget.set(Budget())
         try:
-            return self._template.render(variables)
-        except TemplateError as error:  # from a bound, or from raise_exception
-            error.line = error.line or _line(error)
-            raise
-        except (RecursionError, MemoryError):
-            raise TemplateError("nested too deeply", 0, name="chat_template") from None
-        except Exception as error:  # an untrusted program ran: whatever it raised is the template's error
-            message = str(error)[:500] or type(error).__name__
-            raise TemplateError(message, _line(error), name="chat_template") from None
+            with _own_errors():
+                return self._template.render(variables)
         finally:
             budget.reset(token)
+
+
+@contextmanager
+def _own_errors() -> Iterator[None]:
+    """An untrusted program is compiled or runs: whatever it raises is the template's error."""
+    try:
+        yield
+    except TemplateError as error:  # from a bound, or from raise_exception
+        error.line = error.line or _line(error)
+        raise
+    except (RecursionError, MemoryError, SyntaxError, OverflowError):  # Python has its own limits
+        raise failed("nested too deeply") from None
+    except Exception as error:
+        line = getattr(error, "lineno", 0) or _line(error)
+        message = getattr(error, "message", None) or str(error) or type(error).__name__
+        raise failed(message[:500], line) from None
 
 
 def _line(error: BaseException) -> int:
@@ -91,125 +88,63 @@ def _line(error: BaseException) -> int:
     return line
 
 
-# What may be larger than what it is made of asks before it is made, with the arguments of the filter, method
-# or operator.
+_METHODS: dict[type, str] = {
+    str: """capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit
+        isidentifier islower isnumeric isprintable isspace istitle isupper join lower lstrip partition
+        removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith
+        strip swapcase title upper""",
+    dict: "get items keys values copy",
+    list: "count index copy",
+    tuple: "count index",
+    float: "is_integer",
+    int: "bit_length",
+}
+_FILTERS = """abs capitalize count d default dictsort e escape first float forceescape format groupby indent
+    int items join last length list lower map max min reject rejectattr replace reverse safe select selectattr
+    sort string sum title tojson trim truncate unique upper wordcount"""
+"""Methods and filters that templates may use."""
+_GROWING = "format indent join lstrip replace rfind rindex rpartition rsplit rstrip split strip tojson trim"
+_TAKING_APART = "dictsort groupby list map reverse rsplit select sort split splitlines title unique wordcount"
+_WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
+
+
+def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
+    """Before a method, filter or operator makes something. What it makes, or the steps it takes, are at most
+    the product of the first value's size and that of the others together, but for the columns that a format
+    names; a text that is taken apart becomes a list with an entry for each character.
+    """
+    given = (*others, *named.values())
+    if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
+        raise stopped("a format of more than 999 columns, or of so many as a value says")
+    if name in _GROWING.split():
+        n = _size(value) * max(1, sum(_size(one, is_width=name != "format") for one in given))
+        if n > bounds.MAX_PRODUCT:
+            raise stopped(f"{name} may take {n} steps, more than {bounds.MAX_PRODUCT}")
+    if name in _TAKING_APART.split() and isinstance(value, str):
+        separator = given[0] if given and name.endswith("split") else ""
+        budget.get().spend((value.count(separator or "") + 1) * 2 * NODE)
+    if name == "sum" and not all(isinstance(one, int | float | str) for one in given):
+        raise TypeError("sum: expected numbers")
+
+
+def _size(value: Any, is_width: bool = True) -> int:
+    """Characters of a text, at least those of another value. is_width: a number stands for so many"""
+    if isinstance(value, str):
+        return max(1, len(value))
+    return max(1, value) if is_width and isinstance(value, int) else measure(value)[0]
 
 
 def _operator(sign: str, left: Any, right: Any) -> None:
     if sign == "**":
         raise stopped("** is not for templates")
     if sign == "%" and isinstance(left, str):
-        _percent(left, right)
+        _ask("format", left, right)
     for one, other in ((left, right), (right, left)):
         if sign == "*" and isinstance(one, str | list | tuple) and isinstance(other, int):
             chars(len(one) * max(other, 0))
 
 
-def _formatted(form: str, mark: str, wide: str, values: Any) -> None:
-    if re.search(wide, form):
-        raise stopped("a format of more than 999 columns, or with a field's name in parentheses")
-    chars(len(form) + form.count(mark) * 1000 + measure(values)[0])
-
-
-def _percent(form: str, *values: Any, **named: Any) -> None:
-    _formatted(form, "%", r"%[^a-zA-Z%]*([(*]|[0-9]{4})", [*values, named])
-
-
-def _braces(form: str, *values: Any, **named: Any) -> None:
-    plain = form.replace("{{", "").replace("}}", "")
-    chars(plain.count("{") * measure([*values, named])[0])
-    _formatted(plain, "{", r"\{[^}]*(\{|[0-9]{4})", [])
-
-
-def _replace(value: Any, old: Any = "", new: Any = "", *_: Any) -> None:
-    text = as_text(value)
-    chars(len(text) + text.count(as_text(old)) * len(as_text(new)))
-
-
-def _join(values: Any, separator: Any = "", *_: Any, **__: Any) -> None:
-    chars(measure(values)[0] + len(values) * len(as_text(separator)))
-
-
-def _indent(value: Any, width: Any = 4, *_: Any, **__: Any) -> None:
-    text, n_columns = as_text(value), len(width) if isinstance(width, str) else int(width)
-    chars(len(text) + (text.count("\n") + 2) * max(n_columns, 0))
-
-
-def _json(value: Any, ensure_ascii: Any = False, indent: Any = None, separators: Any = (), **_: Any) -> None:
-    if indent not in (None, *range(17)) or measure(separators)[0] > 1024:
-        raise stopped("tojson: an indent of more than 16 columns")
-    size, depth = measure(value)
-    chars(size + size // NODE * (indent or 0) * depth)
-
-
-def _searched(text: Any, part: Any = None, *_: Any) -> None:
-    """What Python searches backwards, or for each character of `part`, takes the product of both lengths."""
-    n_steps = len(as_text(text)) * len(as_text(part))
-    if n_steps > _MAX_SEARCH:
-        raise stopped(f"a search of {n_steps} steps")
-
-
-def _taken_apart(text: Any, *_: Any, **__: Any) -> None:
-    """A list with an entry for each character or word."""
-    if isinstance(text, str):
-        budget.get().spend(len(text) * 2 * NODE)
-
-
-def _split(text: str, sep: Any = None, *_: Any, **__: Any) -> None:
-    _searched(text, sep)
-    n_parts = text.count(sep) + 1 if isinstance(sep, str) else len(text) // 2 + 1
-    budget.get().spend(sys.getsizeof(text) + n_parts * 2 * NODE)
-
-
-def _sum(values: Any, attribute: Any = None, start: Any = 0) -> None:
-    if not isinstance(start, int | float):
-        raise TypeError("sum: expected numbers")
-
-
-def _nothing(*_: Any, **__: Any) -> None:
-    pass
-
-
-def _names(text: str, **asking: Callable[..., None]) -> dict[str, Callable[..., None]]:
-    return dict.fromkeys(text.split(), _nothing) | asking
-
-
-_METHODS: dict[type, Mapping[str, Callable[..., None]]] = {
-    str: _names(
-        """capitalize casefold count endswith find index isalnum isalpha isascii isdecimal isdigit
-        isidentifier islower isnumeric isprintable isspace istitle isupper lower partition removeprefix
-        removesuffix startswith swapcase title upper""",
-        **dict.fromkeys(("lstrip", "rfind", "rindex", "rpartition", "rstrip", "strip"), _searched),
-        format=_braces,
-        join=lambda text, values=(): _join(values, text),
-        replace=_replace,
-        split=_split,
-        rsplit=_split,
-        splitlines=_taken_apart,
-    ),
-    dict: _names("get items keys values copy"),
-    list: _names("count index copy"),
-    tuple: _names("count index"),
-    float: _names("is_integer"),
-    int: _names("bit_length"),
-}
-_TAKEN_APART = "dictsort groupby list map reverse select sort title unique wordcount"
-_FILTERS = _names(
-    """abs capitalize count d default e escape first float forceescape int items last length lower max min
-    reject rejectattr safe selectattr string truncate upper""",
-    format=_percent,
-    indent=_indent,
-    join=_join,
-    replace=_replace,
-    sum=_sum,
-    tojson=_json,
-    trim=_searched,
-    **dict.fromkeys(_TAKEN_APART.split(), _taken_apart),
-)
-"""Jinja's filters that templates may use, and what asks for what they make."""
-
-
-def _bounded(function: Callable[..., Any], ask: Callable[..., None]) -> Callable[..., Any]:
+def _bounded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A filter or test of Jinja's, asked for before, measured after. What Jinja passes first, such as the
     context, is no value.
     """
@@ -218,7 +153,7 @@ def _bounded(function: Callable[..., Any], ask: Callable[..., None]) -> Callable
     @wraps(function)
     def run(*args: Any, **named: Any) -> Any:
         args = _whole(args)
-        ask(*args[n_first:], **named)
+        _ask(name, *args[n_first:], **named)
         return made(function(*args, **named))
 
     return run
@@ -231,7 +166,7 @@ def _whole(args: Iterable[Any]) -> tuple[Any, ...]:
 
 
 def _raise_exception(message: Any) -> None:
-    raise TemplateError(as_text(message)[:2000], 0, name="chat_template")
+    raise failed(as_text(message)[:2000])
 
 
 def _strftime_now(form: str) -> str:
@@ -275,8 +210,9 @@ def _environment() -> jinja2.Environment:
             """Passes the tokens on, as many as a template may have."""
             for n_tokens, token in enumerate(stream):
                 if n_tokens >= bounds.MAX_TOKENS:
-                    message = f"more than {bounds.MAX_TOKENS} words and signs of the language"
-                    raise TemplateError(message, token.lineno, name="chat_template")
+                    raise failed(
+                        f"more than {bounds.MAX_TOKENS} words and signs of the language", token.lineno
+                    )
                 yield token
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
@@ -299,10 +235,9 @@ def _environment() -> jinja2.Environment:
         def generic_visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> nodes.Node:
             self.level += 1
             if self.level > bounds.MAX_NESTING:
-                raise TemplateError("nested too deeply", node.lineno, name="chat_template")
+                raise failed("nested too deeply", node.lineno)
             if isinstance(node, nodes.Compare) and len(node.ops) > 8:
-                message = f"{len(node.ops)} comparisons in a row"
-                raise TemplateError(message, node.lineno, name="chat_template")
+                raise failed(f"{len(node.ops)} comparisons in a row", node.lineno)
             super().generic_visit(node)
             self.level -= 1
             if isinstance(node, nodes.TemplateData):
@@ -333,10 +268,10 @@ def _environment() -> jinja2.Environment:
             is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
             if not is_own and not isinstance(owner, LoopContext) and function not in known:
                 kind = next((kind for kind in _METHODS if isinstance(owner, kind)), None)
-                if kind is None or name not in _METHODS[kind]:
+                if kind is None or name not in _METHODS[kind].split():
                     raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
                 given = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds its own
-                _METHODS[kind][name](owner, *args, **given)
+                _ask(name, owner, *args, **given)
             return made(super().call(context, function, *args, **kwargs))
 
         def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
@@ -356,14 +291,12 @@ def _environment() -> jinja2.Environment:
         optimized=False,
     )
     functions = FILTERS | {"tojson": _tojson}
-    environment.filters = {name: _bounded(functions[name], ask) for name, ask in _FILTERS.items()} | {
+    environment.filters = {name: _bounded(name, functions[name]) for name in _FILTERS.split()} | {
         "_counted": counted,
         "_concat": lambda *parts: bounds.joined(map(as_text, parts)),
         "_made": made,
     }
-    environment.tests = {
-        name: _bounded(cast(Any, test), _nothing) for name, test in environment.tests.items()
-    }
+    environment.tests = {name: _bounded("", cast(Any, test)) for name, test in environment.tests.items()}
     environment.globals = {
         "raise_exception": _raise_exception,
         "strftime_now": _strftime_now,

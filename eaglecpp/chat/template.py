@@ -2,9 +2,10 @@
 """Which template turns a conversation into a prompt, why that one, and the prompt itself.
 
 `ChatTemplate.choose` picks by one rule: what the Modelfile says, else what the GGUF has, else what the
-store has, else the format of the model's family, else the bare prompt. `describe()` tells which and why,
-because that is what people ask when a model answers oddly. Compilation waits for the first use, so that a bad
-template does not keep a model from loading. `Rendered.has_bos` lets the caller tokenize without a second BOS.
+store has, else ChatML where the vocabulary has its marks, else the bare prompt. `describe()` tells which and
+why, because that is what people ask when a model answers oddly. Compilation waits for the first use, so that
+a bad template does not keep a model from loading. `Rendered.has_bos` lets the caller tokenize without a
+second BOS.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from eaglecpp.chat.bounds import check_time_left
@@ -20,69 +21,17 @@ from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
 from eaglecpp.chat.thinking import Begins, ThinkTags, tags_of
-from eaglecpp.errors import InvalidValueError, TemplateError
+from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
     from eaglecpp.chat.go_template import Template
 
 
-_MARKS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("chatml", ("<|im_start|>", "<|im_end|>")),
-    ("llama3", ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")),
-    ("llama4", ("<|header_start|>", "<|header_end|>")),
-    ("gemma", ("<start_of_turn>", "<end_of_turn>")),
-    ("granite", ("<|start_of_role|>", "<|end_of_role|>")),
-    ("command-r", ("<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>")),
-    ("phi3", ("<|user|>", "<|assistant|>", "<|end|>")),
-    ("mistral-v3", ("[INST]", "[/INST]")),
-)
-
-
-def family_of(has_token: Callable[[str], bool]) -> str:
-    """The family whose marks are all tokens of the vocabulary, or the empty string."""
-    return next((family for family, marks in _MARKS if all(map(has_token, marks))), "")
-
-
-@cache
-def family_names() -> tuple[str, ...]:
-    """Every family that llama.cpp knows."""
-    import ctypes
-
-    import llama_cpp
-
-    n_names = llama_cpp.llama_chat_builtin_templates(None, 0)
-    names = (ctypes.c_char_p * n_names)()
-    llama_cpp.llama_chat_builtin_templates(names, n_names)
-    return tuple(sorted(name.decode() for name in names if name))
-
-
-def render_family(family: str, messages: Sequence[Message], add_generation_prompt: bool) -> str:
-    """The conversation in a family's format. Raises TemplateError for an unknown family."""
-    import ctypes
-
-    import llama_cpp
-
-    pairs = [(str(message.role).encode(), message.content.encode()) for message in messages]
-    if any(b"\0" in text for pair in pairs for text in pair):
-        raise TemplateError(
-            "a message contains a NUL character, which llama.cpp's formats cannot represent", 0, name=family
-        )
-    chat = (llama_cpp.llama_chat_message * len(pairs))(*pairs)
-    size = 4096 + 2 * sum(len(content) for _, content in pairs)
-    for _ in range(2):
-        buffer = ctypes.create_string_buffer(size + 1)
-        needed = llama_cpp.llama_chat_apply_template(
-            family.encode(), chat, len(pairs), add_generation_prompt, buffer, size
-        )
-        if needed < 0:
-            raise TemplateError(f"llama.cpp has no chat format '{family}' for these messages", 0, name=family)
-        if needed <= size:
-            return buffer.raw[:needed].decode("utf-8", "replace")
-        size = needed
-    raise TemplateError(f"llama.cpp's format '{family}' changes its length between two calls", 0, name=family)
-
-
 BARE_PROMPT = "{{ .Prompt }}"
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' ~ m.role ~ '\n' ~ m.content ~ '<|im_end|>\n' }}{% endfor %}"
+    "{{ '<|im_start|>assistant\n' if add_generation_prompt }}"
+)
 _GO_MARK = re.compile(
     r"\{\{-?\s*(?:[.$]|/\*|(?:if|range|with|end|else|template|define|block|break|continue)\b)"
 )
@@ -102,7 +51,7 @@ def is_jinja(text: str) -> bool:
     return _JINJA_MARK.search(text) is not None
 
 
-Language = Literal["go", "jinja", "family"]
+Language = Literal["go", "jinja"]
 
 
 @dataclass(frozen=True)
@@ -121,8 +70,7 @@ class Rendered:
 class ChatTemplate:
     """A template and the reason it was chosen.
 
-    language: "go", "jinja", or "family" (text is then a name of llama.cpp's list)
-    source:   where the text is from, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and a family
+    source:   where the text is from, as in "the Modelfile's TEMPLATE"; "" for the bare prompt and ChatML
     notices:  what the user should know about the choice
     """
 
@@ -151,7 +99,7 @@ class ChatTemplate:
         modelfile: the TEMPLATE instruction; Go, or Jinja, which Ollama refuses
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
-        choice:    the `chat_template` pragma: auto, modelfile, gguf, raw, or a family
+        choice:    the `chat_template` pragma: auto, modelfile, gguf, raw, or chatml
         has_token: whether the vocabulary has a token of that text
         Raises ValueError for a choice that is not there.
         """
@@ -172,11 +120,10 @@ class ChatTemplate:
                 return made("jinja", gguf, of_gguf, reason)
             case "auto" if stored:
                 return written(stored, "the store (template layer)", "the GGUF has none")
+            case "auto" if has_token and has_token("<|im_start|>") and has_token("<|im_end|>"):
+                notice = "the model has no chat template; its vocabulary has the marks of ChatML"
+                return made("jinja", CHATML, "", "guessed from the vocabulary", notice)
             case "auto":
-                family = family_of(has_token) if has_token is not None else ""
-                if family:
-                    notice = f"the model has no chat template; its vocabulary looks like {family}"
-                    return made("family", family, "", "guessed from the vocabulary", notice)
                 notice = "the model has no chat template; the prompt is used as it is, as for a base model"
                 return made("go", BARE_PROMPT, "", "no template was found", notice)
             case "modelfile" if modelfile:
@@ -189,19 +136,16 @@ class ChatTemplate:
                 raise InvalidValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
             case "raw":
                 return made("go", BARE_PROMPT, "", asked)
-        if choice not in family_names():
-            known = ", ".join(("auto", "modelfile", "gguf", "raw", *family_names()))
-            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
-        return made("family", choice, "", asked)
+            case "chatml":
+                return made("jinja", CHATML, "", asked)
+        known = "auto, modelfile, gguf, raw, chatml"
+        raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
 
     def describe(self) -> str:
         """One sentence: which language, from where, and why."""
-        if self.language == "family":
-            what = f"llama.cpp's format '{self.text}'"
-        elif self.source:
-            what = f"{self.language.capitalize()} template from {self.source}"
-        else:
-            what = "the bare prompt"
+        what = f"{self.language.capitalize()} template from {self.source}"
+        if not self.source:
+            what = "ChatML" if self.text == CHATML else "the bare prompt"
         return f"{what}: {self.reason}" if self.reason else what
 
     def check(self) -> None:
@@ -211,7 +155,7 @@ class ChatTemplate:
     @cached_property
     def tags(self) -> ThinkTags | None:
         """The tags around the thinking of a model with this template; None where it mentions none."""
-        return None if self.language == "family" else tags_of(self.text)
+        return tags_of(self.text)
 
     @cached_property
     def takes(self) -> Takes:
@@ -296,8 +240,6 @@ class ChatTemplate:
         values: Mapping[str, Any],
     ) -> str:
         compiled = self._compiled
-        if compiled is None:
-            return render_family(self.text, turns, add)
         if not isinstance(compiled, JinjaTemplate):
             return compiled.render(turns, tools=tools, think=think)
         variables: dict[str, Any] = {
@@ -326,16 +268,16 @@ class ChatTemplate:
         if self.language != "go" or not (prefix and suffix):
             return None
         compiled = self._compiled
-        assert compiled is not None and not isinstance(compiled, JinjaTemplate)
+        assert not isinstance(compiled, JinjaTemplate)
         if "suffix" not in compiled.uses:
             return None
         text = compiled.render(prompt=prefix, suffix=suffix)
         return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
 
     @cached_property
-    def _compiled(self) -> Template | JinjaTemplate | None:
+    def _compiled(self) -> Template | JinjaTemplate:
         if self.language == "go":  # the interpreter loads only for a template that needs it
             from eaglecpp.chat.go_template import Template
 
             return Template.parse(self.text)
-        return JinjaTemplate(self.text) if self.language == "jinja" else None
+        return JinjaTemplate(self.text)

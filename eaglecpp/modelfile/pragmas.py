@@ -27,7 +27,7 @@ OWN_PRAGMAS = {
     "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
     "drafts from the text itself, mtp = the model's own head",
     "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
-    "chat_template": "which chat template: auto, modelfile, gguf, raw, or a family such as chatml",
+    "chat_template": "which chat template: auto, modelfile, gguf, raw, or chatml",
 }
 _MAX_PRAGMAS = 1000
 _FOR_STRANGERS = ("strategy", "chat_template")

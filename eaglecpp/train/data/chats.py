@@ -43,7 +43,7 @@ def open_tokenizer(target: Path) -> Engine:
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
-    """The template that chats are rendered with: the GGUF's, else the format of the model's family; None for
+    """The template that chats are rendered with: the GGUF's, else ChatML where the vocabulary has it; None for
     a base model.
     """
 

@@ -148,7 +148,7 @@ COSTLY = {
 @pytest.fixture(autouse=True)
 def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sixteenth of the memory, so that reaching a limit is quick."""
-    for name in ("MAX_CHARS", "MAX_VALUE", "MAX_BYTES"):
+    for name in ("MAX_CHARS", "MAX_PRODUCT", "MAX_VALUE", "MAX_BYTES"):
         monkeypatch.setattr(bounds, name, getattr(bounds, name) // 16)
 
 

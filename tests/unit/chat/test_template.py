@@ -42,16 +42,12 @@ def conversation(*flat: str) -> list[Message]:
 
 
 @pytest.mark.parametrize("flat", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
-@pytest.mark.parametrize(
-    ("go", "jinja", "family"),
-    [(CHATML_GO, CHATML_JINJA, "chatml")],
-)
-def test_all_languages_give_the_same_prompt(go: str, jinja: str, family: str, flat: list[str]) -> None:
+def test_all_languages_give_the_same_prompt(flat: list[str]) -> None:
     messages = conversation(*flat)
-    from_go = ChatTemplate.choose(modelfile=go).render(messages).text
-    from_jinja = ChatTemplate.choose(gguf=jinja).render(messages).text
-    from_family = ChatTemplate.choose(choice=family).render(messages).text
-    assert from_go == from_jinja == from_family
+    from_go = ChatTemplate.choose(modelfile=CHATML_GO).render(messages).text
+    from_jinja = ChatTemplate.choose(gguf=CHATML_JINJA).render(messages).text
+    of_ours = ChatTemplate.choose(choice="chatml").render(messages).text
+    assert from_go == from_jinja == of_ours
 
 
 MODELFILE = "Go template from the Modelfile's TEMPLATE: "
@@ -71,8 +67,7 @@ GGUF = "Jinja template from the GGUF (tokenizer.chat_template): "
         ({"modelfile": "m", "gguf": "g", "choice": "gguf"}, "jinja",
          GGUF + "chat_template gguf was requested"),
         ({"gguf": "g", "choice": "raw"}, "go", "the bare prompt: chat_template raw was requested"),
-        ({"gguf": "g", "choice": "zephyr"}, "family",
-         "llama.cpp's format 'zephyr': chat_template zephyr was requested"),
+        ({"gguf": "g", "choice": "chatml"}, "jinja", "ChatML: chat_template chatml was requested"),
     ],
 )  # fmt: skip
 def test_the_choice_is_described(arguments: dict[str, Any], language: str, described: str) -> None:
@@ -80,21 +75,10 @@ def test_the_choice_is_described(arguments: dict[str, Any], language: str, descr
     assert (template.language, template.describe()) == (language, described)
 
 
-@pytest.mark.parametrize(
-    ("tokens", "family"),
-    [
-        ({"<|im_start|>", "<|im_end|>"}, "chatml"),
-        ({"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}, "llama3"),
-        ({"<start_of_turn>", "<end_of_turn>"}, "gemma"),
-        ({"<|user|>", "<|assistant|>", "<|end|>"}, "phi3"),
-        ({"[INST]", "[/INST]"}, "mistral-v3"),
-    ],
-)
-def test_a_family_is_known_by_its_tokens_and_noted(tokens: set[str], family: str) -> None:
-    template = ChatTemplate.choose(has_token=tokens.__contains__)
-    assert (template.language, template.text) == ("family", family)
-    assert template.notices == (f"the model has no chat template; its vocabulary looks like {family}",)
-    assert "Hi" in template.render(conversation("user", "Hi")).text
+def test_chatml_is_known_by_its_tokens_and_noted() -> None:
+    template = ChatTemplate.choose(has_token={"<|im_start|>", "<|im_end|>"}.__contains__)
+    assert template.notices == ("the model has no chat template; its vocabulary has the marks of ChatML",)
+    assert template.render(conversation("user", "Hi")).text.endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize(
@@ -141,12 +125,8 @@ def test_bos_is_seen(template: ChatTemplate, has_bos: bool) -> None:
     assert template.render(conversation("user", "Hi")).has_bos is has_bos
 
 
-@pytest.mark.parametrize(
-    "template",
-    [ChatTemplate.choose(gguf=CHATML_JINJA), ChatTemplate.choose(choice="chatml")],
-    ids=["jinja", "family"],
-)
-def test_a_started_answer_is_continued(template: ChatTemplate) -> None:
+def test_a_started_answer_is_continued() -> None:
+    template = ChatTemplate.choose(gguf=CHATML_JINJA)
     text = template.render(conversation("user", "Hi", "assistant", "Once upon")).text
     assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce upon"
 
@@ -229,8 +209,3 @@ def test_jinja_errors_name_the_line(text: str, line: int, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem) as caught:
         jinja_template(text).render([])
     assert caught.value.line == line
-
-
-def test_a_message_with_a_nul_is_refused_where_it_would_be_cut() -> None:
-    with pytest.raises(TemplateError, match="NUL"):
-        ChatTemplate.choose(choice="chatml").render(conversation("user", "a\0b"))
