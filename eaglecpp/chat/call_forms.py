@@ -28,25 +28,11 @@ _PAIRS = re.compile(
     r"<arg_key>([^<]*+)</arg_key>\s*+<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)", re.DOTALL
 )
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
-_DEEPSEEK = re.compile(r"<｜tool▁sep｜>([^\n`{<]++)\s*+(?:```json)?\s*+(?=\{)")
-_DEEPSEEK_31 = re.compile(r"<｜tool▁call▁begin｜>([^\n`{<]++)<｜tool▁sep｜>\s*+(?=\{)")
-_KIMI = re.compile(r"(?<![\w-])([\w-]++)(?::(\d++))?\s*+<\|tool_call_argument_begin\|>\s*+(?=\{)")
-_HARMONY = re.compile(
-    r"(?<![\w-])([\w-]++)(?:<\|channel\|>\w++)?\s*+(?:<\|constrain\|>)?\s*+(?:json)?\s*+<\|message\|>\s*+(?=\{)"
-)
-_NAMED = re.compile(r"(?<![\w.-])([A-Za-z_][\w.-]*+)\s*+(?:\[CALL_ID\][\w-]++)?(?:\[ARGS\])?\s*+(?=\{)")
-_INVOKE = re.compile(
-    r'<｜DSML｜ ?invoke name="([^"]++)"\s*+(?:/>|>('
-    # a value may hold the marks of calls
-    r"(?:<｜DSML｜ ?parameter (?:(?!</?｜DSML｜ ?parameter).)*+</｜DSML｜ ?parameter>"
-    r"|(?!</?｜DSML｜ ?invoke).)*+"
-    r")</｜DSML｜ ?invoke>)",
-    re.DOTALL,
-)
-_INVOKE_VALUE = re.compile(
-    r'<｜DSML｜ ?parameter name="([^"]++)"(?: string="(true|false)")?>'
-    r"((?:(?!</?｜DSML｜ ?parameter).)*+)</｜DSML｜ ?parameter>",
-    re.DOTALL,
+# an object behind its tool's name, with marks between them: Mistral, DeepSeek, Kimi, gpt-oss
+_NAMED = re.compile(
+    r"(?<![\w.-])(?:functions\.)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
+    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\w++|<[^<>{}\n]{1,40}+>|\[CALL_ID\][\w-]++|\[ARGS\]|(?:```)?json)){0,4}+"
+    r"\s*+(?=\{)"
 )
 _GEMMA = re.compile(r"\s*call:([\w.-]+)(?=\{)")
 _GEMMA_QUOTE = '<|"|>'
@@ -57,9 +43,8 @@ _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|f
 _PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
 _VALUES = (
-    ("<parameter=", ("<parameter=",), "</parameter>"),
-    ("<arg_key>", ("<arg_value>",), "</arg_value>"),
-    ("<｜DSML｜", ("<｜DSML｜parameter ", "<｜DSML｜ parameter "), "</｜DSML｜"),
+    ("<parameter=", "<parameter=", "</parameter>"),
+    ("<arg_key>", "<arg_value>", "</arg_value>"),
 )
 """Marks of forms, and what begins and ends a value there."""
 _MAX_BROKEN = 16  # objects of one answer
@@ -75,30 +60,30 @@ def parse_calls(
     quotes; is_cut: the text ended before the call did
     """
     tools = tools or {}
-    for form in (_xml_calls, _pair_calls, _invocations, _gemma_calls):
+    for form in (_xml_calls, _pair_calls, _gemma_calls):
         calls = form(text, tools, is_cut)
         if calls is not None:
             return calls
-    for pattern in (_KIMI, _DEEPSEEK_31, _DEEPSEEK, _HARMONY, _NAMED):
-        found = list(_objects(pattern, text))
-        if found and (pattern is not _NAMED or text.strip().startswith(found[0][0][1])):
-            return [ToolCall(m[1].strip(), value, _id(m)) for m, value in found if value is not None]
     calls = [call for value in _values(text) for call in _from_json(value)]
-    if names and any(call.name not in names for call in calls):
-        return []
-    return calls or _python(text, names)
+    if calls:
+        return [] if names and any(call.name not in names for call in calls) else calls
+    found = list(_objects(text))
+    head = text[: found[0][0].end()] if found else ""
+    if found and ("<" in head or head.strip() == found[0][0][0].strip()):
+        return [ToolCall(m[1], value, _id(m)) for m, value in found if value is not None]
+    return _python(text, names)
 
 
 def _id(match: re.Match[str]) -> str:
-    """What stands before the object in a call of Kimi K2, whose template writes it before the result."""
-    return f"functions.{match[1]}:{match[2]}" if match.re is _KIMI and match[2] is not None else ""
+    """What a call of Kimi K2 has as its name, which its template writes before the result."""
+    return "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
 
 
 def is_inside_value(text: str) -> bool:
     """Whether a block of calls ends within a value, so that what looks like its end is a part of that."""
-    for mark, begins, end in _VALUES:
+    for mark, begin, end in _VALUES:
         if mark in text:
-            return max(map(text.rfind, begins)) > text.rfind(end)
+            return text.rfind(begin) > text.rfind(end)
     if _GEMMA_QUOTE in text:
         return text.count(_GEMMA_QUOTE) % 2 == 1
     return len(_QUOTE.findall(text)) % 2 == 1
@@ -134,19 +119,6 @@ def _pair_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
     return [ToolCall(name, pairs)]
 
 
-def _invocations(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`<｜DSML｜invoke name="name">`, of DeepSeek 3.2 and later, which says itself which values are texts."""
-    if "<｜DSML｜" not in text:
-        return None
-    calls = []
-    for match in _INVOKE.finditer(text):
-        values = {}
-        for key, is_text, value in _INVOKE_VALUE.findall(match[2] or ""):
-            values[key] = value if is_text == "true" else _value(value, {})
-        calls.append(ToolCall(match[1], values))
-    return calls
-
-
 def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
     """`call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
     if _GEMMA.match(text) is None:
@@ -168,16 +140,16 @@ def _gemma_json(match: re.Match[str]) -> str:
     return match[0] if is_json else json.dumps(bare.strip())
 
 
-def _objects(pattern: re.Pattern[str], text: str) -> Iterator[tuple[re.Match[str], dict[str, Any] | None]]:
+def _objects(text: str) -> Iterator[tuple[re.Match[str], dict[str, Any] | None]]:
     """Names with the JSON object behind them; what looks like one within an object is not looked at. What
     follows many that are not JSON is none either: each may take a time in proportion to the whole text.
     """
-    n_broken, match = 0, pattern.search(text)
+    n_broken, match = 0, _NAMED.search(text)
     while match is not None and n_broken < _MAX_BROKEN:
         value, at = _object_at(text, match.end())
         yield match, value
         n_broken += value is None
-        match = pattern.search(text, max(at, match.end()))
+        match = _NAMED.search(text, max(at, match.end()))
 
 
 def _values(text: str) -> Iterator[Any]:

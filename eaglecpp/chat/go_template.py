@@ -238,21 +238,6 @@ def _json(value: Any) -> str:
         return ""  # as in Ollama, which drops the error
 
 
-_TYPESCRIPT = {
-    "string": "string", "number": "number", "integer": "number", "boolean": "boolean", "array": "any[]",
-    "object": "Record<string, any>", "null": "null",
-}  # fmt: skip
-
-
-def _typescript(value: Any) -> str:
-    """The TypeScript type of a tool's property."""
-    if not isinstance(value, Struct) or "AnyOf" not in value:
-        return "any"
-    if value["AnyOf"]:
-        return " | ".join(map(_typescript, value["AnyOf"]))
-    return " | ".join(_TYPESCRIPT.get(name, "any") for name in value["Type"]) or "any"
-
-
 def _day(days: int) -> Callable[..., str]:
     return lambda *_: (date.today() + timedelta(days=days)).isoformat()
 
@@ -276,7 +261,6 @@ _FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
     "json": (_json, 1, 1),
     "currentDate": (_day(0), 0, _MANY),
     "yesterdayDate": (_day(-1), 0, _MANY),
-    "toTypeScriptType": (_typescript, 1, 1),
 }
 """What a name stands for, and how many arguments it takes: at least, at most. `and` and `or` evaluate only
 those that they need (`_shortcut`).
@@ -301,10 +285,6 @@ _ESCAPE = re.compile(
     r"\\(?:([abfnrtv\\\"])|x([0-7][0-9a-fA-F])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
 )
 _SIMPLE = dict(zip('abfnrtv\\"', '\a\b\f\n\r\t\v\\"', strict=True))
-
-
-_STARTS = frozenset(("name", "variable", "field", "dot", "string", "raw", "int", "(", "nil", "true", "false"))
-"""What an action that prints begins with."""
 
 
 class Token(NamedTuple):
@@ -339,30 +319,6 @@ def lex(text: str) -> Iterator[Token]:
             line += found[0].count("\n")
     yield Token("text", text[at:], line)
     yield Token("eof", "the end of the text", line + text.count("\n", at))
-
-
-def _open_ended(tokens: Sequence[Token]) -> list[Token]:
-    """A template without what is behind the first place that prints `.Response`, inside of the same action,
-    too. A condition prints nothing, nor does what is defined.
-    """
-    levels: list[str] = []
-    kept: list[Token] = []
-    is_printed, n_parentheses = False, 0
-    for before, token in pairwise((Token("", "", 0), *tokens)):
-        kept.append(token)
-        if before.kind == "open":
-            if token.kind in ("if", "with", "range", "define", "block"):
-                levels.append(token.kind)
-            elif token.kind == "end" and levels:
-                levels.pop()
-            is_printed, n_parentheses = token.kind in _STARTS, 0
-        n_parentheses += {"(": 1, ")": -1}.get(token.kind, 0)
-        is_of_dot = token.spaced or before.kind in ("open", "(")
-        if token.text == ".Response" and is_printed and is_of_dot and not {"define", "block"} & {*levels}:
-            kept += [Token(")", ")", token.line)] * n_parentheses + [Token("close", "}}", token.line)]
-            ends = [Token(kind, kind, token.line) for kind in ("open", "end", "close")]
-            return [*kept, *ends * len(levels), tokens[-1]]
-    return kept
 
 
 def _constant(token: Token) -> Any:
@@ -401,6 +357,12 @@ Node = Callable[[list[str], Any, Frame], str]
 """Writes to the parts; gives "break" or "continue" where that ends a body early, else ""."""
 
 
+class _Open(list[str]):
+    """The parts of a prompt that ends where its answer begins: nothing behind the first place that prints
+    `.Response` comes into it.
+    """
+
+
 class Pipeline(NamedTuple):
     """numbers: of the variables that it sets; is_new: by `:=`."""
 
@@ -432,15 +394,18 @@ class Program:
         self._tokens = tokens
         self._at = self._level = self._n_loops = 0
         self._variables = ["$"]
+        self._is_late: bool | None = False  # behind the first `.Response`; None = in what is defined
         self.uses: set[str] = set()
         self.templates: dict[str, Node] = {}
         self._all, end = self._body(is_top=True)
         if end.kind != "eof":
             raise _unexpected(end, "the text")
 
-    def run(self, data: Mapping[str, Any]) -> list[str]:
-        """The parts of the text with `data` as dot, paid for from the `budget`. Raises TemplateError."""
-        parts: list[str] = []
+    def run(self, data: Mapping[str, Any], is_open: bool = False) -> list[str]:
+        """The parts of the text with `data` as dot, paid for from the `budget`; is_open: those before the
+        answer. Raises TemplateError.
+        """
+        parts: list[str] = _Open() if is_open else []
         self._all(parts, data, [data])
         return parts
 
@@ -464,14 +429,16 @@ class Program:
         nodes: list[Node] = []
         self._enter()
         while True:
-            token = self._take()
+            token, is_late = self._take(), self._is_late
+            node = _writing(_is(token.text))
             if token.kind == "text":
-                nodes += [_writing(_is(token.text))] if token.text else []
+                nodes += [_closing(node) if is_late else node] if token.text else []
             elif token.kind == "eof" or self._peek().kind in ("end", "else"):
                 self._level -= 1
                 return _all_of(nodes), token if token.kind == "eof" else self._take()
             else:
-                nodes.append(_located(self._action(is_top), token.line))
+                node = _located(self._action(is_top), token.line)
+                nodes.append(_closing(node) if is_late else node)
 
     def _ended(self, end: Token) -> None:
         """Behind the body of a block."""
@@ -492,7 +459,11 @@ class Program:
                 return self._named(self._take().kind)
             case "block" | "template":
                 return self._named(self._take().kind)
+        start = self._at
         pipeline = self._pipeline("an action", "close")
+        if self._is_late is False:
+            read = pairwise(self._tokens[start - 1 : self._at])
+            self._is_late = any(t.text == ".Response" and before.kind != "variable" for before, t in read)
         return _writing(pipeline.run, is_silent=bool(pipeline.numbers))
 
     def _control(self, kind: str) -> Node:
@@ -522,11 +493,11 @@ class Program:
         else:
             self._take(kind, "close")
         if kind != "template":
-            saved = self._variables, self._n_loops
-            self._variables, self._n_loops = ["$"], 0
+            saved = self._variables, self._n_loops, self._is_late
+            self._variables, self._n_loops, self._is_late = ["$"], 0, None
             body, end = self._body()
             self._ended(end)
-            self._variables, self._n_loops = saved
+            self._variables, self._n_loops, self._is_late = saved
             if self.templates.setdefault(name, body) is not body:
                 raise TemplateError(f"template {name!r} is defined twice", end.line)
 
@@ -700,6 +671,11 @@ def _writing(value: Expression, is_silent: bool = False) -> Node:
     return run
 
 
+def _closing(node: Node) -> Node:
+    """What comes behind an answer."""
+    return lambda parts, dot, frame: "" if isinstance(parts, _Open) else node(parts, dot, frame)
+
+
 def _branch(kind: str, pipeline: Pipeline, body: Node, orelse: Node) -> Node:
     def run(parts: list[str], dot: Any, frame: Frame) -> str:
         value = pipeline.run(dot, frame)
@@ -828,8 +804,7 @@ class Template:
     """
 
     uses: frozenset[str]
-    _whole: Program
-    _open: Program
+    _program: Program
 
     @classmethod
     def parse(cls, text: str) -> Template:
@@ -843,12 +818,11 @@ class Template:
             raise TemplateError(
                 f"more than {bounds.MAX_TOKENS} words and signs of the language", tokens[-1].line
             )
-        uses = frozenset(map(str.lower, Program(tokens).uses))
+        program = Program(tokens)
+        uses = frozenset(map(str.lower, program.uses))
         if not uses & {"messages", "response"}:
-            tokens[-1:] = lex("{{ .Response }}")
-        whole, open_ended = Program(tokens), Program(_open_ended(tokens))
-        open_ended.templates |= whole.templates
-        return cls(uses, whole, open_ended)
+            program = Program([*tokens[:-1], *lex("{{ .Response }}")])
+        return cls(uses, program)
 
     def render(
         self,
@@ -876,11 +850,11 @@ class Template:
         token = budget.set(bounds.Budget())
         try:
             if prompt and suffix:
-                parts = self._whole.run({**common, "Prompt": prompt, "Suffix": suffix})
+                parts = self._program.run({**common, "Prompt": prompt, "Suffix": suffix})
             elif "messages" in self.uses:
                 values = {"System": "\n\n".join(systems), "Tools": JsonList(map(_tool_value, tools))}
                 values["Messages"] = list(map(_message_value, messages))
-                parts = self._whole.run(common | values)
+                parts = self._program.run(common | values)
             else:
                 parts = self._exchanges(messages, common)
             return _bytes(joined(parts)).decode("utf-8", "replace")
@@ -898,9 +872,9 @@ class Template:
         for message in messages:
             pending = {"system": ("Prompt", "Response"), "user": ("Response",)}.get(message.role, ())
             if any(turn[name] for name in pending):
-                parts += self._whole.run(common | turn)
+                parts += self._program.run(common | turn)
                 turn = dict.fromkeys(turn, "")
             name = {"system": "System", "user": "Prompt", "assistant": "Response"}.get(message.role)
             if name:
                 turn[name] = message.content
-        return parts + self._open.run(common | turn)
+        return parts + self._program.run(common | turn, is_open=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from eaglecpp.chat.bounds import check_time_left, rendered_together
 from eaglecpp.chat.message import Message, ToolCall
@@ -54,13 +54,12 @@ class Form:
 class Calls:
     """How calls in a conversation reach the prompt.
 
-    ids:       which are taken: "short" = of nine letters and digits; "named" = any, but nothing else in the
-               prompt says which tool a call is for, so they have to
+    short_ids: only those of nine letters and digits are taken
     several:   a message may have more than one
     content:   what is said beside them is printed; thinking: both may stand beside each other
     """
 
-    ids: Literal["any", "short", "named"] = "any"
+    short_ids: bool = False
     several: bool = True
     content: bool = True
     thinking: bool = True
@@ -164,11 +163,9 @@ class _Probe:
         id, text = self._find_form(question)
         if f"{_RESULT}0" not in text:
             return None
-        alone = self._text([*question, _called(id, 1)[0]])
-        is_named = _NAME in alone or "probe_b0" not in alone
         thought = _called(id, 1, content=_SAID, thinking=_THOUGHT)
         return Calls(
-            ids="short" if id == _SHORT_ID else "any" if is_named else "named",
+            short_ids=id == _SHORT_ID,
             several=self._prints([*question, *_called(id, 2)], "probe_b0", "probe_b1"),
             content=self._prints([*question, *_called(id, 1, content=_SAID)], "probe_b0"),
             thinking="probe_b0" in self._text([*question, *thought]),

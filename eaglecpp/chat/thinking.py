@@ -113,19 +113,15 @@ def splitter(tags: ThinkTags | None, begins: Begins = "any", has_tools: bool = F
     """For one answer. has_tools: calls of them come out as answers, with the marks around them."""
     if tags is HARMONY:
         return HarmonySplitter(begins, has_tools)
-    return ThinkSplitter(tags, begins, has_tools)
-
-
-_CALLS_OF_KIMI = ("<|tool_calls_section_begin|>", "<|tool_call_begin|>")
+    return ThinkSplitter(tags, begins)
 
 
 class ThinkSplitter(Splitter):
-    """For tags around one thought, which comes first. A call of Kimi K2 ends its thought, too."""
+    """For tags around one thought, which comes first."""
 
-    def __init__(self, tags: ThinkTags | None, begins: Begins = "any", has_tools: bool = False) -> None:
+    def __init__(self, tags: ThinkTags | None, begins: Begins = "any") -> None:
         super().__init__()
         self._tags = tags
-        self._calls = _CALLS_OF_KIMI if has_tools else ()
         self._state: Literal["begin", "think begins", "think", "answer begins", "answer"] = "answer"
         if tags is not None and begins != "answer":
             self._state = "think begins" if begins == "thought" else "begin"
@@ -166,19 +162,17 @@ class ThinkSplitter(Splitter):
 
     def _think(self, parts: list[Part], final: bool) -> None:
         assert self._tags is not None
-        ends = (self._tags.close, *self._calls)
-        found = [(at, mark) for mark in ends if (at := self._held.find(mark)) >= 0]
-        if found:
-            end, mark = min(found)
+        close = self._tags.close
+        end = self._held.find(close)
+        if end >= 0:
             n_text = len(self._held[:end].rstrip())
             parts.append(self._take("thinking", n_text))
-            parts.append(self._take("tag", end - n_text + (len(mark) if mark == self._tags.close else 0)))
+            parts.append(self._take("tag", end - n_text + len(close)))
             self._state = "answer begins"
             return
         n_sure = len(self._held)
         if not final:  # the beginning of the tag, and white space before it, may have to go
-            n_sure -= max(n_begun(self._held, mark) for mark in ends)
-            n_sure = len(self._held[:n_sure].rstrip())
+            n_sure = len(self._held[: n_sure - n_begun(self._held, close)].rstrip())
         parts.append(self._take("thinking", n_sure))
 
 

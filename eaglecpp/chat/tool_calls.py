@@ -46,10 +46,6 @@ _KNOWN = (
     CallMarks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
     CallMarks("<|tool_call|>"),  # Granite
     CallMarks("<|tool_call>", "<tool_call|>", inside='<|"|>'),  # Gemma 4
-    *(  # DeepSeek 3.2 and later
-        CallMarks(f"<｜DSML｜{word}>", f"</｜DSML｜{word}>")
-        for word in ("function_calls", "tool_calls", " calls")
-    ),
     CallMarks("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
     CallMarks(  # Kimi K2
         "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", inside="<|tool_call_argument_begin|>"
@@ -61,13 +57,8 @@ _KNOWN = (
     CallMarks(_FUNCTION, "</function>"),
     CallMarks("<|python_tag|>"),  # Llama 3
 )
-_FORGOTTEN = {
-    "<tool_call>": CallMarks(_FUNCTION, "</function>", stray="</tool_call>"),  # of Qwen Coder
-    "<|tool_calls_section_begin|>": CallMarks(
-        "<|tool_call_begin|>", "<|tool_call_end|>", stray="<|tool_calls_section_end|>"
-    ),
-}
-"""What calls begin with where a model forgets the beginning."""
+_FORGOTTEN = CallMarks(_FUNCTION, "</function>", stray=HERMES.close)
+"""What calls begin with where Qwen Coder forgets the beginning."""
 
 
 def call_marks(template: str) -> tuple[CallMarks, ...]:
@@ -75,8 +66,7 @@ def call_marks(template: str) -> tuple[CallMarks, ...]:
     found = next((marks for marks in _KNOWN if (marks.word or marks.open) in template), None)
     if found is None:
         return ()
-    other = _FORGOTTEN.get(found.open)
-    return (found, other) if other is not None and other.open in template else (found,)
+    return (found, _FORGOTTEN) if found == HERMES and _FUNCTION in template else (found,)
 
 
 class ToolReader:

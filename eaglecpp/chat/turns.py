@@ -142,8 +142,9 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
         if message.tool_calls:
             calls = []
             for call in message.tool_calls:
+                # as Kimi K2's template needs it, which prints the id alone
+                calls.append(call if call.id else replace(call, id=f"functions.{call.name}:{n_calls}"))
                 n_calls += 1
-                calls.append(call if call.id else replace(call, id=f"call{n_calls:05}"))
             message, open_calls = replace(message, tool_calls=tuple(calls)), calls
         elif message.role == Role.TOOL:
             found = _call_of(message, open_calls)
@@ -170,7 +171,7 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
     can = takes.calls
     assert can is not None
     turns: list[Message] = []
-    for message in _with_ids(messages, can.ids):
+    for message in _with_short_ids(messages) if can.short_ids else messages:
         if message.tool_calls and message.content:
             if not can.content and takes.same_roles:
                 turns.append(Message(message.role, message.content))
@@ -183,28 +184,16 @@ def _called(messages: Sequence[Message], takes: Takes, notices: list[str]) -> li
     return turns if can.several else _one_by_one(turns)
 
 
-def _with_ids(messages: Sequence[Message], kind: str) -> list[Message]:
-    """The messages with ids of calls as a template takes them, the same for the same id."""
-    if kind == "any":
-        return list(messages)
-    turns: list[Message] = []
-    ids: dict[str, str] = {}
-    n_calls = 0
-    for message in messages:
-        calls = []
-        for call in message.tool_calls:
-            named = (
-                call.id
-                if call.id.startswith(f"functions.{call.name}:")
-                else f"functions.{call.name}:{n_calls}"
-            )
-            ids[call.id] = _short_id(call.id) if kind == "short" else named
-            calls.append(replace(call, id=ids[call.id]))
-            n_calls += 1
-        own = message.tool_call_id
-        other = ids.get(own) or (_short_id(own) if kind == "short" else own)
-        turns.append(replace(message, tool_calls=tuple(calls), tool_call_id=other))
-    return turns
+def _with_short_ids(messages: Sequence[Message]) -> list[Message]:
+    """The messages with ids of calls as some templates need them, the same for the same id."""
+    return [
+        replace(
+            message,
+            tool_calls=tuple(replace(call, id=_short_id(call.id)) for call in message.tool_calls),
+            tool_call_id=_short_id(message.tool_call_id),
+        )
+        for message in messages
+    ]
 
 
 def _short_id(id: str) -> str:

@@ -43,8 +43,8 @@ def open_tokenizer(target: Path) -> Engine:
 
 
 def template_of(engine: Engine) -> ChatTemplate | None:
-    """The template that chats are rendered with: the GGUF's, else ChatML where the vocabulary has it; None for
-    a base model.
+    """The template that chats are rendered with: the GGUF's, else ChatML where its vocabulary has it; None
+    for a base model.
     """
 
     def has_token(text: str) -> bool:

@@ -106,16 +106,6 @@ def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> Non
     assert found == {"thinking": thinking, "answer": answer}
 
 
-def test_a_call_of_kimi_ends_its_thought() -> None:
-    call = "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{}"
-    for text in (f"<think>hm {call}", f"<think>hm\n{call.removeprefix('<|tool_calls_section_begin|>')}"):
-        one = splitter(TAGS, has_tools=True)
-        parts = [part for char in text for part in one.feed(char)] + one.finish()
-        assert "".join(part.text for part in parts if part.kind == "thinking") == "hm"
-        assert text.endswith("".join(part.text for part in parts if part.kind == "answer"))
-    assert split([f"<think>hm {call}"])["thinking"].endswith("{}"), "without tools it is a thought"
-
-
 @pytest.mark.parametrize(
     ("template", "opening"),
     [

@@ -51,10 +51,6 @@ FORMS = {
                      '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
                      "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
                      "<｜tool▁calls▁end｜>", [F1, G]),
-    "DeepSeek 3.2": ("<｜DSML｜function_calls>",
-                     '<｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="a" '
-                     'string="false">1</｜DSML｜parameter>\n</｜DSML｜invoke>\n'
-                     '<｜DSML｜invoke name="g">\n</｜DSML｜invoke>\n</｜DSML｜function_calls>', [F1, G]),
     "Gemma 4": ("<|tool_call>",
                 "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
     "Qwen coder, its beginning forgotten":
@@ -64,10 +60,6 @@ FORMS = {
                 '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1'
                 "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
                 [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
-    "Kimi K2, its beginning forgotten":
-        ("<|tool_calls_section_begin|> <|tool_call_begin|>",
-         '<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"a": 1}',
-         [ToolCall("f", {"a": 1}, "functions.f:0")]),
     "gpt-oss": ("<|start|>assistant to=", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
                 "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
     "nothing": ("<tool_call>", "<tool_call>\n</tool_call>", []),
@@ -145,22 +137,10 @@ def test_a_call_that_was_cut_off_is_none(template: str, text: str) -> None:
         ("<tool_call> <function=", qwen(text="a </tool_call> b")),
         ("<tool_call>", glm(text="a </tool_call> b")),
         ("<|tool_call>", '<|tool_call>call:save{text:<|"|>a </tool_call> b<|"|>}<tool_call|>'),
-        ("<｜DSML｜tool_calls>", '<｜DSML｜tool_calls><｜DSML｜invoke name="save"><｜DSML｜parameter '
-         'name="text" '
-         'string="true">a </tool_call> b</｜DSML｜parameter></｜DSML｜invoke></｜DSML｜tool_calls>'),
     ],
 )  # fmt: skip
 def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
     assert read_typed(text, template) == ("", [{"text": "a </tool_call> b"}])
-
-
-def test_a_call_named_in_a_value_is_its_text() -> None:
-    value = 'Write <｜DSML｜invoke name="x"> inside <｜DSML｜tool_calls> to call a tool.'
-    text = f'<｜DSML｜parameter name="text" string="true">{value}</｜DSML｜parameter>'
-    text = (
-        f'<｜DSML｜tool_calls>\n<｜DSML｜invoke name="save">{text}\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>'
-    )
-    assert read_typed(text, "<｜DSML｜tool_calls>") == ("", [{"text": value}])
 
 
 def test_values_of_gemma_are_read_to_any_depth() -> None:
@@ -186,12 +166,11 @@ def test_python_is_never_run() -> None:
 @pytest.mark.parametrize(
     "piece",
     ["<function=a>", "<parameter=a>\n", "<arg_key>", "<arg_key>a</arg_key>",
-     "<arg_key>a</arg_key><arg_value>", '<｜DSML｜invoke name="a">', '<｜DSML｜parameter name="a">',
-     '<｜DSML｜invoke name="a" ',
+     "<arg_key>a</arg_key><arg_value>", "a<b>", "a<|channel|>",
      "<｜tool▁sep｜>a ", "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", "a<|tool_call_argument_begin|> ", "call:a{",
      "a.", "a(", "a{", 'a{"', 'a{"a":1,', "a<|tool_call_argument_begin|>{", " ", "\n", "\\", '"', "[a]("],
 )  # fmt: skip
-@pytest.mark.parametrize("start", ["", "a", '<｜DSML｜invoke name="a">', "a<arg_key>", "call:a{", "[", "{"])
+@pytest.mark.parametrize("start", ["", "a", "a<arg_key>", "call:a{", "[", "{"])
 def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
     """A model that repeats itself, as whoever asks can have it do, must not hold up the others."""
 

@@ -81,12 +81,9 @@ def test_what_is_said_beside_a_call_that_hides_it_stands_before_it_or_is_missed_
 def test_ids_are_short_where_they_must_be_and_the_same_everywhere() -> None:
     calls = (ToolCall("f", {}, "call_0123abcd"), ToolCall("f", {}, "abc123def"))
     messages = [Message("assistant", tool_calls=calls), Message("tool", "r", tool_call_id="call_0123abcd")]
-    taken = accepted(messages, (), Takes(calls=Calls(ids="short"))).messages
+    taken = accepted(messages, (), Takes(calls=Calls(short_ids=True))).messages
     first, second = (call.id for call in taken[0].tool_calls)
     assert second == "abc123def" and len(first) == 9 and first.isalnum() and taken[1].tool_call_id == first
-    named = accepted(messages, (), Takes(calls=Calls(ids="named"))).messages
-    assert [call.id for call in named[0].tool_calls] == ["functions.f:0", "functions.f:1"]
-    assert named[1].tool_call_id == "functions.f:0"
 
 
 def test_a_described_call_is_read_as_it_is_written() -> None:
