@@ -32,7 +32,7 @@ BUDGETS = {
     # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
     "eaglecpp/cli": 3782,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3647,  # issue 56: prompts on disk and slots by name, 390
-    "eaglecpp/chat": 2667,
+    "eaglecpp/chat": 2601,
     "eaglecpp/store": 2297,
     "eaglecpp/train": 3850,
     "eaglecpp/learn": 493,

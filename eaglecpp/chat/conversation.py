@@ -9,8 +9,10 @@ engine: counting tokens is a callback.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING
 
 from eaglecpp.chat.images import checked_image, image_mark
@@ -170,17 +172,17 @@ class Conversation:
         ]
         if not starts:
             return []
-        sizes: dict[int, int] = {}
 
+        @cache
         def size(start: int) -> int:
-            if start not in sizes:
-                sizes[start] = count(self.prompt(start))
-            return sizes[start]
+            return count(self.prompt(start))
 
         before = self.n_left_out
-        roomy = _first(starts, lambda start: size(start) <= n_ctx // 2)
-        tight = _first(starts, lambda start: size(start) <= n_ctx - room)
-        self.n_left_out = next((start for start in (roomy, tight) if start is not None), starts[-1])
+        for most in (n_ctx // 2, n_ctx - room):
+            found = bisect_left(starts, True, key=lambda start, most=most: size(start) <= most)
+            if found < len(starts):
+                break
+        self.n_left_out = starts[min(found, len(starts) - 1)]
         return self.messages[before : self.n_left_out]
 
     def _clip(self) -> None:
@@ -192,15 +194,3 @@ def _asked(question: Message, text: str, images: Sequence[bytes], files: Sequenc
     head = question.content[: question.attached] or "".join(map(image_mark, question.images))
     head += "".join(image_mark(checked_image(data)) for data in images) + "".join(f"{f}\n\n" for f in files)
     return replace(question, content=head + text, images=(*question.images, *images), attached=len(head))
-
-
-def _first(values: Sequence[int], holds: Callable[[int], bool]) -> int | None:
-    """The first value for which a test holds that holds for all later ones as well; None if for none."""
-    low, high = 0, len(values)
-    while low < high:
-        middle = (low + high) // 2
-        if holds(values[middle]):
-            high = middle
-        else:
-            low = middle + 1
-    return values[low] if low < len(values) else None

@@ -798,9 +798,9 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 class Template:
     """A parsed TEMPLATE. uses: the fields and variables it mentions, in lower case.
 
-    Ollama runs it in one of three modes: with all messages at once, where it mentions `.Messages`; to fill in
-    the middle, where prompt and suffix are given; or in the older form, once for each exchange with
-    `.System`, `.Prompt` and `.Response`, the last time cut behind `.Response`, from where the model goes on.
+    It runs with all messages at once, where it mentions `.Messages`, or in the older form, once for each
+    exchange with `.System`, `.Prompt` and `.Response`, the last time cut behind `.Response`, from where the
+    model goes on.
     """
 
     uses: frozenset[str]
@@ -830,14 +830,11 @@ class Template:
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         think: bool | str | None = None,
-        prompt: str = "",
-        suffix: str = "",
     ) -> str:
         """The prompt. Raises TemplateError for an error at run time or beyond the limits.
 
         tools: definitions as the chat APIs have them
         think: None = not asked for; a bool, or a level such as "high"
-        prompt, suffix: to fill in what is between them, both non-empty; messages are not used then
         """
         systems = [message.content for message in messages if message.role == Role.SYSTEM]
         messages = merged(messages, [role for role in Role if role != Role.TOOL])
@@ -849,9 +846,7 @@ class Template:
         }
         token = budget.set(bounds.Budget())
         try:
-            if prompt and suffix:
-                parts = self._program.run({**common, "Prompt": prompt, "Suffix": suffix})
-            elif "messages" in self.uses:
+            if "messages" in self.uses:
                 values = {"System": "\n\n".join(systems), "Tools": JsonList(map(_tool_value, tools))}
                 values["Messages"] = list(map(_message_value, messages))
                 parts = self._program.run(common | values)

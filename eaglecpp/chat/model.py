@@ -78,13 +78,13 @@ PLAIN = Asked()
 
 class ChatModel:
     """model: whose template, system prompt and messages are used. gguf_template: what the target's file
-    carries under a name, "" for its own; "" where it carries none.
+    carries, "" for none.
 
     Nothing here changes with a request: one may not change another's prompt.
     """
 
     def __init__(
-        self, vocabulary: Vocabulary, model: ResolvedModel, gguf_template: Callable[[str], str]
+        self, vocabulary: Vocabulary, model: ResolvedModel, gguf_template: Callable[[], str]
     ) -> None:
         self._vocabulary = vocabulary
         self._model = model
@@ -96,15 +96,8 @@ class ChatModel:
         """The template, and why it is this one; the bare prompt where the model has none."""
         has_token, (bos, eos) = self._vocabulary.has_token, self._vocabulary.border_texts
         return self._model.chat_template(
-            gguf=self._gguf_template(""), has_token=has_token, bos_text=bos, eos_text=eos
+            gguf=self._gguf_template(), has_token=has_token, bos_text=bos, eos_text=eos
         )
-
-    @cached_property
-    def _tool_template(self) -> ChatTemplate | None:
-        """The template that a GGUF has for conversations with tools, where its other one is in use."""
-        text = self._gguf_template("tool_use") if self._base is None else ""
-        is_own = self.template.language == "jinja" and self.template.text == self._gguf_template("")
-        return replace(self.template, text=text) if text and is_own else None
 
     def with_template(self, template: str | ChatTemplate | None) -> ChatModel:
         """The same with another template, Jinja or Go; None = this one."""
@@ -148,7 +141,7 @@ class ChatModel:
                 "model's with --mmproj (mmproj=)"
             )
         with rendered_together():
-            template = self._template_for(messages, asked.tools)
+            template = self.template
             taken = accepted(messages, asked.tools, template.takes, call_marks(template.text))
             rendered = self._rendered(template, taken, asked)
             head = taken.messages[0] if taken.messages else None
@@ -157,10 +150,6 @@ class ChatModel:
         for notice in taken.notices:
             _log.info("%s: %s", self._model.target.name, notice)
         return (replace(rendered, images=images) if images else rendered), taken
-
-    def _template_for(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> ChatTemplate:
-        has_calls = bool(tools) or any(turn.tool_calls or turn.role == Role.TOOL for turn in messages)
-        return (self._tool_template if has_calls else None) or self.template
 
     def _rendered(self, template: ChatTemplate, taken: Accepted, asked: Asked) -> Rendered:
         return template.render(
@@ -228,31 +217,21 @@ class ChatModel:
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
-        """The prompt whose answer goes between two texts: by a template that knows `.Suffix`, the one in use
-        or the one that came with the model, else by the tokens of the target's file. n_most: as
-        `Infill.tokens`; a template's prompt is never cut. Raises UnsupportedError where it has neither.
+        """The prompt whose answer goes between two texts, by the tokens of the target's file. n_most: as
+        `Infill.tokens`. Raises UnsupportedError where it has none, and for a template in a request.
         """
-        is_plain = asked.extra is None and not asked.begun and not asked.suffix_first
-        for template in (self.template, self._stored) if is_plain else ():
-            rendered = None if template is None else template.infill(asked.prefix, asked.suffix)
-            if rendered is not None:
-                memory = PromptMemory(self._vocabulary)
-                return ChatPrompt(rendered, memory.tokens(rendered, n_ctx=0))
+        if self._base is not None:
+            raise UnsupportedError(
+                "an infill is made by the tokens of the target's file; leave out the template"
+            )
         return ChatPrompt(Rendered("", has_bos=False), asked.tokens(self._vocabulary, n_most))
-
-    @cached_property
-    def _stored(self) -> ChatTemplate | None:
-        """The template in the store, which the file's own stands before."""
-        text = self._model.stored_template
-        return self.with_template(text).template if text else None
 
     # An answer to a message
 
     @cached_property
     def tags(self) -> ThinkTags | None:
         """The tags around the model's thinking; None if it does not think."""
-        own = self.template.tags or (self._tool_template and self._tool_template.tags)
-        return own or (self._base.tags if self._base is not None else None)
+        return self.template.tags or (self._base.tags if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
         """A grammar for the whole answer to a prompt, of one in GBNF for what comes behind its thought."""
@@ -297,9 +276,7 @@ class ChatModel:
 
     @cached_property
     def _calls(self) -> tuple[CallMarks, ...]:
-        texts = [self.template.text, self._tool_template.text if self._tool_template is not None else ""]
-        found = next(filter(None, map(call_marks, texts)), ())
-        return found or (self._base._calls if self._base is not None else ())
+        return call_marks(self.template.text) or (self._base._calls if self._base is not None else ())
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:

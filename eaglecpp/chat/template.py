@@ -54,6 +54,18 @@ def is_jinja(text: str) -> bool:
 Language = Literal["go", "jinja"]
 
 
+_SOURCES = {
+    "modelfile": "the Modelfile's TEMPLATE",
+    "gguf": "the GGUF (tokenizer.chat_template)",
+    "stored": "the store (template layer)",
+}
+"""Where a template may come from; the first goes before the next."""
+_BUILT_IN: dict[str, tuple[Language, str, str]] = {
+    "raw": ("go", BARE_PROMPT, "the prompt is used as it is, as for a base model"),
+    "chatml": ("jinja", CHATML, "ChatML is used, whose marks its vocabulary has"),
+}
+
+
 @dataclass(frozen=True)
 class Rendered:
     """A prompt. has_bos: it begins with the BOS text, so no BOS must be added when it is tokenized. images:
@@ -99,47 +111,33 @@ class ChatTemplate:
         modelfile: the TEMPLATE instruction; Go, or Jinja, which Ollama refuses
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
-        choice:    the `chat_template` pragma: auto, modelfile, gguf, raw, or chatml
+        choice:    the `chat_template` pragma: auto, or one of these, raw, or chatml
         has_token: whether the vocabulary has a token of that text
         Raises ValueError for a choice that is not there.
         """
 
-        def made(language: Language, text: str, source: str, reason: str, *notices: str) -> ChatTemplate:
-            return cls(language, text, source, reason, bos_text, eos_text, notices)
-
-        def written(text: str, source: str, reason: str) -> ChatTemplate:
-            return made("jinja" if is_jinja(text) else "go", text, source, reason)
-
-        asked = f"chat_template {choice} was requested"
-        of_modelfile, of_gguf = "the Modelfile's TEMPLATE", "the GGUF (tokenizer.chat_template)"
-        match choice:
-            case "auto" if modelfile:
-                return written(modelfile, of_modelfile, "a TEMPLATE overrides the GGUF's own" if gguf else "")
-            case "auto" if gguf:
-                reason = "drafters are trained on it, so it overrides the stored one" if stored else ""
-                return made("jinja", gguf, of_gguf, reason)
-            case "auto" if stored:
-                return written(stored, "the store (template layer)", "the GGUF has none")
-            case "auto" if has_token and has_token("<|im_start|>") and has_token("<|im_end|>"):
-                notice = "the model has no chat template; its vocabulary has the marks of ChatML"
-                return made("jinja", CHATML, "", "guessed from the vocabulary", notice)
-            case "auto":
-                notice = "the model has no chat template; the prompt is used as it is, as for a base model"
-                return made("go", BARE_PROMPT, "", "no template was found", notice)
-            case "modelfile" if modelfile:
-                return written(modelfile, of_modelfile, asked)
-            case "gguf" if gguf:
-                return made("jinja", gguf, of_gguf, asked)
-            case "modelfile":
-                raise InvalidValueError("chat_template modelfile: the Modelfile has no TEMPLATE")
-            case "gguf":
-                raise InvalidValueError("chat_template gguf: the GGUF has no tokenizer.chat_template")
-            case "raw":
-                return made("go", BARE_PROMPT, "", asked)
-            case "chatml":
-                return made("jinja", CHATML, "", asked)
-        known = "auto, modelfile, gguf, raw, chatml"
-        raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
+        texts = {"modelfile": modelfile, "gguf": gguf, "stored": stored}
+        name, reason, notices = choice, f"chat_template {choice} was requested", ""
+        if choice == "auto":
+            is_chatml = has_token is not None and all(map(has_token, ("<|im_start|>", "<|im_end|>")))
+            name, *others = [*filter(texts.get, texts), "chatml" if is_chatml else "raw"]
+            reason = f"it overrides that of {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
+            if name in _BUILT_IN:
+                reason, notices = (
+                    "no template was found",
+                    f"the model has no chat template; {_BUILT_IN[name][2]}",
+                )
+        borders = (bos_text, eos_text)
+        if name in _BUILT_IN:
+            language, text, _ = _BUILT_IN[name]
+            return cls(language, text, "", reason, *borders, notices=(notices,) if notices else ())
+        if name not in texts:
+            known = ", ".join(("auto", *_SOURCES, *_BUILT_IN))
+            raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
+        if not texts[name]:
+            raise InvalidValueError(f"chat_template {choice}: there is none in {_SOURCES[name]}")
+        language = "jinja" if name == "gguf" or is_jinja(texts[name]) else "go"
+        return cls(language, texts[name], _SOURCES[name], reason, *borders)
 
     def describe(self) -> str:
         """One sentence: which language, from where, and why."""
@@ -260,19 +258,6 @@ class ChatTemplate:
             variables["reasoning_effort"] = think
         named = [name for name in values if re.search(rf"\b{re.escape(name)}\b", self.text)]
         return compiled.render(variables | {name: values[name] for name in named})
-
-    def infill(self, prefix: str, suffix: str) -> Rendered | None:
-        """The prompt whose answer goes between two texts; None where the template knows no `.Suffix`, or one
-        of the texts is empty, which Ollama's templates are not written for. Raises TemplateError.
-        """
-        if self.language != "go" or not (prefix and suffix):
-            return None
-        compiled = self._compiled
-        assert not isinstance(compiled, JinjaTemplate)
-        if "suffix" not in compiled.uses:
-            return None
-        text = compiled.render(prompt=prefix, suffix=suffix)
-        return Rendered(text, bool(self.bos_text) and text.startswith(self.bos_text))
 
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate:

@@ -11,8 +11,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal
 
-from eaglecpp.chat.call_forms import is_inside_value
-
 Begins = Literal["any", "thought", "answer"]
 """What an answer begins with, by the end of its prompt: a thought is open; or only the answer can come."""
 
@@ -183,7 +181,7 @@ def n_begun(text: str, mark: str) -> int:
 
 _MESSAGE = "<|message|>"
 _END, _NEXT = "<|end|>", "<|start|>assistant"
-_ENDS = (_END, _NEXT, "<|return|>", "<|call|>")
+_LAST = ("<|return|>", "<|call|>")
 _BEGINNINGS = ("<|start|>", "<|channel|>", "to=")
 _TO_FUNCTION = "to=functions."
 _PEOPLE = ("assistant", "user", "all")
@@ -202,7 +200,6 @@ class HarmonySplitter(Splitter):
         self._has_tools = has_tools
         self._kind: Kind | None = {"any": None, "thought": "thinking", "answer": "answer"}[begins]
         self._is_call = False
-        self._call = ""  # its body so far
         self._said: set[Kind] = set()  # of messages that are over
 
     def _advance(self, final: bool) -> list[Part]:
@@ -232,7 +229,6 @@ class HarmonySplitter(Splitter):
         if self._is_call:
             parts.append(self._take("tag", self._held.find(_TO_FUNCTION)))
             parts.append(self._take("answer", self._held.find(_MESSAGE) + len(_MESSAGE)))
-            self._call = ""
             return True
         if self._kind in self._said:
             parts.append(Part(self._kind, "", is_next=True))
@@ -240,42 +236,24 @@ class HarmonySplitter(Splitter):
         return True
 
     def _body(self, parts: list[Part], final: bool) -> bool:
-        """Reads on in a message; whether to look again."""
+        """Reads on in a message; whether to look again. What ends the whole answer is text elsewhere."""
         assert self._kind is not None
-        at, mark = self._end(final)
-        n_sure = at
-        if not mark and not final and at == len(self._held):
-            n_sure -= max(n_begun(self._held, one) for one in _ENDS)
-        if n_sure and not self._is_call:
+        found = [(at, mark) for mark in (_END, _NEXT) if (at := self._held.find(mark)) >= 0]
+        at, mark = min(found, default=(len(self._held), ""))
+        last = next((one for one in _LAST if self._held.endswith(one)), "")
+        if not mark and last:
+            at, mark = at - len(last), last if final else ""
+        elif not mark and not final:
+            at -= max(n_begun(self._held, one) for one in (_END, _NEXT, *_LAST))
+        if at and not self._is_call:
             self._said.add(self._kind)
-        if self._is_call:
-            self._call += self._held[:n_sure]
-        parts.append(self._take(self._kind, n_sure))
+        parts.append(self._take(self._kind, at))
         if not mark:
             return False
         if mark != _NEXT:
             parts.append(self._take("answer" if self._is_call else "tag", len(mark)))
         self._kind, self._is_call = None, False
         return True
-
-    def _end(self, final: bool) -> tuple[int, str]:
-        """Where the message ends, and by which mark; "" where it goes on. Marks in a value of a call are its
-        text, and so are those behind which an answer cannot go on where it does.
-        """
-        at = 0
-        while at < len(self._held):
-            found = [(index, mark) for mark in _ENDS if (index := self._held.find(mark, at)) >= 0]
-            if not found:
-                break
-            at, mark = min(found)
-            is_last = at + len(mark) == len(self._held)
-            is_text = self._is_call and is_inside_value(self._call + self._held[:at])
-            if not is_text and (mark in (_END, _NEXT) or self._is_call or (is_last and final)):
-                return at, mark
-            if is_last and not is_text and not final:
-                return at, ""
-            at += len(mark)
-        return len(self._held), ""
 
 
 # What is no name of a rule: texts, classes of characters, tokens, comments.

@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 from eaglecpp.chat.message import Message, Role, ToolCall
@@ -63,7 +62,7 @@ def accepted(
         turns = _called(turns, takes, notices)
     turns = lead_system(turns)
     if not takes.late_system and any(turn.role == Role.SYSTEM for turn in turns[1:]):
-        turns = _fold_late(turns)
+        turns = fold_system(turns, first=1)
         notices.append(
             "this template takes no system message in the middle; it is put before what follows it"
         )
@@ -102,27 +101,16 @@ def lead_system(messages: Sequence[Message]) -> list[Message]:
     return [*merged(messages[:n], (Role.SYSTEM,)), *messages[n:]]
 
 
-def fold_system(messages: Sequence[Message]) -> list[Message]:
-    """The messages for a template that knows no system role: what a system message at the beginning says
-    is put in front of the first question.
+def fold_system(messages: Sequence[Message], first: int = 0) -> list[Message]:
+    """The messages for a template that knows no system role, from the `first` message on: what a system
+    message says is what the user says, before the question that follows.
     """
-    turns = list(messages)
-    if not turns or turns[0].role != Role.SYSTEM:
-        return turns
-    system = turns.pop(0)
-    for index, turn in enumerate(turns):
-        if turn.role == Role.USER:
-            turns[index] = joined(replace(system, role=turn.role), turn)
-            return turns
-    return [replace(system, role=str(Role.USER)), *turns]
-
-
-def _fold_late(messages: Sequence[Message]) -> list[Message]:
-    """System messages behind the beginning as what a user says, before the question that follows."""
-    turns = list(messages[:1])
-    for before, message in pairwise(messages):
-        turn = replace(message, role=str(Role.USER)) if message.role == Role.SYSTEM else message
-        if len(turns) > 1 and before.role == Role.SYSTEM and turn.role == Role.USER:
+    turns: list[Message] = []
+    for index, message in enumerate(messages):
+        turn = message
+        if index >= first and message.role == Role.SYSTEM:
+            turn = replace(message, role=str(Role.USER))
+        if index > first and messages[index - 1].role == Role.SYSTEM and turn.role == Role.USER:
             turn = joined(turns.pop(), turn)
         turns.append(turn)
     return turns

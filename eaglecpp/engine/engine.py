@@ -233,7 +233,7 @@ class Engine(Talking):
     ) -> list[int]:
         """The token ids of a prompt whose answer goes between two texts, ready for `generate`.
 
-        Made by a model's Go template that knows `.Suffix`, else by the infill tokens of the target's file.
+        Made by the infill tokens of the target's file.
         `extra`: (name, text) of other files that may help, most important last; these and `suffix_first`, the
         order that Codestral was trained on, need the file's tokens. `n_most`: what is farthest from the gap
         is left out beyond so many tokens, other files first; 0 = `ContextFullError` where it does not fit.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Go templates as Ollama renders them: every text was produced by Ollama's own template package.
 
-`templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content] or `prompt` and `suffix`, and `out` or
+`templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content], and `out` or
 the line of the `error`. `go_language.jsonl` has the language itself, from Go 1.27's text/template: `data` in
 the first line, then `tmpl` and `out`, or the line of the `error`, of Go's or because nobody uses it.
 """
@@ -44,8 +44,7 @@ def test_rendering_or_refusal(case: dict[str, Any]) -> None:
         assert caught.value.line == case["error"]
         return
     messages = [Message(role, content) for role, content in case.get("msgs", ())]
-    middle = {key: case[key] for key in ("prompt", "suffix") if key in case}
-    assert Template.parse(case["tmpl"]).render(messages, **middle) == case["out"]
+    assert Template.parse(case["tmpl"]).render(messages) == case["out"]
 
 
 @pytest.mark.parametrize("case", LANGUAGE, ids=lambda case: case["tmpl"])

@@ -174,14 +174,6 @@ def test_no_prompt_ends_in_an_end(other_file: Path) -> None:
             engine.generate("a b " * 64, max_tokens=1)
 
 
-def test_conversations_with_tools_have_the_template_for_them(other_file: Path) -> None:
-    with Engine.open(other_file, n_ctx=256, n_threads=1) as engine:
-        assert "there are" not in text_of(engine, engine.chat_prompt(HELLO))
-        assert "there are [{" in text_of(engine, engine.chat_prompt(HELLO, tools=[LAMP]))
-        own = text_of(engine, engine.chat_prompt(HELLO, tools=[LAMP], template="<{{ messages[0].content }}>"))
-        assert own.startswith("<|bos|><# Tools") and own.endswith("hello>")
-
-
 def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
     path = make_sayer(tmp_path / "sayer.gguf", "\n", ["w", "e", "<|b|>", "y", "s"], ("<|a|>", "<|b|>"))
     with Engine.open(path, n_ctx=64, n_threads=1) as engine:

@@ -1,16 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Prompts whose answer goes between two texts: by the file's tokens, by a template, and with drafts."""
+"""Prompts whose answer goes between two texts: by the file's tokens, and with drafts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from eaglecpp import Engine, Llama
-from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from helpers.http_server import TARGET
@@ -113,23 +111,6 @@ def test_a_model_without_tokens_is_refused_with_the_keys(tmp_path: Path) -> None
     )
     with Engine.open(two, **FAST) as engine, pytest.raises(UnsupportedError, match=said):
         engine.infill_prompt("a", "b")
-
-
-def test_a_template_with_suffix_stands_over_the_files_tokens(
-    pair: tuple[Path, Path], create: Callable[..., Any]
-) -> None:
-    template = "{{ if .Suffix }}[SUFFIX]{{ .Suffix }}[PREFIX]{{ .Prompt }}{{ else }}{{ .Prompt }}{{ end }}"
-    create(f'FROM {pair[0]}\nTEMPLATE """{template}"""\n', "own")
-    with Engine.open("own", **FAST) as engine:
-        assert shown(engine, engine.infill_prompt("a", "b")) == "[SUFFIX]b[PREFIX]a"
-        assert shown(engine, engine.infill_prompt("", "b")) == f"{PRE}{SUF}b{MID}"
-        assert shown(engine, engine.infill_prompt("a", "b", suffix_first=True)) == f"{SUF}b{PRE}a{MID}"
-        assert engine.generate("a", suffix="b", max_tokens=1).prompt_tokens == engine.infill_prompt("a", "b")
-
-
-def test_templates_that_know_no_suffix_are_passed_over() -> None:
-    for text in ("{{ .Prompt }}", "{% for m in messages %}{{ m.content }}{{ suffix }}{% endfor %}"):
-        assert ChatTemplate.choose(modelfile=text).infill("a", "b") is None
 
 
 def test_llama_takes_a_suffix_in_either_order(pair: tuple[Path, Path]) -> None:

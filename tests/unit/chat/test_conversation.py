@@ -105,7 +105,10 @@ def test_taking_back() -> None:
     ("before", "after"),
     [
         ([("system", "S"), ("user", "Q")], [("user", "S\n\nQ")]),
-        ([("system", "S"), ("assistant", "A"), ("user", "Q")], [("assistant", "A"), ("user", "S\n\nQ")]),
+        (
+            [("system", "S"), ("assistant", "A"), ("user", "Q")],
+            [("user", "S"), ("assistant", "A"), ("user", "Q")],
+        ),
         ([("user", "Q")], [("user", "Q")]),
         ([], []),
     ],

@@ -58,11 +58,11 @@ GGUF = "Jinja template from the GGUF (tokenizer.chat_template): "
     ("arguments", "language", "described"),
     [
         ({"modelfile": "{{ .Prompt }}", "gguf": "g", "stored": "y"}, "go",
-         MODELFILE + "a TEMPLATE overrides the GGUF's own"),
+         MODELFILE + "it overrides that of " + GGUF.partition(" from ")[2].removesuffix(": ")),
         ({"modelfile": "{% if x %}{% endif %}"}, "jinja", "Jinja template from the Modelfile's TEMPLATE"),
         ({"gguf": "{{ x }}", "stored": "{{ .Prompt }}"}, "jinja",
-         GGUF + "drafters are trained on it, so it overrides the stored one"),
-        ({"stored": "{{ .Prompt }}"}, "go", "Go template from the store (template layer): the GGUF has none"),
+         GGUF + "it overrides that of the store (template layer)"),
+        ({"stored": "{{ .Prompt }}"}, "go", "Go template from the store (template layer)"),
         ({}, "go", "the bare prompt: no template was found"),
         ({"modelfile": "m", "gguf": "g", "choice": "gguf"}, "jinja",
          GGUF + "chat_template gguf was requested"),
@@ -77,16 +77,19 @@ def test_the_choice_is_described(arguments: dict[str, Any], language: str, descr
 
 def test_chatml_is_known_by_its_tokens_and_noted() -> None:
     template = ChatTemplate.choose(has_token={"<|im_start|>", "<|im_end|>"}.__contains__)
-    assert template.notices == ("the model has no chat template; its vocabulary has the marks of ChatML",)
+    assert "no chat template; ChatML is used" in template.notices[0]
     assert template.render(conversation("user", "Hi")).text.endswith("Hi<|im_end|>\n<|im_start|>assistant\n")
 
 
 @pytest.mark.parametrize(
     ("choice", "problem"),
     [
-        ("modelfile", "the Modelfile has no TEMPLATE"),
-        ("gguf", "the GGUF has no tokenizer.chat_template"),
-        ("wibble", "chat_template wibble: unknown; expected one of auto, modelfile, gguf, raw, "),
+        ("modelfile", "there is none in the Modelfile"),
+        ("gguf", "there is none in the GGUF"),
+        (
+            "wibble",
+            "chat_template wibble: unknown; expected one of auto, modelfile, gguf, stored, raw, chatml",
+        ),
     ],
 )
 def test_impossible_choices_are_refused(choice: str, problem: str) -> None:
