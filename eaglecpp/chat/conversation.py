@@ -178,11 +178,12 @@ class Conversation:
             return count(self.prompt(start))
 
         before = self.n_left_out
-        for most in (n_ctx // 2, n_ctx - room):
-            found = bisect_left(starts, True, key=lambda start, most=most: size(start) <= most)
-            if found < len(starts):
-                break
-        self.n_left_out = starts[min(found, len(starts) - 1)]
+
+        def first(most: int) -> int:
+            return bisect_left(starts, True, key=lambda start: size(start) <= most)
+
+        found = next((at for at in map(first, (n_ctx // 2, n_ctx - room)) if at < len(starts)), -1)
+        self.n_left_out = starts[found]
         return self.messages[before : self.n_left_out]
 
     def _clip(self) -> None:

@@ -134,10 +134,11 @@ class ChatTemplate:
         if name not in texts:
             known = ", ".join(("auto", *_SOURCES, *_BUILT_IN))
             raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
-        if not texts[name]:
+        written = texts[name]
+        if not written:
             raise InvalidValueError(f"chat_template {choice}: there is none in {_SOURCES[name]}")
-        language = "jinja" if name == "gguf" or is_jinja(texts[name]) else "go"
-        return cls(language, texts[name], _SOURCES[name], reason, *borders)
+        language = "jinja" if name == "gguf" or is_jinja(written) else "go"
+        return cls(language, written, _SOURCES[name], reason, *borders)
 
     def describe(self) -> str:
         """One sentence: which language, from where, and why."""

@@ -20,8 +20,8 @@ from eaglecpp import AsyncEngine, Engine, limits
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.chat.template import TemplateError
 from eaglecpp.engine.request import GenerationRequest
+from eaglecpp.errors import TemplateError
 from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
