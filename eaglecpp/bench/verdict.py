@@ -31,11 +31,9 @@ class Verdict:
     and pays while they cost less than `most`. `speed` in times of plain decoding: of all those answers, else
     of such rounds.
 
-    `is_measured`: so many rows have run here; else their cost follows from other sizes. `is_drafter_known`:
-    drafts of it were verified; else `tokens` is what drafters usually get. `kernels`: plain decoding with
-    eaglecpp's kernels in times of that with llama.cpp's own; None = llama.cpp's own run, or it was not
-    measured. `is_busy`: it was to be measured, and other programs took the processor meanwhile. Without a
-    drafter only `kernels` means something; `n_rows` is 0.
+    `kernels`: plain decoding with eaglecpp's kernels in times of that with llama.cpp's own; None =
+    llama.cpp's own run, or it was not measured. `is_busy`: it was to be measured, and other programs took the
+    processor meanwhile. Without a drafter only `kernels` means something; `n_rows` is 0.
     """
 
     n_rows: int = 0
@@ -43,8 +41,6 @@ class Verdict:
     most: float = 0.0
     tokens: float = 0.0
     speed: float = 0.0
-    is_measured: bool = False
-    is_drafter_known: bool = True
     greedy: Gain | None = None
     sampled: Gain | None = None
     kernels: float | None = None
@@ -83,8 +79,7 @@ class Verdict:
         )
 
     def _prediction(self) -> str:
-        drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
-        gives = f"{drafter} makes {self.tokens:.1f} tokens of that"
+        gives = f"this drafter makes {self.tokens:.1f} tokens of that"
         if self.pays:
             speed = f"about {self.speed:.1f} times the speed of plain decoding"
             return f"Drafting should pay here: {self._cost()}, and {gives}, {speed}."
@@ -93,18 +88,15 @@ class Verdict:
         return self._left_off("should")
 
     def _left_off(self, does: str) -> str:
-        drafter = "this drafter" if self.is_drafter_known else "a usual drafter"
+        need = "it would pay if more tokens of this drafter were accepted"
         if self.most >= 1:
-            need = f"with {drafter}, it pays below {self.most:.1f} times"
-        else:
-            need = f"it would pay if more tokens of {drafter} were accepted"
+            need = f"with this drafter, it pays below {self.most:.1f} times"
         return f"Drafting {does} not pay here, so auto leaves it off: {self._cost()}; {need}."
 
     def _cost(self) -> str:
         rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
-        known = "measured" if self.is_measured else "predicted"
-        return f"checking {rows} tokens at once takes {longer} one on this machine ({known})"
+        return f"checking {rows} tokens at once takes {longer} one on this machine"
 
     def _on_kernels(self) -> str:
         if self.kernels is None:
@@ -153,8 +145,6 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
         most=(best["tokens"] * plain - rest) / plain,
         tokens=best["tokens"],
         speed=speed,
-        is_measured=point_at(report["verify"], n_rows)[2] > 0,
-        is_drafter_known=report.get("labels", 0) > 0,
     )
 
 

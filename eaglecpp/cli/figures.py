@@ -114,4 +114,4 @@ def verdict_line(stats: Timings, engine: Engine) -> str:
     if stats.plan.get("strategy") != "auto" or stats.predicted_n < _ENOUGH_TO_JUDGE:
         return ""
     found = verdict_of(engine)
-    return str(found) if found.is_measured and (found.greedy or found.sampled) else ""
+    return str(found) if found.greedy or found.sampled else ""

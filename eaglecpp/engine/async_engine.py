@@ -114,7 +114,7 @@ class AsyncEngine:
         self._prompts: PromptCache | None = None
         self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
         self._closing: Literal["no", "when idle", "now"] = "no"
-        self._broken: BaseException | None = None
+        self._broken: EngineBrokenError | None = None
         self._opened = threading.Event()
         self._failure: BaseException | None = None
         self._engine: Engine | None = None
@@ -452,7 +452,7 @@ class AsyncEngine:
                 pass
         except BaseException as error:  # a fault of this module: nobody may wait for ever
             _log.exception("the engine's thread ends")
-            self._broken = error
+            self._broken = EngineBrokenError(f"the engine has failed: {error!r}")
         finally:
             self._end_all()
 
@@ -580,7 +580,7 @@ class AsyncEngine:
             self._waiting.clear()
             calls, self._calls = list(self._calls), deque()
         error = self._broken
-        event = ("cancelled", None) if error is None else ("error", _broken_error(error))
+        event = ("cancelled", None) if error is None else ("error", error)
         self._end([*self._running, *rest], *event)
         engine, self._engine = self._engine, None
         for call in calls:  # each finds a closed engine, and says so to whoever waits
@@ -618,9 +618,3 @@ def _parts(texts: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
                 first, n_chars = index, len(text) if isinstance(text, Sized) else 1
         texts = texts[first:]
     yield first, texts
-
-
-def _broken_error(error: BaseException) -> EngineBrokenError:
-    if isinstance(error, EngineBrokenError):
-        return error
-    return EngineBrokenError(f"the engine has failed: {error!r}")

@@ -305,11 +305,6 @@ class Engine(Talking):
         return self.shared.drafting.has_draft
 
     @property
-    def drafts_text(self) -> bool:
-        """Whether `auto` also drafts from the text itself; without a drafter every strategy does."""
-        return self.has_draft and self.drafting.text_drafts != "off"
-
-    @property
     def has_chat_template(self) -> bool:
         """Whether the target's file has a chat template."""
         return bool(self.native.chat_template())
@@ -330,19 +325,9 @@ class Engine(Talking):
         return self.native.n_ctx
 
     @property
-    def n_tokens(self) -> int:
-        """Tokens committed in the default conversation."""
-        return len(self.default_session.tokens)
-
-    @property
     def n_vocab(self) -> int:
         """Size of the target's vocabulary."""
         return self.native.n_vocab
-
-    @property
-    def bos_text(self) -> bytes:
-        """The text of the BOS token; empty if there is none."""
-        return self.shared.vocabulary.bos_text
 
     @property
     def metadata(self) -> dict[str, str]:

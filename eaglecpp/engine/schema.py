@@ -444,28 +444,23 @@ def _naturals(low: int, high: int) -> Iterator[str]:
     """Alternatives for low to high, 0 <= low <= high, one or more for each number of digits."""
     for n in range(len(str(low)), len(str(high)) + 1):
         first = max(low, 0 if n == 1 else 10 ** (n - 1))
-        yield from _same_length(str(first), str(min(high, 10**n - 1)))
+        yield _same_length(str(first), str(min(high, 10**n - 1)))
 
 
-def _same_length(low: str, high: str) -> Iterator[str]:
-    """Alternatives for the numbers between two of the same number of digits."""
+def _same_length(low: str, high: str) -> str:
+    """GBNF for the numbers between two of the same number of digits."""
     rest = len(low) - 1
-    if low[1:] == "0" * rest and high[1:] == "9" * rest:
-        yield _digit(low[0], high[0]) + (f" [0-9]{{{rest}}}" if rest else "")
-    elif low[0] == high[0]:
-        yield f'"{low[0]}" ({" | ".join(_same_length(low[1:], high[1:]))})'
-    else:
-        first, last = int(low[0]), int(high[0])
-        if low[1:] != "0" * rest:
-            yield from _same_length(low, low[0] + "9" * rest)
-            first += 1
-        if high[1:] != "9" * rest:
-            last -= 1
-        if first <= last:
-            yield from _same_length(str(first) + "0" * rest, str(last) + "9" * rest)
-        if last < int(high[0]):
-            yield from _same_length(high[0] + "0" * rest, high)
+    least, most = "0" * rest, "9" * rest
 
+    def begin(first: int, last: int, low: str, high: str) -> str:
+        if (low, high) != (least, most):
+            return f"[{first}-{last}] ({_same_length(low, high)})"
+        return f"[{first}-{last}]" + (f" [0-9]{{{rest}}}" if rest else "")
 
-def _digit(low: str, high: str) -> str:
-    return f"[{low}-{high}]" if low != high else f'"{low}"'
+    first, last = int(low[0]), int(high[0])
+    if first == last or (low[1:], high[1:]) == (least, most):
+        return begin(first, last, low[1:], high[1:])
+    parts = [begin(first, first, low[1:], most), begin(last, last, least, high[1:])]
+    if last - first > 1:
+        parts.append(begin(first + 1, last - 1, least, most))
+    return " | ".join(parts)

@@ -36,12 +36,10 @@ MAX_BYTES = 512 << 20
 LEAST_TEXTS = 24
 """Fewer tell nothing about what they have in common."""
 _ENDING = ".tokens"
-_DROPPED = 16  # one part of so many is made free at a time, because that reads the size of every record
 _N_PENDING = 64  # records that may wait to be written
 _log = logging.getLogger("eaglecpp.learning")
 _writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the program ends after its last record
 _pending = threading.Semaphore(_N_PENDING)
-_n_bytes: dict[Path, int] = {}  # of the records in each folder, as far as this process knows
 _keeping = threading.Lock()
 
 
@@ -130,25 +128,22 @@ class Learning:
             with _keeping:
                 self.answers.mkdir(parents=True, exist_ok=True, mode=0o700)
                 replace_bytes(self.answers / name, data, mode=0o600)
-                known = _n_bytes.get(self.answers)
-                n_bytes = self.n_bytes() if known is None else known + len(data)
-                _n_bytes[self.answers] = n_bytes if n_bytes <= max_bytes else self._drop_oldest(max_bytes)
+                self._drop_oldest(max_bytes)
             self._reported.clear()
         except OSError as error:
             if error.errno not in self._reported:
                 _log.warning("answers are not kept for learning: %s", error)
             self._reported.add(error.errno)
 
-    def _drop_oldest(self, max_bytes: int) -> int:
-        """Drops the oldest records until there is some room again; returns the bytes of the others."""
+    def _drop_oldest(self, max_bytes: int) -> None:
+        """Drops the oldest records until there is room."""
         entries = self._entries()
         n_bytes = sum(size for _, size, _ in entries)
         for _, size, path in entries:
-            if n_bytes <= max_bytes - max_bytes // _DROPPED:
-                break
+            if n_bytes <= max_bytes:
+                return
             path.unlink(missing_ok=True)
             n_bytes -= size
-        return n_bytes
 
     def has_news(self) -> bool:
         """Whether enough came since the last training to try another one, or one was begun."""
@@ -171,7 +166,6 @@ class Learning:
         with _keeping:
             for folder in (self.answers, self.work):
                 shutil.rmtree(folder, ignore_errors=True)
-            _n_bytes.pop(self.answers, None)
         return n
 
     def drafter(self, stock: Path) -> Path | None:

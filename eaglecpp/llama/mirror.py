@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import llama_cpp
-
 from eaglecpp.engine.engine import Engine
 from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
-
-_RECURRENT = ("mamba", "mamba2", "rwkv6", "rwkv6qwen2", "rwkv7", "arwkv7")
 
 
 def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
@@ -92,7 +88,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
         """Tokens that the model has run in the last conversation: all but the last generated one."""
         if self._twin_is_ahead:
             return int(self._plain().n_tokens)
-        return max(self.engine.n_tokens - 1, 0)
+        return max(len(self.engine.tokens) - 1, 0)
 
     @n_tokens.setter
     def n_tokens(self, value: int) -> None:
@@ -122,41 +118,6 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     def n_threads_batch(self) -> int:
         """Threads of reading prompts."""
         return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
-
-    @property
-    def context_params(self) -> Any:
-        """llama.cpp's structure, filled with what was asked for."""
-        params = llama_cpp.llama_context_default_params()
-        params.n_ctx, params.n_batch = self.n_ctx(), self.n_batch
-        params.n_ubatch = min(int(self._twin.arguments["n_ubatch"]), self.n_batch)
-        params.n_threads, params.n_threads_batch = self.n_threads, self.n_threads_batch
-        params.rope_freq_base = self._twin.arguments["rope_freq_base"]
-        params.rope_freq_scale = self._twin.arguments["rope_freq_scale"]
-        params.offload_kqv = self._twin.arguments["offload_kqv"]
-        return params
-
-    @property
-    def model_params(self) -> Any:
-        """llama.cpp's structure, filled with what was asked for."""
-        params = llama_cpp.llama_model_default_params()
-        for name in ("n_gpu_layers", "main_gpu", "vocab_only"):
-            setattr(params, name, self._twin.arguments[name])
-        mapped, locked = self._twin.arguments["use_mmap"], self._twin.arguments["use_mlock"]
-        params.load_mode = {
-            (False, False): llama_cpp.LLAMA_LOAD_MODE_NONE,
-            (True, False): llama_cpp.LLAMA_LOAD_MODE_MMAP,
-            (False, True): llama_cpp.LLAMA_LOAD_MODE_MLOCK,
-            (True, True): llama_cpp.LLAMA_LOAD_MODE_MMAP_MLOCK,
-        }[bool(mapped), bool(locked)]
-        return params
-
-    @property
-    def _is_recurrent(self) -> bool:
-        return self.metadata.get("general.architecture") in _RECURRENT
-
-    @property
-    def _is_hybrid(self) -> bool:
-        return bool(self.engine.chains_only) and not self._is_recurrent
 
     # Inside
 

@@ -27,8 +27,12 @@ TWIN = (
     "_lora_adapter",
     "_requires_eval",
     "_stack",
+    "context_params",
+    "model_params",
+    "_is_recurrent",
+    "_is_hybrid",
 )
-"""Attributes of llama_cpp's own state; `Llama` has them from its twin."""
+"""Attributes of llama_cpp's own; `Llama` has them from its twin."""
 
 ARGUMENTS = {
     "_logits_all": "logits_all",

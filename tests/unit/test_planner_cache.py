@@ -68,7 +68,7 @@ def test_an_engine_that_decoded_nothing_changes_no_price(models: Models) -> None
         with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1, exact="off") as engine:
             return str(verdict_of(engine))
 
-    assert "(measured)" in told()
+    assert told().startswith("Drafting should")
     assert told() == told()
 
 

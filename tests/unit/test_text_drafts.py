@@ -29,7 +29,7 @@ COPY = "ab cd ef gh ab cd ef gh ab cd ef gh ab cd"
 
 def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
     with Engine.open(models.target, draft="text", **SIZES) as engine:
-        assert (engine.has_draft, engine.drafts_text, engine.draft_path) == (True, True, None)
+        assert (engine.has_draft, engine.draft_path) == (True, None)
         assert engine.draft_info is None
         done = engine.generate(COPY, max_tokens=40, temperature=0.0, strategy="chain:4", ignore_eos=True)
         timings = done.timings
@@ -43,7 +43,6 @@ def test_the_text_stands_in_for_a_drafter(models: Models) -> None:
 def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
     for wanted, drafts in (("auto", True), ("on", True), ("off", False)):
         with Engine.open(models.target, draft=models.draft, text_drafts=wanted, **SIZES) as engine:
-            assert engine.drafts_text is drafts
             done = engine.generate(COPY, max_tokens=60, temperature=0.0, ignore_eos=True)
             assert drafts or done.timings.text_draft_n == 0
             fixed = engine.generate(COPY, max_tokens=20, temperature=0.0, strategy="chain:3")

@@ -104,10 +104,10 @@ def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_o
     ],
 )
 def test_the_sentence_has_the_speed_of_answers(gains: dict[str, Gain], says: str) -> None:
-    found = Verdict(4, 1.2, 2.0, 2.2, 1.4, is_measured=True, **gains)
+    found = Verdict(4, 1.2, 2.0, 2.2, 1.4, **gains)
     assert says in str(found)
     assert str(found).endswith("2.2 tokens a round; checking four tokens at once takes 1.2 times as long as "
-                               "one on this machine (measured).")  # fmt: skip
+                               "one on this machine.")  # fmt: skip
 
 
 def test_answers_are_kept_between_processes_and_damage_is_ignored(tmp_path: Path) -> None:

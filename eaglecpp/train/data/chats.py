@@ -56,7 +56,7 @@ def template_of(engine: Engine) -> ChatTemplate | None:
     template = ChatTemplate.choose(
         gguf=engine.native.chat_template(),
         has_token=has_token,
-        bos_text=engine.bos_text.decode("utf-8", "replace"),
+        bos_text=engine.vocabulary.bos_text.decode("utf-8", "replace"),
         eos_text=eos_text.decode("utf-8", "replace"),
     )
     return None if template.language == "go" else template
