@@ -87,7 +87,8 @@ def open_engine(
 
 def note_plan(plan: OpeningPlan, engine: Engine) -> None:
     """Prints what was opened, and where each option comes from."""
-    note("\n".join(plan.lines(engine.chat_template.describe())))
+    rows = plan.rows(engine.chat_template.describe())
+    note("\n".join(f"{name + ':':<12}{text}" for name, text in rows))
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:

@@ -69,14 +69,8 @@ class Parameter:
         return f"{self.low} and up" if self.high is None else f"{self.low} to {self.high}"
 
 
-_DEFAULTS: Mapping[str, ParameterValue | None] = {
-    "num_batch": None,
-    "main_gpu": None,
-    "use_mmap": None,
-    "seed": -1,
-    "top_p": 0.9,
-    "min_p": 0.0,
-}
+_DECIDED_BY_ENGINE = ("num_batch", "main_gpu", "use_mmap")
+_DEFAULTS = {"seed": -1, "top_p": 0.9, "min_p": 0.0, **dict.fromkeys(_DECIDED_BY_ENGINE)}
 """Ollama's, where they are not the option's own; None where the engine decides."""
 
 
@@ -103,12 +97,8 @@ PARAMETERS: Mapping[str, Parameter] = {
         # the option's -1 is all that a model was trained for, which no Modelfile may ask for
         Parameter("num_ctx", "int", None, "model.n_ctx", "context length in tokens; 0 = automatic", 0),
         *_declared("model", ModelOptions),
-        Parameter(
-            "draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = no drafting", 0, 1024
-        ),
-        Parameter(
-            "num_keep", "int", 4, "", "tokens that stay of the beginning of a raw prompt that is cut", -1
-        ),
+        Parameter("draft_num_predict", "int", None, "strategy", "draft depth per round; 0 = none", 0, 1024),
+        Parameter("num_keep", "int", 4, "", "tokens that stay at the beginning of a prompt that is cut", -1),
         *_declared("sampling", SamplingOptions),
     )
 }
@@ -128,10 +118,9 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
     Ollama's defaults stand in for what `parameters` leaves out, values are fitted to their range, and
     `draft_num_predict` becomes a chain of that depth, or "off" when it is 0. Absent: what the engine decides.
     """
-    values = defaults() | dict(parameters)
     options: dict[str, ParameterValue | str] = {}
     for parameter in PARAMETERS.values():
-        value = values[parameter.name]
+        value = parameters.get(parameter.name, parameter.default)
         if value is None or not parameter.option:
             continue
         value = parameter.fitted(value)
@@ -140,11 +129,6 @@ def engine_options(parameters: Mapping[str, ParameterValue]) -> dict[str, Parame
         else:
             options[parameter.option] = value
     return options
-
-
-def defaults() -> dict[str, ParameterValue | None]:
-    """Ollama's value of every parameter that a file leaves out; None where the engine decides."""
-    return {parameter.name: parameter.default for parameter in PARAMETERS.values()}
 
 
 def parse_value(name: str, text: str) -> ParameterValue:
@@ -165,10 +149,8 @@ def parse_number(kind: str, text: str) -> int | float | bool:
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
     if kind == "float" and _FLOAT.fullmatch(text):
-        number = float(text)
-        if (
-            abs(number) < _FLOAT32_LIMIT or "n" in text.lower()
-        ):  # inf and nan are legal, what overflows is not
+        number, is_named = float(text), "n" in text.lower()  # inf and nan are legal, what overflows is not
+        if abs(number) < _FLOAT32_LIMIT or is_named:
             return number
     raise ParameterError(f"invalid {kind} value [{text}]")
 

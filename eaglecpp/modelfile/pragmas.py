@@ -23,12 +23,7 @@ from .errors import Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
-OWN_PRAGMAS = {
-    "draft": "the drafter: as DRAFT, but also a stored name, a Hub reference or a checkpoint; text = "
-    "drafts from the text itself, mtp = the model's own head",
-    "strategy": "how to draft: auto, off, chain:5, tree:k=4,depth=5,nodes=16",
-    "chat_template": "which chat template: auto, modelfile, gguf, raw, or chatml",
-}
+OWN_PRAGMAS = ("draft", "strategy", "chat_template")
 _MAX_PRAGMAS = 1000
 _FOR_STRANGERS = ("strategy", "chat_template")
 _STRANGE_DEPTH, _STRANGE_NODES = 16, 64
@@ -107,9 +102,8 @@ def without_untrusted(
 def _few(pragmas: Iterable[Command]) -> tuple[Command, ...]:
     """Each of them is checked by itself, and a list is checked again with each of its values."""
     pragmas = tuple(pragmas)
-    if len(pragmas) > _MAX_PRAGMAS:
-        message = f"{len(pragmas)} lines of #eaglecpp:, at most {_MAX_PRAGMAS} are read"
-        raise pragmas[_MAX_PRAGMAS].error(message)
+    if (n := len(pragmas)) > _MAX_PRAGMAS:
+        raise pragmas[-1].error(f"{n} lines of #eaglecpp:, at most {_MAX_PRAGMAS} are read")
     return pragmas
 
 
@@ -145,9 +139,8 @@ def _known() -> dict[str, tuple[str, Option]]:
         for option in describe(options):
             if option.kind == "pairs":
                 continue
-            flags = [flag[2:].replace("-", "_") for flag in option.flags if flag.startswith("--")]
-            for name in (option.name, *flags):
-                known.setdefault(name, (group, option))
+            for flag in (option.name, *option.flags):
+                known.setdefault(flag.removeprefix("--").replace("-", "_"), (group, option))
     return known
 
 

@@ -8,7 +8,7 @@ them into paths. Of files, only the keys of FROM's are read, which tell a target
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,6 @@ from typing import Any
 from eaglecpp.errors import EagleError
 from eaglecpp.files import exists
 from eaglecpp.options import HEAD, TEXT
-from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
 
 from .errors import Notice
@@ -25,7 +24,7 @@ from .model import Modelfile
 from .syntax import Command
 
 _PROJECTOR = "clip"
-_NO_TARGET = "name a GGUF file; a drafter belongs in DRAFT, a LoRA in ADAPTER"
+_NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ def _located(command: Command) -> Iterator[None]:
     """Gives errors of the file search the line of the command that caused them."""
     try:
         yield
-    except (FileSearchError, OSError, ModelNameError) as error:
+    except (FileSearchError, OSError, EagleError) as error:
         raise command.error(str(error)) from None
 
 
@@ -102,10 +101,8 @@ class _Resolver:
             self._sort(reference, origin)
         shards = _shards(self.targets)
         if shards is None:
-            raise command.error(
-                f"FROM gives {len(self.targets)} targets: {', '.join(map(str, self.targets))}",
-                "name the one to run; a drafter belongs in DRAFT",
-            )
+            found = ", ".join(map(str, self.targets))
+            raise command.error(f"FROM gives {len(self.targets)} targets: {found}", _NO_TARGET)
         if not shards:
             raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
         return Reference("path", references[-1].text, command.line, shards), command
@@ -121,10 +118,8 @@ class _Resolver:
         from eaglecpp.convert import keys as of_convert
 
         if reference.kind == "checkpoint":
-            raise command.error(
-                f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF",
-                "convert it with llama.cpp's convert_hf_to_gguf.py and name the result",
-            )
+            how = "convert it with llama.cpp's convert_hf_to_gguf.py and name the result"
+            raise command.error(f"FROM {command.args}: a Hugging Face checkpoint, expected a GGUF", how)
         with _located(command):
             files = _weights(reference.path)
         for file in files:
@@ -143,12 +138,9 @@ class _Resolver:
         """The drafter: a pragma beats DRAFT, and of several the last one counts, as in Ollama. The
         words `text` and `mtp` are none (a file of that name is `./text`).
         """
-        commands = [*self.modelfile.draft, *filter(None, [self.modelfile.settings.draft])]
-        if not commands:
+        command = self._last((*self.modelfile.draft, self.modelfile.settings.draft))
+        if command is None:
             return None
-        command = commands[-1]
-        if len(commands) > 1:
-            self.notices.append(command.notice(f"several drafters are named: using {command.args}"))
         if command.args.strip() in (TEXT, HEAD):
             self.drafts_text = command.args.strip() == TEXT
             self.drafts_head = not self.drafts_text
@@ -160,14 +152,18 @@ class _Resolver:
 
     def _adapters(self) -> tuple[Path, ...]:
         """The LoRA of the last ADAPTER; Ollama too lets a later one replace the earlier."""
-        if not self.modelfile.adapters:
+        command = self._last(self.modelfile.adapters)
+        if command is None:
             return ()
-        command = self.modelfile.adapters[-1]
-        if len(self.modelfile.adapters) > 1:
-            self.notices.append(command.notice(f"several ADAPTER: using {command.args}"))
         with _located(command):
             path = expand_path(command.args, self.directory)
         return (self._only_file(command, path),)
+
+    def _last(self, commands: Iterable[Command | None]) -> Command | None:
+        given = [command for command in commands if command is not None]
+        if len(given) > 1:
+            self.notices.append(given[-1].notice(f"several are named: using {given[-1].args}"))
+        return given[-1] if given else None
 
     def _only_file(self, command: Command, path: Path) -> Path:
         """The GGUF at a path, or the only one in a folder."""
@@ -175,8 +171,7 @@ class _Resolver:
             files = _weights(path)
         if len(files) != 1:
             names = ", ".join(file.name for file in files)
-            message = f"{_word(command)} {command.args}: several GGUF files: {names}"
-            raise command.error(message, "name one")
+            raise command.error(f"{_word(command)} {command.args}: several GGUF files: {names}", "name one")
         _keys(command, files[0])
         return files[0]
 
@@ -193,10 +188,8 @@ def _keys(command: Command, file: Path) -> dict[str, Any]:
     """What a GGUF says of itself. Raises ModelfileError for another file."""
     from eaglecpp.convert import read_keys
 
-    try:
+    with _located(command):
         return read_keys(file)
-    except (EagleError, OSError) as error:
-        raise command.error(str(error)) from None
 
 
 def _word(command: Command) -> str:

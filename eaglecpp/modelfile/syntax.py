@@ -83,14 +83,8 @@ def decode(data: bytes) -> str:
 
     A byte-order mark is not part of the text, and what is not valid becomes U+FFFD, as in Ollama.
     """
-    for mark, encoding in (
-        (codecs.BOM_UTF8, "utf-8"),
-        (codecs.BOM_UTF16_LE, "utf-16-le"),
-        (codecs.BOM_UTF16_BE, "utf-16-be"),
-    ):
-        if data.startswith(mark):
-            return data[len(mark) :].decode(encoding, "replace")
-    return data.decode("utf-8", "replace")
+    is_utf16 = data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return data.decode("utf-16" if is_utf16 else "utf-8-sig", "replace")
 
 
 def parse(text: str | bytes, *, file: str | None = None) -> list[Command]:
@@ -109,9 +103,7 @@ def read(text: str | bytes, *, file: str | None = None) -> Document:
     reader = _Reader(text.removeprefix("\ufeff"), file)
     reader.run()
     if not any(command.name == "model" for command in reader.commands):
-        raise ModelfileError(
-            _NO_FROM, file=file, hint="say what to start from, for example FROM ./model.gguf"
-        )
+        raise ModelfileError(_NO_FROM, file=file, hint="say what to start from, as in FROM ./model.gguf")
     return Document(tuple(reader.commands), tuple(reader.pragmas), tuple(reader.notices))
 
 
@@ -173,20 +165,21 @@ class _Reader:
             return
         line = self._line_of(start)
         words = _PRAGMA_WORDS.fullmatch(_kept(match[1]).strip(_BLANKS))
-        if words is None:
-            message = f"pragma '{match[1].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
-            self.notices.append(Notice(message, line, self.file))
+        if words is not None:
+            value = (words[2] or "").strip(_BLANKS)
+            self.pragmas.append(Command(words[1].lower(), _unquoted(value), line, self.file))
             return
-        value = (words[2] or "").strip(_BLANKS)
-        self.pragmas.append(Command(words[1].lower(), _unquoted(value), line, self.file))
+        message = f"pragma '{match[1].strip()}' ignored: expected '#eaglecpp: NAME VALUE'"
+        self.notices.append(Notice(message, line, self.file))
 
     def _command(self) -> None:
         start = self.at
         self.at += 1  # whatever it is: a first character that is not kept vanishes, another makes a bad name
         word = (_kept(self.text[start]) + self._take(_LETTERS)).lower()
-        self._need_blank(start, _UNKNOWN_COMMAND, hint=f"found '{word}'")
+        hint = f"found '{word}'"
+        self._need_blank(start, _UNKNOWN_COMMAND, hint)
         if word not in INSTRUCTIONS:
-            raise self._error(_UNKNOWN_COMMAND, start, hint=f"found '{word}'")
+            raise self._error(_UNKNOWN_COMMAND, start, hint)
         self.at += 1
         name, role = ("model" if word == "from" else word), ""
         if word == "parameter":

@@ -148,8 +148,8 @@ def _offer(model: ResolvedModel) -> str:
 
 @contextlib.contextmanager
 def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path, str | None]]:
-    """A drafter checkpoint's file or folder, as long as the block lasts, and OWNER/NAME[@REVISION] of the
-    repository it is from. Raises ModelNotFoundError, DownloadError.
+    """A drafter checkpoint's file or folder, as long as the block lasts, and OWNER/NAME of the repository
+    it is from. Raises ModelNotFoundError, DownloadError.
     """
     try:
         reference = read_reference(text)
@@ -163,8 +163,7 @@ def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path,
         return
     from eaglecpp.store.remote import hub
 
-    repository = hub.find_repository(reference.repository, reference.revision)
-    hub_id = reference.repository + (f"@{reference.revision}" if reference.revision else "")
+    repository = hub.find_repository(reference.repository)
     with tempfile.TemporaryDirectory(prefix="eaglecpp-") as folder:
         root = Stores.open().own.root
-        yield hub.fetch_checkpoint(root, repository, "", Path(folder), report), hub_id
+        yield hub.fetch_checkpoint(root, repository, "", Path(folder), report), repository.id

@@ -110,12 +110,8 @@ class OpeningPlan:
         found = replace(self.found, draft=None, draft_origin="")
         return replace(self, found=found, strategy=Setting(Strategy("off"), self.strategy.origin))
 
-    def lines(self, template: str = "") -> list[str]:
-        """The plan for a reader. template: which chat template is used, and why."""
-        return [f"{name + ':':<12}{text}" for name, text in self.rows(template)]
-
     def rows(self, template: str = "") -> list[tuple[str, str]]:
-        """As `lines`, in two columns."""
+        """The plan for a reader, in two columns. template: which chat template is used, and why."""
         drafter = f"{self.draft} ({self.found.draft_origin})" if self.draft is not None else "none"
         rows = [
             ("target", f"{self.target} ({self.found.target_origin})"),
@@ -123,8 +119,7 @@ class OpeningPlan:
             *(("adapter", f"{path} (scale {scale:g})") for path, scale in self.model_options().lora),
             ("strategy", f"{self.strategy.value} ({self.strategy.origin})"),
         ]
-        if template:
-            rows.append(("template", template))
+        rows += [("template", template)] if template else []
         return [*rows, *self._option_rows()]
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """The only reader of references: from a text to what it names, looked up nowhere but on disk.
 
-    hf.co/OWNER/NAME[@REVISION][:QUANT]   the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
+    hf.co/OWNER/NAME[:QUANT]              the Hugging Face Hub; also huggingface.co/ and hf://, or with -hf
     PATH                                  what exists, begins with ./ ../ / or ~, or ends as weights do
     [HOST/][NAMESPACE/]MODEL[:TAG]        a stored model, ours or Ollama's; else in Ollama's registry
 
@@ -92,7 +92,6 @@ _HUB_SCHEME = "hf://"
 _HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))
 _PATH_STARTS = ("./", "../", "/", "~", ".\\")
 _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
-_REVISION = re.compile(r"@([\w./-]+?)(?=:|$)")
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,6 @@ class Reference:
     line:     of the Modelfile, 0 elsewhere
     paths:    for "path" the files, first shard first; for "checkpoint" the directory or file
     name:     for "hub" and "name"; a hub name's tag is the quantisation or file asked for
-    revision: for "hub": branch, tag or commit, "" for the usual one
     """
 
     kind: Literal["path", "checkpoint", "hub", "name"]
@@ -113,7 +111,6 @@ class Reference:
     line: int = 0
     paths: tuple[Path, ...] = ()
     name: ModelName | None = None
-    revision: str = ""
 
     @property
     def path(self) -> Path:
@@ -125,8 +122,7 @@ class Reference:
     @property
     def repository(self) -> str:
         """OWNER/NAME of a repository of the Hub."""
-        if self.name is None:
-            raise ValueError(f"{self.text}: a {self.kind} reference names no repository")
+        assert self.name is not None, self.text
         return f"{self.name.namespace}/{self.name.model}"
 
 
@@ -137,8 +133,7 @@ def read_reference(text: str, directory: Path | None = None) -> Reference:
     device, ModelNameError for an impossible name.
     """
     if is_hub_text(text):
-        rest, revision = _split_revision(text)
-        return Reference("hub", text, name=read_name(rest), revision=revision)
+        return Reference("hub", text, name=read_name(text))
     path = expand_path(text, directory or Path.cwd())
     if text and exists(path):
         check_regular(path)
@@ -153,8 +148,6 @@ def read_name(text: str) -> ModelName:
 
     Raises ModelNameError.
     """
-    if is_hub_text(text) and (revision := _split_revision(text)[1]):
-        raise ModelNameError(f"'{text}': only checkpoints to convert have a revision; leave out @{revision}")
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
     return canonical(ModelName.parse(text))
@@ -188,11 +181,6 @@ def is_path_text(text: str) -> bool:
 def is_hub_text(text: str) -> bool:
     """Whether a text says that it is on the Hub."""
     return text.lower().startswith(_HUB_STARTS)
-
-
-def _split_revision(text: str) -> tuple[str, str]:
-    found = _REVISION.search(text)
-    return (text, "") if found is None else (text[: found.start()] + text[found.end() :], found[1])
 
 
 def _is_checkpoint(path: Path) -> bool:

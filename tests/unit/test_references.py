@@ -29,17 +29,23 @@ def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> N
     assert reference.name is None or reference.name.is_hub == (kind == "hub")
 
 
-def test_a_repository_of_the_hub_may_have_a_revision(tmp_path: Path) -> None:
-    reference = read_reference("hf.co/o/n@refs/pr/1:Q8_0", tmp_path)
-    assert (reference.repository, reference.revision) == ("o/n", "refs/pr/1")
-    assert str(reference.name) == "hf.co/o/n:Q8_0"
-    with pytest.raises(ModelNameError, match="leave out @main"):
-        read_name("hf.co/o/n@main")
-
-
 @pytest.mark.parametrize(
     "text",
-    ["./x.gguf", "/a/b", "a b", "m:", ":t", "-x", "a.b/m", "a/b/c/d", "m:1:2", "@sha256:aa", "", "m" * 81],
+    [
+        "./x.gguf",
+        "/a/b",
+        "a b",
+        "m:",
+        ":t",
+        "-x",
+        "a.b/m",
+        "a/b/c/d",
+        "m:1:2",
+        "@sha256:aa",
+        "hf.co/o/n@main",
+        "",
+        "m" * 81,
+    ],
 )
 def test_impossible_names_are_refused(text: str) -> None:
     with pytest.raises(ModelNameError, match="is not a model name: its"):

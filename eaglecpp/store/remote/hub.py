@@ -88,15 +88,15 @@ class Repository:
         return Remote(self.url(file), file.digest, file.size, file.name, self.id, _token(), help, file.cached)
 
 
-def find_repository(repo_id: str, revision: str = "", report: Report = silent) -> Repository:
+def find_repository(repo_id: str, report: Report = silent) -> Repository:
     """What a repository holds, files pointing at copies in local caches; where the Hub cannot be reached,
     what the caches have of it. Raises OfflineError where they have nothing, DownloadError for the rest.
     """
     cached = list_cached(repo_id)
     try:
-        repository = _listed(repo_id, revision)
+        repository = _listed(repo_id)
     except OfflineError as error:
-        if cached is None or revision:
+        if cached is None:
             raise
         report(Status(f"{error}; using the copy in the local cache"))
         return cached
@@ -105,10 +105,9 @@ def find_repository(repo_id: str, revision: str = "", report: Report = silent) -
     return replace(repository, files=files)
 
 
-def _listed(repo_id: str, revision: str) -> Repository:
-    at = f"/revision/{quote(revision, safe='')}" if revision else ""
+def _listed(repo_id: str) -> Repository:
     with Session() as session:
-        url = f"{hub_endpoint()}/api/models/{repo_id}{at}?blobs=true"
+        url = f"{hub_endpoint()}/api/models/{repo_id}?blobs=true"
         data = get(session, url, repo_id, _access_help(repo_id), _token())
     try:
         info = json.loads(data)

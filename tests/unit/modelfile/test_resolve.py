@@ -94,7 +94,7 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
         (
             "FROM ./head.gguf\n",
-            "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name a GGUF file; a",
+            "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name one GGUF; a",
         ),
         ("FROM ./empty\n", "Modelfile:1: no GGUF files in {}/empty"),
     ],
@@ -158,7 +158,7 @@ def test_a_draft_directory_needs_one_gguf(directory: Path) -> None:
 def test_the_pragma_beats_draft(directory: Path) -> None:
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./head.gguf\n#eaglecpp: draft hf.co/u/eagle\n")
     assert found.draft is not None and found.draft.kind == "hub"
-    assert "several drafters are named: using hf.co/u/eagle" in str(found.notices[0])
+    assert "several are named: using hf.co/u/eagle" in str(found.notices[0])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
