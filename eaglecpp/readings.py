@@ -106,7 +106,7 @@ def convert_checkpoint(
 ) -> ConvertReport:
     """Converts a drafter checkpoint to a GGUF that drafts for `target`.
 
-    src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME[@REVISION]
+    src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME
     target:  its GGUF or a stored model
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
     report:  is told about downloads

@@ -41,7 +41,6 @@ def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> N
         "a.b/m",
         "a/b/c/d",
         "m:1:2",
-        "@sha256:aa",
         "hf.co/o/n@main",
         "",
         "m" * 81,
