@@ -12,7 +12,6 @@ import pytest
 
 from helpers.command import Cli
 from helpers.hub_server import HubServer
-from helpers.stores import put_into_ollama
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -52,20 +51,6 @@ def test_a_stored_pair_runs_by_name_with_its_drafter(cli: Cli, models: Models, t
     assert cli("run", "tiny", "hello").returncode == 1
 
 
-def test_a_model_of_ollamas_store_runs_in_place(
-    cli: Cli, models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = tmp_path / "ollama models"
-    put_into_ollama(store, "library/tiny/1b", {"model": models.target.read_bytes()})
-    monkeypatch.setenv("OLLAMA_MODELS", str(store))
-    before = sorted(path for path in store.rglob("*"))
-    ran = cli("run", "tiny:1b", "hello", "--verbose", "--draft", models.draft, *CHAIN, *SHORT)
-    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
-    assert "acceptance length" in ran.stderr
-    assert "tiny:1b" in cli("list").stdout
-    assert sorted(store.rglob("*")) == before
-
-
 def test_run_fetches_what_is_missing_and_then_needs_no_network(
     cli: Cli, models: Models, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,32 +65,3 @@ def test_run_fetches_what_is_missing_and_then_needs_no_network(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     assert cli("run", "hf.co/me/tiny-GGUF", "hello", *SHORT).stdout == ran.stdout
     assert cli("pull", "hf.co/me/absent").returncode == 1
-
-
-def test_run_fetches_by_http_when_told_so(cli: Cli, models: Models, hub: HubServer) -> None:
-    hub.publish("library/tiny:1b", {"model": models.target.read_bytes()})
-    name = f"http://{hub.host}/library/tiny:1b"
-    refused = cli("run", name, "hello", *SHORT)
-    assert (refused.returncode, "--insecure" in refused.stderr) == (1, True)
-    ran = cli("run", name, "--insecure", "hello", *SHORT)
-    assert ran.stdout == cli("run", models.target, "hello", *SHORT).stdout
-
-
-def test_a_drafter_checkpoint_of_the_hub_is_converted_once(
-    cli: Cli, models: Models, hub: HubServer, tmp_path: Path
-) -> None:
-    from helpers.tiny import make_pair
-
-    pair = make_pair(tmp_path / "pair")
-    hub.add("maker/eagle3", {path.name: path.read_bytes() for path in pair.checkpoint.iterdir()})
-    draft = ("--draft", "hf.co/maker/eagle3", *CHAIN)
-    reference = ("generate", pair.target.gguf, "-p", "ab", "--json", *draft, *SHORT)
-    first = cli(*reference)
-    assert first.returncode == 0, first.stderr
-    assert json.loads(first.stdout)["timings"]["draft_n_accepted"] > 0
-    n_requests = len(hub.log)
-    assert json.loads(cli(*reference).stdout)["tokens"] == json.loads(first.stdout)["tokens"]
-    assert len(hub.log) == n_requests
-    assert "hf.co/maker/eagle3:Q8_0" in cli("list").stdout
-    wrong = cli("generate", models.draft, "-p", "ab", "--draft", "hf.co/maker/eagle3", *SHORT)
-    assert wrong.returncode == 1

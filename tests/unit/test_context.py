@@ -121,13 +121,10 @@ def test_a_drafters_cache_is_a_part_of_the_context(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "is_said"),
     [
-        ({}, False),
-        ({"n_ctx": 0}, False),
         ({"n_ctx": -1}, False),
         ({"n_ctx": 131072}, False),
         ({"n_ctx": 131073}, True),
         ({"n_ctx": 262144, "rope_freq_scale": 0.5}, False),
-        ({"n_ctx": 262144, "rope_freq_base": 1e6}, False),
     ],
 )
 def test_a_context_beyond_training_is_told_unless_positions_are_stretched(

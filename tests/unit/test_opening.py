@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,8 @@ import pytest
 
 from eaglecpp import ModelOptions
 from eaglecpp.cli import main
-from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_here
-from eaglecpp.opening.plan import OpeningPlan, make_plan, plan_opening
-from helpers.http_server import MODEL, TestServer
+from eaglecpp.opening.plan import make_plan, plan_opening
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -64,42 +61,6 @@ def test_a_file_has_the_engines_own_defaults(models: Models) -> None:
 def test_the_text_in_place_of_a_drafter(models: Models) -> None:
     plan = plan_opening(models.target, "text")
     assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")
-
-
-def test_a_drafter_of_its_own_that_is_not_there(models: Models) -> None:
-    with pytest.raises(ModelNotFoundError, match="--draft auto"):
-        plan_opening(models.target, "auto")
-
-
-@pytest.fixture
-def plans(monkeypatch: pytest.MonkeyPatch) -> list[OpeningPlan]:
-    """Every plan that is made."""
-    made: list[OpeningPlan] = []
-    init = OpeningPlan.__init__
-
-    def count(plan: OpeningPlan, *args: Any, **fields: Any) -> None:
-        init(plan, *args, **fields)
-        made.append(plan)
-
-    monkeypatch.setattr(OpeningPlan, "__init__", count)
-    return made
-
-
-def test_one_answer_of_run_makes_one_plan(
-    named: Create, plans: list[OpeningPlan], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with open(os.devnull) as nobody:  # noqa: PTH123
-        monkeypatch.setattr("sys.stdin", nobody)
-        assert main(["run", named(), "hi", "--max-tokens", "3", "-t", "1", "--no-planner-cache"]) == 0
-    assert len(plans) == 1
-
-
-def test_the_first_chat_with_a_server_makes_one_plan_and_the_next_none(plans: list[OpeningPlan]) -> None:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
-    with TestServer(engine={"n_threads": 1, "planner_cache": False}) as server:
-        for _ in range(2):
-            assert server.post("/v1/chat/completions", body).status_code == 200
-            assert len(plans) == 1
 
 
 def test_only_a_context_that_nobody_gave_is_chosen_again(

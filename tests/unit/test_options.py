@@ -169,21 +169,3 @@ def test_shares_are_numbers_in_any_form() -> None:
     for wrong in ("0,0", "-1,2", [float("nan")]):
         with pytest.raises(ValueError, match="tensor_split must contain numbers of at least 0"):
             ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
-
-
-def test_a_modelfile_places_experts_and_splits_and_a_stranger_may_not() -> None:
-    from eaglecpp.modelfile.pragmas import settings, without_untrusted
-    from eaglecpp.modelfile.syntax import Command
-
-    pragmas = [
-        Command("n_cpu_moe", "4", 1),
-        Command("tensor_split", "3,1", 2),
-        Command("split_mode", "row", 3),
-        Command("override_tensor", "ffn_up=CPU", 4),
-    ]
-    options = settings(pragmas).options
-    model = ModelOptions(**{name.removeprefix("model."): value for name, value in options.items()})
-    assert (model.n_cpu_moe, model.tensor_split, model.split_mode) == (4, (3.0, 1.0), "row")
-    assert model.override_tensor == ("ffn_up=CPU",)
-    _, kept, dropped = without_untrusted({}, pragmas)
-    assert not kept and all("only this machine's owner may set it" in line for line in dropped)

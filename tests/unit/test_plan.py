@@ -58,22 +58,6 @@ def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
     assert generate(engine).plan_log == []
 
 
-def test_rounds_that_follow_each_other_give_what_they_give_one_by_one(engine: Engine) -> None:
-    engine.clear()
-    with engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True) as stream:
-        chunks = list(stream)
-    assert len(chunks) == 1 + stream.completion().timings.rounds, "whoever reads along gets every round"
-    engine.clear()
-    stream = engine.stream(PROMPT, strategy="chain:3", max_tokens=200, ignore_eos=True, seed=stream.seed)
-    together = []
-    while not together or not together[-1].finish:
-        together.append(stream._sequence.step(stream._generation, for_ms=1.0))
-    assert len(together) < len(chunks)
-    assert [t for one in together for t in one.tokens] == [t for one in chunks for t in one.tokens]
-    assert [a for one in together for a in one.accepted] == [a for one in chunks for a in one.accepted]
-    stream.close()
-
-
 # Random acceptance
 
 

@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from eaglecpp.cli.convert import convert as command
 from eaglecpp.convert import Choice, open_drafter
@@ -22,7 +22,7 @@ from eaglecpp.convert.errors import ConvertError
 from eaglecpp.readings import Measured, choose, convert_checkpoint, convert_measured
 from helpers.checkpoints import FAMILIES, write_checkpoint
 from helpers.random_drafter import DraftShape
-from helpers.tiny import make_pair, make_target
+from helpers.tiny import make_target
 from helpers.tiny_split import rewrite
 
 PAIR = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
@@ -141,26 +141,6 @@ def test_how_often_the_feature_was_normed_is_found(
     assert reading(report.out)[0].startswith(expected)
 
 
-def test_the_state_that_was_fed_in_training_is_found(tmp_path: Path) -> None:
-    """norm_output: true means the state before the norm in SpecForge 0.2.0. The drafter is one that feeds it,
-    with a last norm so uneven that the state behind it is another one; the head makes up for that.
-    """
-    pair = make_pair(tmp_path, "eagle3")
-    path, weights = pair.checkpoint / "config.json", load_file(pair.checkpoint / "model.safetensors")
-    scale = uneven(len(weights["norm.weight"]))
-    weights |= {
-        "norm.weight": weights["norm.weight"] * scale,
-        "lm_head.weight": weights["lm_head.weight"] / scale,
-    }
-    save_file(weights, pair.checkpoint / "model.safetensors")
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config |= {"norm_output": True, "eagle_config": {IDS: [k - 1 for k in config.pop(IDS)]}}
-    path.write_text(json.dumps(config), encoding="utf-8")
-    report = convert_checkpoint(pair.checkpoint, pair.target.gguf, tmp_path / "out.gguf", type="F32")
-    assert report.family == "SpecForge" and not report.spec.norm_output
-    assert reading(report.out)[0].startswith("feed=pre (measured: ")
-
-
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
     """As llama.cpp's converter writes DeepSpec's DFlash: nothing says that the anchor's slot drafts."""
     trained = Path(__file__).parents[1] / "fixtures" / "demo-dflash.gguf"
@@ -204,14 +184,6 @@ def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path)
 def measured(mean: float, **readings: str) -> Measured:
     rng = np.random.default_rng(1)  # the same places for all
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)
-
-
-def test_an_open_choice_is_decided_by_the_drafts_or_not_at_all() -> None:
-    choices = (Choice("layer_ids", ("boundary", "post"), "", is_open=True),)
-    good, bad = measured(1.0, layer_ids="post"), measured(0.9, layer_ids="boundary")
-    assert choose([bad, good], choices) is good
-    noise = np.random.default_rng(2).normal(0, 1, 400)
-    assert choose([bad, Measured(good.readings, bad.lengths + noise)], choices) is None
 
 
 def test_what_is_certain_but_does_not_matter_leaves_the_default() -> None:

@@ -47,19 +47,6 @@ def test_every_instruction_is_read() -> None:
     ]
 
 
-def test_printing_reads_back_as_the_same() -> None:
-    modelfile = Modelfile.from_text(FULL)
-    assert Modelfile.from_text(modelfile.to_text()) == modelfile
-
-
-def test_scalars_keep_the_last_value_and_stops_gather() -> None:
-    modelfile = Modelfile.from_text(
-        "FROM a\nSYSTEM 1\nSYSTEM 2\n"
-        "PARAMETER top_k 1\nPARAMETER top_k 2\nPARAMETER stop a\nPARAMETER stop b\n"
-    )
-    assert (modelfile.system, modelfile.parameters) == ("2", {"top_k": 2, "stop": ("a", "b")})
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -166,11 +166,8 @@ def test_the_pragma_beats_draft(directory: Path) -> None:
     "text",
     [
         "FROM ./pipe.gguf\n",
-        "FROM ./pipe.safetensors\n",
         "FROM ./target.gguf\nDRAFT ./pipe.gguf\n",
-        "FROM ./target.gguf\nDRAFT ./pipe.bin\n",
         "FROM ./target.gguf\nADAPTER ./pipe.gguf\n",
-        "FROM ./target.gguf\n#eaglecpp: draft ./pipe.gguf\n",
         "FROM ./target.gguf\n#eaglecpp: draft ./pipe.safetensors\n",
     ],
 )

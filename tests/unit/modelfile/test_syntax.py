@@ -39,13 +39,6 @@ def test_inexpressible_values_are_refused(value: str, problem: str) -> None:
         format([Command("system", value)])
 
 
-def test_printed_form_is_the_common_one() -> None:
-    commands = parse('from ./a.gguf\nparameter stop "<|im_end|>"\nparameter stop "a b"\nsystem Be brief.\n')
-    assert format(commands) == (
-        'FROM ./a.gguf\nPARAMETER stop <|im_end|>\nPARAMETER stop """a b"""\nSYSTEM """Be brief."""\n'
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "shown"),
     [
@@ -62,13 +55,6 @@ def test_errors_point_at_the_word_or_the_open_quote(text: str, shown: str) -> No
     with pytest.raises(ModelfileError) as caught:
         parse(text, file="Modelfile")
     assert str(caught.value).startswith(shown)
-
-
-def test_dropped_characters_are_reported() -> None:
-    document = read("FROM a\nSYSTEM caf\u00e9\u00a0noir\u200b\n")
-    assert document.commands[1].args == "caf\u00e9noir"
-    (notice,) = document.notices
-    assert notice.line == 2 and "U+00A0, U+200B" in notice.message
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -96,14 +82,6 @@ def test_a_malformed_pragma_is_reported_and_ignored() -> None:
 
 
 @pytest.mark.parametrize(
-    "pragma", [Command("parameter", "x"), Command("Draft", "x"), Command("draft", "a\nb")]
-)
-def test_impossible_pragmas_are_refused(pragma: Command) -> None:
-    with pytest.raises(ModelfileError):
-        format([], [pragma])
-
-
-@pytest.mark.parametrize(
     ("line", "message"),
     [
         ("\n", r"more than 4194304 bytes \(is it a Modelfile\?\)"),
@@ -124,14 +102,6 @@ def test_a_file_that_is_too_long_is_refused_at_once(line: str, message: str) -> 
     with pytest.raises(ModelfileError, match=message):
         Modelfile.from_text(b"FROM x\n" + n_lines * line.encode(), file="Modelfile")
     assert time.thread_time() - started < 3
-
-
-@pytest.mark.parametrize("line", ["\n", "#\n", "\0"])
-def test_a_file_of_the_allowed_length_is_read_in_seconds(line: str) -> None:
-    text = "FROM x\nSYSTEM x" + line * (1_000_000 // len(line))
-    started = time.thread_time()
-    assert Modelfile.from_text(text).system == ("x#" if line == "#\n" else "x")
-    assert time.thread_time() - started < 5
 
 
 def test_a_file_is_read_no_further_than_it_may_be_long(tmp_path: Path) -> None:

@@ -41,12 +41,10 @@ def test_a_manifest_may_have_no_config() -> None:
     [
         (b"{", "expected JSON"),
         (b"[" * 100_000, "expected JSON"),
-        ([], "expected JSON: Expected `object`, got `array`"),
         ({"layers": {}}, "Expected `array`, got `object`"),
         ({"layers": [1]}, r"Expected `object`, got `int` - at `\$\[0\]`"),
         ({"layers": [{"mediaType": "m", "digest": "sha256:../x", "size": 1}]}, "digest: expected sha256:"),
         ({"layers": [{"mediaType": "m", "digest": A, "size": -1}]}, "Expected `int` >= 0"),
-        ({"layers": [{"mediaType": "m", "digest": A, "size": True}]}, "Expected `int`, got `bool`"),
         ({"layers": [{"mediaType": "m", "digest": A, "size": 1, "name": 5}]}, "Expected `str`, got `int`"),
         ({"layers": [], "config": {"digest": "x"}}, "config"),
         ({"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": 7}, "no variant"),

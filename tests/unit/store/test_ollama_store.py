@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from eaglecpp.errors import ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import UnsupportedError
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
@@ -52,7 +52,6 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
         b"a projector",
     ]
     assert resolved.modelfile.system == "Be brief."
-    assert resolved.modelfile is not None
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
     assert str(resolved.name) == "llama3.2:3b"  # as it is on disk
@@ -123,18 +122,6 @@ def test_what_cannot_run_here_is_refused(
     ollama("library/llama3.2/3b", layers, json.dumps(config).encode())
     with pytest.raises(UnsupportedError, match=text):
         find_target("llama3.2:3b")
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="needs permissions that bind")
-def test_a_store_that_cannot_be_read_is_explained(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
-    ollama("library/llama3.2/3b", {"model": tiny.target.read_bytes()})
-    store = home / ".ollama" / "models"
-    store.chmod(0)
-    try:
-        with pytest.raises(ModelNotFoundError, match="are not readable for you: join their group"):
-            find_target("llama3.2:3b")
-    finally:
-        store.chmod(0o755)
 
 
 @pytest.mark.parametrize("can_link", [True, False])

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from eaglecpp.cli.cp import cp as cp_command
 from eaglecpp.cli.show import show as show_command
 from eaglecpp.opening.find import find_drafter, find_target
 from eaglecpp.references.names import ModelName
@@ -43,13 +42,8 @@ READERS: dict[str, Callable[[], Any]] = {
     "a drafter": lambda: find_drafter("m").read_bytes()[-3:].decode(),
     "list": lambda: [m.config and m.name for m in Stores.open().models()] == [NAME] and "new",
     "create": lambda: make_model(Stores.open(), "FROM m\n", "n").texts("system")[0],
-    "cp": lambda: (
-        CliRunner().invoke(cp_command, ["m", "n"], catch_exceptions=False)
-        and find_target("n").modelfile.system
-    ),
     "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
     "/api/show": lambda: catalog.facts({}, ServerConfig(), "m", verbose=False)["system"],
-    "/api/tags": lambda: [e["name"] for e in catalog.entries({}, ServerConfig())] == ["m:latest"] and "new",
 }
 
 
