@@ -76,10 +76,8 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
     try:
         pull(reference, insecure=insecure, report=report, stores=stores)
     except DownloadError as error:
-        raise ModelNotFoundError(
-            f"model {reference!r} is not on this machine (no such file, no stored model), and cannot be "
-            f"downloaded: {error}{stores.near(reference)}"
-        ) from error
+        why = f"is not on this machine, and cannot be downloaded: {error}{stores.near(reference)}"
+        raise ModelNotFoundError(f"model {reference!r} {why}") from error
     return find_target(reference, stores)
 
 
@@ -96,9 +94,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
         if (sibling := _drafter_of_repository(stores, model)) is not None:
             known, why = sibling, f"{sibling.repo}, {sibling.source}"
         if known is None and facts.has_head:
-            found = with_draft(model, HEAD)
-            why = f"auto: no drafter is known, {found.draft_origin}"
-            return replace(found, draft_origin=why)
+            return replace(with_draft(model, HEAD), draft_origin="auto: no drafter is known: its own head")
         if known is None:
             return Found(model, notices=(f"{why}; running without",))
         file = fetch_drafter(stores, known, facts, report=report).file

@@ -133,10 +133,8 @@ def find_here(
     """
     model = find_target(reference)
     if draft == "auto" and wants_draft and model.draft is None:
-        raise ModelNotFoundError(
-            f"drafter 'auto': {model.reference} has none on this machine; to get one: eaglecpp pull "
-            f"{model.reference} --draft auto"
-        )
+        how = f"eaglecpp pull {model.reference} --draft auto"
+        raise ModelNotFoundError(f"drafter 'auto': there is none on this machine; to get one: {how}")
     return with_draft(model, draft)
 
 
@@ -208,18 +206,11 @@ def find_drafter(reference: str | os.PathLike[str], stores: Stores | None = None
     if path is not None:
         return path
     name, stores = model_name(text), stores or Stores.open()
-    file = read_again(partial(stores.find, name), _draft_of)
+    file = read_again(partial(stores.find, name), lambda model: model.draft_file() or model.target_files()[0])
     if file is None:
-        raise ModelNotFoundError(
-            f"drafter {text!r}: not on this machine; give a GGUF of a drafter or of a small model of the "
-            "same family, or download a drafter: eaglecpp pull TARGET --draft auto"
-        )
+        how = "give a GGUF, or download one: eaglecpp pull TARGET --draft auto"
+        raise ModelNotFoundError(f"drafter {text!r}: not on this machine; {how}")
     return file
-
-
-def _draft_of(model: StoredModel) -> Path:
-    """Its drafter; without one it is a small model that drafts itself."""
-    return model.draft_file() or model.target_files()[0]
 
 
 def resolved(model: StoredModel) -> ResolvedModel:
@@ -286,10 +277,7 @@ def _directory_hint(path: Path) -> str:
     if found := _files_in(path):
         return f"give one of its GGUF files: {found}"
     if (path / "config.json").is_file():
-        return (
-            "convert it to GGUF first (a target with llama.cpp's convert_hf_to_gguf.py, a drafter with "
-            "`eaglecpp convert`)"
-        )
+        return "convert it to GGUF (llama.cpp's convert_hf_to_gguf.py; a drafter: `eaglecpp convert`)"
     return "give the path of a GGUF file"
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,6 @@ class OpeningPlan:
     context: Setting
 
     @property
-    def model(self) -> ResolvedModel:
-        """The model behind the reference: its templates, system prompt, messages, notices."""
-        return self.found.model
-
-    @property
     def target(self) -> Path:
         """The target's GGUF, of a split one the first part."""
         return self.found.model.target
@@ -82,7 +77,7 @@ class OpeningPlan:
     def notices(self) -> tuple[str, ...]:
         """What the user should know."""
         of_context = beyond_training(self.target, _values(self.settings, "model"))
-        return (*map(str, self.model.modelfile.notices), *self.found.notices, *of_context)
+        return (*map(str, self.found.model.modelfile.notices), *self.found.notices, *of_context)
 
     def model_options(self) -> ModelOptions:
         """How the target is loaded. Raises TypeError or ValueError for a wrong value, as the others do."""
@@ -125,16 +120,13 @@ class OpeningPlan:
     def as_dict(self) -> dict[str, Any]:
         """The plan as JSON."""
         return {
-            "reference": self.model.reference,
+            "reference": self.found.model.reference,
             "target": str(self.target),
             "target_origin": self.found.target_origin,
             "draft": None if self.draft is None else str(self.draft),
             "draft_origin": self.found.draft_origin,
             "strategy": {"value": str(self.strategy.value), "origin": self.strategy.origin},
-            "options": {
-                key: {"value": setting.value, "origin": setting.origin}
-                for key, setting in self.settings.items()
-            },
+            "options": {key: asdict(setting) for key, setting in self.settings.items()},
         }
 
     def _option_rows(self) -> Iterator[tuple[str, str]]:
@@ -257,10 +249,7 @@ def _ask_for_text(settings: dict[str, Setting]) -> None:
     """What naming the text in place of a drafter stands for."""
     wanted = settings.get("draft.text_drafts")
     if wanted is not None and wanted.value == "off" and wanted.origin == _ASKED:
-        raise InvalidValueError(
-            f"draft '{TEXT}' asks for drafts from the text, but text_drafts is 'off'; leave out one of "
-            "the two"
-        )
+        raise InvalidValueError(f"draft '{TEXT}' contradicts text_drafts 'off'; leave out one of the two")
     settings["draft.text_drafts"] = Setting("on", _ASKED)
 
 

@@ -154,9 +154,8 @@ def why_none(name: str, matches: Iterable[Match]) -> str:
 def search_drafters(text: str) -> list[KnownDrafter]:
     """Rows in which a target or the drafter has the text in its name, in any case."""
     wanted = text.lower()
-    return [
-        row for row in known_drafters() if any(wanted in name.lower() for name in (row.repo, *row.targets))
-    ]
+    rows = known_drafters()
+    return [row for row in rows if any(wanted in name.lower() for name in (row.repo, *row.targets))]
 
 
 def _matches(names: Sequence[str]) -> list[Match]:
@@ -185,10 +184,9 @@ def _text(metadata: Mapping[str, Any], key: str) -> str:
 
 def _own_names(metadata: Mapping[str, Any]) -> list[str]:
     """What the metadata calls the model."""
-    parts = [_text(metadata, key) for key in ("basename", "finetune", "size_label")]
-    names = [_text(metadata, "name"), "-".join(part for part in (parts[0], parts[2], parts[1]) if part)]
-    names.append("-".join(part for part in parts if part))
-    return [name for name in names if name]
+    base, tune, size = (_text(metadata, key) for key in ("basename", "finetune", "size_label"))
+    joined = ["-".join(filter(None, parts)) for parts in ((base, size, tune), (base, tune, size))]
+    return [name for name in (_text(metadata, "name"), *joined) if name]
 
 
 def _base_names(metadata: Mapping[str, Any]) -> list[str]:

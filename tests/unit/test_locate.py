@@ -29,7 +29,7 @@ def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pyt
         ("missing.gguf", "no such file; GGUF files next to it: here.gguf"),
         ("nowhere/missing.gguf", "no such file; check the path"),
         (".", "is a directory; give one of its GGUF files: here.gguf"),
-        ("hf", "is a directory; convert it to GGUF first"),
+        ("hf", "is a directory; convert it to GGUF"),
     ],
 )
 def test_the_message_says_what_is_there_instead(tmp_path: Path, name: str, text: str) -> None:

@@ -50,9 +50,7 @@ def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
 
 
 def test_contradictions_are_refused(models: Models) -> None:
-    with pytest.raises(
-        ValueError, match="draft 'text' asks for drafts from the text, but text_drafts is 'off'"
-    ):
+    with pytest.raises(ValueError, match="draft 'text' contradicts text_drafts 'off'"):
         Engine.open(models.target, draft="text", text_drafts="off", **SIZES)
     with pytest.raises(ValueError, match="text_memory 100 needs drafts from the text"):
         Engine.open(models.target, draft="text", text_memory=100, text_drafts="off", **SIZES)

@@ -73,7 +73,7 @@ class RunModel:
 
     def conversation(self) -> Conversation:
         """An empty one with the model's system prompt and examples."""
-        said = self.plan.model.modelfile
+        said = self.plan.found.model.modelfile
         return Conversation(said.system or "", said.messages)
 
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:

@@ -132,12 +132,10 @@ def list_cached(repo_id: str) -> Repository | None:
             continue
         snapshot = root / folder / "snapshots" / commit
         files = []
-        for path in sorted(snapshot.glob("**/*")):
-            if path.is_file():
-                blob = Path(os.path.realpath(path)).name
-                digest = f"sha256:{blob}" if _SHA256.fullmatch(blob) else ""
-                relative = path.relative_to(snapshot).as_posix()
-                files.append(HubFile(relative, path.stat().st_size, digest, cached=path))
+        for path in (one for one in sorted(snapshot.glob("**/*")) if one.is_file()):
+            blob, name = Path(os.path.realpath(path)).name, path.relative_to(snapshot).as_posix()
+            digest = f"sha256:{blob}" if _SHA256.fullmatch(blob) else ""
+            files.append(HubFile(name, path.stat().st_size, digest, cached=path))
         if files:
             return Repository(repo_id, commit, tuple(files))
     return None
@@ -291,7 +289,5 @@ def _token() -> str:
 
 
 def _access_help(repo_id: str) -> str:
-    return (
-        "Check the name. If the repository is private, or gated and needs permission: accept its terms at "
-        f"https://huggingface.co/{repo_id}, and set HF_TOKEN or run `hf auth login`"
-    )
+    terms = f"if it is private or gated, accept its terms at https://huggingface.co/{repo_id}"
+    return f"Check the name; {terms}, and set HF_TOKEN or run `hf auth login`"

@@ -130,10 +130,7 @@ class _Pull:
         name = self.name
         if name.scheme != "https" and not (name.scheme == "http" and insecure):
             raise DownloadError(f"{name}: not encrypted; add --insecure to `pull` or `run` to allow http")
-        help = (
-            "Check the name; a private model must be pulled by `ollama pull`, whose store is read in place. "
-            f"For a model on the Hub write hf.co/USER/REPO:QUANT (asked: {name.host})"
-        )
+        help = f"Check the name, or try `ollama pull`; on the Hub: hf.co/USER/REPO:QUANT (asked: {name.host})"
         url = f"{name.scheme}://{name.host}/v2/{name.namespace}/{name.model}"
         data = get(self.session, f"{url}/manifests/{name.tag}", str(name), help, Accept=MANIFEST)
         manifest = Manifest.from_bytes(data, f"{name}: manifest of {name.host}", None)
@@ -287,10 +284,8 @@ def find_draft(
     Raises ModelNotFoundError, DownloadError, MismatchError, ConvertError.
     """
     if text == TEXT:
-        raise ModelNotFoundError(
-            "drafter 'text': this means drafts from the text itself, for which nothing is stored; "
-            "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
-        )
+        how = "write `DRAFT text` in a Modelfile, or run with --draft text (a file of that name is ./text)"
+        raise ModelNotFoundError(f"drafter 'text' means drafts from the text itself: {how}")
     try:
         reference = read_reference(text, directory) if isinstance(text, str) else text
     except (FileSearchError, OSError, ModelNameError) as error:
@@ -301,10 +296,8 @@ def find_draft(
         has_draft = bool(model.manifest.of_kind("draft"))
         return FoundDraft.of(model) if has_draft else FoundDraft(model.target_files()[0])
     if not reference.name.is_hub:
-        raise ModelNotFoundError(
-            f"drafter '{reference.text}' not found: no such file, no stored model of that name; for a "
-            "repository on the Hub write hf.co/USER/REPO"
-        )
+        how = "for a repository on the Hub write hf.co/USER/REPO"
+        raise ModelNotFoundError(f"drafter '{reference.text}': no such file or stored model; {how}")
     repo, tag = reference.repository, reference.name.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter.unlisted(repo))
     kind = type or ("" if tag == "latest" else tag)

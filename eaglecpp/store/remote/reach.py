@@ -133,9 +133,9 @@ class Session(httpcore.SyncBackend):
                 response.close()  # what comes with a redirect is not read: it need not end
             followed, request = request.url, response.next_request
             if self._verify and followed.scheme == "https" and request.url.scheme != "https":
+                where = f"{request.url.scheme}://{request.url.host}"
                 raise DownloadError(
-                    f"{followed.netloc.decode()} redirects from https to {request.url.scheme}://"
-                    f"{request.url.netloc.decode()}, which is not encrypted; refused"
+                    f"{followed.host} redirects from https to {where}, not encrypted; refused"
                 )
             self._may_enter, self._sender = self._is_inside, followed.host
         raise DownloadError(f"{netloc}: more than {_MAX_REDIRECTS} redirects")
