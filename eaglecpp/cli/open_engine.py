@@ -87,8 +87,8 @@ def open_engine(
 
 def note_plan(plan: OpeningPlan, engine: Engine) -> None:
     """Prints what was opened, and where each option comes from."""
-    rows = plan.rows(engine.chat_template.describe())
-    note("\n".join(f"{name + ':':<12}{text}" for name, text in rows))
+    template = engine.chat_template.describe()
+    note("\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template)))
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:

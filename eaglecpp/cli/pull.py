@@ -43,19 +43,14 @@ def pull(
     if draft is not None and no_draft:
         raise click.UsageError("--draft and --no-draft contradict each other")
     reference = hub_text(model) if on_hub else model
-    name = stored_name(reference)
-    packaged = find_packaged(name)
+    packaged = find_packaged(stored_name(reference))
     if packaged is not None and packaged.installed() and draft is None and not as_json:
         here = packaged.name.model
         note(f"{here} is here already, installed by pip; to run it: `eaglecpp run {here}`")
         return
     with Bars() as bars:
-        pulled = pull_model(
-            reference,
-            draft="none" if no_draft else draft,
-            insecure=insecure,
-            report=bars,
-        )
+        draft = "none" if no_draft else draft
+        pulled = pull_model(reference, draft=draft, insecure=insecure, report=bars)
     if packaged is not None:
         note(f"to run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:
