@@ -31,15 +31,15 @@ BUDGETS = {
     "eaglecpp/server": 4725,  # issue 57: responses, choices, lists, log, presets, adapters: 360; page: 370
     # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
     "eaglecpp/cli": 3782,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
-    "eaglecpp/engine": 3627,  # issue 56: prompts on disk and slots by name, 390
+    "eaglecpp/engine": 3595,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2601,
     "eaglecpp/store": 2297,
     "eaglecpp/train": 3850,
-    "eaglecpp/learn": 487,
+    "eaglecpp/learn": 475,
     "eaglecpp/modelfile": 845,
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
-    "eaglecpp": 3643,  # issue 56: contexts as long as both caches allow, and a word beyond the training
+    "eaglecpp": 3599,  # issue 56: contexts as long as both caches allow, and a word beyond the training
     "convert": 4675,
     # issue 56: prompts on disk, 365: damage, kills, quota; slots with images: 14
     # issue 57: names of errors; offers; chats

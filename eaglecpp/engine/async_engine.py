@@ -71,7 +71,6 @@ T = TypeVar("T")
 Lane = Literal["short", "long", "images"]
 """What a request's preparation waits for: only for others of its kind."""
 _N_PREPARED: Mapping[Lane, int] = {"short": 2, "long": 1, "images": 1}
-_LONG = 1 << 14  # characters, which take some milliseconds
 _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # in one turn of a request for vectors
 _log = logging.getLogger("eaglecpp.async")
 
@@ -184,11 +183,6 @@ class AsyncEngine:
             raise InvalidStateError("this engine is closed")
         return self._engine
 
-    def __repr__(self) -> str:
-        if self._engine is None:
-            return "<AsyncEngine, closed>" if self._opened.is_set() else "<AsyncEngine, opening>"
-        return f"<AsyncEngine on {self._engine!r}: {self.n_running} running, {self.n_waiting} waiting>"
-
     @property
     def n_running(self) -> int:
         return len(self._running)
@@ -258,14 +252,11 @@ class AsyncEngine:
         return AsyncStream(task, self._cancel)
 
     async def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
-        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. A long text is
-        tokenized in a thread: the loop does not wait for it, and it may be overtaken.
+        """Completes `prompt` and returns the whole result; arguments as `Session.stream`. The prompt and a
+        grammar are made in a thread next to the loop.
         """
-        if isinstance(prompt, str | bytes) and len(prompt) > _LONG:
-            asked = GenerationRequest.of(GenerateKeywords, options, prompt=prompt)
-            made = await self.prepare(self.prepared, asked, lane="long")
-            return await self.stream(made).finish()
-        return await self.stream(prompt, **options).finish()
+        asked = GenerationRequest.of(GenerateKeywords, options, prompt=prompt)
+        return await self.stream(await self.prepare(self.prepared, asked, lane="long")).finish()
 
     @overload
     async def chat(

@@ -55,10 +55,6 @@ class AsyncStream(AsyncIterator["Chunk"]):
         self._lost: BaseException | None = None
         self._is_over = False
 
-    def __repr__(self) -> str:
-        stream = self._task.stream
-        return f"<AsyncStream, {'waiting' if stream is None else repr(stream)[1:-1]}>"
-
     @property
     def prompt_tokens(self) -> list[int]:
         return list(self._task.request.prompt.tokens)

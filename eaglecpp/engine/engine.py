@@ -21,7 +21,6 @@ from weakref import WeakSet
 
 from eaglecpp._extension import core
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.model import Asked
 from eaglecpp.engine.embedding import Embedder, EmbedKeywords
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
@@ -258,12 +257,8 @@ class Engine(Talking):
         `ChatTemplate`, instead of the model's; `tools` and `think` are passed to it. Raises
         `UnsupportedError` without any template, `TemplateError` if it fails.
         """
-        self.shared.check_generates()
-        chat = self.shared.chat.with_template(template)
-        if template is None:
-            chat.require_template()
-        asked = Asked(tools, think, has_form=bool(self.sampling.grammar))
-        return chat.prompt(chat.conversation(messages).prompt(), asked=asked).tokens
+        options = {"template": template, "tools": tools, "think": think}
+        return self.shared.make_chat(messages, options).prompt.tokens
 
     # Facts
 
@@ -293,11 +288,6 @@ class Engine(Talking):
     def only_embeds(self) -> bool:
         """Whether this is an embedding model, which generates nothing."""
         return self.native.only_embeds
-
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether its answers are kept for the drafter to learn from."""
-        return self.shared.on_answer is not None
 
     @property
     def has_draft(self) -> bool:

@@ -47,19 +47,6 @@ class Gain:
     tokens: float
 
 
-def gain_of(answers: Iterable[Answered]) -> Gain | None:
-    """Of all together; None of too few tokens. No speed is above the tokens of a round: a round takes at
-    least a plain step.
-    """
-    found = list(answers)
-    n_tokens = sum(one.n_tokens for one in found)
-    if n_tokens < _N_ENOUGH:
-        return None
-    tokens = n_tokens / max(sum(one.n_rounds for one in found), 1)
-    n_steps = sum(one.n_steps for one in found)
-    return Gain(len(found), min(n_tokens / n_steps, tokens), tokens)
-
-
 KEPT_DAYS = 30.0
 """For which measurements are believed: drivers and machines change behind their keys."""
 
@@ -110,8 +97,16 @@ class Gains:
         self.kernels = kernels or self.kernels
 
     def gain(self, *, greedy: bool | None = None) -> Gain | None:
-        """Of the greedy or the sampled answers, or of all; None of too few tokens."""
-        return gain_of(one for one in self._answers if greedy in (None, one.is_greedy))
+        """Of the greedy or the sampled answers, or of all; None of too few tokens. No speed is above the
+        tokens of a round: a round takes at least a plain step.
+        """
+        found = [one for one in self._answers if greedy in (None, one.is_greedy)]
+        n_tokens = sum(one.n_tokens for one in found)
+        if n_tokens < _N_ENOUGH:
+            return None
+        tokens = n_tokens / max(sum(one.n_rounds for one in found), 1)
+        n_steps = sum(one.n_steps for one in found)
+        return Gain(len(found), min(n_tokens / n_steps, tokens), tokens)
 
     def save(self) -> None:
         """Writes the file. Raises `OSError`."""

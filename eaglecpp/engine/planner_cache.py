@@ -18,7 +18,6 @@ import logging
 import os
 import platform
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -97,7 +96,8 @@ class PlannerCache:
 
     def load(self, native: core.Engine) -> bool:
         """Hands what is known to the planner. True if costs were on disk."""
-        has_costs = _read(self._costs, self._costs_key, partial(_load_costs, native))
+        # what an engine leaves that was closed before it decoded is no price
+        has_costs = _read(self._costs, self._costs_key, lambda it: "verify" in it and native.load_costs(it))
         _read(self._acceptance, self._acceptance_key, native.load_acceptance)
         self._saved = native.planner_state()
         return has_costs
@@ -130,11 +130,6 @@ def _read(path: Path, key: str, load: Callable[[dict[str, list[float]]], bool]) 
         return found is not None
     _log.info("%s is damaged or from another version; measuring again", path)
     return False
-
-
-def _load_costs(native: core.Engine, state: dict[str, list[float]]) -> bool:
-    """What an engine leaves that was closed before it decoded is no price."""
-    return "verify" in state and native.load_costs(state)
 
 
 def planner_file(key: str, kind: str) -> Path:

@@ -55,7 +55,6 @@ _MAGIC = b"eaglecpp prompt\n"
 _VERSION = 1
 _CODE = 32
 _HEAD_MOST = 32 << 20
-_WAITING_MOST = 2  # copies in memory that wait to be written, or are
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _OURS = re.compile(r"[0-9a-f]{16}-[0-9a-f]{16}\.eagle-prompt|" + _NAME.pattern + r"\.eagle-slot")
 _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
@@ -106,7 +105,7 @@ class PromptCache:
         for path in [path for path in folder.iterdir() if _LEFT.fullmatch(path.name)]:
             remove_leftover(path)
         self._entries: dict[str, _Entry] = {}
-        self._waiting: list[tuple[list[int], Future[int]]] = []
+        self._writing: Future[int] | None = None
         self._reader = ThreadPoolExecutor(1, "prompts-read")
         self._writer = ThreadPoolExecutor(1, "prompts-write", _give_way)
         self._is_told = False
@@ -221,25 +220,23 @@ class PromptCache:
                 self.write(state)
 
     def is_worth(self, tokens: list[int], *, at_last: bool) -> bool:
-        """Whether to write it. Not a text with images, whose tokens are of this process alone; nor what would
-        have to wait for too many others in memory.
+        """Whether to write it. Not a text with images, whose tokens are of this process alone; nor while
+        another one is being written.
         """
         if len(tokens) < LEAST or self.is_full or min(tokens) < 0:
             return False
-        known = [one.tokens for one in self._look()] + [tokens for tokens, _ in self._waiting]
-        n_new = len(tokens) - max((n_common(one, tokens) for one in known), default=0)
+        n_new = len(tokens) - max((n_common(one.tokens, tokens) for one in self._look()), default=0)
         return n_new > (WORTH if at_last else max(LEAST // 2, len(tokens) // 8))
 
     @property
     def is_full(self) -> bool:
-        """Whether as many copies wait in memory as may."""
-        self._waiting = [one for one in self._waiting if not one[1].done()]
-        return len(self._waiting) >= _WAITING_MOST
+        """Whether a copy in memory is still being written, beside which there may be no other."""
+        return self._writing is not None and not self._writing.done()
 
     def flush(self) -> None:
         """Waits until all is written."""
-        for _, written in self._waiting:
-            written.result()
+        if self._writing is not None:
+            self._writing.result()
 
     def write(self, state: core.ParkedSequence, name: str = "") -> Future[int]:
         """In the background: a file's bytes, 0 if it could not be written, which is logged. name: of a slot's
@@ -248,9 +245,8 @@ class PromptCache:
         tokens = state.tokens
         text = hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
         path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
-        written = self._writer.submit(self._write, path, state)
-        self._waiting.append((tokens, written))
-        return written
+        self._writing = self._writer.submit(self._write, path, state)
+        return self._writing
 
     def _write(self, path: Path, state: core.ParkedSequence) -> int:
         head = json.dumps({"of": self._of, "tokens": state.tokens, "sizes": state.sizes}).encode()

@@ -153,12 +153,10 @@ def _add_server_function() -> Any:
 
     core.system_info()  # loads the backends that are libraries of their own
     registry = _function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)(b"RPC")
-    if not registry:
-        raise UnsupportedError(_REMEDY.format(llama_cpp.__version__))
     look_up = _function(
         "ggml_backend_reg_get_proc_address", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p
     )
-    address = look_up(registry, b"ggml_backend_rpc_add_server")
+    address = look_up(registry, b"ggml_backend_rpc_add_server") if registry else None
     if not address:
         raise UnsupportedError(_REMEDY.format(llama_cpp.__version__))
     return ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_char_p)(address)

@@ -187,6 +187,7 @@ class Stream(Answer):
         finish: FinishReason | None = (
             "stop" if result.finish == "stop" else "length" if result.finish else None
         )
+        stop_when = self._request.asked.stop_when
         for index, token in enumerate(result.tokens):
             self._tokens.append(token)
             self._accepted.append(result.accepted[index])
@@ -199,13 +200,9 @@ class Stream(Answer):
             if finish == "stop" and index == len(result.tokens) - 1:
                 break
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
-            if self._detokenizer.stopped or self._asked_to_stop():
+            if self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens)):
                 return "stop"
         return finish
-
-    def _asked_to_stop(self) -> bool:
-        stop_when = self._request.asked.stop_when
-        return stop_when is not None and bool(stop_when(self._tokens))
 
     def _settle(self) -> None:
         """Ends the native generation and counts what it did."""

@@ -36,10 +36,8 @@ MAX_BYTES = 512 << 20
 LEAST_TEXTS = 24
 """Fewer tell nothing about what they have in common."""
 _ENDING = ".tokens"
-_N_PENDING = 64  # records that may wait to be written
 _log = logging.getLogger("eaglecpp.learning")
 _writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the program ends after its last record
-_pending = threading.Semaphore(_N_PENDING)
 _keeping = threading.Lock()
 
 
@@ -91,22 +89,10 @@ class Learning:
         import numpy as np
 
         tokens, n_prompt = np.array([*prompt, *answer], np.int32), len(prompt)
-        if not _pending.acquire(blocking=False):
-            _log.warning("an answer was not kept for learning: %d wait for the disk", _N_PENDING)
-            return
-
-        def work() -> None:
-            try:
-                self.keep(tokens, n_prompt)
-            except Exception:
-                _log.exception("an answer was not kept for learning")
-            finally:
-                _pending.release()
-
         try:
-            _writer.submit(work)
+            _writer.submit(self.keep, tokens, n_prompt)
         except RuntimeError:  # the program ends
-            work()
+            self.keep(tokens, n_prompt)
 
     @staticmethod
     def flush() -> None:

@@ -31,7 +31,7 @@ from eaglecpp.errors import ContextFullError, ModelNotFoundError
 from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
-from eaglecpp.llama.plain import TheirLlama, Twin
+from eaglecpp.llama.plain import TheirLlama
 from eaglecpp.llama.shapes import Reply
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
@@ -105,7 +105,12 @@ class Llama(Mirror):
             "type_v": _type_number(type_v),
         }
         own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
-        self._twin = Twin(given | own)
+        parameters = inspect.signature(TheirLlama.__init__).parameters
+        self._arguments = {
+            name: (given | own).get(name, parameter.default)
+            for name, parameter in parameters.items()
+            if name not in ("self", "kwargs")
+        }
         self._twin_is_ahead = False
         self.model_path = os.fspath(model_path)
         self.draft_model = draft_model
@@ -209,7 +214,7 @@ class Llama(Mirror):
         given = {name: value for name, value in locals().items() if name != "self"}
         if logits_processor:
             self._twin_is_ahead = True
-            return self._plain().create_completion(**given)
+            return self._plain.create_completion(**given)
         self._twin_is_ahead = False
         if tfs_z != 1.0:
             refuse("tfs_z", _NO_TFS)
@@ -314,7 +319,7 @@ class Llama(Mirror):
         given = {name: value for name, value in locals().items() if name not in ("self", "options")}
         if options.get("logits_processor"):
             self._twin_is_ahead = True
-            yield from self._plain().generate(**given, **options)
+            yield from self._plain.generate(**given, **options)
             return
         self._twin_is_ahead = False
         options.pop("logits_processor", None)
@@ -336,23 +341,20 @@ class Llama(Mirror):
 
     # State
 
-    def set_seed(self, seed: int) -> None:
-        """The seed from which those of calls without one are derived."""
-        self._seed = seed
-
     def reset(self) -> None:
         """Forgets the last prompt; nothing is reused by the next."""
         self._twin_is_ahead = False
         self.engine.clear()
-        if self._twin.is_open:
-            self._plain().reset()
+        if "_plain" in self.__dict__:
+            self._plain.reset()
 
     def __repr__(self) -> str:
         return f"<Llama of {self.model_path}>"
 
     def close(self) -> None:
         """Frees the model."""
-        self.__dict__["_twin"].close()
+        if "_plain" in self.__dict__:
+            self._plain.close()
         if "engine" in self.__dict__:  # it could be opened
             self.engine.close()
 

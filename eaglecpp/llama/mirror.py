@@ -5,11 +5,15 @@ plain twin where only llama_cpp has such a thing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any
 
 from eaglecpp.engine.engine import Engine
-from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama, Tokenizer, Twin
+from eaglecpp.llama.plain import ARGUMENTS, TWIN, TheirLlama
+
+_log = logging.getLogger("eaglecpp.llama")
 
 
 def _fact(read: Callable[[Engine], int], text: str) -> Callable[[Any], int]:
@@ -27,7 +31,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     engine: Engine
     metadata: dict[str, str]
-    _twin: Twin
+    _arguments: dict[str, Any]
     _twin_is_ahead: bool
 
     # Text, tokens, facts
@@ -69,25 +73,16 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
 
     def __getattr__(self, name: str) -> Any:
         if name in TWIN:
-            return getattr(self._plain(), name)
-        if name in ARGUMENTS and "_twin" in self.__dict__:
-            return self._twin.arguments[ARGUMENTS[name]]
+            return getattr(self._plain, name)
+        if name in ARGUMENTS and "_arguments" in self.__dict__:
+            return self._arguments[name]
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def tokenizer(self) -> Tokenizer:
-        """The model's tokenizer in llama_cpp's form."""
-        return Tokenizer(self)
-
-    @property
-    def tokenizer_(self) -> Tokenizer:
-        """As `tokenizer()`."""
-        return Tokenizer(self)
 
     @property
     def n_tokens(self) -> int:
         """Tokens that the model has run in the last conversation: all but the last generated one."""
         if self._twin_is_ahead:
-            return int(self._plain().n_tokens)
+            return int(self._plain.n_tokens)
         return max(len(self.engine.tokens) - 1, 0)
 
     @n_tokens.setter
@@ -107,7 +102,7 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     @property
     def n_batch(self) -> int:
         """Prompt tokens per pass."""
-        return min(int(self._twin.arguments["n_batch"]), self.n_ctx())
+        return min(int(self._arguments["n_batch"]), self.n_ctx())
 
     @property
     def n_threads(self) -> int:
@@ -117,17 +112,19 @@ class Mirror(TheirLlama):  # type: ignore[misc] # llama_cpp is untyped
     @property
     def n_threads_batch(self) -> int:
         """Threads of reading prompts."""
-        return int(self._twin.arguments["n_threads_batch"] or self.n_threads)
+        return int(self._arguments["n_threads_batch"] or self.n_threads)
 
     # Inside
 
+    @cached_property
     def _plain(self) -> Any:
-        """The twin."""
-        return self.__dict__["_twin"].get()
+        """The twin: the model opened a second time, once."""
+        _log.info("%s: opened a second time, for plain decoding", self._arguments["model_path"])
+        return TheirLlama(**self._arguments)
 
     def _caught_up(self) -> Any:
         """The twin, with the conversation that ran last: what the engine ran since is run again."""
-        plain = self._plain()
+        plain = self._plain
         if not self._twin_is_ahead:
             plain.reset()
             plain.eval(self.engine.tokens[:-1])

@@ -99,7 +99,7 @@ class ModelPool:
         """Models whose answers are kept for their drafter: name, target, drafter."""
         for model in list(self.models.values()):
             found = model.source.found
-            if model.engine.engine.keeps_answers and found.draft is not None:
+            if model.engine.engine.shared.on_answer is not None and found.draft is not None:
                 yield model.name, found.target, found.draft
 
     def idle_for(self) -> float:

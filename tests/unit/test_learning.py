@@ -51,7 +51,7 @@ def test_what_is_said_is_kept_only_where_it_is_asked_for(models: Models) -> None
         with Engine.open(models.target, models.draft, learn=learns, n_ctx=256, strategy="chain:4") as engine:
             texts.append(engine.generate("What is", max_tokens=20, ignore_eos=True, temperature=0.0))
             learning = Learning.of(models.target)
-            assert engine.keeps_answers is learns
+            assert (engine.shared.on_answer is not None) is learns
         assert bool(learning.records()) is learns
     assert texts[0].tokens == texts[1].tokens
     (path,) = learning.records()
