@@ -315,7 +315,7 @@ class Engine:
     def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
-        plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated). noise,
+        plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated).
         slowdown, ledger; labels: first drafts that were judged so far; chances: [depth][rank]."""
 
     def clear(self, sequence: int) -> None: ...

@@ -91,9 +91,6 @@ class StepCosts {
     // how much slower everything is now than when the prices were learned, as one factor
     double slowdown() const { return slowdown_; }
 
-    // mean |log residual| of recent samples
-    double noise() const { return noise_; }
-
     // the least price of the larger sizes that were measured well; infinity if there is none
     double least_ms(int n_rows) const;
 
@@ -153,9 +150,9 @@ class StepCosts {
     bool has_slowdown_;
     std::array<Entry, n_buckets> entries_{};
     std::array<double, n_buckets> prices_{};
-    std::array<double, n_buckets> believed_{};  // prices_, those that cannot be true replaced
-    std::array<double, n_buckets> shares_{};    // of the last runs
-    double slowdown_ = 1.0, noise_ = 0.05;
+    std::array<double, n_buckets> believed_{};     // prices_, those that cannot be true replaced
+    std::array<double, n_buckets> shares_{};       // of the last runs
+    double slowdown_ = 1.0, noise_ = 0.05;         // of recent samples: mean |log residual|
     std::array<double, n_residuals> residuals_{};  // log(time / price), the slowdown in it
     int n_residuals_ = 0;
     int n_anchor_ = 0;  // samples still to come that set the slowdown outright
@@ -203,9 +200,6 @@ class CostTable {
 
     // Is verify(n_rows) a measurement rather than a guess?
     bool is_known(int n_rows) const { return verify_.n_samples(n_rows) > 0; }
-
-    // mean |log residual| of recent verifications
-    double noise() const { return verify_.noise(); }
 
     // n rows were verified before in this process
     bool is_tried(int n_rows) const { return verify_.is_tried(n_rows); }

@@ -41,15 +41,18 @@ std::string plain_number(double v) {
     return out.str();
 }
 
-std::string shape(bool is_chain, double n_nodes, double depth) {
-    if (is_chain) return strf("chain %.0f", n_nodes);
-    return strf("tree %.0f nodes, depth %.0f", n_nodes, depth);
+// of a round that drafts nothing; best_speed: of the best draft, 0 = not known
+std::string why_off(Reason reason, double best_speed) {
+    const bool has_speed =
+        best_speed > 0.0 && (reason == Reason::parked || reason == Reason::vain || reason == Reason::saving);
+    std::string out = std::string("off") + reason_texts[(int)reason];
+    if (has_speed) {
+        out +=
+            strf("%s the best draft would reach %.2f of plain speed", reason == Reason::saving ? "," : ":", best_speed);
+    }
+    return out;
 }
 }  // namespace
-
-const char * reason_name(Reason reason) {
-    return reason_names[(int)reason];
-}
 
 std::string Decision::to_line() const {
     std::string out = mode_names[(int)mode];
@@ -61,22 +64,10 @@ std::string Decision::to_line() const {
     if (mode == Mode::draft) {
         out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
     }
-    out += std::string(" reason=") + reason_name(reason);
+    out += std::string(" reason=") + reason_names[(int)reason];
     if (mode != Mode::plain) out += " tokens=" + plain_number(n_tokens) + " cost=" + plain_number(cost);
     if (best_speed > 0.0) out += " speed=" + plain_number(best_speed);
     return out;
-}
-
-std::string Decision::explain() const {
-    if (mode == Mode::draft && !nodes.empty()) {
-        return strf("%s: expected %.1f tokens in the time of %.2f plain steps",
-                    shape(is_chain(), (double)nodes.size(), depth).c_str(), n_tokens, cost);
-    }
-    const std::string best =
-        best_speed > 0.0 ? strf(": the best draft would reach %.2f of plain speed", best_speed) : std::string();
-    if (reason == Reason::parked || reason == Reason::vain) return "off" + best;
-    return std::string("off") + reason_texts[(int)reason] +
-           (reason == Reason::saving && !best.empty() ? "," + best.substr(1) : "");
 }
 
 void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
@@ -91,8 +82,8 @@ void PlanSummary::add(const Decision & decision, int n_tokens, double n_steps) {
         // measuring rounds, missing room and rows run again say nothing about the text
         if (decision.reason != Reason::measuring && decision.reason != Reason::room &&
             decision.reason != Reason::replay) {
-            last_plain_.reason = decision.reason;
-            last_plain_.best_speed = decision.best_speed;
+            why_off_ = decision.reason;
+            best_speed_ = decision.best_speed;
         }
         return;
     }
@@ -108,11 +99,11 @@ std::string PlanSummary::explain() const {
     const int n = n_drafted();
     std::string rounds = strf("drafted in %d of %d rounds", n, n_rounds_);
     if (n_probes_ > 0) rounds += strf(", and in %d only compared a draft with the text", n_probes_);
-    if (2 * n < n_rounds_)
-        return n == 0 && n_probes_ == 0 ? last_plain_.explain() : last_plain_.explain() + "; " + rounds;
-    return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s",
-                shape(n_chains_ >= n_trees_, n_nodes(), depth()).c_str(), n_tokens_expected(), cost_expected(),
-                rounds.c_str());
+    if (2 * n < n_rounds_) return why_off(why_off_, best_speed_) + (n == 0 && n_probes_ == 0 ? "" : "; " + rounds);
+    const std::string shape =
+        n_chains_ >= n_trees_ ? strf("chain %.0f", n_nodes()) : strf("tree %.0f nodes, depth %.0f", n_nodes(), depth());
+    return strf("%s: expected %.1f tokens in the time of %.2f plain steps; %s", shape.c_str(), n_tokens_expected(),
+                cost_expected(), rounds.c_str());
 }
 
 }  // namespace eaglecpp

@@ -52,14 +52,8 @@ struct Decision {
     // one line, without a line break
     std::string to_line() const;
 
-    // "tree 8 nodes, depth 3: expected 2.9 tokens in the time of 1.31 plain steps",
-    // "off: the best draft would reach 0.93 of plain speed"
-    std::string explain() const;
-
     bool is_chain() const { return n_leaves <= 1; }
 };
-
-const char * reason_name(Decision::Reason reason);
 
 // The decisions of one generation, added up.
 class PlanSummary {
@@ -91,7 +85,8 @@ class PlanSummary {
     int n_rounds_ = 0, n_chains_ = 0, n_trees_ = 0, n_probes_ = 0;
     double n_nodes_ = 0.0, depth_ = 0.0, n_tokens_ = 0.0, cost_ = 0.0;  // sums over drafted rounds
     double n_committed_ = 0.0, n_steps_ = 0.0, n_counted_ = 0.0;  // over the rounds whose time in plain rounds is known
-    Decision last_plain_;
+    Decision::Reason why_off_ = Decision::Reason::off;
+    double best_speed_ = 0.0;
 };
 
 // How a round uses the drafter.

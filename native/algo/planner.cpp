@@ -6,8 +6,6 @@
 #include <functional>
 #include <numeric>
 
-#include "base/error.h"
-
 namespace eaglecpp {
 
 // --- does the drafter pay? ------------------------------------------------------------------------------------------
@@ -92,13 +90,6 @@ void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n
     frontier.clear();
     draft_time = {};
     n_committed = 0;
-}
-
-Planner::Planner(const PlannerOptions & options) : options_(options), ledger_(options.ledger) {
-    if (options.k < 1 || options.k > AcceptanceModel::n_ranks_max || options.width < 1 || options.depth < 1) {
-        fail(ErrorKind::value, "planner: k=%d width=%d depth=%d, expected at least 1 each and k at most %d", options.k,
-             options.width, options.depth, AcceptanceModel::n_ranks_max);
-    }
 }
 
 void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation, Exactness exactness) {
@@ -283,13 +274,6 @@ void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
     int n_all = 0;
     for (const Proposal & p : proposals) {
         const PlanRound & round = p.plan->round;
-        if (round.frontier.empty() || p.children.size() != round.frontier.size()) {
-            fail(ErrorKind::value, "planner: %zu lists of candidates for %zu frontier nodes", p.children.size(),
-                 round.frontier.size());
-        }
-        if (round.decision.levels.empty() != is_first) {
-            fail(ErrorKind::value, "planner: a first level and a later one in one call of the drafter");
-        }
         n_all += is_first ? round.n_commit_rows() : (int)round.frontier.size();
     }
     const double expected_ms = is_first ? costs_.commit(n_all) : costs_.level(n_all);

@@ -226,7 +226,7 @@ class SequencePlan {
 
 struct PlannerOptions {
     Ledger::Options ledger;
-    int k = 4;       // children per node
+    int k = 4;       // children per node, at most AcceptanceModel::n_ranks_max
     int width = 8;   // rows of a drafter level for each conversation
     int depth = 10;  // levels
 
@@ -252,8 +252,7 @@ struct Proposal {
 
 class Planner {
   public:
-    // Error(value)
-    explicit Planner(const PlannerOptions & options = {});
+    explicit Planner(const PlannerOptions & options = {}) : options_(options), ledger_(options.ledger) {}
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,

@@ -5,6 +5,7 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <climits>
 #include <memory>
@@ -57,7 +58,6 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["host_ms"] = costs.host();
     d["change_ms"] = costs.change_ms();
     d["plain_host_ms"] = costs.plain_host();
-    d["noise"] = costs.noise();
     d["slowdown"] = costs.slowdown();
     d["verify"] = points(costs.verify_points(n_rows_reported));
     d["commit"] = points(costs.commit_points(n_rows_reported));
@@ -188,45 +188,34 @@ nb::dict device_info(const EngineHandle & e) {
 // Bytes by device: the target's weights, cache and compute buffers, and the drafter's, its cache for all conversations.
 // Host memory counts as the CPU's, whatever device it serves.
 nb::list memory_plan(const EngineHandle & e) {
+    constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
+                                      "draft_cache",    "draft_compute", "free",           "total"};
     struct Use {
-        size_t target[3] = {}, draft[3] = {}, free = 0, total = 0;
+        ggml_backend_dev_t dev;
+        std::array<size_t, 8> bytes{};
     };
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    std::vector<std::pair<ggml_backend_dev_t, Use>> plan;
-    const auto on = [&](ggml_backend_dev_t dev) -> Use & {
-        for (auto & [known, use] : plan) {
-            if (known == dev) return use;
-        }
-        plan.push_back({dev, {}});
-        return plan.back().second;
+    std::vector<Use> plan;
+    const auto add = [&](ggml_backend_dev_t dev, int first, size_t weights, size_t cache, size_t compute) {
+        auto use = std::find_if(plan.begin(), plan.end(), [&](const Use & u) { return u.dev == dev; });
+        if (use == plan.end()) use = plan.insert(use, {dev});
+        use->bytes[first] += weights, use->bytes[first + 1] += cache, use->bytes[first + 2] += compute;
     };
-    for (const MemoryUse & m : e.target().memory()) {
-        Use & use = on(m.device());
-        use.target[0] += m.weights, use.target[1] += m.cache, use.target[2] += m.compute;
-    }
+    for (const MemoryUse & m : e.target().memory()) add(m.device(), 0, m.weights, m.cache, m.compute);
     if (const Drafter * d = e.get().drafter()) {
-        for (const DraftMemoryUse & m : d->memory_use()) {
-            Use & use = on(m.device);
-            use.draft[0] += m.weights, use.draft[1] += m.cache, use.draft[2] += m.compute;
-        }
+        for (const DraftMemoryUse & m : d->memory_use()) add(m.device, 3, m.weights, m.cache, m.compute);
     }
     {
         // devices on RPC servers are asked over the network
         GilRelease release;
-        for (auto & [dev, use] : plan) ggml_backend_dev_memory(dev, &use.free, &use.total);
+        for (Use & use : plan) ggml_backend_dev_memory(use.dev, &use.bytes[6], &use.bytes[7]);
     }
     nb::list out;
-    for (const auto & [dev, use] : plan) {
-        nb::dict d;
-        d["device"] = ggml_backend_dev_name(dev);
-        const char * names[3] = {"weights", "cache", "compute"};
-        for (int i = 0; i < 3; ++i) {
-            d[(std::string("target_") + names[i]).c_str()] = use.target[i];
-            d[(std::string("draft_") + names[i]).c_str()] = use.draft[i];
-        }
+    for (Use & use : plan) {
         // llama.cpp calls all of the CPU's memory free
-        d["free"] = dev == cpu ? nb::cast(available_memory()) : nb::cast(use.free);
-        d["total"] = use.total;
+        if (use.dev == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) use.bytes[6] = available_memory();
+        nb::dict d;
+        d["device"] = ggml_backend_dev_name(use.dev);
+        for (size_t i = 0; i < use.bytes.size(); ++i) d[names[i]] = use.bytes[i];
         out.append(d);
     }
     return out;

@@ -44,17 +44,26 @@ void DraftFile::refuse(const char * pattern, const std::string & what, ErrorKind
     fail(kind, "%s: key '%s': %s", path().c_str(), key(pattern).c_str(), what.c_str());
 }
 
-int DraftFile::size(const char * pattern, int64_t max) const {
+// without `otherwise` the key must be there
+int DraftFile::size(const char * pattern, int64_t max, std::optional<int> otherwise) const {
+    if (otherwise && !gguf_.has(key(pattern))) return *otherwise;
     const uint32_t value = gguf_.u32(key(pattern));
     if (value < 1 || value > max) refuse(pattern, strf("expected 1 to %lld, found %u", (long long)max, value));
     return (int)value;
 }
 
-// without `otherwise` the key must be there
 float DraftFile::positive(const char * pattern, std::optional<float> otherwise) const {
     const float value = otherwise ? gguf_.find_f32(key(pattern)).value_or(*otherwise) : gguf_.f32(key(pattern));
     if (!(value > 0.0f) || !std::isfinite(value)) refuse(pattern, strf("expected a positive number, found %g", value));
     return value;
+}
+
+Token DraftFile::token(const char * pattern) const {
+    const uint32_t id = gguf_.u32(key(pattern));
+    if (id >= (uint32_t)spec_.n_vocab) {
+        refuse(pattern, strf("token %u is outside the vocabulary of %d", id, spec_.n_vocab));
+    }
+    return (Token)id;
 }
 
 bool DraftFile::flag(const char * pattern, bool otherwise) const {
@@ -109,13 +118,9 @@ void DraftFile::read_sizes() {
 void DraftFile::read_heads() {
     DraftSpec & s = spec_;
     s.n_head = size("{arch}.attention.head_count", n_width_max);
-    s.n_head_kv = gguf_.has(key("{arch}.attention.head_count_kv")) ? size("{arch}.attention.head_count_kv", n_width_max)
-                                                                   : s.n_head;
-    s.head_dim = gguf_.has(key("{arch}.attention.key_length")) ? size("{arch}.attention.key_length", n_width_max)
-                                                               : s.n_embd / s.n_head;
-    const int value_dim = gguf_.has(key("{arch}.attention.value_length"))
-                              ? size("{arch}.attention.value_length", n_width_max)
-                              : s.head_dim;
+    s.n_head_kv = size("{arch}.attention.head_count_kv", n_width_max, s.n_head);
+    s.head_dim = size("{arch}.attention.key_length", n_width_max, s.n_embd / s.n_head);
+    const int value_dim = size("{arch}.attention.value_length", n_width_max, s.head_dim);
     if (s.fuses_embedding && gguf_.has(key("{arch}.attention.kv_lora_rank"))) {
         refuse("{arch}.attention.kv_lora_rank", "an EAGLE-1 or 2 drafter with latent attention is not supported",
                ErrorKind::unsupported);
@@ -136,7 +141,7 @@ void DraftFile::read_latent() {
     DraftSpec & s = spec_;
     LatentSpec & l = s.latent;
     l.kv_rank = size("{arch}.attention.kv_lora_rank", n_width_max);
-    l.q_rank = gguf_.has(key("{arch}.attention.q_lora_rank")) ? size("{arch}.attention.q_lora_rank", n_width_max) : 0;
+    l.q_rank = size("{arch}.attention.q_lora_rank", n_width_max, 0);
     l.rope_dim = size("{arch}.rope.dimension_count", n_width_max);
     l.nope_dim = size("{arch}.attention.key_length_mla", n_width_max) - l.rope_dim;
     l.value_dim = size("{arch}.attention.value_length_mla", n_width_max);
@@ -265,11 +270,7 @@ void DraftFile::read_block() {
     if ((int)b.causal.size() != s.n_layer) {
         refuse("{arch}.attention.causal_pattern", strf("expected %d values, found %zu", s.n_layer, b.causal.size()));
     }
-    const uint32_t token = gguf_.u32("tokenizer.ggml.mask_token_id");
-    if (token >= (uint32_t)s.n_vocab) {
-        refuse("tokenizer.ggml.mask_token_id", strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
-    }
-    s.mask_token = (Token)token;
+    s.mask_token = token("tokenizer.ggml.mask_token_id");
     if (rank("selector_hidden.weight") > 0) {
         b.selector_rank = size("{arch}.selector_rank", n_width_max);
         b.selector_top_k = size("{arch}.selector_top_k", 1024);
@@ -314,11 +315,7 @@ void DraftFile::read_arithmetic() {
     if (s.is_block()) return;
     if (gguf_.has(key("{arch}.mask_token_id")) || gguf_.has(key("{arch}.parallel_depth"))) {
         s.n_parallel = size("{arch}.parallel_depth", n_parallel_max);
-        const uint32_t token = gguf_.u32(key("{arch}.mask_token_id"));
-        if (token >= (uint32_t)s.n_vocab) {
-            refuse("{arch}.mask_token_id", strf("token %u is outside the vocabulary of %d", token, s.n_vocab));
-        }
-        s.mask_token = (Token)token;
+        s.mask_token = token("{arch}.mask_token_id");
     }
     if (s.norms_values && s.has_latent()) {
         refuse("{arch}.attention.value_norm", "expected false with latent attention, found true",

@@ -157,17 +157,6 @@ double Cell::changes_per_1000() const {
     return worst;
 }
 
-double Cell::share_of_rows(int from, int to) const {
-    int n = 0, n_all = 0;
-    for (const Result & r : results) {
-        for (const auto & [rows, count] : r.rows) {
-            n_all += count;
-            if (rows >= from && rows <= to) n += count;
-        }
-    }
-    return (double)n / n_all;
-}
-
 // --- criteria --------------------------------------------------------------------------------------------------------
 
 namespace {
@@ -176,72 +165,12 @@ std::string at_least(const char * what, double found, double least) {
     return found >= least ? "" : strf("%s %.3f, expected at least %.3f", what, found, least);
 }
 
-std::string at_max(const char * what, double found, double most) {
-    return found <= most ? "" : strf("%s %.3f, expected at most %.3f", what, found, most);
-}
-
 Criterion speed_at_least(double least) {
     return [=](const Cell & c) { return at_least("speed", c.mean_speed(), least); };
 }
 
 Criterion ratio_at_least(double least) {
     return [=](const Cell & c) { return at_least("ratio to best fixed", c.mean_ratio(), least); };
-}
-
-Criterion rows_at_max(int from, int to, double share) {
-    return [=](const Cell & c) { return at_max("share of such batches", c.share_of_rows(from, to), share); };
-}
-
-Criterion depth_at_max(double most) {
-    return [=](const Cell & c) {
-        double deepest = 0.0;
-        for (const Result & r : c.results) deepest = std::max(deepest, r.depth);
-        return at_max("mean depth", deepest, most);
-    };
-}
-
-// After the first tokens drafts are verified in at most this share of the tokens.
-Criterion verified_at_max(int from, double share) {
-    return [=](const Cell & c) {
-        double n = 0.0;
-        for (const Result & r : c.results) {
-            n +=
-                (double)std::count_if(r.verified_at.begin(), r.verified_at.end(), [&](int pos) { return pos >= from; });
-        }
-        return at_max("verified rounds per token", n / ((c.n_tokens - from) * (double)c.results.size()), share);
-    };
-}
-
-Criterion beats_chains_by(double factor) {
-    return [=](const Cell & c) {
-        return at_least("speed over the best chain", c.mean_speed() / geometric_mean(c.best_chain), factor);
-    };
-}
-
-std::string no_trees(const Cell & c) {
-    for (const Result & r : c.results) {
-        if (r.has_trees) return "verified a tree, expected chains";
-    }
-    return "";
-}
-
-std::string host_is_learned(const Cell & c) {
-    for (const Result & r : c.results) {
-        if (std::fabs(r.host - 0.435) > 0.1)
-            return strf("learned host work %.3f of a plain step, expected 0.435", r.host);
-    }
-    return "";
-}
-
-// From the 64th round on as fast as the best fixed strategy is over the whole text.
-std::string heals(const Cell & c) {
-    const double plain = machine(c.scenario.machine).plain_ms();
-    for (size_t i = 0; i < c.results.size(); ++i) {
-        const Mark from = c.results[i].marks[64], to = c.results[i].marks.back();
-        const double speed = plain * (to.n_tokens - from.n_tokens) / (to.ms - from.ms);
-        if (speed < 0.98 * c.best_fixed[i]) return strf("later speed %.3f, best fixed %.3f", speed, c.best_fixed[i]);
-    }
-    return "";
 }
 
 // Drafting gains 80 % of what it gains at the end within `median` tokens of position 2000, and `worst` in every run.
@@ -316,26 +245,26 @@ std::vector<Scenario> undisturbed() {
         scenario("S1", 1, 1, speed_at_least(1.9)),
         scenario("S2", 1, 2),
         scenario("S3", 1, 3),
-        scenario("S4", 1, 4, verified_at_max(100, 0.01)),
-        scenario("S5", 2, 1, rows_at_max(5, 7, 0.01)),
+        scenario("S4", 1, 4),
+        scenario("S5", 2, 1),
         scenario("S6", 2, 2),
-        scenario("S7", 2, 4, verified_at_max(100, 0.02)),
+        scenario("S7", 2, 4),
         scenario("S8", 3, 5),
-        scenario("S9", 4, 1, depth_at_max(2.2)),
-        scenario("S10", 4, 4, verified_at_max(100, 0.01)),
-        scenario("S11", 5, 1, rows_at_max(2, 99, 0.25)),
-        scenario("S12", 6, 1, rows_at_max(9, 11, 0.01)),
-        scenario("S13", 6, 2, rows_at_max(9, 11, 0.01)),
+        scenario("S9", 4, 1),
+        scenario("S10", 4, 4),
+        scenario("S11", 5, 1),
+        scenario("S12", 6, 1),
+        scenario("S13", 6, 2),
         scenario("S14", 7, 1),
-        scenario("S15", 7, 2, beats_chains_by(1.15)),
+        scenario("S15", 7, 2),
         scenario("S16", 7, 4),
-        scenario("S17", 8, 1, rows_at_max(2, 99, 0.01)),
-        scenario("S18", 8, 4, rows_at_max(2, 99, 0.01)),
+        scenario("S17", 8, 1),
+        scenario("S18", 8, 4),
         scenario("S20", 10, 2),
         scenario("S21", 11, 2),
         scenario("S22", 12, 2),
-        scenario("S23", 13, 2, depth_at_max(3)),
-        scenario("S24", 14, 2, no_trees),
+        scenario("S23", 13, 2),
+        scenario("S24", 14, 2),
         scenario("S25", 1, 8, wakes_within(150, 600)),
         scenario("S26", 2, 8, wakes_within(150, 600)),
         scenario("S27", 9, 8, wakes_within(150, 600)),
@@ -350,7 +279,7 @@ std::vector<Scenario> undisturbed() {
 }
 
 std::vector<Scenario> disturbed() {
-    Scenario s19 = scenario("S19", 9, 2, heals);
+    Scenario s19 = scenario("S19", 9, 2);
     s19.costs = half_slope;
     Scenario s31 = scenario("S31", 1, 10);
     s31.disturbance.kv_per_1k = 0.15;
@@ -366,7 +295,7 @@ std::vector<Scenario> disturbed() {
     s37.disturbance.stall_share = 0.03;
     s37.disturbance.stall_factor = 6.0;
     s37.window = 0.96;
-    Scenario s38 = scenario("S38", 1, 2, host_is_learned);
+    Scenario s38 = scenario("S38", 1, 2);
     s38.disturbance.hidden = 0.4;
     Scenario s39a = scenario("S39a", 1, 1), s39b = scenario("S39b", 1, 4);
     s39a.costs = s39b.costs = wrong_by_20_percent;
@@ -388,7 +317,7 @@ std::vector<Scenario> disturbed() {
     Scenario s53 = scenario("S53", 9, 17, ratio_at_least(1.0));
     // experts in host memory: code, prose, hardly any draft accepted, and a text that changes
     Scenario s54 = scenario("S54", 16, 1), s55 = scenario("S55", 16, 2);
-    Scenario s56 = scenario("S56", 16, 4, verified_at_max(100, 0.01)), s57 = scenario("S57", 16, 6);
+    Scenario s56 = scenario("S56", 16, 4), s57 = scenario("S57", 16, 6);
     Scenario s58 = scenario("S58", 17, 2), s59 = scenario("S59", 17, 4);
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;

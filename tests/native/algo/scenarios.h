@@ -33,7 +33,7 @@ struct Cell {
     Scenario scenario;
     int n_tokens = 0;
     std::vector<Result> results;
-    std::vector<double> speed, best_fixed, best_chain, window;
+    std::vector<double> speed, best_fixed, window;
     std::vector<std::string> best_name;
 
     double mean_speed() const;
@@ -43,9 +43,6 @@ struct Cell {
     double worst_window() const;
     double vain_share() const;        // worst
     double changes_per_1000() const;  // worst
-
-    // share of the rounds with that many rows
-    double share_of_rows(int from, int to) const;
 };
 
 double geometric_mean(const std::vector<double> & values);

@@ -206,8 +206,6 @@ class Run {
 
     Result operator()() {
         while (pos_ < s_.world_->n_tokens()) round();
-        out_.host = planner_.costs().host() / planner_.costs().plain();
-        if (!out_.verified_at.empty()) out_.depth /= (double)out_.verified_at.size();
         return std::move(out_);
     }
 
@@ -262,12 +260,7 @@ class Run {
     }
 
     void count(double ms, int n_tokens) {
-        const Decision & d = plan_.decision();
-        if (plan_.tree().size() > 1) {
-            out_.verified_at.push_back(pos_);
-            out_.depth += d.depth;
-            out_.has_trees = out_.has_trees || !d.is_chain();
-        }
+        out_.has_trees = out_.has_trees || !plan_.decision().is_chain();
         pos_ += n_tokens;
         out_.ms += ms;
         ++out_.rows[n_rows_of_batch()];

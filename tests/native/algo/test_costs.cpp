@@ -100,21 +100,6 @@ TEST(sizes_that_wait_keep_their_ratio) {
     }
 }
 
-// Prices from a time when the machine was busy, as a file had them: sizes beside them say what is possible.
-TEST(what_cannot_be_true_is_not_believed) {
-    StepCosts costs(0.06, true);
-    const std::pair<int, double> saved[] = {{1, 3.7},  {2, 50.8},  {3, 5.1},  {4, 5.06},
-                                            {6, 5.09}, {7, 114.5}, {8, 80.2}, {16, 208.5}};
-    for (const auto & [n, ms] : saved) costs.set_saved(StepCosts::bucket_of(n), ms);
-    CHECK_NEAR(costs.ms(2), 2 * 5.06, 1e-6);   // no more than four
-    CHECK_NEAR(costs.ms(7), 4 * 5.06, 1e-6);   // two batches of four
-    CHECK_NEAR(costs.ms(16), 6 * 5.09, 1e-6);  // three of six
-    for (int n : {1, 3, 4, 6}) CHECK_NEAR(costs.ms(n), costs.saved_ms(StepCosts::bucket_of(n)), 1e-6);
-    CHECK_NEAR(costs.ms(4), 5.06, 1e-6);
-    for (int i = 0; i < 4; ++i) costs.learn(2, 4.0);
-    CHECK_NEAR(costs.slowdown() * costs.ms(2), 4.0, 0.3);
-}
-
 static CostTable example() {
     CostTable table;
     for (int round = 0; round < 6; ++round) {
@@ -127,21 +112,6 @@ static CostTable example() {
         table.learn_host(true, 0.4);
     }
     return table;
-}
-
-TEST(knows_what_it_was_told) {
-    CostTable table;
-    CHECK(!table.is_known(1) && table.plain() == 0.0);
-    table = example();
-    CHECK(table.is_known(1) && table.is_known(8) && !table.is_known(16));
-    CHECK_NEAR(table.plain(), 11.1, 0.05);
-    CHECK_NEAR(table.verify(4), 14.0, 0.2);
-    CHECK_NEAR(table.commit(1), 0.8, 0.02);
-    CHECK_NEAR(table.level(4), 0.9, 0.02);
-    CHECK(table.level(2) > 0.7 && table.level(2) < 0.9);
-    CHECK_NEAR(table.host(), 0.3, 0.05);
-    CHECK(table.n_rows_max() == 16);
-    CHECK(table.verify_points(8).size() == 8 && table.verify_points(8)[3].n_rows == 4);
 }
 
 TEST(a_slow_machine_is_slow_at_everything) {

@@ -78,34 +78,6 @@ TEST(proposes_the_best_scores) {
     }
 }
 
-// the reason for it all: with a distribution near the target's it agrees with the target at least with
-// (1 - TV) / (1 + TV), far more often than its likeliest token does
-TEST(agrees_with_the_target) {
-    Random random(4);
-    const int n = 500;
-    CoupledDraft draft;
-    CoupledSampling sampling;
-    sampling.seed = 11;
-    sampling.temperature = 1.0f;
-    int n_agreed = 0, n_likeliest = 0, n_positions = 20000;
-    double least = 0.0;
-    for (int pos = 0; pos < n_positions; ++pos) {
-        const std::vector<float> target = some_logits(random, n, 6.0);
-        std::vector<float> drafter = target;
-        for (float & v : drafter) v += (float)(0.8 * (random.real() - 0.5));
-        const Token chosen = Noise(sampling.seed, pos).choose(target.data(), n, 1.0);
-        n_agreed += draft.best(drafter.data(), n, 1, nullptr, sampling, pos)[0].token == chosen;
-        n_likeliest += std::max_element(drafter.begin(), drafter.end()) - drafter.begin() == chosen;
-        const std::vector<double> p = slow_cut(target, sampling), q = slow_cut(drafter, sampling);
-        double distance = 0.0;
-        for (int i = 0; i < n; ++i) distance += 0.5 * std::fabs(p[i] - q[i]);
-        least += (1.0 - distance) / (1.0 + distance);
-    }
-    CHECK_MSG(n_agreed > least - 3.0 * std::sqrt(n_positions),
-              strf("%d agreed, at least %g expected", n_agreed, least));
-    CHECK_MSG(n_agreed > 4 * n_likeliest, strf("%d agreed, the likeliest %d", n_agreed, n_likeliest));
-}
-
 // A drafter whose log-probabilities miss the target's by normal errors: after some hundred labels predicted chances are
 // true ones, in every temperature band.
 TEST(chances_are_calibrated) {

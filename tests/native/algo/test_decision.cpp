@@ -29,26 +29,6 @@ TEST(prints_one_line) {
     CHECK(again.to_line() == "plain reason=replay");
 }
 
-TEST(explains_itself) {
-    Decision d = tree_decision();
-    CHECK(d.explain() == "tree 3 nodes, depth 2: expected 2.9 tokens in the time of 1.31 plain steps");
-    d.nodes = {1, 2, 3, 4};
-    d.n_leaves = 1;
-    CHECK(d.explain() == "chain 4: expected 2.9 tokens in the time of 1.31 plain steps");
-    using R = Decision::Reason;
-    for (const auto & [reason, expected] :
-         {std::pair{R::off, "off"},
-          {R::parked, "off: the best draft would reach 0.93 of plain speed"},
-          {R::saving, "off: waiting before the next try, the best draft would reach 0.93 of plain speed"},
-          {R::measuring, "off: measuring a plain step"},
-          {R::room, "off: no room for a draft"}}) {
-        Decision off;
-        off.reason = reason;
-        off.best_speed = 0.93;
-        CHECK_MSG(off.explain() == expected, off.explain());
-    }
-}
-
 TEST(sums_up_a_generation) {
     PlanSummary none, on, off;
     CHECK(none.explain() == "off");

@@ -219,15 +219,6 @@ TEST(nothing_is_drafted_after_an_end) {
     }
 }
 
-TEST(misuse_is_an_error) {
-    Planner planner;
-    SequencePlan plan;
-    CHECK_THROWS(planner.grow({{&plan, {}}}, 1.0), "frontier");
-    PlannerOptions options;
-    options.k = 0;
-    CHECK_THROWS(Planner{options}, "k=0");
-}
-
 // A plain round of 10 ms, in which the drafter may commit what waits for it; what it is charged.
 static double round_with_commit(Scene & s, int n_left, double commit_ms) {
     s.planner.begin_round(1);
@@ -280,32 +271,6 @@ TEST(a_fixed_strategy_beside_it_keeps_nobody_from_drafting) {
     CHECK_MSG(n_measuring < 75, strf("%d of 300 rounds", n_measuring));
 }
 
-// A third row costs half a plain step, those after it nothing: one level more does not pay, two do.
-TEST(a_draft_goes_past_an_expensive_row) {
-    const auto verify_ms = [](int n_rows) { return n_rows <= 2 ? 10.0 : 17.0; };
-    Scene s(600);
-    for (int n = 1; n <= 8; ++n) {
-        for (int i = 0; i < 20; ++i) s.planner.costs().learn_verify(n, verify_ms(n));
-    }
-    const auto sure = [](const Turn & t) {
-        std::vector<Candidate> children;
-        for (int i = 0; i < t.plan->k(); ++i) children.push_back({i, i == 0 ? -0.03f : -5.0f});
-        return std::vector<std::vector<Candidate>>{children};
-    };
-    int n_deep = 0;
-    for (int round = 0; round < 400; ++round) {
-        const RoundRequest request{0, 100, 1, {7, 1, 16}};
-        const double draft_ms = draft(s.planner, {{&s.plan, request}}, sure, [](bool, int) { return 0.5; });
-        const int n_draft = s.plan.tree().n_draft();
-        Tokens tokens(1, 0);
-        while ((int)tokens.size() <= n_draft && s.random.real() < 0.97) tokens.push_back(0);
-        s.planner.learn(s.plan, tokens);
-        s.planner.end_round(verify_ms(1 + n_draft), verify_ms(1 + n_draft) + draft_ms);
-        n_deep += n_draft > 2;
-    }
-    CHECK_MSG(n_deep > 40, strf("only %d of 400 drafts went past it", n_deep));
-}
-
 // On a target that loses accepted rows along with rejected ones each may have to be run again.
 TEST(rows_that_may_be_run_again_cost_twice) {
     const auto n_verified = [](bool replays) {
@@ -324,40 +289,6 @@ TEST(rows_that_may_be_run_again_cost_twice) {
     };
     const int once = n_verified(false), twice = n_verified(true);
     CHECK_MSG(once > 20 && twice < once, strf("%d drafts, %d where they may be run again", once, twice));
-}
-
-// The same probability at every depth: only the drafter's confidence tells how far the target will follow it.
-TEST(drafts_end_where_the_drafter_is_not_confident) {
-    const auto n_rejected = [](float confidence) {
-        Scene s(800);
-        for (int n = 1; n <= 8; ++n) {
-            for (int i = 0; i < 4; ++i) s.planner.costs().learn_verify(n, 9.0 + n);
-        }
-        double n_lost = 0.0;
-        constexpr int n_rounds = 600, n_learning = 300;
-        for (int round = 0; round < n_rounds; ++round) {
-            const int n_good = s.random.integer(1, 5);
-            const auto children = [&](const Turn & t) {
-                const bool holds = t.plan->pool().depth[t.plan->frontier()[0]] < n_good;
-                std::vector<Candidate> out;
-                for (int i = 0; i < t.plan->k(); ++i) {
-                    out.push_back({i, i == 0 ? -0.3f : -5.0f, 0.0f, holds ? confidence : -confidence});
-                }
-                return std::vector<std::vector<Candidate>>{out};
-            };
-            const RoundRequest request{0, 100, 1, {7, 1, 16}};
-            const double draft_ms = draft(s.planner, {{&s.plan, request}}, children, [](bool, int) { return 0.1; });
-            const int n_draft = s.plan.tree().n_draft(), n_accepted = std::min(n_draft, n_good);
-            Tokens tokens(n_accepted, 0);
-            tokens.push_back(n_accepted < n_good ? 0 : 99);
-            s.planner.learn(s.plan, tokens);
-            s.planner.end_round(10.0 + n_draft, 10.0 + n_draft + draft_ms);
-            if (round >= n_learning) n_lost += n_draft - n_accepted;
-        }
-        return n_lost / (n_rounds - n_learning);
-    };
-    const double told = n_rejected(3.0f), untold = n_rejected(0.0f);
-    CHECK_MSG(told < 0.3 && untold > 2.0 * told, strf("%.2f drafts rejected, %.2f without confidence", told, untold));
 }
 
 // The rows of a block are many beside the few that are committed: without them two conversations with a row each would

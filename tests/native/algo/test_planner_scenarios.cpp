@@ -41,14 +41,13 @@ void run_seed(Cell & cell, int seed, bool is_plain) {
     const Known & k = known(s.text, seed, is_plain);
     const Scene scene(m, k.world, s.disturbance);
     const std::vector<double> plain = scene.plain_ms();
-    double best = plain.back(), best_chain = plain.back();
+    double best = plain.back();
     std::string name = "plain";
     for (size_t i = 0; i < k.rounds.size(); ++i) {
         const Fixed & f = fixed_strategies()[i];
         if (f.nodes == 0 || (f.k > 1 && m.n_leaves == 1)) continue;
         const double ms = scene.run_fixed(f, k.rounds[i]);
         if (ms < best) best = ms, name = f.name;
-        if (f.k == 1) best_chain = std::min(best_chain, ms);
     }
     RunOptions options;
     if (s.costs) options.costs = s.costs(m, seed);
@@ -56,7 +55,6 @@ void run_seed(Cell & cell, int seed, bool is_plain) {
     cell.window.push_back(worst_window(r.marks, plain, 512));
     cell.speed.push_back(plain.back() / r.ms);
     cell.best_fixed.push_back(plain.back() / best);
-    cell.best_chain.push_back(plain.back() / best_chain);
     cell.best_name.push_back(name);
     cell.results.push_back(std::move(r));
 }

@@ -59,17 +59,6 @@ static MatchResult run(const DraftTree & tree, const Tokens & target, size_t sto
     });
 }
 
-TEST(follows_the_target) {
-    const MatchResult all = run(fork(), {1, 2, 9});
-    CHECK(all.nodes == (std::vector<int32_t>{0, 1, 2}) && all.tokens == (Tokens{1, 2, 9}));
-    CHECK(all.n_accepted() == 2 && !all.stopped);
-    const MatchResult none = run(fork(), {9});
-    CHECK(none.nodes == (std::vector<int32_t>{0}) && none.tokens == (Tokens{9}) && none.n_accepted() == 0);
-    const MatchResult side = run(fork(), {3, 1});
-    CHECK(side.nodes == (std::vector<int32_t>{0, 3}) && side.tokens == (Tokens{3, 1}));
-    CHECK(run(DraftTree(0), {1}).tokens == (Tokens{1}));
-}
-
 TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
     Random random(12);
     for (int round = 0; round < 300; ++round) {
