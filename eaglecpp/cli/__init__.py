@@ -40,24 +40,7 @@ COMMANDS = {
     "learn": ("eaglecpp.cli.learn:learn", "Train a model's drafter on your conversations."),
     "convert": ("eaglecpp.cli.convert:convert", "Convert a checkpoint of an EAGLE or block drafter to GGUF."),
     "inspect": ("eaglecpp.cli.show:inspect", "Show what is in a GGUF file and what it fits."),
-    "completion": ("eaglecpp.cli.completion:completion", "Print a script for completion (bash, zsh, fish)."),
 }
-_OTHER_WORDS = {
-    "ls": "list",
-    "models": "list",
-    "chat": "run",
-    "ask": "run",
-    "download": "pull",
-    "info": "show",
-    "remove": "rm",
-    "delete": "rm",
-    "copy": "cp",
-    "start": "serve",
-    "server": "serve",
-    "benchmark": "bench",
-    "quantize": "create",
-}
-"""What other programs call our commands; `ls` works, the others are suggestions."""
 
 
 class LazyGroup(click.Group):
@@ -99,13 +82,6 @@ def _no_such_command(word: str) -> str:
     from eaglecpp.cli.command import stored_names
     from eaglecpp.human import nearest
 
-    if word == "push":
-        return (
-            "eaglecpp uploads nothing: `eaglecpp show MODEL --json` names the files of a model, and "
-            "`hf upload` takes them to the Hub"
-        )
-    if word in _OTHER_WORDS:
-        return f"no such command: {word}; here it is `eaglecpp {_OTHER_WORDS[word]}`"
     command = nearest(word, [*COMMANDS, "help", "version"])
     model = None if command else nearest(word, stored_names())
     meant = f"eaglecpp {command}" if command else f"eaglecpp run {model}" if model else ""
@@ -150,8 +126,6 @@ def main(args: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-    if "_EAGLECPP_COMPLETE" in os.environ:
-        importlib.import_module("eaglecpp.cli.completion")  # whose bash knows names with a colon
     try:
         code = group.main(args=args, prog_name="eaglecpp", standalone_mode=False)
         sys.stdout.flush()

@@ -28,7 +28,7 @@ HEADINGS = {
     "micro_tokens eval_steps patience",
     "The drafter": "family block_size causal_block start_from draft_vocab draft_layers share_head "
     "aux_layers type qat",
-    "Drafting": "draft drafts strategy no_draft spec_type log_plan "
+    "Drafting": "draft drafts strategy no_draft spec_type "
     + " ".join(option.name for option in describe(DraftOptions)),
     "Sampling": " ".join(option.name for option in describe(SamplingOptions)),
     "Context and memory": " ".join(option.name for option in describe(ModelOptions)),

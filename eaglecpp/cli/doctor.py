@@ -12,7 +12,7 @@ import os
 import platform
 import shlex
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,9 +24,6 @@ from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
 from eaglecpp.human import human_memory
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
-
-if TYPE_CHECKING:
-    pass
 
 _UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."
 
@@ -107,16 +104,9 @@ def gather() -> dict[str, Any]:
         "eaglecpp": metadata.version("eaglecpp"),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "packages": packages(),
         "problems": [],
         "notes": [],
     }
-    facts["problems"] += [
-        f"{p['name']} {p['found'] or 'is missing'}: eaglecpp needs {p['required']} (pip install '{p['name']}"
-        f"{p['required']}')"
-        for p in facts["packages"]
-        if not p["ok"]
-    ]
     try:
         facts |= native_facts()
     except EagleError as error:
@@ -142,25 +132,6 @@ def gather() -> dict[str, Any]:
             "decoding on the CPU several times slower; unset it, unless other programs need the cores"
         )
     return facts
-
-
-def packages() -> list[dict[str, Any]]:
-    """The runtime requirements of this distribution: name, required, found (None = missing), ok."""
-    from packaging.requirements import Requirement
-
-    rows = []
-    for line in metadata.requires("eaglecpp") or []:
-        requirement = Requirement(line)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            found = metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            found = None
-        ok = found is not None and requirement.specifier.contains(found, prereleases=True)
-        required = str(requirement.specifier)
-        rows.append({"name": requirement.name, "required": required, "found": found, "ok": ok})
-    return rows
 
 
 def native_facts() -> dict[str, Any]:

@@ -6,8 +6,7 @@ Streams the text to stdout, or prints one JSON object. After Ctrl+C, what was ge
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -25,9 +24,6 @@ from eaglecpp.cli.options import (
 from eaglecpp.cli.terminal import Watch, note, stderr_is_terminal, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, split
 
-if TYPE_CHECKING:
-    from eaglecpp.results import Completion
-
 
 @command(
     ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
 @option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
 @option("--grammar-file", type=click.Path(), help="GBNF grammar that the text must follow.")
 @option("--json-schema-file", type=click.Path(), help="JSON schema that the text must follow.")
-@option("--log-plan", type=click.Path(), help="Write the decision of every round to this file.")
 @engine_options()
 def generate(
     model: str,
@@ -54,7 +49,6 @@ def generate(
     verbose: bool,
     grammar_file: str | None,
     json_schema_file: str | None,
-    log_plan: str | None,
     **options: Any,
 ) -> None:
     """Complete a prompt with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. No chat template
@@ -67,14 +61,11 @@ def generate(
     watch = Watch()
     opened = open_engine(model, draft, strategy, no_draft, opening | drafting, verbose=verbose)
     with opened as engine, watch.listening():
-        log = log_plan is not None
-        stream = engine.stream(text, on_prefill=watch.on_prefill, log_plan=log, **form, **sampling)
+        stream = engine.stream(text, on_prefill=watch.on_prefill, **form, **sampling)
         shown = (lambda text: None) if as_json else write
         watch.follow(stream, lambda chunk: shown(chunk.text))
         shown("\n")
         result = stream.completion()
-        if log_plan is not None:
-            write_plan(log_plan, result)
         if as_json:
             write_json(
                 {name: getattr(result, name) for name in ("text", "tokens", "finish_reason")}
@@ -84,18 +75,6 @@ def generate(
             note(f"{stats_line(result.timings, has_draft=engine.has_draft)} seed {result.seed}")
     if watch.requested:
         raise click.exceptions.Exit(130)
-
-
-def write_plan(path: str, result: Completion) -> None:
-    """Writes the rounds of a generation, with its seed as a comment."""
-    from eaglecpp.files import replace_bytes
-
-    head = f"# eaglecpp plan: seed {result.seed}, {len(result.prompt_tokens)} prompt tokens"
-    text = "\n".join([f"{head}, {len(result.tokens)} generated", *result.plan_log]) + "\n"
-    try:
-        replace_bytes(Path(path), text.encode("utf-8"))
-    except OSError as error:
-        raise click.ClickException(f"cannot write {path!r}: {error.strerror}") from error
 
 
 def _prompt(prompt: str | None, file: str | None) -> bytes:

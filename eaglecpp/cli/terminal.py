@@ -136,11 +136,12 @@ class Watch:
     """What the user sees of a generation: progress while the prompt is read, and Ctrl+C as a request to stop.
 
     After Ctrl+C the round in progress is finished, so that none of its tokens is lost; a second one
-    interrupts at once. `requested` says whether it was pressed.
+    interrupts at once. `requested` says whether it was pressed; on_request: is called then.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, on_request: Callable[[], None] = lambda: None) -> None:
         self.requested = False
+        self._on_request = on_request
         self._drawn = False
 
     def on_prefill(self, n_done: int, n_prompt: int) -> None:
@@ -187,6 +188,7 @@ class Watch:
         if self.requested:
             raise KeyboardInterrupt
         self.requested = True
+        self._on_request()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import F, command, complete_model, json_option, option
-from eaglecpp.cli.interrupts import Interrupts
 from eaglecpp.cli.options import Parsed, added, given, value_type
 from eaglecpp.cli.progress import bars_are_shown, new_bar
-from eaglecpp.cli.terminal import laid_out, note, write, write_json
+from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import Option
@@ -113,54 +111,47 @@ def train(as_json: bool, **options: Any) -> None:
 
 
 class Display:
-    """Progress on stderr: a bar on a terminal, whose clock goes on in the longest of steps; a line per
-    evaluation everywhere; and what Ctrl+C does.
-    """
+    """Progress on stderr: a bar on a terminal, a line per evaluation everywhere; and what Ctrl+C does."""
 
     def __init__(self) -> None:
-        self._interrupts = Interrupts(self.note)
-        self._heard = self._interrupts.heard()
-        self._lock = threading.RLock()  # of the bar: its clock has a thread of its own
-        self._ended = threading.Event()
+        self._watch = Watch(on_request=self._stopping)
+        self._listening = self._watch.listening()
+        self._is_training = False
         self._bar: Any = None
         self._what = ""
         self._tokens: tuple[int, float] | None = None
         self._held_out = ""
 
     def __enter__(self) -> Display:
-        self._heard.__enter__()
-        threading.Thread(target=self._tick, daemon=True).start()
+        self._listening.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._ended.set()
-        self._heard.__exit__(*error)
+        self._listening.__exit__(*error)
         self.close()
-
-    def _tick(self) -> None:
-        while not self._ended.wait(1.0):
-            with self._lock:
-                if self._bar is not None:
-                    self._bar.refresh()
 
     def stop(self) -> bool:
         """Whether Ctrl+C was pressed."""
-        return self._interrupts.requested
+        return self._watch.requested
+
+    def _stopping(self) -> None:
+        then = "saving what is trained" if self._is_training else "stopping"
+        self.note(f"Ctrl+C: {then} ... (once more ends at once, and keeps only what was saved)")
+        if not self._is_training:
+            raise KeyboardInterrupt
 
     def note(self, text: str) -> None:
         """A line above the bar."""
-        with self._lock:
-            if self._bar is None:
-                note(text)
-            else:
-                self._bar.write(laid_out(text), file=sys.stderr)
+        if self._bar is None:
+            note(text)
+        else:
+            self._bar.write(laid_out(text), file=sys.stderr)
 
     def on_work(self, what: str, n_done: int, n_all: int, detail: str = "") -> None:
         """A bar per activity. While steps are trained, `stop` tells of Ctrl+C, and the loop saves."""
-        is_training = what == "training"
-        if self._interrupts.requested and not is_training:
+        self._is_training = what == "training"
+        if self.stop() and not self._is_training:
             raise KeyboardInterrupt
-        self._interrupts.waits = is_training
         self._draw(what, n_done, n_all, detail)
         if n_done >= n_all:
             self.close()
@@ -186,21 +177,19 @@ class Display:
     def _draw(self, what: str, n_done: int, n_all: int, detail: str) -> None:
         if not bars_are_shown():
             return
-        with self._lock:
-            if what != self._what:
-                self.close()
-                layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]{postfix}"
-                self._bar = new_bar(what, n_all, bar_format=layout, leave=False)
-                self._what = what
-            self._bar.set_postfix_str(detail, refresh=False)
-            self._bar.update(n_done - self._bar.n)
+        if what != self._what:
+            self.close()
+            layout = "{desc} {percentage:3.0f}%|{bar}| [{elapsed}<{remaining}]{postfix}"
+            self._bar = new_bar(what, n_all, bar_format=layout, leave=False)
+            self._what = what
+        self._bar.set_postfix_str(detail, refresh=False)
+        self._bar.update(n_done - self._bar.n)
 
     def close(self) -> None:
         """Takes the bar away."""
-        with self._lock:
-            if self._bar is not None:
-                self._bar.close()
-            self._bar, self._what = None, ""
+        if self._bar is not None:
+            self._bar.close()
+        self._bar, self._what = None, ""
 
 
 def _is_first_process() -> bool:

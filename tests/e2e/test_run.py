@@ -150,7 +150,6 @@ def test_doctor_finds_this_installation_in_order(cli: Cli) -> None:
     assert facts["llama"]["built_for"] == facts["llama"]["llama_cpp_python"]
     assert facts["devices"]
     assert set(facts["cpu"]["amx"]) == {"claimed", "works"}
-    assert all(package["ok"] for package in facts["packages"])
     text = cli("doctor")
     assert text.returncode == 0
     assert text.stdout.startswith("all good") and "numpy" not in text.stdout

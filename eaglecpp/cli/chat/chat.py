@@ -26,7 +26,7 @@ from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError, 
 from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from eaglecpp.conversations.session import ChatSession, has_begun
 from eaglecpp.errors import EngineBrokenError
-from eaglecpp.results import Answer, Completion, Timings
+from eaglecpp.results import Answer, Completion
 
 if TYPE_CHECKING:
     from eaglecpp.chat.conversation import Conversation
@@ -78,8 +78,6 @@ class Chat:
         self.settings = settings or Settings()
         self.folder = folder
         self.server = server
-        self.totals = Timings()
-        self.n_answers = 0
         self.judged: set[str] = set()  # models whose verdict was said
         self.attached: list[str] = []
         self.images: list[bytes] = []  # that go with the next message
@@ -207,12 +205,6 @@ class Chat:
         self.session.answers = self.model.answer
         self.screen.note(f"note: {why}")
 
-    def n_prompt(self) -> int:
-        """The number of tokens of the conversation at the beginning of the next prompt."""
-        engine = self.model.engine
-        memory = engine.default_session.memory
-        return len(engine.shared.chat.prompt(self.conversation.prompt(), memory).tokens)
-
     def _note_left_out(self, left_out: Sequence[Message]) -> None:
         n_ctx = self.model.engine.n_ctx
         questions = [_quoted(message.typed) for message in left_out if message.role == Role.USER]
@@ -229,7 +221,6 @@ class Chat:
         from eaglecpp.train.capture.batched import is_looping
 
         stats, model = made.timings, self.model
-        self.totals, self.n_answers = self.totals + stats, self.n_answers + 1
         max_tokens = model.sampling.max_tokens
         if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""

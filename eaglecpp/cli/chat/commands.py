@@ -2,7 +2,7 @@
 """The slash commands of the chat: a table, and what each of them does.
 
 Names, sub-commands and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go);
-`/regen`, `/edit`, `/system`, `/read`, `/strategy` and `/stats` are ours. `/set` and `/show` have
+`/regen`, `/edit`, `/read`, `/chats` and `/strategy` are ours. `/set` and `/show` have
 modules of their own. A function takes the chat and the text after the name; False ends the chat.
 """
 
@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
-from eaglecpp.cli.chat.set import SETTINGS, set_system
+from eaglecpp.cli.chat.set import SETTINGS
 from eaglecpp.cli.chat.show import FACTS, chat_modelfile
-from eaglecpp.cli.chat.words import NO_SYSTEM, Word, explained, run_word
-from eaglecpp.cli.figures import draft_rows, figures
+from eaglecpp.cli.chat.words import Word, explained, run_word
 from eaglecpp.cli.open_engine import look_up
-from eaglecpp.cli.table import help_table, table
+from eaglecpp.cli.table import table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, ModelNotFoundError
@@ -76,29 +75,13 @@ def _help(chat: Chat, rest: str) -> None:
     topic = rest.removeprefix("/")
     if topic in ("set", "show"):
         chat.screen.say(explained(SETTINGS if topic == "set" else FACTS, f"/{topic} "))
-    elif topic in ("shortcuts", "shortcut"):
-        chat.screen.say(help_table("Available keyboard shortcuts:", _SHORTCUTS) + "\n")
     else:
         if topic:
-            chat.screen.say(f"There is no help for '{rest}'. Topics: set, show, shortcuts")
+            chat.screen.say(f"There is no help for '{rest}'. Topics: set, show")
         chat.screen.say(f"{explained(COMMANDS)}\n{_BLOCKS}")
 
 
 _BLOCKS = 'Use """ to begin and end a message of several lines. A pasted block is always one message.\n'
-_SHORTCUTS = (
-    ("Up, Down", "Earlier and later messages"),
-    ("Ctrl + r", "Search earlier messages"),
-    ("Tab", "Complete a command or a file name"),
-    ("Ctrl + a, Ctrl + e", "Move to the beginning, to the end of the line"),
-    ("Alt + b, Alt + f", "Move back, forward by a word"),
-    ("Ctrl + k, Ctrl + u", "Delete everything after, before the cursor"),
-    ("Ctrl + w", "Delete the word before the cursor"),
-    ("Alt + Enter", "New line in the message"),
-    ("Ctrl + g", "Write the message in your editor (VISUAL, EDITOR)"),
-    ("Ctrl + l", "Clear the screen"),
-    ("Ctrl + c", "Stop the answer, or discard what is typed"),
-    ("Ctrl + d", "Leave the chat (/bye)"),
-)
 
 
 def _load(chat: Chat, rest: str) -> None:
@@ -163,12 +146,6 @@ def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
     return chat.ask(question, "").strip().lower() in ("y", "yes")
 
 
-def _list(chat: Chat, rest: str) -> None:
-    from eaglecpp.cli.list import list_models
-
-    list_models.main(args=rest.split(), standalone_mode=False)
-
-
 def _chats(chat: Chat, rest: str) -> None:
     rows = []
     for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
@@ -193,13 +170,6 @@ def _edit(chat: Chat, rest: str) -> None:
     text = unquoted(text) if text.startswith('"""') else text
     if text.strip():
         chat.reply(partial(chat.session.edit, text))
-
-
-def _system(chat: Chat, rest: str) -> None:
-    if rest:
-        set_system(chat, rest)
-    else:
-        chat.screen.say(chat.conversation.system or NO_SYSTEM)
 
 
 def _read(chat: Chat, rest: str) -> None:
@@ -249,26 +219,8 @@ def _strategy_text(chat: Chat) -> str:
     return f"{resolved} ({why})"
 
 
-def _stats(chat: Chat, rest: str) -> None:
-    """One fact per line, without those that were not measured."""
-    totals, model, conversation = chat.totals, chat.model, chat.conversation
-    left_out = conversation.n_left_out
-    rows = [
-        ("answers", str(chat.n_answers)),
-        ("generated", f"{totals.predicted_n} tokens at {totals.predicted_per_second:.1f} tokens/s"),
-        ("prompts", f"{totals.prompt_n} tokens read, {totals.reused_n} taken from the cache"),
-        ("context", f"{chat.n_prompt()} of {model.engine.n_ctx} tokens in use" if model.is_open else ""),
-        ("left out", f"{left_out} older messages" if left_out else ""),
-        ("strategy", _strategy_text(chat)),
-        *draft_rows(totals),
-    ]
-    chat.screen.say("\n".join(figures(rows)))
-
-
 _BYE = Word(_bye, "Leave")
-_HELP = Word(
-    _help, "Show this help, or help on: set, show, shortcuts", "[topic]", ("set", "show", "shortcuts")
-)
+_HELP = Word(_help, "Show this help, or help on: set, show", "[topic]", ("set", "show"))
 COMMANDS = {
     "/set": Word(
         partial(run_word, "/set ", SETTINGS),
@@ -279,12 +231,10 @@ COMMANDS = {
     "/show": Word(partial(run_word, "/show ", FACTS), "Show facts about the model", "...", tuple(FACTS)),
     "/load": Word(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
     "/save": Word(_save, "Save this chat as a stored model", "<model>"),
-    "/list": Word(_list, "List the models on this machine"),
     "/chats": Word(_chats, "List the last saved chats, or those with a text in them", "[text]"),
     "/clear": Word(_clear, "Start a new chat; the system prompt stays"),
     "/regen": Word(_regen, "Answer the last question again"),
     "/edit": Word(_edit, "Change the last question and ask it again", "[text]"),
-    "/system": Word(_system, "Show or set the system prompt", "[text]"),
     "/read": Word(_read, "Put a text file before your next message", "<file>", ("path",)),
     "/strategy": Word(
         _strategy,
@@ -292,7 +242,6 @@ COMMANDS = {
         "[auto|off|chain:4|...]",
         ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
     ),
-    "/stats": Word(_stats, "Show statistics of this chat"),
     "/bye": _BYE,
     "/exit": _BYE,
     "/?": _HELP,

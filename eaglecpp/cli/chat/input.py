@@ -17,8 +17,8 @@ Raises EOFError for Ctrl+D and KeyboardInterrupt for Ctrl+C; the latter's first 
 
 PROMPT, CONTINUATION = ">>> ", "... "
 _QUOTE = '"""'
-_BLOCK = re.compile(r'(?:/set\s+system\s+|/system\s+|/edit\s+)?(""".*)', re.DOTALL)
-_MULTILINE = ("/set system", "/system", "/edit")
+_BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
+_MULTILINE = ("/set system", "/edit")
 
 
 def is_open(text: str) -> bool:

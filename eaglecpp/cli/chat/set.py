@@ -14,7 +14,7 @@ from eaglecpp.human import nearest
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, ParameterError, parse_value
 
 
-def set_system(chat: Chat, value: str) -> None:
+def _system(chat: Chat, value: str) -> None:
     """Sets the system prompt for the whole chat, including what was said before."""
     if not value:
         chat.screen.say(explained(SETTINGS, "/set "))
@@ -97,7 +97,7 @@ def _think(chat: Chat, value: str, *, think: bool = True) -> None:
 
 SETTINGS = {
     "parameter": Word(_parameter, "Set a parameter; without a value, list them", "..."),
-    "system": Word(set_system, "Set the system prompt", "<text>"),
+    "system": Word(_system, "Set the system prompt", "<text>"),
     "history": Word(_history, "Save typed lines and this chat to disk"),
     "nohistory": Word(_nohistory, "Save nothing to disk from now on"),
     "wordwrap": _switch("Break lines between words", "Set 'wordwrap' mode.", "screen", "wrap", True),

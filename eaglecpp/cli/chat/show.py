@@ -9,8 +9,6 @@ from dataclasses import replace
 from eaglecpp.chat.message import Message
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.words import NO_SYSTEM, Word
-from eaglecpp.cli.table import section
-from eaglecpp.human import human_bytes
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.store.describe import parameter_text
 
@@ -45,47 +43,8 @@ def _messages(chat: Chat) -> tuple[Message, ...]:
 
 
 def _info(chat: Chat) -> str:
-    from eaglecpp.store.facts import human_number
-
-    engine, source = chat.model.engine, chat.model.source
-    native, metadata, tags = engine.native, engine.metadata, chat.model.chat.tags
-    of_model = [
-        ("architecture", metadata.get("general.architecture", "unknown")),
-        ("parameters", human_number(native.n_params)),
-        ("context length", str(native.n_ctx_train)),
-        ("embedding length", str(native.n_embd)),
-        ("size", human_bytes(native.size_bytes)),
-        ("file", str(source.target)),
-    ]
-    of_chat = [
-        ("context", f"{engine.n_ctx} tokens ({engine.plan.context.origin})"),
-        ("template", chat.model.chat.template.describe()),
-        ("thinking", "no" if tags is None else f"between {tags.open} tags"),
-    ]
-    return section("Model", of_model) + section("Drafter", _drafter(chat)) + section("Chat", of_chat)[:-1]
-
-
-def _drafter(chat: Chat) -> list[tuple[str, str]]:
-    source = chat.model.source
-    if chat.model.plan.drafts_text_alone:
-        strategy = str(chat.model.engine.resolve(chat.model.strategy)[0])
-        return [("drafts from", "the text itself"), ("strategy", strategy)]
-    if source.draft is None:
-        return [("", "none")]
-    rows = [("file", str(source.draft)), ("strategy", str(chat.model.engine.resolve(chat.model.strategy)[0]))]
-    info = chat.model.engine.draft_info
-    if info is None:
-        return [*rows, ("", "not loaded")]
-    if info["kind"] not in ("eagle", "block"):
-        what = "the model's own head" if info["kind"] == "head" else "a small model"
-        return [("kind", what), ("architecture", str(info["arch"])), *rows]
-    return [
-        ("architecture", str(info["arch"])),
-        ("layers", str(info["n_layer"])),
-        ("draft vocabulary", f"{info['n_draft_vocab']} of {info['n_vocab']} tokens"),
-        ("features of layers", ", ".join(map(str, info["target_layers"]))),
-        *rows,
-    ]
+    engine = chat.model.engine
+    return "\n".join(engine.plan.lines(engine.chat_template.describe()))
 
 
 def _license(chat: Chat) -> str:
@@ -127,7 +86,7 @@ def _fact(tell: Callable[[Chat], str], what: str, *, verbatim: bool = False) -> 
 
 
 FACTS = {
-    "info": _fact(_info, "Model, drafter, context and template"),
+    "info": _fact(_info, "What is opened, and where each option comes from"),
     "license": _fact(_license, "License of the model", verbatim=True),
     "modelfile": _fact(_modelfile, "A Modelfile that makes this model, including this chat", verbatim=True),
     "parameters": _fact(_parameters, "Parameters of the model, and those set here"),

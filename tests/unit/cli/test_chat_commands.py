@@ -75,7 +75,6 @@ def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) ->
     ("line", "words"),
     [
         ("/help /show", ["/show modelfile"]),
-        ("/? shortcuts", ["Ctrl + c", "Ctrl + g"]),
         ("/set", ["/set parameter", "/set format json"]),
         ("/set parameter", list(PARAMETERS)),
         ("/? nonsense", ["no help for 'nonsense'", "Available Commands:"]),
@@ -89,7 +88,7 @@ def test_help_for_one_thing(talk: Talk, capsys: Capture, line: str, words: list[
 
 def test_parameters_reach_the_answer(talk: Talk) -> None:
     chat = talk("/set parameter num_predict 3", "hello", "/set parameter stop e", "more")
-    assert chat.totals.predicted_n <= 6
+    assert chat.model.engine.timings.predicted_n <= 6
     assert chat.model.sampling.stop == ("e",)
     assert "e" not in chat.conversation.messages[3].content
 
@@ -102,7 +101,9 @@ def test_a_longer_context_reads_the_model_again_and_keeps_the_chat(talk: Talk, c
 
 
 def test_a_system_prompt_over_several_lines(talk: Talk, capsys: Capture) -> None:
-    chat = talk('/set system """You', 'are terse."""', "hello", "/show system", '/system "Other."', "/system")
+    chat = talk(
+        '/set system """You', 'are terse."""', "hello", "/show system", '/set system "Other."', "/show system"
+    )
     assert chat.conversation.system == "Other."
     assert chat.conversation.prompt()[0].content == "Other."
     out = capsys.readouterr().out
@@ -137,9 +138,8 @@ def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Captur
     lines = ("info", "license", "parameters", "system", "template", "modelfile")
     talk("/set parameter top_p 0.5", "hello", *(f"/show {line}" for line in lines), source=source)
     out = capsys.readouterr().out
-    assert "architecture        llama" in out and "architecture          eagle3" in out
-    assert "context     512 tokens (asked for)" in out
-    assert "template    Jinja template from the GGUF" in out
+    assert f"target:     {models.target}" in out and f"drafter:    {models.draft}" in out
+    assert "option:     n_ctx 512 (" in out and "template:   Jinja template from the GGUF" in out
     assert "Free.\n" in out
     assert f'Model defined parameters:\n  {"stop":<30} "end"\n  {"top_k":<30} 7\n' in out
     assert "User defined parameters:\n  top_p                          0.5" in out
@@ -166,12 +166,9 @@ def test_loading_another_model_begins_a_new_chat(
 def test_a_saved_chat_is_a_model_that_begins_with_it(
     talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
 ) -> None:
-    chat = talk(
-        "/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine", "/list"
-    )
+    chat = talk("/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine")
     out = capsys.readouterr().out
     assert "Created new model 'mine'" in out
-    assert "mine:latest" in out[out.index("Created") :]
     saved = look_up("mine")
     assert saved.draft is not None
     assert saved.draft.read_bytes() == models.draft.read_bytes()
@@ -269,15 +266,15 @@ def test_a_strategy_changes_how_and_not_what(talk: Talk, strategy: str, capsys: 
     plain = talk("/strategy off", "hello", options={"max_tokens": 30})
     chat = talk(f"/strategy {strategy}", "hello", options={"max_tokens": 30})
     assert said(chat) == said(plain)
-    assert (plain.totals.draft_n, chat.totals.draft_n > 0) == (0, True)
-    assert chat.totals.plan["strategy"] == strategy
+    assert (plain.model.engine.timings.draft_n, chat.model.engine.timings.draft_n > 0) == (0, True)
+    assert chat.model.engine.timings.plan["strategy"] == strategy
     assert f"Strategy: {strategy} (asked for)" in capsys.readouterr().out
 
 
 def test_a_drafter_left_out_at_first_is_loaded_when_it_is_wanted(talk: Talk, models: Models) -> None:
     source = found_file(models.target, "#eaglecpp: strategy off\n", models.draft)
     chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
-    assert chat.totals.draft_n > 0
+    assert chat.model.engine.timings.draft_n > 0
 
 
 def test_every_command_is_in_the_documentation() -> None:
@@ -310,18 +307,15 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
         '/set format {"type": 3': "the JSON schema cannot be read",
         "/set parameter mirostat 1": "parameter mirostat is deprecated",
         "/set parameter top_p 3": "the range of top_p is 0 to 1; using 1.0",
-        "/strategy chain:x": "a chain needs a depth",
+        "/strategy chain:x": "expected auto, off, chain:DEPTH",
         f"/load {models.target} nofile.gguf": "drafter 'nofile.gguf'",
         f"/load {tmp_path / 'broken.gguf'}": "broken.gguf",
         "word " * 2000: "the prompt has",
     }
-    chat = talk(*wrong, "hello", "/edit", KeyboardInterrupt("half"), "/stats")
-    out, err = capsys.readouterr()
+    chat = talk(*wrong, "hello", "/edit", KeyboardInterrupt("half"))
+    err = capsys.readouterr().err
     assert [text for text in wrong.values() if text not in err] == []
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
-    assert (
-        "answers:              1" in out and f"context:              {chat.n_prompt()} of 512 tokens" in out
-    )
 
 
 def test_a_file_and_another_text_for_the_last_question(talk: Talk, tmp_path: Path, capsys: Capture) -> None:

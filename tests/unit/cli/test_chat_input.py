@@ -30,7 +30,6 @@ def typed(*lines: str) -> str:
         (['"""all in one"""'], '"""all in one"""'),
         (['"""x"""y', '"""'], '"""x"""y\n"""'),
         (['/set system """You', 'are terse."""'], '/set system """You\nare terse."""'),
-        (['/system """You', 'are terse."""'], '/system """You\nare terse."""'),
         (['say """hi'], 'say """hi'),
         (["pasted\nblock\n"], "pasted\nblock\n"),
     ],

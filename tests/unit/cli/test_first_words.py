@@ -61,8 +61,6 @@ def test_the_command_alone_says_what_is_broken(
     ("args", "hint"),
     [
         (["srve"], "did you mean `eaglecpp serve`?"),
-        (["chat"], "here it is `eaglecpp run`"),
-        (["push"], "uploads nothing"),
         (["smollm"], "did you mean `eaglecpp run smollm2`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),

@@ -179,7 +179,7 @@ def test_a_full_disk_is_said_with_its_place_and_what_to_do(
         code, _, err = told(capsys, *args)
         assert code == 1
         assert err == (
-            f"error: {home / 'models'}: no space left on device; free some space (eaglecpp rm), or set "
+            f"error: {home / 'models'}: No space left on device; free some space (eaglecpp rm), or set "
             "EAGLECPP_MODELS to another disk\n"
         )
     monkeypatch.undo()
