@@ -96,15 +96,8 @@ def draft_rows(stats: Timings) -> list[tuple[str, str]]:
 
 
 def _duration(ms: float) -> str:
-    """Milliseconds as Go prints a duration: 52.1ms, 4.1s, 1m2.5s; empty for none."""
-    if ms <= 0:
-        return ""
-    if ms < 1000:
-        return f"{ms:.6f}".rstrip("0").rstrip(".") + "ms"
-    minutes, seconds = divmod(ms / 1000, 60)
-    text = f"{seconds:.9f}".rstrip("0").rstrip(".") + "s"
-    hours, minutes = divmod(int(minutes), 60)
-    return (f"{hours}h" if hours else "") + (f"{minutes}m" if hours or minutes else "") + text
+    """Empty for none."""
+    return "" if ms <= 0 else f"{ms:.1f}ms" if ms < 1000 else f"{ms / 1000:.2f}s"
 
 
 def verdict_line(stats: Timings, engine: Engine) -> str:

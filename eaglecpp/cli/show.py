@@ -53,18 +53,15 @@ _WORDS = {"license": "license", "system": "system prompt", "parameters": "parame
 @option("--parameters", "part", flag_value="parameters", help="Show the parameters.")
 @option("--system", "part", flag_value="system", help="Show the system prompt.")
 @option("--template", "part", flag_value="template", help="Show the chat template in use, and why.")
-@option("-v", "--verbose", is_flag=True, help="Show all metadata.")
 @json_option("everything as JSON, as Ollama's /api/show")
-def show(name: str, part: str | None, verbose: bool, as_json: bool) -> None:
+def show(name: str, part: str | None, as_json: bool) -> None:
     """Show what MODEL is: a stored name, or a GGUF file, of which this is what `inspect` shows."""
     if (path := find_path(name)) is not None:
-        if part is not None or verbose:
+        if part is not None:
             raise click.UsageError(f"{name} is a file: of the options only --json is for one")
         _show_file(path, as_json)
         return
-    read_again(
-        partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, verbose, as_json)
-    )
+    read_again(partial(Stores.open().get, stored_name(name)), lambda model: _show(model, part, as_json))
 
 
 @command(
@@ -86,13 +83,13 @@ def _show_file(path: Path, as_json: bool) -> None:
     plain.show_file(path, as_json)
 
 
-def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) -> None:
+def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
     if as_json:
-        write_json(_everything(model, verbose))
+        write_json(_everything(model))
         return
     if part is None:
-        write(_overview(model, modelfile, verbose))
+        write(_overview(model, modelfile))
         for notice in modelfile.notices:
             note(str(notice))
         return
@@ -102,10 +99,10 @@ def _show(model: StoredModel, part: str | None, verbose: bool, as_json: bool) ->
         note(why or f"no {_WORDS[part]} was specified for {model.name}")
 
 
-def _everything(model: StoredModel, verbose: bool) -> dict[str, Any]:
+def _everything(model: StoredModel) -> dict[str, Any]:
     """As in /api/show, and how `run` would open it."""
     heads = head_facts(model)
-    return everything(model, heads, template_in_use(model, heads[0]), verbose) | {
+    return everything(model, heads, template_in_use(model, heads[0]), False) | {
         "opening": None if heads[0] is None else _plan(model).as_dict()
     }
 
@@ -136,7 +133,7 @@ def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str
     ), ""
 
 
-def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
+def _overview(model: StoredModel, modelfile: Modelfile) -> str:
     facts, draft = head_facts(model)
     blocks = []
     if facts is not None:
@@ -156,11 +153,6 @@ def _overview(model: StoredModel, modelfile: Modelfile, verbose: bool) -> str:
         blocks.append(section("Parameters", parameter_rows(modelfile)))
     if modelfile.settings.options or modelfile.settings.chat_template != "auto":
         blocks.append(section("Settings", [[p.name, p.args] for p in modelfile.pragmas]))
-    if verbose and facts is not None:
-        from eaglecpp.store.facts import metadata
-
-        rows = [[key, _short(value)] for key, value in metadata(facts.file, arrays=True).items()]
-        blocks.append(section("Metadata", rows))
     for title, text in (("System", modelfile.system or ""), ("License", "\n".join(modelfile.license))):
         if text:
             blocks.append(section(title, _head(text)))
@@ -204,12 +196,3 @@ def _head(text: str) -> list[list[str]]:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     shown = [[line] for line in lines[:_HEAD_LINES]]
     return [*shown, ["..."]] if len(lines) > _HEAD_LINES else shown
-
-
-def _short(value: Any) -> str:
-    """A value on one line; long lists and texts are cut."""
-    if isinstance(value, list):
-        shown = ", ".join(str(item) for item in value[:3])
-        return f"[{shown}, ...+{len(value) - 3} more]" if len(value) > 3 else f"[{shown}]"
-    text = " ".join(str(value).split())
-    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from eaglecpp.cli.terminal import fitted
 
 _GAP = "    "
+_UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
 _NARROWEST = 24  # a last column with less room than this goes on at the left instead
 
 
@@ -44,19 +45,9 @@ def human_time(when: datetime, now: datetime | None = None) -> str:
 
 
 def _duration(seconds: float) -> str:
-    whole, minutes, hours = int(seconds), int(seconds / 60), round(seconds / 3600)
-    if whole < 1:
-        return "Less than a second"
-    if whole < 60:
-        return "1 second" if whole == 1 else f"{whole} seconds"
-    if minutes < 60:
-        return "About a minute" if minutes == 1 else f"{minutes} minutes"
-    if hours < 48:
-        return "About an hour" if hours <= 1 else f"{hours} hours"
-    for days, limit, unit in ((1, 14, "days"), (7, 60, "weeks"), (30, 730, "months")):
-        if hours < 24 * limit:
-            return f"{hours // 24 // days} {unit}"
-    return f"{hours // 24 // 365} years"
+    size, unit = max((one for one in _UNITS if seconds >= 2 * one[0]), default=_UNITS[0])
+    n = int(seconds // size)
+    return f"{n} {unit}{'' if n == 1 else 's'}"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

@@ -193,18 +193,11 @@ class Watch:
 
 @contextlib.contextmanager
 def patience(text: str) -> Iterator[None]:
-    """Shows the text while the block takes longer than a second, on a terminal."""
-    if not stderr_is_terminal():
-        yield
-        return
-    waiting = threading.Timer(1.0, show_progress, [text])
-    waiting.daemon = True
-    waiting.start()
+    """Shows the text while the block takes its time, on a terminal."""
+    show_progress(text)
     try:
         yield
     finally:
-        waiting.cancel()
-        waiting.join()
         show_progress("")
 
 

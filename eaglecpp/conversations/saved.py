@@ -24,8 +24,6 @@ from eaglecpp.errors import EagleError
 from eaglecpp.files import open_regular, replace_bytes
 from eaglecpp.modelfile.parameters import from_json
 
-_STALE_S = 3600.0  # no write takes so long: what is still there was left by a process that died
-
 
 class SavedChatError(EagleError):
     """A saved conversation cannot be read or written."""
@@ -123,7 +121,6 @@ class ChatFolder:
                 chat = replace(chat, id=fresh.id, created=fresh.created)
                 path = self.path(chat)
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._remove_stale()
         except OSError as error:
             reason = error.strerror or error
             raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error
@@ -161,12 +158,6 @@ class ChatFolder:
     def path(self, chat: SavedChat) -> Path:
         """Its file, written or not."""
         return self.directory / f"{chat.id}.json"
-
-    def _remove_stale(self) -> None:
-        for path in self.directory.glob(".*.tmp"):
-            with contextlib.suppress(OSError):
-                if time.time() - path.stat().st_mtime > _STALE_S:
-                    path.unlink()
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

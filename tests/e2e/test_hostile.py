@@ -57,9 +57,8 @@ def test_what_is_shown_of_a_hostile_model_is_text(hostile: Path, tmp_path: Path)
     commands = (
         ("create", "evil"),
         ("show", "evil"),
-        ("show", "evil", "--verbose"),
         ("show", "evil", "--modelfile"),
-        ("show", "evil", "--json", "--verbose"),
+        ("show", "evil", "--json"),
         ("inspect", hostile),
         ("inspect", hostile, "--json"),
         ("run", "evil", "hello", *SHORT),

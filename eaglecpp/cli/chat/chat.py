@@ -18,6 +18,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
+from eaglecpp.chat.loops import is_looping
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.cli.figures import figures, stats_line, verbose_lines, verdict_line
@@ -218,8 +219,6 @@ class Chat:
 
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""
-        from eaglecpp.train.capture.batched import is_looping
-
         stats, model = made.timings, self.model
         max_tokens = model.sampling.max_tokens
         if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:

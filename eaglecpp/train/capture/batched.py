@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
+from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
@@ -22,9 +23,6 @@ from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.results import Chunk
 
 T = TypeVar("T")
-_LOOP_TOKENS = 48
-"""A tail that repeats itself over so many tokens, and at least four times, is a loop."""
-_LOOP_PERIOD = 64
 _LOOK_EVERY = 32
 
 
@@ -129,29 +127,3 @@ class _Place:
         if chunk.finish_reason is not None:
             finish: Any = self._found or chunk.finish_reason
             yield from self.advance(self._task, Generated(stream.completion().tokens, finish))
-
-
-def is_looping(tokens: Sequence[int]) -> bool:
-    """Whether a text ends in repetitions of its last few words."""
-    return _period(tokens) > 0
-
-
-def loop_start(tokens: Sequence[int]) -> int:
-    """How many tokens come before the words that a text then repeats to no end, and those words said once;
-    all of them if it never does.
-    """
-    for n in range(_LOOP_TOKENS, len(tokens) + 1):
-        if period := _period(tokens[:n]):
-            while n > period and tokens[n - 1] == tokens[n - 1 - period]:
-                n -= 1
-            return n
-    return len(tokens)
-
-
-def _period(tokens: Sequence[int]) -> int:
-    """Length of what a text repeats at its end, 0 for nothing."""
-    for period in range(1, min(_LOOP_PERIOD, len(tokens) // 4) + 1):
-        n = max(4 * period, -(-_LOOP_TOKENS // period) * period)
-        if n <= len(tokens) and tokens[-n:-period] == tokens[-n + period :]:
-            return period
-    return 0

@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
 from eaglecpp.options import SamplingOptions
-from eaglecpp.train.capture.batched import Generated, GenerateJob, Task, is_looping
+from eaglecpp.train.capture.batched import Generated, GenerateJob, Task
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.job import Progress, Written, write_entries
 from eaglecpp.train.capture.questions import FOLLOW_UPS, OPENINGS, SYSTEMS, question

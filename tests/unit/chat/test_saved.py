@@ -126,13 +126,3 @@ def test_a_disk_that_refuses_is_named_and_nothing_is_left_behind(
         folder.save(replace(saved, messages=TURNS[:1]))
     assert folder.latest() == saved
     assert [path.name for path in folder.directory.iterdir()] == [f"{saved.id}.json"]
-
-
-def test_what_a_dead_process_left_is_removed_after_a_while(folder: ChatFolder) -> None:
-    folder.save(new_chat("/m.gguf"))
-    fresh, stale = folder.directory / ".a.1.tmp", folder.directory / ".b.2.tmp"
-    for path in (fresh, stale):
-        path.touch()
-    os.utime(stale, (time.time() - 7200,) * 2)
-    folder.save(new_chat("/m.gguf"))
-    assert (fresh.exists(), stale.exists()) == (True, False)

@@ -67,7 +67,7 @@ def test_a_letter_is_a_switch_in_every_command_or_takes_a_value_in_every_command
         "-q": {True: ["run"], False: ["create"]}
     }
     assert {"run", "generate", "serve", "bench", "doctor", "train"} == set(kinds["-c"][False])
-    assert {"run", "generate", "bench", "show"} <= set(kinds["-v"][True])
+    assert {"run", "generate", "bench"} <= set(kinds["-v"][True])
 
 
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from conftest import Models
 
+from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
-from eaglecpp.train.capture.batched import batch_options, is_looping, loop_start
+from eaglecpp.train.capture.batched import batch_options
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.questions import question
@@ -142,18 +143,6 @@ def test_loops_are_seen() -> None:
         assert is_looping(text[:50] + text[:period] * max(4, -(-48 // period)))
         assert not is_looping(text[:50] + text[:period] * 2)
     assert not is_looping([])
-
-
-def test_what_is_said_before_a_loop_is_counted_with_the_loop_once() -> None:
-    rng = random.Random(1)
-    text = [rng.randrange(100) for _ in range(200)]
-    assert loop_start(text) == 200
-    assert loop_start([]) == 0
-    for period in (1, 7, 48, 64):
-        said = [1000 + number for number in range(period)]
-        assert loop_start(text[:50] + said * 60) == 50 + period
-        assert loop_start(text[:50] + said * 60 + text[50:70]) == 50 + period
-        assert loop_start(text[:50] + said * 2 + text[50:]) == 200 + 2 * period
 
 
 def test_questions_are_of_many_kinds() -> None:
