@@ -12,7 +12,7 @@ from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import Found
-from eaglecpp.opening.plan import OpeningPlan, plan_opening
+from eaglecpp.opening.plan import plan_opening
 from eaglecpp.options import Strategy
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def open_engine(
         note(notice)
     engine = Engine(plan)
     if verbose:
-        note_plan(plan, engine)
+        note(plan_text(engine))
     return engine
 
 
-def note_plan(plan: OpeningPlan, engine: Engine) -> None:
-    """Prints what was opened, and where each option comes from."""
-    template = engine.chat_template.describe()
-    note("\n".join(f"{name + ':':<12}{text}" for name, text in plan.rows(template)))
+def plan_text(engine: Engine) -> str:
+    """What was opened, and where each option comes from."""
+    rows = engine.plan.rows(engine.chat_template.describe())
+    return "\n".join(f"{name + ':':<12}{text}" for name, text in rows)
 
 
 def needs_draft(strategy: Strategy | None, can_draft: bool) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import Command, command, complete_model, json_option, option
-from eaglecpp.cli.open_engine import look_up, needs_draft, note_plan, run_defaults, strategy_of
+from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     SECONDS,
@@ -206,7 +206,7 @@ def run(
         if verbose and server is not None:
             note(f"server:     {server.address} (--no-server opens the model in this process)")
         elif verbose:
-            note_plan(model_here.engine.plan, model_here.engine)
+            note(plan_text(model_here.engine))
         if think is not None and think != "false" and server is None and model_here.chat.tags is None:
             note(f"warning: the template of {model_here.source.name} does not support thinking")
         if text is None:

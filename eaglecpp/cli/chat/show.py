@@ -9,6 +9,7 @@ from dataclasses import replace
 from eaglecpp.chat.message import Message
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.words import NO_SYSTEM, Word
+from eaglecpp.cli.open_engine import plan_text
 from eaglecpp.modelfile import Command, Modelfile
 from eaglecpp.store.describe import parameter_text
 
@@ -43,8 +44,7 @@ def _messages(chat: Chat) -> tuple[Message, ...]:
 
 
 def _info(chat: Chat) -> str:
-    engine = chat.model.engine
-    return "\n".join(engine.plan.lines(engine.chat_template.describe()))
+    return plan_text(chat.model.engine)
 
 
 def _license(chat: Chat) -> str:
