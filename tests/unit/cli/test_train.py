@@ -74,6 +74,16 @@ def test_a_folder_with_a_training_is_not_overwritten(
     assert (tmp_path / "config.json").read_text() == "{}"
 
 
+def test_one_of_several_processes_is_refused(
+    models: Models, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would write one folder."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    out = tmp_path / "out"
+    assert main(["train", "--target", str(models.target), "--data", str(text), "-o", str(out)]) == 1
+    assert not out.exists()
+
+
 def test_without_torch_it_says_what_to_install(
     models: Models,
     text: Path,
