@@ -39,6 +39,6 @@ convert = click.Command(
     params=_plain.convert.params,
     callback=_run,
     help="Convert a checkpoint of an EAGLE or block drafter to GGUF. SRC is a folder, a weight file, a "
-    "drafter's GGUF (not a block drafter's), or hf.co/owner/name. Where a checkpoint can be read in several "
+    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several "
     "ways, the target writes a few texts, and the reading that drafts them best is taken.",
 )
