@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 PAYS = 1.05  # times plain decoding; what is less is no gain that a sentence with one decimal could name
 _STEADY = 1.2  # llama.cpp's time after ours over that before: more, and something else was running
-_ROWS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 @dataclass(frozen=True)
@@ -94,9 +93,8 @@ class Verdict:
         return f"Drafting {does} not pay here, so auto leaves it off: {self._cost()}; {need}."
 
     def _cost(self) -> str:
-        rows = _ROWS[self.n_rows] if self.n_rows < len(_ROWS) else str(self.n_rows)
         longer = f"{self.row_cost:.1f} times as long as" if self.row_cost >= PAYS else "no longer than"
-        return f"checking {rows} tokens at once takes {longer} one on this machine"
+        return f"checking {self.n_rows} tokens at once takes {longer} one on this machine"
 
     def _on_kernels(self) -> str:
         if self.kernels is None:

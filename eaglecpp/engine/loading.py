@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eaglecpp._extension import core
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.engine.exactness import Exactness, settle
+from eaglecpp.engine.exactness import settle
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.projector import Projector
@@ -89,7 +89,11 @@ def load(
             if PlannerCache.is_wanted(drafting):
                 cache = PlannerCache.of(native.get(), plan.target, plan.draft, model, drafting)
             has_costs = cache is not None and cache.load(native.get())
-            shared.drafting.exactness = _settle_exactness(native.get(), plan, drafting, has_costs)
+            exactness = settle(native.get(), plan.target, model, drafting, has_costs=has_costs)
+            shared.drafting.exactness = exactness
+            drain()
+            if drafting.exact == "on" and exactness.reason:
+                _log.warning("exact=on: plain decoding, because %s", exactness.reason)
             if plan.draft is not None and not has_costs:
                 rehearse(native.get(), shared.sampling)
     except BaseException:
@@ -118,15 +122,3 @@ def _connect_servers(plan: OpeningPlan) -> DraftOptions:
         rpc.connect(servers)
         return rpc.keep_drafter_here(drafting, core.system_info()["devices"])
     return drafting
-
-
-def _settle_exactness(
-    native: core.Engine, plan: OpeningPlan, drafting: DraftOptions, has_costs: bool
-) -> Exactness:
-    try:
-        found = settle(native, plan.target, plan.model_options(), drafting, has_costs=has_costs)
-    finally:
-        drain()
-    if drafting.exact == "on" and found.reason:
-        _log.warning("exact=on: plain decoding, because %s", found.reason)
-    return found

@@ -26,7 +26,7 @@ import re
 import secrets
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -84,7 +84,7 @@ class _Entry:
     place: tuple[int, int]  # inode and size
 
 
-def n_common(first: Sequence[int], second: Sequence[int]) -> int:
+def n_common(first: Iterable[int], second: Iterable[int]) -> int:
     """How many tokens two texts begin with alike."""
     n = 0
     for a, b in zip(first, second, strict=False):

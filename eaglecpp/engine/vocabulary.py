@@ -100,11 +100,6 @@ class Vocabulary:
         self.projector: Projector | None = None  # of a target that reads images
 
     @property
-    def size(self) -> int:
-        """Number of tokens."""
-        return self._engine.get().n_vocab
-
-    @property
     def bos_text(self) -> bytes:
         """The text of the BOS token, empty without one."""
         return self._special_text(self._engine.get().bos)
@@ -251,7 +246,7 @@ class Vocabulary:
         InvalidValueError for others than the model's.
         """
         try:
-            ids, n_vocab = [operator.index(token) for token in tokens], self.size
+            ids, n_vocab = [operator.index(token) for token in tokens], self._engine.get().n_vocab
         except TypeError as error:
             raise InvalidTypeError(
                 f"token ids must be whole numbers: {error}; several prompts go to generate_many()"

@@ -69,10 +69,6 @@ class Learning:
         self.flush()
         return [path for _, _, path in self._entries()]
 
-    def n_bytes(self) -> int:
-        """Of all records."""
-        return sum(size for _, size, _ in self._entries())
-
     def _entries(self) -> list[tuple[int, int, Path]]:
         """When each record was written, its size, and its file; the oldest first. One may go meanwhile."""
         found = []

@@ -62,7 +62,7 @@ def test_the_best_chain_is_named_with_what_it_costs_and_what_would_break_even(
 ) -> None:
     found = planned_verdict(report(rows, tokens, draft_ms))
     assert {name: getattr(found, name) for name in facts} == pytest.approx(facts)
-    assert "checking four tokens at once " in str(found) and "kernels" not in str(found)
+    assert "checking 4 tokens at once " in str(found) and "kernels" not in str(found)
     assert all(text in str(found) for text in says)
 
 
@@ -106,7 +106,7 @@ def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_o
 def test_the_sentence_has_the_speed_of_answers(gains: dict[str, Gain], says: str) -> None:
     found = Verdict(4, 1.2, 2.0, 2.2, 1.4, **gains)
     assert says in str(found)
-    assert str(found).endswith("2.2 tokens a round; checking four tokens at once takes 1.2 times as long as "
+    assert str(found).endswith("2.2 tokens a round; checking 4 tokens at once takes 1.2 times as long as "
                                "one on this machine.")  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.chat.tool_calls import call_marks
 from eaglecpp.chat.turns import accepted
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.prompt_cache import n_common
 from eaglecpp.errors import DataError, TemplateError
 from eaglecpp.options import ModelOptions
 
@@ -110,14 +111,14 @@ class ChatEncoder:
         """
         try:
             prompt = self._tokens(turns[:index], tools, opened=True)
-            begin = _n_common(whole, prompt)
+            begin = n_common(whole, prompt)
             if begin < len(prompt) and begin < len(self._tokens(turns[:index], tools, opened=False)) - 1:
                 return 0, 0
             is_last = index + 1 == len(turns)
             through = whole if is_last else self._tokens(turns[: index + 1], tools, opened=False)
         except TemplateError:
             return 0, 0
-        n_same = _n_common(whole, through)
+        n_same = n_common(whole, through)
         if n_same == len(through):
             end = self._first_end(whole, begin, n_same)
             return begin, n_same if end is None else end
@@ -136,10 +137,3 @@ class ChatEncoder:
         with rendered_at(TEMPLATE_DATE):
             rendered = self.template.render(turns, tools=tools, add_generation_prompt=opened)
         return np.array(self._engine.tokenize(rendered.text, add_bos=not rendered.has_bos), np.int32)
-
-
-def _n_common(one: Tokens, other: Tokens) -> int:
-    """How many tokens both begin with."""
-    n = min(len(one), len(other))
-    differing = np.flatnonzero(one[:n] != other[:n])
-    return int(differing[0]) if differing.size else n
