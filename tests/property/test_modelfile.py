@@ -8,24 +8,7 @@ from hypothesis import strategies as st
 
 from eaglecpp.modelfile import Command, Modelfile, ModelfileError, decode, format, parse, read
 
-SIGNS = [
-    '"',
-    '"""',
-    "#",
-    "\n",
-    "\r\n",
-    "\r",
-    " ",
-    "\t",
-    "\\",
-    ":",
-    "'",
-    "\u00a0",
-    "\u200d",
-    "é",
-    "FROM ",
-    "a",
-]
+SIGNS = ['"', '"""', "#", "\n", "\r\n", "\r", " ", "\t", "\\", ":", "'", "\u00a0", "\u200d", "é", "FROM "]
 values = st.text() | st.lists(st.sampled_from(SIGNS)).map("".join)
 PRAGMAS = ("strategy", "chat_template", "wibble")
 instructions = st.sampled_from(
@@ -48,18 +31,7 @@ LINES = [
     "#eaglecpp: strategy auto\n",
     "#eaglecpp: top_k 7\n",
 ]
-words = [
-    "FROM a\n",
-    "FROM",
-    "PARAMETER ",
-    "top_k ",
-    "MESSAGE ",
-    "user ",
-    "SYSTEM ",
-    "#eaglecpp: ",
-    "draft x",
-    *SIGNS,
-]
+words = ["FROM a\n", "FROM", "PARAMETER ", "top_k ", "MESSAGE ", "user ", "SYSTEM ", "#eaglecpp: ", *SIGNS]
 sources = st.lists(st.sampled_from([*words, *LINES])).map("".join) | st.text()
 files = st.lists(st.sampled_from(LINES)).map("".join).map("FROM a\n{}".format)
 

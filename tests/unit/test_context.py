@@ -32,9 +32,7 @@ def write_model(
     """The head of an 8B Llama: 128 KiB of keys and values per token, 1 KiB of the mask, 64 KiB of scores."""
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("big")
-    writer.add_tags(
-        ["text-generation"]
-    )  # as nearly every file on the Hub has: an array of strings comes first
+    writer.add_tags(["text-generation"])  # an array of strings comes first in files of the Hub
     if n_train is not None:
         writer.add_context_length(n_train)
     writer.add_embedding_length(4096)

@@ -64,12 +64,10 @@ def trained() -> tuple[dict[str, Any], dict[str, np.ndarray[Any, Any]]]:
 
 @pytest.fixture
 def write(trained: Any, tmp_path: Path) -> Write:
-    """`write(family, change, **edit)`: a checkpoint of the demo drafter. change: of the tensors."""
+    """`write(family, **edit)`: a checkpoint of the demo drafter."""
 
-    def run(family: str, change: Callable[[Any], None] = lambda _: None, **edit: Any) -> Path:
-        config, weights = trained[0], {name: value.copy() for name, value in trained[1].items()}
-        change(weights)
-        config, weights = FAMILIES[family](dict(config), weights)
+    def run(family: str, **edit: Any) -> Path:
+        config, weights = FAMILIES[family](dict(trained[0]), dict(trained[1]))
         directory = tmp_path / family
         directory.mkdir()
         (directory / "config.json").write_text(json.dumps({**config, **edit}), encoding="utf-8")
@@ -103,42 +101,6 @@ def test_the_command_finds_the_layers_of_the_training(write: Write, tmp_path: Pa
     assert json.loads(result.stdout)["spec"]["aux_layers"] == [2, 7, 11]
     assert "layer_ids=post" in result.stderr and "<- taken" in result.stderr
     assert reading(out)[0].startswith("layer_ids=post (measured: ")
-
-
-def uneven(n: int) -> np.ndarray[Any, Any]:
-    return np.exp(np.random.default_rng(3).normal(0.0, 1.0, n)).astype(np.float32)
-
-
-def uneven_embedding_norm(weights: dict[str, Any]) -> None:
-    """The same drafter, with weights of the embedding's norm that a second use on the feature shows."""
-    norm, n = "layers.0.input_layernorm.weight", len(weights["layers.0.input_layernorm.weight"])
-    scale = uneven(n) / weights[norm]
-    weights[norm] *= scale
-    for x in "qkv":
-        weights[f"layers.0.self_attn.{x}_proj.weight"][:, :n] /= scale
-
-
-def normed_twice(weights: dict[str, Any]) -> None:
-    """The same drafter for a trainer that norms the feature with both norms."""
-    uneven_embedding_norm(weights)
-    first = weights["layers.0.input_layernorm.weight"]
-    weights["layers.0.hidden_norm.weight"] /= first / np.sqrt(np.mean(first**2))
-
-
-@pytest.mark.parametrize(
-    ("change", "edit", "expected"),
-    [
-        (uneven_embedding_norm, {}, "feature_norm=once (measured: "),
-        (normed_twice, {"eagle_config": {"use_aux_hidden_state": True}}, "feature_norm=twice (measured: "),
-        # the norms of the demo drafter are so even that both readings are one
-        (lambda _: None, {}, "feature_norm=twice (default, measured as no worse: "),
-    ],
-)
-def test_how_often_the_feature_was_normed_is_found(
-    change: Any, edit: dict[str, Any], expected: str, write: Write, tmp_path: Path
-) -> None:
-    report = convert_checkpoint(write("modelopt", change, **edit), TARGET, tmp_path / "out.gguf")
-    assert reading(report.out)[0].startswith(expected)
 
 
 def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:

@@ -22,12 +22,10 @@ def target(quant: str, *paths: str) -> list[str]:
     [
         ("", ("m-Q8_0.gguf", "m-Q4_K_M.gguf"), ["m-Q4_K_M.gguf"]),
         ("", ("m-Q2_K.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
-        ("latest", ("m-Q3_K_S.gguf", "m-Q2_K.gguf"), ["m-Q3_K_S.gguf"]),
         ("f16", ("m-BF16.gguf", "m-F16.gguf"), ["m-F16.gguf"]),
         ("Q4_0", ("m-IQ4_0.gguf", "m.Q4_0.gguf"), ["m.Q4_0.gguf"]),
         ("Q4_K_XL", ("m-UD-Q4_K_XL.gguf",), ["m-UD-Q4_K_XL.gguf"]),
         ("Q4_K", ("m-Q4_K_M.gguf", "m-Q4_K-imat.gguf"), ["m-Q4_K-imat.gguf"]),
-        ("m-Q4_K_M", ("m-Q4_K_M.gguf",), ["m-Q4_K_M.gguf"]),
         ("m-bf16.gguf", ("m-F16.gguf", "m-BF16.gguf"), ["m-BF16.gguf"]),
         ("Q8_0", ("mmproj-m-Q8_0.gguf", "eagle3-Q8_0.gguf", "m-Q8_0.gguf"), ["m-Q8_0.gguf"]),
         (
@@ -69,7 +67,6 @@ def test_the_drafter_beside_a_target(wanted: str, paths: tuple[str, ...], chosen
         ("", ("Qwen3-8B-eagle3.gguf", "Qwen3-8B.gguf"), "Qwen3-8B-eagle3.gguf"),
         ("", ("draft.gguf",), "draft.gguf"),
         ("", ("m-Q4_K_M.gguf", "model.safetensors"), None),  # the checkpoint is the drafter
-        ("Q4_0", ("eagle3-F16.gguf",), None),
         ("", ("model.safetensors",), None),
     ],
 )

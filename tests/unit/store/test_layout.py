@@ -34,12 +34,10 @@ from helpers.stores import OllamaModel, Tiny, make_model
     [
         ("llama3.2", "registry.ollama.ai/library/llama3.2/latest", "llama3.2:latest"),
         ("me/m", "registry.ollama.ai/me/m/latest", "me/m:latest"),
-        ("x.gguf", "registry.ollama.ai/library/x.gguf/latest", "x.gguf:latest"),
         ("qwen3:4b:local", "registry.ollama.ai/library/qwen3/4b", "qwen3:4b"),
         ("hf.co/b/L-3B-GGUF:Q4_K_M", "hf.co/b/L-3B-GGUF/Q4_K_M", "hf.co/b/L-3B-GGUF:Q4_K_M"),
         ("huggingface.co/u/r:file.gguf", "hf.co/u/r/file.gguf", "huggingface.co/u/r:file.gguf"),
         ("ollama.com/library/m:t", "registry.ollama.ai/library/m/t", "ollama.com/library/m:t"),
-        ("localhost:5000/ns/m", "localhost:5000/ns/m/latest", "localhost:5000/ns/m:latest"),
         ("http://localhost:5000/ns/m:t", "localhost:5000/ns/m/t", "http://localhost:5000/ns/m:t"),
     ],
 )

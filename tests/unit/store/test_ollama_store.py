@@ -47,10 +47,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
     assert resolved.target.parent == blobs
     assert resolved.target.read_bytes() == target
     assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
-    assert [path.read_bytes() for path in (*resolved.adapters, *projectors)] == [
-        b"a LoRA",
-        b"a projector",
-    ]
+    assert [path.read_bytes() for path in (*resolved.adapters, *projectors)] == [b"a LoRA", b"a projector"]
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
