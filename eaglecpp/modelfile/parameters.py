@@ -172,9 +172,10 @@ def from_json(name: str, value: object) -> ParameterValue:
         if isinstance(texts, list) and all(isinstance(text, str) for text in texts):
             return tuple(texts)
         raise ParameterError(f'option "{name}" must be of type array of strings')
-    if parameter.kind == "bool" and isinstance(value, bool):
-        return value
-    if parameter.kind != "bool" and isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, bool):
+        if parameter.kind == "bool":
+            return value
+    elif isinstance(value, int | float) and parameter.kind != "bool":
         if parameter.kind == "float":
             return float(value)
         if math.isfinite(value):

@@ -23,10 +23,8 @@ MAX_TEXT = 4 << 20
 """Bytes of a Modelfile."""
 _MAX_COMMANDS = 20_000
 
-INSTRUCTIONS = (
-    "from", "license", "template", "system", "adapter", "draft", "renderer", "parser", "parameter", "message",
-    "requires",
-)  # fmt: skip
+_NAMES = "from license template system adapter draft renderer parser parameter message requires"
+INSTRUCTIONS = tuple(_NAMES.split())
 ROLES = ("system", "user", "assistant")
 _UNKNOWN_COMMAND = f"command must be one of {', '.join(INSTRUCTIONS)}"
 _BAD_ROLE = f"message role must be one of {', '.join(ROLES)}"
@@ -185,10 +183,8 @@ class _Reader:
         if word == "parameter":
             name = self._second_word(_PARAMETER_NAME, "write PARAMETER NAME VALUE")
         elif word == "message":
-            role = self._role()
-        value = self._value()
-        args = f"{role}: {value}" if role else value
-        self.commands.append(Command(name, args, self._line_of(start), self.file))
+            role = f"{self._role()}: "
+        self.commands.append(Command(name, role + self._value(), self._line_of(start), self.file))
 
     def _need_blank(self, start: int, message: str, hint: str) -> None:
         if self.at == len(self.text):

@@ -28,6 +28,7 @@ MAX_JSON = 16 << 20
 _DECIDED_HERE, _DECISIONS = "decidedHere", ("draft", "settings")
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _RUNNERS = ("ollama", "llamacpp", "")  # of a manifest list, in Ollama's order of preference; never mlx
+_NAMES = {"media_type": "mediaType", "origin": "from"}
 _T = TypeVar("_T")
 
 
@@ -35,12 +36,7 @@ class _LayerError(StoreError, ValueError):
     """A value that a layer cannot have."""
 
 
-class Layer(
-    msgspec.Struct,
-    frozen=True,
-    omit_defaults=True,
-    rename={"media_type": "mediaType", "origin": "from"},
-):
+class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
     """One blob of a model.
 
     origin: the name of the model it was taken over from ("from" in the file)
@@ -97,13 +93,9 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The file's content: compact JSON with the keys in Ollama's order, and a newline."""
-        value = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": self.config,
-            "layers": self.layers,
-            **({_DECIDED_HERE: sorted(self.decided_here)} if self.decided_here else {}),
-        }
+        value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self.config}
+        value |= {"layers": self.layers}
+        value |= {_DECIDED_HERE: sorted(self.decided_here)} if self.decided_here else {}
         return msgspec.json.encode(value) + b"\n"
 
     @classmethod
@@ -114,19 +106,15 @@ class Manifest:
         Raises StoreError.
         """
         value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
-        decided_here = value.get(_DECIDED_HERE)
+        said = value.get(_DECIDED_HERE)
+        decided_here = frozenset(word for word in _DECISIONS if isinstance(said, list) and word in said)
         if value.get("mediaType") == _LIST:
             value = _chosen(value, where, read_blob)
         config = value.get("config")
         has_config = isinstance(config, Mapping) and config.get("digest")
         try:
-            return cls(
-                msgspec.convert(value.get("layers"), tuple[Layer, ...]),
-                msgspec.convert(config, Layer) if has_config else None,
-                frozenset(
-                    word for word in _DECISIONS if isinstance(decided_here, list) and word in decided_here
-                ),
-            )
+            layers = msgspec.convert(value.get("layers"), tuple[Layer, ...])
+            return cls(layers, msgspec.convert(config, Layer) if has_config else None, decided_here)
         except msgspec.ValidationError as error:
             raise StoreError(f"{where}: layers and config: {error}") from None
 

@@ -25,7 +25,6 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -42,13 +41,7 @@ from eaglecpp.store.content import (
     try_lock,
 )
 from eaglecpp.store.errors import DigestError, Report, Status, StoreError, silent
-from eaglecpp.store.layout import (
-    LOCKS,
-    blob_path,
-    find_manifest,
-    manifest_files,
-    manifest_path,
-)
+from eaglecpp.store.layout import LOCKS, blob_path, find_manifest, manifest_files, manifest_path
 from eaglecpp.store.manifest import CONFIG, IMAGE, MAX_JSON, Layer, Manifest
 from eaglecpp.store.model import VIEWS, StoredModel
 from eaglecpp.store.store import Store, Stores
@@ -83,9 +76,7 @@ class Transaction:
             self._lock = try_lock(self.directory)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._lock.release()
         shutil.rmtree(self.directory, ignore_errors=True)
         if error is not None:
@@ -185,11 +176,10 @@ class Transaction:
     def _shared(self, file: Path) -> Path | None:
         """A second name of a file; None where the system cannot give it one."""
         path = self._new_path()
-        try:
+        with contextlib.suppress(OSError):
             os.link(os.path.realpath(file), path)
-        except OSError:
-            return None
-        return path
+            return path
+        return None
 
     def _copied(self, file: Path) -> Path:
         check_space(self.root, file.stat().st_size, f"a copy of {file}")
@@ -231,10 +221,8 @@ def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Repo
     with Transaction(stores, report) as transaction:
         origin = "" if model.own else str(model.name)
         layers = [transaction.add_layer(model, layer, origin=origin) for layer in model.manifest.layers]
-        config: Mapping[str, Any] | Layer = model.config
-        if model.manifest.config is not None:
-            config = transaction.add_layer(model, model.manifest.config)
-        data = model.data if model.own else None
+        layer, data = model.manifest.config, model.data if model.own else None
+        config = model.config if layer is None else transaction.add_layer(model, layer)
         return transaction.commit(canonical(name), layers, config, data=data)
 
 
