@@ -193,8 +193,6 @@ class Engine:
     @property
     def n_params(self) -> int: ...
     @property
-    def share_by_rows(self) -> float: ...
-    @property
     def size_bytes(self) -> int: ...
     @property
     def bos(self) -> int: ...  # -1 = none; so for eos, nl, sep
@@ -208,8 +206,6 @@ class Engine:
     def add_bos(self) -> bool: ...
     @property
     def add_eos(self) -> bool: ...
-    @property
-    def add_sep(self) -> bool: ...
     @property
     def only_embeds(self) -> bool: ...
     def check_generates(self) -> None:
@@ -308,15 +304,14 @@ class Engine:
     def planner_state(self) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
         """Cost table and acceptance model, as numbers by name."""
 
-    def load_costs(self, state: dict[str, list[float]], is_guess: bool = False) -> bool:
-        """False, and nothing changed, where the numbers cannot be; so for the next one. is_guess: prices that give way
-        to the first ones that are measured."""
+    def load_costs(self, state: dict[str, list[float]]) -> bool:
+        """False, and nothing changed, where the numbers cannot be; so for the next one."""
 
     def load_acceptance(self, state: dict[str, list[float]]) -> bool: ...
     def planner_report(self, sequence: int) -> dict[str, Any]:
         """What the planner knows. Times in ms: plain_ms (None: not measured), host_ms (of a drafting round beyond a
         plain one), plain_host_ms; verify, commit, level: lists of (n_rows, ms, n_samples; 0 = interpolated).
-        slowdown, ledger; labels: first drafts that were judged so far; chances: [depth][rank]."""
+        change_ms; labels: first drafts that were judged so far; chances: of the first draft, by depth."""
 
     def clear(self, sequence: int) -> None: ...
     def close(self) -> None: ...

@@ -236,7 +236,7 @@ def _expected(report: dict[str, Any], n: int) -> dict[str, Any]:
     """What a round that verifies a chain of n drafts is expected to give and to take."""
     ms = _at(report["verify"], 1 + n) + _at(report["commit"], 2) + (n - 1) * _at(report["level"], 1)
     ms += report["host_ms"] + report["plain_host_ms"]
-    tokens = 1.0 + sum(accumulate((ranks[0] for ranks in report["chances"][:n]), mul))
+    tokens = 1.0 + sum(accumulate(report["chances"][:n], mul))
     return {"nodes": n, "tokens": tokens, "ms": ms, "speed": tokens * report["plain_ms"] / ms}
 
 

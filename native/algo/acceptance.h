@@ -190,9 +190,7 @@ class MeanChances {
         }
     }
 
-    // of the rank-th child (from 1) of a frontier node at depth - 1, given that node
-    double at(int depth, int rank) const { return of(depth)[std::clamp(rank, 1, n_ranks) - 1]; }
-
+    // [rank - 1]: of the children of a frontier node at depth - 1, given that node
     const std::array<float, n_ranks> & of(int depth) const { return means_[row(depth)]; }
 
     // The n children of a node that is reached with chance p have chances a[].

@@ -190,8 +190,8 @@ void StepCosts::anchor(double raw) {
     n_residuals_ = 0;
 }
 
-void StepCosts::set_saved(int bucket, double ms, bool is_guess) {
-    entries_[bucket].restart(ms, is_guess);
+void StepCosts::set_saved(int bucket, double ms) {
+    entries_[bucket].restart(ms, false);
     prices_[bucket] = entries_[bucket].price();
     guess_prices();
 }
@@ -334,7 +334,7 @@ LearnedState CostTable::state() const {
     return out;
 }
 
-bool CostTable::set_state(const LearnedState & state, bool is_guess) {
+bool CostTable::set_state(const LearnedState & state) {
     CostTable loaded;
     const auto is_time = [](double ms) { return ms >= 0.0 && ms <= ms_max; };
     for (const auto & [name, v] : state) {
@@ -357,7 +357,7 @@ bool CostTable::set_state(const LearnedState & state, bool is_guess) {
         if (!costs || v.size() % 2 != 0) return false;
         for (size_t i = 0; i < v.size(); i += 2) {
             if (!(v[i] >= 1.0 && v[i] <= 1e6) || !is_price(v[i + 1])) return false;
-            costs->set_saved(StepCosts::bucket_of((int)v[i]), v[i + 1], is_guess);
+            costs->set_saved(StepCosts::bucket_of((int)v[i]), v[i + 1]);
         }
     }
     loaded.expect_change();

@@ -117,8 +117,7 @@ class StepCosts {
 
     // (de)serialisation, without the slowdown; 0 = unknown
     double saved_ms(int bucket) const { return entries_[bucket].n_samples() > 0 ? believed_[bucket] : 0.0; }
-    // is_guess: not measured on this machine; gives way to the first measurements and is not saved
-    void set_saved(int bucket, double ms, bool is_guess = false);
+    void set_saved(int bucket, double ms);
 
   private:
     static constexpr int n_kept = 15;  // samples of a size
@@ -233,10 +232,9 @@ class CostTable {
     }
 
     // --- persistence and reports ---------------------------------------------------------------------------------
-    // Rows and milliseconds in turn. set_state() keeps the old one and returns false if `state` does not fit. Prices of
-    // a prediction (`is_guess`) count until something was measured, and state() leaves them out.
+    // Rows and milliseconds in turn. set_state() keeps the old one and returns false if `state` does not fit.
     LearnedState state() const;
-    bool set_state(const LearnedState & state, bool is_guess = false);
+    bool set_state(const LearnedState & state);
 
     struct Point {
         int n_rows;

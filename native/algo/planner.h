@@ -208,7 +208,6 @@ class SequencePlan {
     // --- reports ---------------------------------------------------------------------------------------------------
     bool is_exact() const { return exact.is_exact; }
     int cut() const { return exact.cut; }
-    double mean_p(int depth, int rank) const { return text.chances.at(depth, rank); }
 
     // --- the planner's ---------------------------------------------------------------------------------------------
     bool is_auto_drafting() const { return round.is_drafting() && is_auto(); }

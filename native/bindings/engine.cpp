@@ -38,17 +38,6 @@ nb::list points(const std::vector<CostTable::Point> & points) {
     return out;
 }
 
-// [depth - 1][rank - 1]
-nb::list mean_chances(const SequencePlan & plan, int k) {
-    nb::list out;
-    for (int depth = 1; depth <= n_depths_reported; ++depth) {
-        nb::list ranks;
-        for (int rank = 1; rank <= k; ++rank) ranks.append(plan.mean_p(depth, rank));
-        out.append(ranks);
-    }
-    return out;
-}
-
 // What the planner has learned, as plain dicts: for `eaglecpp bench --plan` and tests.
 nb::dict planner_report(const Engine & engine, int sequence) {
     const Planner & planner = engine.planner();
@@ -58,13 +47,15 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["host_ms"] = costs.host();
     d["change_ms"] = costs.change_ms();
     d["plain_host_ms"] = costs.plain_host();
-    d["slowdown"] = costs.slowdown();
     d["verify"] = points(costs.verify_points(n_rows_reported));
     d["commit"] = points(costs.commit_points(n_rows_reported));
     d["level"] = points(costs.level_points(planner.options().width));
     d["labels"] = planner.acceptance().n_labels();
-    d["chances"] = mean_chances(engine.sequence(sequence).plan, planner.options().k);
-    d["ledger"] = planner.ledger().balance();
+    nb::list chances;
+    for (int depth = 1; depth <= n_depths_reported; ++depth) {
+        chances.append(engine.sequence(sequence).plan.text.chances.of(depth)[0]);
+    }
+    d["chances"] = chances;
     return d;
 }
 
@@ -455,14 +446,12 @@ void bind_engine(nb::module_ & m) {
         .def_prop_ro("n_embd", [](const E & e) { return e.target().model().n_embd(); })
         .def_prop_ro("n_layer", [](const E & e) { return e.target().model().n_layer(); })
         .def_prop_ro("n_params", [](const E & e) { return llama_model_n_params(e.target().model().get()); })
-        .def_prop_ro("share_by_rows", [](const E & e) { return e.target().model().share_by_rows(); })
         .def_prop_ro("size_bytes", [](const E & e) { return llama_model_size(e.target().model().get()); })
         .def_prop_ro("bos", [](const E & e) { return llama_vocab_bos(e.target().vocab().get()); })
         .def_prop_ro("eos", [](const E & e) { return llama_vocab_eos(e.target().vocab().get()); })
         .def_prop_ro("nl", [](const E & e) { return llama_vocab_nl(e.target().vocab().get()); })
         .def_prop_ro("sep", [](const E & e) { return llama_vocab_sep(e.target().vocab().get()); })
         .def_prop_ro("add_eos", [](const E & e) { return llama_vocab_get_add_eos(e.target().vocab().get()); })
-        .def_prop_ro("add_sep", [](const E & e) { return llama_vocab_get_add_sep(e.target().vocab().get()); })
         .def_prop_ro("only_embeds", [](const E & e) { return e.target().only_embeds(); })
         .def("check_generates", [](const E & e) { e.target().check_generates(); })
         .def_prop_ro("add_bos", [](const E & e) { return llama_vocab_get_add_bos(e.target().vocab().get()); })
@@ -531,10 +520,8 @@ void bind_engine(nb::module_ & m) {
              })
         .def(
             "load_costs",
-            [](const E & e, const LearnedState & state, bool is_guess) {
-                return e.get().planner().costs().set_state(state, is_guess);
-            },
-            nb::arg("state"), nb::arg("is_guess") = false)
+            [](const E & e, const LearnedState & state) { return e.get().planner().costs().set_state(state); },
+            nb::arg("state"))
         .def(
             "load_acceptance",
             [](const E & e, const LearnedState & state) { return e.get().planner().acceptance().set_state(state); },

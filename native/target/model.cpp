@@ -16,15 +16,9 @@
 
 namespace eaglecpp {
 
-// Embeddings count: they may be the output's, too.
 void TargetModel::look_at_matrices(const GgufReader & file) {
     for (const TensorInfo & t : file.tensors()) {
-        if (t.ne[1] <= 1) continue;
-        const bool is_float = !ggml_is_quantized(t.type);
-        has_float_matrices_ = has_float_matrices_ || is_float;
-        const double n = (double)t.ne[0] * t.ne[1] * t.ne[2] * t.ne[3];
-        n_weights_ += n;
-        if (!is_float && !kernels::can_hold(t.type, t.ne[0])) n_by_rows_ += n;
+        has_float_matrices_ = has_float_matrices_ || (t.ne[1] > 1 && !ggml_is_quantized(t.type));
     }
 }
 

@@ -43,10 +43,6 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     // for several rows than for one, so texts can diverge, though few do.
     bool has_parting_products() const { return has_float_matrices_ && is_cpu() && !use_kernels_; }
 
-    // Share of the weights of a type that our kernels leave to ggml, which multiplies with them row by row; 0 where
-    // all products are ggml's or a GPU's
-    double share_by_rows() const { return is_cpu() && use_kernels_ ? n_by_rows_ / std::max(n_weights_, 1.0) : 0.0; }
-
     // Weights shared with the drafter, or null. `embedding`: its rows can be read on the host; `head`: the tensor that
     // the target multiplies with, perhaps in a layout of its own; `head_to_copy`: the same values where they can be
     // copied from.
@@ -83,7 +79,6 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     bool use_repack_ = true;
     bool use_kernels_ = false;
     bool has_float_matrices_ = false;
-    double n_weights_ = 0.0, n_by_rows_ = 0.0;  // in matrices
     CellSize cell_size_;
     std::vector<ggml_backend_dev_t> devices_;  // to use, where ggml knows of some that are gone; null at the end
     std::vector<float> split_;                 // of llama.cpp's length, or empty

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Drafts from the text itself, from Python and the command line: who asks for them, what is said about them,
+"""Drafts from the text itself: who asks for them, what is said about them,
 and what is refused. That they change no token is shown in `tests/parity/test_text.py`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from eaglecpp import Engine
-from eaglecpp.cli import main
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.describe import draft_text
@@ -67,32 +65,6 @@ def test_a_file_of_that_name_is_named_by_its_path(
         assert engine.draft_path is None
     with Engine.open(models.target, draft="./text", **SIZES) as engine:
         assert engine.draft_path is not None
-
-
-# The command line
-
-
-def run(capsys: pytest.CaptureFixture[str], *args: object) -> tuple[int, str, str]:
-    code = main([str(one) for one in args])
-    out, err = capsys.readouterr()
-    return code, out, err
-
-
-def test_generate_drafts_from_the_text(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    sizes = ("-n", 30, "--temp", 0, "-c", 512, "-t", 1)
-    shared = ("generate", models.target, "-p", COPY, *sizes, "--ignore-eos")
-    code, out, _ = run(capsys, *shared, "--draft", "text", "--strategy", "chain:4", "--json")
-    timings = json.loads(out)["timings"]
-    assert code == 0 and timings["text_draft_n"] == timings["draft_n"] > 0
-    code, out, _ = run(capsys, *shared, "--text-drafts", "on", "--strategy", "chain:4", "--json")
-    assert code == 0 and json.loads(out)["timings"]["text_draft_n"] > 0
-    code, _, err = run(capsys, *shared, "--draft", "text", "--text-drafts", "off")
-    assert code != 0 and "leave out one" in err
-    code, _, err = run(capsys, *shared, "--strategy", "chain:4")
-    assert code == 2 and "needs a drafter" in err
-
-
-# Modelfiles
 
 
 def test_a_modelfile_may_name_the_text(models: Models, create: Create) -> None:

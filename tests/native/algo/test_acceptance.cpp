@@ -56,25 +56,6 @@ static double first_chance(const AcceptanceModel & model, const TextState & text
     return a[0];
 }
 
-TEST(siblings_share_one_token) {
-    Random random(51);
-    AcceptanceModel model;
-    TextState text;
-    for (int round = 0; round < 500; ++round) {
-        std::vector<Candidate> children;
-        for (int i = 0; i < 16; ++i) children.push_back({i, (float)(-12.0 * random.real() * random.real())});
-        double a[16], sum = 0.0;
-        model.predict((RequestKind)random.integer(0, n_request_kinds - 1), text, {random.integer(1, 30)},
-                      children.data(), 16, a);
-        for (double v : a) {
-            CHECK(v >= 0.0 && v <= 1.0);
-            sum += v;
-        }
-        CHECK(sum <= 1.0 + 1e-9);
-        model.learn(RequestKind::greedy, text, {random.integer(1, 30)}, children.data(), 16, random.integer(-1, 15));
-    }
-}
-
 // The text terms follow every text and so never rest; what counts is that predictions are right on average.
 TEST(learns_a_drafter_and_is_calibrated) {
     AcceptanceModel model;
@@ -166,12 +147,16 @@ TEST(hostile_numbers_leave_it_finite) {
     Random random(52);
     for (int round = 0; round < 5000; ++round) {
         Candidate c[4];
-        for (auto & v : c) v = {1, values[random.integer(0, 6)]};
+        for (auto & v : c)
+            v = {1, round % 2 ? values[random.integer(0, 6)] : (float)(-12.0 * random.real() * random.real())};
         double a[4], sum = 0.0;
         const int depth = random.integer(-3, 50);
         model.predict(RequestKind::greedy, text, {depth}, c, 4, a);
-        for (double v : a) sum += v;
-        CHECK(std::isfinite(sum) && sum <= 1.0 + 1e-9);
+        for (double v : a) {
+            sum += v;
+            CHECK(v >= 0.0);
+        }
+        CHECK(sum <= 1.0 + 1e-9);  // siblings share one token
         model.learn(RequestKind::greedy, text, {depth}, c, 4, random.integer(-1, 3));
     }
     CHECK(std::isfinite(text.first.value) && std::isfinite(text.later.value));
@@ -215,18 +200,6 @@ TEST(starts_from_what_training_measured) {
             CHECK_NEAR(a, rate * 0.5, 0.02);
         }
     }
-    const auto coupled = [&](const AcceptanceModel & model) {
-        const Candidate c{0, -0.7f};
-        double a;
-        model.predict(RequestKind::coupled_warm, fresh, {1}, &c, 1, &a);
-        return a;
-    };
-    AcceptanceModel good, bad, unknown;
-    good.expect({0.9f});
-    bad.expect({0.1f});
-    unknown.expect({});
-    CHECK(coupled(good) > coupled(unknown) && coupled(unknown) > coupled(bad));
-    CHECK_NEAR(coupled(unknown), coupled(AcceptanceModel()), 1e-12);
     AcceptanceModel taught;
     TextState text;
     teach(taught, text, {0.4, -1.0, 0.2}, 1000, 9);

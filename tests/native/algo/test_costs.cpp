@@ -171,26 +171,6 @@ TEST(survives_a_round_trip) {
     CHECK_NEAR(loaded.verify(4), 15.0, 1.0);
 }
 
-// What was worked out from the processor and the file is a price from the start, but no measurement.
-TEST(a_prediction_counts_until_something_is_measured) {
-    CostTable table;
-    CHECK(table.set_state({{"verify", {1, 5, 4, 10}}, {"commit", {1, 1}}, {"level", {1, 0.5}}}, /*is_guess=*/true));
-    CHECK_NEAR(table.verify(4), 10.0, 1e-6);
-    CHECK_NEAR(table.commit(1), 1.0, 1e-6);
-    CHECK(!table.knows_plain() && !table.is_known(4));
-    CHECK(table.state().count("verify") == 0 && table.state().count("level") == 0);
-    // a machine twice as fast shows in the first single rows, and everything is half the price
-    for (int i = 0; i < 5; ++i) table.learn_verify(1, 2.5);
-    CHECK(table.knows_plain() && !table.is_known(4));
-    CHECK_NEAR(table.verify(4), 5.0, 0.3);
-    CHECK_NEAR(table.commit(1), 0.5, 0.03);
-    // rows that cost something else than predicted do so after three runs
-    for (int i = 0; i < 3; ++i) table.learn_verify(4, 8.0);
-    CHECK(table.is_known(4));
-    CHECK_NEAR(table.verify(4), 8.0, 0.5);
-    CHECK(table.state()["verify"].size() == 4);
-}
-
 TEST(damaged_state_is_refused) {
     CostTable table;
     const double nan = std::nan(""), inf = std::numeric_limits<double>::infinity();

@@ -22,70 +22,12 @@ TEST(has_known_values) {
     CHECK(Noise(1, 100).uniform() == 0x1.e194663ce4b94p-3);
 }
 
-// --- frequencies ---------------------------------------------------------------------------------------------------
-
-// upper end of what chi-square with n degrees of freedom exceeds once in a million (Wilson and Hilferty)
-static double chi2_max(int n) {
-    const double a = 2.0 / (9.0 * n);
-    return n * std::pow(1.0 - a + 4.753 * std::sqrt(a), 3.0);
-}
-
-static void check_counts(const std::vector<int> & counts, const std::vector<double> & p, const char * what) {
-    double n = 0.0, chi2 = 0.0;
-    int cells = 0;
-    for (int c : counts) n += c;
-    double rest_p = 0.0, rest = 0.0;  // cells too rare to count alone
-    for (size_t i = 0; i < p.size(); ++i) {
-        if (n * p[i] < 10.0) {
-            rest_p += p[i];
-            rest += counts[i];
-            continue;
-        }
-        chi2 += (counts[i] - n * p[i]) * (counts[i] - n * p[i]) / (n * p[i]);
-        ++cells;
-    }
-    if (n * rest_p >= 5.0) {
-        chi2 += (rest - n * rest_p) * (rest - n * rest_p) / (n * rest_p);
-        ++cells;
-    } else {
-        CHECK_MSG(rest < 5.0 * (n * rest_p) + 10.0, strf("%s: %g of tokens of chance %g", what, rest, rest_p));
-    }
-    CHECK_MSG(chi2 < chi2_max(cells - 1), strf("%s: chi2 %.1f of %d cells", what, chi2, cells));
-}
-
-static std::vector<double> softmax(const std::vector<float> & logits, double scale) {
-    std::vector<double> p;
-    double sum = 0.0;
-    for (float v : logits) p.push_back(std::exp(v * scale)), sum += p.back();
-    for (double & v : p) v /= sum;
-    return p;
-}
-
 static std::vector<float> some_logits(Random & random, int n, double spread) {
     std::vector<float> x(n);
     for (float & v : x) {
         v = (float)(spread * (random.real() + random.real() + random.real() - 1.5));
     }
     return x;
-}
-
-TEST(choice_has_the_right_frequencies) {
-    Random random(5);
-    for (double spread : {0.0, 2.0, 10.0}) {
-        for (int n : {2, 40, 300}) {
-            for (double scale : {1.0, 1.25}) {
-                const std::vector<float> logits = some_logits(random, n, spread);
-                std::vector<int> over_positions(n, 0), over_seeds(n, 0);
-                for (int i = 0; i < 200000; ++i) {
-                    ++over_positions[Noise(1, i).choose(logits.data(), n, scale)];
-                    ++over_seeds[Noise(i, 100).choose(logits.data(), n, scale)];
-                }
-                const std::vector<double> p = softmax(logits, scale);
-                check_counts(over_positions, p, strf("positions, spread %g, n %d", spread, n).c_str());
-                check_counts(over_seeds, p, strf("seeds, spread %g, n %d", spread, n).c_str());
-            }
-        }
-    }
 }
 
 TEST(choice_is_the_argmax) {
