@@ -144,7 +144,6 @@ class GenerationRequest:
     messages:  a conversation, which the chat template makes a prompt of
     prompt:    text or token ids, as they are
     gap:       two texts between which the answer goes
-    context:   tokens before all of it
     template:  in place of the model's own; template_values: for its variables
     needs_template: refuse a model whose template is only a guess
     truncate:  leave out the oldest messages where a conversation does not fit, or what is far from a gap
@@ -158,7 +157,6 @@ class GenerationRequest:
     messages: Conversation | Sequence[Any] | None = None
     prompt: Prompt | None = None
     gap: Infill | None = None
-    context: Sequence[int] = ()
     template: str | ChatTemplate | None = None
     template_values: Mapping[str, Any] = field(default_factory=dict)
     needs_template: bool = False
@@ -301,10 +299,7 @@ class Shared:
             prompt = chat.infill(asked.gap, n_most)
         else:
             prompt = self._plain_prompt(asked, n_ctx, n_ctx - answer_room(sampling.max_tokens, n_ctx))
-        if not asked.context:
-            return prompt
-        tokens = [*asked.context, *prompt.tokens]
-        return replace(prompt, tokens=self.vocabulary.prompt_tokens(tokens, has_to_fit=True))
+        return prompt
 
     def _plain_prompt(self, asked: GenerationRequest, n_ctx: int, n_most: int) -> ChatPrompt:
         """A prompt without a template. n_most: tokens of one that is cut; what goes then, goes in blocks of

@@ -158,11 +158,8 @@ class Answer(Generated):
     def timings(self) -> dict[str, Any]:
         """The counters, with the names of llama.cpp's server besides ours."""
         timings = self.completion.timings.as_dict()
-        n, n_prompt = timings["predicted_n"], timings["prompt_n"]
         return timings | {
             "cache_n": timings["reused_n"],
-            "prompt_per_token_ms": timings["prompt_ms"] / n_prompt if n_prompt else 0.0,
-            "predicted_per_token_ms": timings["predicted_ms"] / n if n else 0.0,
             "queue_ms": self._stream.queue_ms,
             "first_token_ms": None if self.first_s is None else 1000 * self.first_s,
             "messages_left_out": self.prompt.n_left_out,
@@ -416,12 +413,8 @@ def _count(pool: ModelPool, answer: Answer, request: HttpRequest) -> None:
     except ValueError:  # it never had a place
         pool.metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
-    pool.metrics.count(answer.model.name, timings, reason)
+    pool.metrics.count(answer.model.name, timings, reason, time.perf_counter() - answer.started)
     note_answer(request.scope, answer.model.name, timings)
-    pool.metrics.observe("queue_seconds", timings["queue_ms"] / 1000)
-    if answer.first_s is not None:
-        pool.metrics.observe("first_token_seconds", answer.first_s)
-    pool.metrics.observe("generation_seconds", time.perf_counter() - answer.started)
 
 
 def logprob_list(answer: Answer, logprobs: list[TokenLogprob]) -> list[dict[str, Any]]:

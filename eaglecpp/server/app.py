@@ -151,9 +151,6 @@ async def _version(request: Request) -> Response:
 async def _on_http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path
-    text = (
-        f"{request.method} {path}: {error.detail.lower()}"
-        if error.status_code != 404
-        else f"{path}: not found"
+    return error_response(
+        ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}"), path
     )
-    return error_response(ApiError(error.status_code, text), path)

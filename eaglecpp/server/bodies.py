@@ -229,8 +229,6 @@ def _part(part: Any) -> Any:
         return {"type": "text", "text": part.get("refusal")}
     if kind == "input_image":
         return {"type": "image_url", "image_url": part.get("image_url")}
-    if kind in ("image", "input_audio", "file", "input_file"):
-        raise ApiError(400, f"content of type {kind} is not supported, only text and image_url are")
     return part
 
 

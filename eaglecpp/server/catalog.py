@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +43,10 @@ def entry(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[st
     return _as_served(found, found["name"], config)
 
 
-def facts(files: Mapping[str, Path], config: ServerConfig, name: str, verbose: bool) -> dict[str, Any]:
+def facts(files: Mapping[str, Path], config: ServerConfig, name: str) -> dict[str, Any]:
     """What /api/show says of a model. Raises ModelNotFoundError."""
     listed = name if means_path(name) or name in files else str(read_name(name))
-    return _as_served(_read(files, name, partial(_facts, verbose=verbose)), listed, config)
+    return _as_served(_read(files, name, _facts), listed, config)
 
 
 def _as_served(told: dict[str, Any], name: str, config: ServerConfig) -> dict[str, Any]:
@@ -71,25 +71,21 @@ def _read(
     return found
 
 
-def _facts(model: StoredModel, verbose: bool) -> dict[str, Any]:
+def _facts(model: StoredModel) -> dict[str, Any]:
     draft = model.draft_file()
     files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
-    found = _stored_facts(model) if verbose else _short_facts(model, tuple(map(file_state, files)))
+    found = _stored_facts(model, tuple(map(file_state, files)))
     details = complete_entry(model)["details"]
     return {**found, "details": details, "modified_at": stamp(model.modified)}
 
 
 @lru_cache(maxsize=64)
-def _short_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
+def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str, Any]:
     """Without vocabularies; reading them takes long, and these facts are asked for often. A manifest names
     all contents of a model, so models that are equal have the same facts.
     """
-    return _stored_facts(model, verbose=False)
-
-
-def _stored_facts(model: StoredModel, verbose: bool = True) -> dict[str, Any]:
     heads = head_facts(model)
-    found = everything(model, heads, template_in_use(model, heads[0]), verbose)
+    found = everything(model, heads, template_in_use(model, heads[0]), verbose=False)
     if not found["template"]:
         found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
     return found

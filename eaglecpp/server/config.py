@@ -17,10 +17,9 @@ OLLAMA_VERSION = "0.33.0"
 
 _OF_ONE_MODEL = ("mmproj", "lora")
 _DURATION_CHARS = 100
-_DURATION = re.compile(
-    r"([+-]?)(?:([0-9]+\.?[0-9]*)|((?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|ms|s|m|h))+))"
-)
-_PART = re.compile(r"([0-9.]+)(ns|us|µs|ms|s|m|h)")
+_NUMBER = "[0-9]+[.]?[0-9]*|[.][0-9]+"
+_DURATION = re.compile(f"([+-]?)(?:({_NUMBER})|((?:(?:{_NUMBER})(?:ns|us|µs|ms|s|m|h))+))")
+_PART = re.compile(f"({_NUMBER})(ns|us|µs|ms|s|m|h)")
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 

@@ -38,7 +38,6 @@ class _Named(msgspec.Struct, kw_only=True):
     model: str = ""
     name: str = ""
     stream: bool = True
-    verbose: bool = False
     draft: str | None = None
     insecure: bool = False
 
@@ -90,7 +89,7 @@ async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server = server_of(request)
     body = await read(request, _Named)
-    return json_response(await server.files_run(catalog.facts, body.named, body.verbose))
+    return json_response(await server.files_run(catalog.facts, body.named))
 
 
 async def delete(request: Request) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -221,7 +220,6 @@ async def props(request: Request) -> Response:
 
     def work(model: LoadedModel) -> dict[str, Any]:
         engine = model.engine.engine
-        bos, eos = engine.vocabulary.border_texts
         params = {option.name: getattr(engine.sampling, option.name) for option in describe(SamplingOptions)}
         params |= {"n_predict": engine.sampling.max_tokens}
         return {
@@ -229,15 +227,8 @@ async def props(request: Request) -> Response:
             "total_slots": model.engine.n_slots,
             "model_alias": model.name,
             "model_path": str(model.source.found.target),
-            "modalities": {"vision": engine.vocabulary.projector is not None, "audio": False, "video": False},
-            "endpoint_slots": False,
-            "endpoint_props": False,
-            "endpoint_metrics": True,
+            "modalities": {"vision": engine.vocabulary.projector is not None, "audio": False},
             "chat_template": model.chat.template.text,
-            "bos_token": bos,
-            "eos_token": eos,
-            "build_info": f"eaglecpp {version('eaglecpp')}",
-            "is_sleeping": False,
         }
 
     return json_response(await of_model(request, request.query_params.get("model", ""), work))

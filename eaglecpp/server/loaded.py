@@ -103,10 +103,6 @@ class Source:
         """Of the model with its own scales: all share one queue."""
         return self.key[:-1] if self.chosen else self.key
 
-    def entry(self) -> dict[str, Any]:
-        """As /api/tags lists it."""
-        return complete_entry(self.stored(), self.name)
-
 
 def find_source(
     name: str,
@@ -186,7 +182,7 @@ class LoadedModel:
         self, source: Source, engine: AsyncEngine, strategy: Strategy, n_bytes: int, notices: Sequence[str]
     ) -> None:
         self.source = source
-        self.entry = source.entry()
+        self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
         self.engine = engine
         self.strategy = strategy
         self.n_bytes = n_bytes

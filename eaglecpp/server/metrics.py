@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any
 
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, "+Inf")
 _OF_ANSWERS = {
     "prompt_tokens_total": ("prompt_n", "Prompt tokens computed."),
     "prompt_tokens_reused_total": ("reused_n", "Prompt tokens found in a cache."),
@@ -31,9 +30,9 @@ _FAMILIES = {
     "requests_total": ("counter", "Requests by path and status."),
     "model_loads_total": ("counter", "Models loaded."),
     "generations_total": ("counter", "Generations by how they ended."),
-    "queue_seconds": ("histogram", "Time until a request had a slot."),
-    "first_token_seconds": ("histogram", "Time from request to first token."),
-    "generation_seconds": ("histogram", "Time from request to last token."),
+    "queue_seconds_total": ("counter", "Time until requests had a slot."),
+    "first_token_seconds_total": ("counter", "Time from requests to their first tokens."),
+    "generation_seconds_total": ("counter", "Time from requests to their last tokens."),
 }
 
 
@@ -43,22 +42,18 @@ class Metrics:
     def __init__(self) -> None:
         self._values: dict[str, dict[str, float]] = {name: {} for name in _FAMILIES}
 
-    def add(self, family: str, value: float = 1, suffix: str = "", **labels: Any) -> None:
-        values, key = self._values[family], f"{family}{suffix}{_labels(labels)}"
+    def add(self, family: str, value: float = 1, **labels: Any) -> None:
+        values, key = self._values[family], f"{family}{_labels(labels)}"
         values[key] = values.get(key, 0.0) + value
 
-    def observe(self, family: str, seconds: float) -> None:
-        """Adds one to a histogram."""
-        for bound in _SECONDS:
-            self.add(family, seconds <= float(bound), "_bucket", le=bound)
-        self.add(family, seconds, "_sum")
-        self.add(family, 1, "_count")
-
-    def count(self, model: str, timings: Mapping[str, Any], reason: str) -> None:
+    def count(self, model: str, timings: Mapping[str, Any], reason: str, seconds: float) -> None:
         """Adds one generation."""
         for family, (key, _) in _OF_ANSWERS.items():
             self.add(family, timings.get(key, 0), model=model)
         self.add("generations_total", model=model, reason=reason)
+        self.add("queue_seconds_total", timings["queue_ms"] / 1000, model=model)
+        self.add("first_token_seconds_total", (timings["first_token_ms"] or 0.0) / 1000, model=model)
+        self.add("generation_seconds_total", seconds, model=model)
 
     def text(self, models: Iterable[Any]) -> str:
         """models: of the pool, which are measured now"""

@@ -72,16 +72,16 @@ class _Generate(_Body, kw_only=True):
 
     @property
     def is_empty(self) -> bool:
-        return not (self.prompt or self.context or self.suffix or self.images)
+        return not (self.prompt or self.suffix or self.images)
 
     def ask(self) -> Ask:
         if self.images and (self.raw or self.suffix):
             raise ApiError(400, "images need a chat template: leave out raw and suffix")
-        if self.raw and (self.system or self.template or self.context or self.suffix):
-            raise ApiError(400, "raw mode does not support template, system, suffix, or context")
-        what: dict[str, Any] = {"template": self.template or None}
         if self.context:
-            what |= {"context": self.context, "truncate": False}
+            raise ApiError(400, "context is not read: send the conversation as messages to /api/chat")
+        if self.raw and (self.system or self.template or self.suffix):
+            raise ApiError(400, "raw mode does not support template, system, or suffix")
+        what: dict[str, Any] = {"template": self.template or None}
         if self.raw:
             return self.asked(prompt=self.prompt, n_keep=_N_KEEP if self.truncate else -1, **what)
         if self.suffix:
@@ -97,7 +97,7 @@ async def chat(request: Request) -> Response:
     if not body.messages:
         return await _load_or_unload(request, body, {"message": {"role": "assistant", "content": ""}})
 
-    def part(answer: Answer, delta: Generated | None) -> dict[str, Any]:
+    def part(delta: Generated | None) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": delta.content if delta else ""}
         if delta and delta.thinking:
             message["thinking"] = delta.thinking
@@ -117,13 +117,10 @@ async def generate(request: Request) -> Response:
     if body.is_empty:
         return await _load_or_unload(request, body, {"response": ""})
 
-    def part(answer: Answer, delta: Generated | None) -> dict[str, Any]:
+    def part(delta: Generated | None) -> dict[str, Any]:
         out: dict[str, Any] = {"response": delta.content if delta else ""}
         if delta and delta.thinking:
             out["thinking"] = delta.thinking
-        # ids of images are of no use to others
-        if (delta is None or delta is answer) and not body.raw and not answer.prompt.rendered.images:
-            out["context"] = [*answer.prompt.tokens, *answer.completion.tokens]
         return out
 
     return await _respond(request, await in_thread(request, body.ask), body, part)
@@ -146,14 +143,14 @@ def _head(name: str) -> dict[str, Any]:
     return {"model": name, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
 
 
-Write = Callable[[Answer, "Generated | None"], dict[str, Any]]
+Write = Callable[["Generated | None"], dict[str, Any]]
 """What an answer has said: in a round, in all (the answer itself), or no more (None)."""
 
 
 async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Response:
     def whole(answers: Sequence[Answer]) -> dict[str, Any]:
         (answer,) = answers
-        out = {**_head(answer.name), **part(answer, answer), **_last(answer)}
+        out = {**_head(answer.name), **part(answer), **_last(answer)}
         if ask.n_top is not None:
             out["logprobs"] = logprob_list(answer, answer.logprobs)
         return out
@@ -162,13 +159,13 @@ async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Resp
         async for delta in answer:
             if not (delta.parts or delta.logprobs or ask.show_drafts):
                 continue
-            out = {**_head(answer.name), **part(answer, delta), "done": False}
+            out = {**_head(answer.name), **part(delta), "done": False}
             if ask.n_top is not None:
                 out["logprobs"] = logprob_list(answer, delta.logprobs)
             if ask.show_drafts:
                 out["drafts"] = _drafts(delta)
             yield dump(out) + b"\n"
-        yield dump({**_head(answer.name), **part(answer, None), **_last(answer)}) + b"\n"
+        yield dump({**_head(answer.name), **part(None), **_last(answer)}) + b"\n"
 
     return await respond(request, [ask], body.stream, whole, lines, media_type="application/x-ndjson")
 

@@ -98,8 +98,8 @@ class _Completions(_Body, kw_only=True):
     echo: bool = False
 
     def asks(self) -> list[Ask]:
-        if self.echo and self.logprobs is not None:
-            raise FieldError("echo", "there are no log-probabilities of a prompt; leave out logprobs")
+        if self.echo:
+            raise FieldError("echo", "the prompt and its log-probabilities are not repeated; leave it out")
         if self.best_of not in (None, self.n):
             raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
         options, form = self.given(), bodies.read_format(self.response_format)
@@ -190,14 +190,11 @@ async def completions(request: Request) -> Response:
         choices = []
         for index, answer in enumerate(answers):
             logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
-            text = (_prompt_text(answer) if body.echo else "") + answer.content
-            choices.append(choice(index, text, logprobs, answer.reason))
+            choices.append(choice(index, answer.content, logprobs, answer.reason))
         return _whole(head, answers, choices)
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         lists, usual = _lists(answer), {**head, "model": answer.name}
-        if body.echo:
-            yield sse({**usual, "choices": [choice(index, _prompt_text(answer))]})
         async for delta in answer:
             logprobs = lists.of(delta.logprobs, body.logprobs) if delta.logprobs else None
             if delta.content or logprobs:

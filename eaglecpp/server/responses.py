@@ -6,9 +6,8 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.requests import Request
@@ -182,28 +181,25 @@ def _texts(parts: Any) -> str:
     return "\n\n".join(text for text in texts if isinstance(text, str))
 
 
-@dataclass(frozen=True)
-class _Form:
-    """How an item of text is written: its type and the beginning of its id, the key of its parts and their
-    type, and the events and the index of its parts.
+class _Form(NamedTuple):
+    """How an item of text is written: its type and the beginning of its id, the key of its parts, their type,
+    and what events of a part and of its text are called.
     """
 
     item: str
     id: str
     parts: str
+    kind: str
     part: str
-    part_event: str
-    text_event: str
-    index: str
-    rest: Mapping[str, Any]
+    text: str
 
 
 _FORMS = {
-    "thinking": _Form("reasoning", "rs", "summary", "summary_text", "response.reasoning_summary_part",
-                      "response.reasoning_summary_text", "summary_index", {}),
-    "content": _Form("message", "msg", "content", "output_text", "response.content_part",
-                     "response.output_text", "content_index", {"logprobs": []}),
-}  # fmt: skip
+    "thinking": _Form(
+        "reasoning", "rs", "summary", "summary_text", "reasoning_summary_part", "reasoning_summary_text"
+    ),
+    "content": _Form("message", "msg", "content", "output_text", "content_part", "output_text"),
+}
 Event = tuple[str, dict[str, Any]]
 
 
@@ -259,7 +255,7 @@ class _Made:
             yield from self._close("completed")
             yield from self._begin(form)
         self._text += part[1]
-        yield f"{form.text_event}.delta", {**self._place(), "delta": part[1], **form.rest}
+        yield f"response.{form.text}.delta", {**self._place(), "delta": part[1], **self._rest("logprobs")}
 
     def end(self, answer: Answer) -> Iterator[Event]:
         """The events of the end, the last of which has the whole response."""
@@ -293,12 +289,15 @@ class _Made:
     def _place(self) -> dict[str, Any]:
         """Where the open item is, and its only part."""
         assert self._open is not None
-        return {"item_id": self._item["id"], "output_index": len(self.output), self._open.index: 0}
+        return {"item_id": self._item["id"], "output_index": len(self.output), f"{self._open.parts}_index": 0}
 
     def _part(self) -> dict[str, Any]:
         assert self._open is not None
-        annotations: dict[str, Any] = {"annotations": []} if self._open.item == "message" else {}
-        return {"type": self._open.part, "text": self._text, **annotations, **self._open.rest}
+        return {"type": self._open.kind, "text": self._text, **self._rest("annotations", "logprobs")}
+
+    def _rest(self, *names: str) -> dict[str, Any]:
+        """Lists that a message has, which are empty here."""
+        return {name: [] for name in names} if self._open is _FORMS["content"] else {}
 
     def _begin(self, form: _Form) -> Iterator[Event]:
         self._open, self._text = form, ""
@@ -306,15 +305,15 @@ class _Made:
         id = f"{form.id}_{uuid.uuid4().hex}"
         self._item = {"id": id, "type": form.item, "status": "in_progress", **role, form.parts: []}
         yield "response.output_item.added", {"output_index": len(self.output), "item": self._item}
-        yield f"{form.part_event}.added", {**self._place(), "part": self._part()}
+        yield f"response.{form.part}.added", {**self._place(), "part": self._part()}
 
     def _close(self, status: str) -> Iterator[Event]:
         form = self._open
         if form is None:
             return
         part = self._part()
-        yield f"{form.text_event}.done", {**self._place(), "text": self._text, **form.rest}
-        yield f"{form.part_event}.done", {**self._place(), "part": part}
+        yield f"response.{form.text}.done", {**self._place(), "text": self._text, **self._rest("logprobs")}
+        yield f"response.{form.part}.done", {**self._place(), "part": part}
         item = {**self._item, "status": status, form.parts: [part]}
         yield "response.output_item.done", {"output_index": len(self.output), "item": item}
         self.output.append(item)

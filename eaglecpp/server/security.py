@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Sequence
 
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import Response
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server.errors import ApiError, cut
@@ -27,8 +27,7 @@ from eaglecpp.server.models import Server
 
 _log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
-_HEADERS = "Authorization, Content-Type, X-Api-Key"  # of a page that does not say what it will send
+_MAX_AGE = 12 * 3600  # seconds for which a browser need not ask again
 _OPEN = ("/", "/health", "/metrics")  # what a probe may read without a key
 _OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or of this server's page
 
@@ -50,15 +49,15 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                told = MutableHeaders(scope=message)
-                told["X-Request-Id"] = id
-                if origin and self._allows(origin, headers):
-                    told["Access-Control-Allow-Origin"] = "*" if "*" in self.config.origins else origin
-                    told["Vary"] = "Origin"
+                MutableHeaders(scope=message)["X-Request-Id"] = id
             await send(message)
 
         try:
-            await self._app_for(scope, headers, origin)(scope, receive, answer)
+            refusal = self._refusal(scope, headers, origin)
+            app = self.app if refusal is None else error_response(refusal, scope["path"])
+            if origin and self._allows(origin, headers):
+                app = CORSMiddleware(app, [origin], ["*"], ["*"], max_age=_MAX_AGE)
+            await app(scope, receive, answer)
         finally:
             self.server.held.release(scope)
             route = scope.get("route")
@@ -68,17 +67,6 @@ class Gate:
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
             _log.info("%s", " ".join(words))
-
-    def _app_for(self, scope: Scope, headers: Headers, origin: str) -> ASGIApp:
-        """What answers a request."""
-        if (refusal := self._refusal(scope, headers, origin)) is not None:
-            return error_response(refusal, scope["path"])
-        if scope["method"] != "OPTIONS":
-            return self.app
-        named = headers.get("access-control-request-headers", _HEADERS)
-        allowed = {"Access-Control-Allow-Methods": _METHODS, "Access-Control-Allow-Headers": named,
-                   "Access-Control-Max-Age": "43200"}  # fmt: skip
-        return Response(status_code=204, headers=allowed)
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
         given = headers.get("host", "")

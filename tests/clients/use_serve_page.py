@@ -108,14 +108,11 @@ def edit_and_go_back(page: Page) -> None:
     page.get_by_role("button", name="Regenerate").last.click()
     expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this
     expect(page.get_by_role("button", name="Send")).to_be_visible(timeout=120_000)
-    pick(page, "Delete")
-    expect(turns).to_have_count(0)
-    page.get_by_role("button", name="Undo").click()
-    expect(turns).to_have_count(len(before))
+    page.get_by_role("button", name="Copy", exact=True).first.click()
     status = page.locator("#status")
-    expect(status).to_contain_text("is back")
+    expect(status).not_to_be_empty()
     box = status.bounding_box()
-    assert box is not None and box["width"] > 100 and box["height"] > 10, "it can be seen"
+    assert box is not None and box["width"] > 50 and box["height"] > 10, "it can be seen"
 
 
 def open_on_the_loaded_model(page: Page, url: str) -> None:
@@ -315,6 +312,7 @@ def use_two_windows(page: Page, url: str) -> None:
     expect(page.locator("#chats li")).to_have_count(2)
     expect(page.locator("#chats li").first).to_contain_text("What is len?")
     page.get_by_role("button", name="Edit", exact=True).first.click()
+    other.once("dialog", lambda dialog: dialog.accept())
     pick(other, "Delete")
     expect(page.locator("#chats li")).to_have_count(1)
     expect(page.get_by_text("the answers it had are kept")).to_be_visible()
@@ -377,8 +375,8 @@ def see(page: Page) -> None:
 
 def change_settings(page: Page) -> None:
     """Each is in the request, and the page says what the server was started with."""
-    wanted = {"Top p": 0.9, "Top k": 20, "Min p": 0.05, "Repeat penalty": 1.1, "Presence penalty": 0.2,
-              "Frequency penalty": 0.3, "Seed": 7, "Max tokens": 9, "Context": 512}  # fmt: skip
+    wanted = {"Top p": 0.9, "Top k": 20, "Min p": 0.05, "Repeat penalty": 1.1, "Seed": 7, "Max tokens": 9,
+              "Context": 512}  # fmt: skip
     page.get_by_role("button", name="Settings").click()
     expect(page.locator("#in-force")).to_contain_text("a context of 1024 tokens")
     expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
@@ -391,8 +389,8 @@ def change_settings(page: Page) -> None:
     page.reload()
     body = sent(page, QUESTION)
     assert body["options"] == {
-        "temperature": 0, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repeat_penalty": 1.1,
-        "presence_penalty": 0.2, "frequency_penalty": 0.3, "seed": 7, "num_predict": 9, "num_ctx": 512,
+        "temperature": 0, "top_p": 0.9, "top_k": 20, "min_p": 0.05, "repeat_penalty": 1.1, "seed": 7,
+        "num_predict": 9, "num_ctx": 512,
     }, body  # fmt: skip
     assert body["strategy"] == "chain:2"
     expect(page.locator(".figures").last).to_contain_text("cut at the limit")
@@ -475,27 +473,11 @@ def use_themes(page: Page) -> None:
         assert (page.evaluate(back) == light) == is_light
 
 
-def change_models(page: Page, url: str) -> None:
-    """A model is deleted once that was confirmed; a download shows how far it is, and why it failed."""
-    models = requests_json(url, "/api/tags")["models"]
-    more = [*models, {"name": "spare:latest"}]
-    page.route("**/api/tags", lambda route: route.fulfill(json={"models": more}))
-    page.route("**/api/delete", lambda route: (more.pop(), route.fulfill(json={})))
-    page.reload()
+def change_models(page: Page) -> None:
+    """A download shows how far it is, and why it failed."""
     page.get_by_role("button", name="Models").click()
     expect(page.locator("#stored li").first).to_contain_text("drafter: ")
     check(page, "models")
-    page.once("dialog", lambda dialog: dialog.dismiss())
-    page.get_by_role("button", name="Delete spare:latest").click()
-    expect(page.locator("#stored li")).to_have_count(len(models) + 1)
-    page.once("dialog", lambda dialog: dialog.accept())
-    with page.expect_request("**/api/delete") as asked_for:
-        page.get_by_role("button", name="Delete spare:latest").click()
-    assert asked_for.value.post_data_json == {"model": "spare:latest"}
-    expect(page.locator("#stored li")).to_have_count(len(models))
-    expect(page.locator("#pull-said")).to_have_text("spare:latest was deleted.")
-    page.unroute("**/api/tags")
-    page.unroute("**/api/delete")
     lines = [{"status": "pulling abc", "total": 4 * 10**9, "completed": 10**9}, {"status": "success"}]
     page.route("**/api/pull", lambda route: route.fulfill(body="\n".join(map(json.dumps, lines))))
     page.get_by_label("Download a model").fill("another")
@@ -599,7 +581,7 @@ with serving() as url, sync_playwright() as tools:
     change_settings(page)
     use_presets(page)
     use_themes(page)
-    change_models(page, url)
+    change_models(page)
     page.keyboard.press("Control+k")
     page.locator(".empty button").first.click()
     expect(page.locator(".turn.user .text")).to_contain_text("Explain speculative decoding")

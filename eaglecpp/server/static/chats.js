@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The conversations, which the browser keeps: the list of them, search, names, deleting and export.
-import { $, button, complain, iconButton, load, make, save, say } from "./dom.js";
+import { $, button, complain, iconButton, load, make, save } from "./dom.js";
 import { asMessage } from "./files.js";
 import { entry, openMenu } from "./menu.js";
 import { eraseRecord, readRecords, writeRecords } from "./store.js";
@@ -156,26 +156,20 @@ function rename(one, title) {
 }
 
 async function remove(gone) {
+  if (!confirm(`Delete “${gone.title}”?`)) return;
+  try {
+    await eraseRecord(gone.id);
+  } catch (error) {
+    return complain(`The browser does not delete the conversation: ${error.message}`);
+  }
+  unsaved.delete(gone.id);
+  windows.postMessage("deleted");
   const isShown = gone.id === kept.current;
   if (isShown) leave();
   kept.chats = kept.chats.filter((one) => one !== gone);
   if (isShown) open(kept.chats[0]);
   else drawChats();
   $("question").focus();
-  try {
-    await eraseRecord(gone.id);
-    unsaved.delete(gone.id);
-    windows.postMessage("deleted");
-  } catch (error) {
-    return complain(`The browser does not delete the conversation: ${error.message}`);
-  }
-  if (gone.turns.length) say("The conversation was deleted.", button("Undo", () => {
-    kept.chats = [gone, ...kept.chats.filter((one) => one.turns.length)];
-    sort();
-    open(gone);
-    saveChat(gone);
-    say("The conversation is back.");
-  }));
   await saveChat(kept.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
 }
 

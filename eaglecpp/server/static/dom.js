@@ -53,20 +53,15 @@ export function save(name, value) {
 export const speak = (text) => { $("spoken").textContent = text; };
 
 // A notice over the page, which screen readers say. What went wrong stays until something else is said.
-export function say(text, ...more) {
-  $("status").className = "";
-  $("status").role = "status";
-  $("status").replaceChildren(text, ...more);
+export function say(text, isBad = false) {
+  $("status").className = isBad ? "bad" : "";
+  $("status").role = isBad ? "alert" : "status";
+  $("status").textContent = text;
   clearTimeout(fading);
-  fading = setTimeout(() => { $("status").replaceChildren(); }, more.length ? 3 * SAID_MS : SAID_MS);
+  if (!isBad) fading = setTimeout(() => { $("status").textContent = ""; }, SAID_MS);
 }
 
-export function complain(text) {
-  say(text);
-  clearTimeout(fading);
-  $("status").className = "bad";
-  $("status").role = "alert";
-}
+export const complain = (text) => say(text, true);
 
 export async function copyText(text) {
   try {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The server's models: which one answers, what is known of it, downloading and deleting.
-import { $, button, complain, iconButton, lines, load, make, request, save, say } from "./dom.js";
+// The server's models: which one answers, what is known of it, downloading.
+import { $, button, complain, lines, load, make, request, save, say } from "./dom.js";
 import { entry, openMenu } from "./menu.js";
 
 let listed = [];  // of /api/tags
@@ -13,7 +13,7 @@ let changed = null;
 // onChange: the model that answers, or what is known of it, is another
 export function useModels(onChange) {
   changed = onChange;
-  $("model").onclick = () => openMenu($("model"), "Model", [...offered.map(drawChoice), entry("download", "Download or delete models", openModels)]);
+  $("model").onclick = () => openMenu($("model"), "Model", [...offered.map(drawChoice), entry("download", "Download models", openModels)]);
   $("models-open").onclick = openModels;
   $("pull").onsubmit = (event) => {
     event.preventDefault();
@@ -98,25 +98,13 @@ function drawModels() {
     const { text, drafter } = describe(name);
     const facts = drafter ? `${text} · drafter: ${drafter}` : text;
     return make("li", {}, make("div", {}, name, make("div", { className: "soft", textContent: facts })),
-      ...(drafter ? [] : [button("Get a drafter", () => { if (!pulling) pull(name, "auto"); }, { ariaLabel: `Get a drafter for ${name}` })]),
-      iconButton("trash-2", `Delete ${name}`, () => remove(name)));
+      ...(drafter ? [] : [button("Get a drafter", () => { if (!pulling) pull(name, "auto"); }, { ariaLabel: `Get a drafter for ${name}` })]));
   }));
 }
 
 function bytes(n) {
   if (!n) return "";
   return n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
-}
-
-async function remove(name) {
-  if (!confirm(`Delete ${name} from this machine? It would have to be downloaded again.`)) return;
-  try {
-    await request("api/delete", { method: "DELETE", body: { model: name } });
-    await loadModels();
-    tell(`${name} was deleted.`);
-  } catch (error) {
-    tell(`${name} was not deleted: ${error.message}`, true);
-  }
 }
 
 // draft: "auto" for a drafter that is known for it; undefined leaves that to the model

@@ -5,8 +5,7 @@ import { chat, saveChat } from "./chats.js";
 import { $, load, save } from "./dom.js";
 import { defaults, loadedModel } from "./models.js";
 
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "presence_penalty", "frequency_penalty", "seed",
-  "num_predict", "num_ctx"];
+const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "num_predict", "num_ctx"];
 const TEXTS = ["think", "strategy", "key", "theme"];
 const SWITCHES = ["drafting", "compare", "colour"];
 const SAVED = [...NUMBERS, "think", "strategy"];  // of a preset, with the system prompt

@@ -34,10 +34,11 @@ TOOL = {
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": {"a": "b"}}}
 OURS = {"draft": True, "strategy": "auto", "exact": "off", "keep_alive": -1}
 OLLAMA = {"model": MODEL, "stream": False, "options": {**SHORT, "seed": 1, "stop": ["x"], "num_ctx": 64},
-          "format": None, "think": None, "logprobs": True, "top_logprobs": 1, **OURS}  # fmt: skip
+          "format": {"enum": [1]}, "think": None, "logprobs": True, "top_logprobs": 1, **OURS}  # fmt: skip
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}}}
 OPENAI = {"model": MODEL, "stream": False, "max_tokens": 1, "temperature": 0, "top_p": 1, "seed": 1, "n": 1,
           "stop": ["x"], "logit_bias": {"1": 1}, "options": {"top_k": 1, "temperature": 0}, "grammar": None,
-          "response_format": {"type": "text"}, **OURS}  # fmt: skip
+          "response_format": SCHEMA, **OURS}  # fmt: skip
 TURNS = [
     {"role": "system", "content": "s"},
     {"role": "user", "content": "q"},
@@ -57,18 +58,14 @@ ITEMS = [
     {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "r"}]},
 ]
-SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [1]}}}
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/api/chat", {**OLLAMA, "messages": TURNS, "tools": [TOOL]}),
-    ("POST", "/api/chat", {"model": MODEL, "stream": False, "options": SHORT, "messages": TURNS[1:2],
-                           "format": {"enum": [1]}}),
     ("POST", "/api/generate", {**OLLAMA, "prompt": "p", "system": "s", "template": "{{ .Prompt }}",
-                               "context": [1], "raw": False, "suffix": "", "images": []}),
+                               "raw": False, "suffix": "", "images": []}),
     ("POST", "/api/show", {"model": MODEL, "verbose": False}),
     ("DELETE", "/api/delete", {"model": "nobody"}),
     ("POST", "/api/pull", {"model": "hf.co/a/b:latest:c", "draft": "none", "insecure": False,
                            "stream": False}),
-    ("POST", "/api/push", {"model": MODEL}),
     ("POST", "/api/embed", {"model": MODEL, "input": ["x"], "truncate": True, "dimensions": 8,
                             "options": {"num_ctx": 64}, "keep_alive": "5m"}),
     ("POST", "/api/embeddings", {"model": MODEL, "prompt": "x", "options": {"num_ctx": 64}}),
@@ -78,11 +75,8 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
                                       "logprobs": True, "top_logprobs": 1, "reasoning_effort": "low",
                                       "chat_template_kwargs": {"enable_thinking": False},
                                       "stream_options": {"include_usage": True}}),
-    ("POST", "/v1/chat/completions", {"model": MODEL, "messages": TURNS[1:2], "max_tokens": 1,
-                                      "response_format": SCHEMA}),
-    ("POST", "/v1/completions", {**OPENAI, "prompt": "p", "echo": True, "logprobs": 1, "suffix": "",
+    ("POST", "/v1/completions", {**OPENAI, "prompt": ["p", [1]], "echo": False, "logprobs": 1, "suffix": "",
                                  "best_of": 1}),
-    ("POST", "/v1/completions", {"model": MODEL, "prompt": ["p", [1]], "max_tokens": 1, "temperature": 0}),
     ("POST", "/v1/responses", {**OPENAI, "input": ITEMS, "instructions": "i", "max_output_tokens": 1,
                                "tools": [{"type": "function", **TOOL["function"]}],
                                "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}}),
@@ -190,6 +184,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", {"format": "yaml"}, "invalid format"),
     ("/api/chat", {"format": {"type": "object", "properties": 7}}, "schema"),
     ("/api/generate", {"raw": True, "system": "x"}, "raw mode"),
+    ("/api/generate", {"context": [1]}, "context is not read"),
     ("/api/generate", {"suffix": "x"}, "suffix"),
     ("/v1/chat/completions", {"n": 129}, "n: "),
     ("/v1/completions", {"n": 2, "best_of": 3}, "best_of: "),

@@ -194,16 +194,6 @@ def test_infill_asks_with_the_tokens_of_the_file(coder: TestServer) -> None:
     assert list(coder.events("/infill", body))[-1]["stop"] is True
 
 
-def test_infill_leaves_out_what_is_far_from_the_gap(coder: TestServer) -> None:
-    text = "".join(f"line {i}\n" for i in range(400))
-    body = {"input_prefix": text, "input_suffix": text, "input_extra": [{"text": "far away"}]}
-    told = whole(coder, "/infill", body)
-    prefix, _, suffix = told["prompt"].partition("<|fim_suffix|>")
-    assert told["tokens_evaluated"] + 8 <= 512 and "far away" not in prefix
-    assert prefix.endswith("line 399\n") and suffix.startswith("line 0\n")
-    assert len(prefix) > 2 * len(suffix)
-
-
 def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> None:
     body = {"input_prefix": PREFIX, "input_suffix": SUFFIX}
     with Engine.open(coder.get("/props").json()["model_path"], **FAST) as engine:
@@ -217,10 +207,6 @@ def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> Non
     assert (told["response"], told["prompt_eval_count"]) == (said, len(asked))
     told = coder.post("/api/generate", of_ollama | {"template": "{{ .Suffix }}|{{ .Prompt }}"}).json()
     assert "leave out the template" in told["error"]
-    assert "suffix" in coder.post("/api/generate", of_ollama | {"raw": True}).json()["error"]
-    for path, given in (("/v1/completions", of_openai), ("/api/generate", of_ollama)):
-        answer = server.post(path, {**given, "model": "demo"})
-        assert answer.status_code == 400 and "no prefix and no suffix and no middle token" in answer.text
     assert "fim_pre_token_id" in refused(server, "/infill", {**body, "model": "demo"})["message"]
 
 
@@ -255,7 +241,7 @@ def test_properties_are_what_a_request_that_says_nothing_gets(coder: TestServer,
     said = {key: defaults["params"][key] for key in ("temperature", "top_k", "top_p", "min_p")}
     texts = [coder.post("/completion", {**body, **rest}).json()["content"] for rest in ({}, said)]
     assert texts[0] == texts[1]
-    assert told["chat_template"] and isinstance(told["bos_token"], str)
+    assert told["chat_template"]
     assert server.get("/props?model=demo").json()["model_alias"] == "demo"
     assert server.get("/props").status_code == 400
 

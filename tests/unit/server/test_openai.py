@@ -107,11 +107,6 @@ def test_completions_have_no_template(server: TestServer) -> None:
     assert {name: [one for part in parts for one in part[name]] for name in lists} == lists
     both = server.post("/v1/completions", {**body, "echo": True})
     assert both.status_code == 400 and "echo" in both.json()["error"]["message"]
-    del body["logprobs"]
-    told = whole(server, {**body, "echo": True}, "/v1/completions")
-    assert told["choices"][0]["text"] == "The function" + choice["text"]
-    chunks = [c for c in server.events("/v1/completions", {**body, "echo": True}) if c != "[DONE]"]
-    assert "".join(c["choices"][0]["text"] for c in chunks) == told["choices"][0]["text"]
 
 
 def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServer) -> None:

@@ -76,7 +76,7 @@ def test_templates_are_rendered_beside_the_loop(
 
     monkeypatch.setattr(ChatModel, "render", render)
     template = BURNS + "{% for message in messages %}{{ message.content }}{% endfor %}"
-    body = chat(context=[1, 2, 3], prompt="a", template=template)
+    body = chat(prompt="a", template=template)
     slowest, answer = slowest_health(server, path, body)
     assert answer.status_code == 200 and not on_the_loop
     assert slowest < BOUND_S
@@ -127,15 +127,6 @@ def test_what_is_too_much_is_refused_with_the_limit(
     slowest, answer = slowest_health(server, "/v1/chat/completions", chat(**{field: value}))
     assert answer.status_code == 400 and told in answer.json()["error"]["message"]
     assert slowest < BOUND_S
-
-
-def test_options_hold_no_biases(server: TestServer) -> None:
-    """Whose number is bounded where they are read."""
-    answers = [
-        server.post("/v1/chat/completions", chat(options=options, temperature=0)).json()["choices"]
-        for options in ({}, {"logit_bias": {"65": 1000}})
-    ]
-    assert answers[0] == answers[1]
 
 
 def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
