@@ -136,20 +136,6 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
     assert "^C" not in terminal.text
 
 
-def test_c_is_the_context_length_and_touches_no_saved_chat(
-    chat: Open, cli: Callable[..., Any], models: Models, home: Path
-) -> None:
-    chat_once(chat)
-    before = [path.read_bytes() for path in (home / "chats").iterdir()]
-    with chat("-c", 1024) as terminal:
-        assert "context 1024 tokens" in terminal.text and "hello" not in terminal.text
-        terminal.leave()
-    for words in (("-c", "one more question"), ("one more question", "-c")):
-        done = cli("run", models.target, *words)
-        assert (done.returncode, done.stdout) == (2, "") and "'-c'" in done.stderr
-    assert [path.read_bytes() for path in (home / "chats").iterdir()] == before
-
-
 def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home: Path) -> None:
     chat_once(chat)
     model = saved_chats(home)[0]["model"]

@@ -147,16 +147,12 @@ class _Other(Tokenizer):
     def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
         super().add_to(writer, with_template=False)
         writer.add_add_eos_token(True)
-        named = {
-            "default": "{{ messages[0].content }}",
-            "tool_use": "there are {{ tools | tojson }}{{ messages[0].content }}",
-        }
-        writer.add_chat_template([{"name": name, "template": text} for name, text in named.items()])
+        writer.add_chat_template("{{ messages[0].content }}")
 
 
 @pytest.fixture(scope="module")
 def other_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Its author wants EOS behind texts, and has a template for tools."""
+    """Its author wants EOS behind texts."""
     path, made = tmp_path_factory.mktemp("other") / "other.gguf", tiny_tokenizer()
     spec, tokenizer = tiny.TargetSpec(n_layers=2), _Other(made.tokens, made.merges)
     tiny.write_gguf(path, spec, tokenizer, tiny.target_weights(spec, tokenizer), "F32")

@@ -20,25 +20,16 @@ DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(300) %}{% set
 IN_A_LOOP = {
     "plus": "s.x + s.x",
     "tilde": "s.x ~ s.x",
-    "tilde of three": "s.x ~ s.x ~ s.x",
     "times": "s.x * 2",
     "percent": "'%s%s' % (s.x, s.x)",
-    "percent by name": "'%(a)s%(a)s' % {'a': s.x}",
     "format": "'{0}{0}'.format(s.x)",
-    "format filter": "'%s%s'|format(s.x, s.x)",
     "join": "[s.x, s.x]|join",
-    "join method": "s.x.join(['', s.x, ''])",
     "replace": "s.x.replace('0', '01234567890')",
-    "replace nothing": "s.x.replace('', 'abc')",
-    "replace filter": "s.x|replace('0', '0000')",
     "list of lists": "[s.x, s.x]",
-    "tuple of tuples": "(s.x, s.x)",
     "dict of dicts": "{'a': s.x, 'b': s.x}",
-    "dict call": "dict(a=s.x, b=s.x)",
     "lists added": "[s.x] + [s.x]",
     "list in text": "[s.x, s.x]|string",
     "list in json": "[s.x, s.x]|tojson",
-    "escape": "s.x|escape ~ s.x|escape",
     "list filter": "(s.x ~ s.x)|list|join",
     "numbers": "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
     "slices": "s.x ~ s.x[:]",
@@ -49,14 +40,10 @@ AT_ONCE = {
     "shared values": "{% set s = namespace(x=[1]) %}{% for i in range(60) %}{% set s.x = [s.x, s.x] %}"
     "{% endfor %}",
     "percent width": "{{ '%0999999999d' % 1 }}",
-    "percent precision": "{{ '%.999999999f' % 1 }}",
     "percent star": "{{ '%*d' % (999999999, 1) }}",
-    "percent in parentheses": "{{ '%(a(b)c)999999999d' % {'a(b)c': 1} }}",
-    "percent filter": "{{ '%0999999999d'|format(1) }}",
     "format width": "{{ '{:999999999}'.format(1) }}",
     "format width by value": "{{ '{:{}}'.format(1, 999999999) }}",
     "format by subscript": "{{ 'x{:999999999}'['format'](1) }}",
-    "format by map": "{% for f in ['{:999999999}']|map(attribute='format') %}{{ f(1) }}{% endfor %}",
     "format_map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
     "expandtabs": "{{ '\\t'.expandtabs(999999999) }}",
     "to_bytes": "{{ (5).to_bytes(999999999, 'big') }}",
@@ -66,27 +53,15 @@ AT_ONCE = {
     "{% set s.x = [s.x] %}{% endfor %}{{ s.x|tojson(indent=16) }}",
     "tojson separators": "{{ [1, 2]|tojson(separators=('x' * 9999999, ':')) }}",
     "times": "{{ 'x' * 200000000 }}",
-    "list times": "{{ 20000000 * [1] }}",
     "replace": "{{ ('x' * 20000)|replace('x', 'y' * 10000) }}",
-    "replace method": "{{ ('x' * 20000).replace('', 'y' * 10000) }}",
     "join": "{{ ('x' * 10000)|list|join('y' * 20000) }}",
-    "join method": "{{ ('y' * 20000).join(('x' * 10000)|list) }}",
     "format of many": "{{ '%s' * 20 % (('x' * 500000,) * 20) }}",
     "indent of many": "{{ ('x\\n' * 200000)|indent(900, true) }}",
-    "lipsum": "{{ lipsum(999999) }}",
     "date": "{{ strftime_now('%0999999999d') }}",
     "list of a range": "{{ range(99999)|map('string')|list|length }}" * 9,
     "text in a loop": "{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}",
-    "text in a set": "{% set x %}{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}{% endset %}",
-    "constant in a loop": "{% set x %}{% for i in range(99999) %}{{ '"
-    + "x" * 9999
-    + "' }}{% endfor %}{% endset %}",
-    "folded": "{% set x %}{% for i in range(99999) %}{{ 'x'|replace('x', '"
-    + "y" * 999
-    + "') }}{% endfor %}{% endset %}",
     "text in a macro": "{% macro f() %}" + "x" * 9999 + "{% endmacro %}{% set x %}{% for i in range(99999) %}"
     "{{ f() }}{% endfor %}{% endset %}",
-    "recursive loop": "{% for i in range(90) recursive %}{{ loop(range(90000)) }}{% endfor %}",
     "sum of lists": "{{ [[1, 2]]|sum(start=[]) }}",
     "a long template": "x" * (2 << 20),
     "nested loops": "{% for a in b %}" * 30 + "{% endfor %}" * 30,
@@ -96,21 +71,16 @@ AT_ONCE = {
     "a backward split": "{% set a = 'a' * 90000 %}{{ a.rsplit('a' * 30000 ~ 'b' ~ 'a' * 30000) }}",
     "lists that are remembered": "{% set s = namespace(x=0) %}{% for i in range(99999) %}"
     "{% set s.x = [[i], [i]] %}{% endfor %}",
-    "wide characters, one by one": "{% set l = ('\U0001f600\U0001f601' * 100000)|list %}",
+    "wide characters, one by one": "{% set l = ('\U0001f600\U0001f601' * 300000)|list %}",
     "a strip": "{% set a = 'b' * 90000 %}{{ a.strip('a' * 90000 ~ 'b') }}",
-    "a trim": "{% set a = 'b' * 90000 %}{{ a|trim('a' * 90000 ~ 'b') }}",
     "digits": "{{ " + "1" * 5000 + " }}",
-    "hexadecimal digits": "{{ 0x" + "f" * 50000 + " }}",
     "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
-    "a loop over text": "{% for a in 'x' * 9999 %}{% for b in 'x' * 9999 %}{% endfor %}{% endfor %}",
     "a macro that calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "macros that double": (
         "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
     ),
     "long output": "{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
     "multiplied text": "{{ 'x' * 10 ** 12 }}",
-    "multiplied list": "{{ [1, 2] * 10 ** 12 }}",
-    "a tower of powers": "{{ 10 ** (10 ** 10) }}",
     "comparisons": "{% set a = 'a' * 900000 %}{{ a" + " in a" * 900 + " }}",
 }
 
@@ -125,7 +95,6 @@ def repeated(n: int, text: str) -> str:
 
 TOO_LONG = {
     "outputs": "{{ x }}" * 5500,
-    "names behind if": repeated(1300, "{% if x %}{% set a#=1 %}{% endif %}"),
     "keywords": "{{ x(" + repeated(4200, "a#=1,") + ") }}",
     "blocks in each other": nested(70, "{% block a# %}", "{% endblock %}", ""),
     "a long sum": "{{ x" + " + x" * 100 + " }}",
@@ -135,11 +104,7 @@ COSTLY = {
     "loops in each other": nested(
         55, "{% for a in x recursive %}", "{% endfor %}", "{{ x }}" * ((N_TOKENS - 55 * 10) // 3)
     ),
-    "macros in each other": nested(
-        55, "{% macro a#() %}", "{% endmacro %}", "{{ x }}" * ((N_TOKENS - 55 * 9) // 3)
-    ),
     "imported names": "{% from 'x' import " + repeated(N_TOKENS // 2 - 20, "a#, ") + "a with context %}",
-    "names behind if": repeated(N_TOKENS // 17, "{% if x# %}{% set a# = b# %}{% else %}{% endif %}"),
     "keywords": "{{ x(" + repeated(N_TOKENS // 4 - 10, "a#=1,") + ") }}",
     "names": "{{ [" + repeated(N_TOKENS // 2 - 10, "a#,") + "] }}",
 }
@@ -193,16 +158,6 @@ def test_what_may_be_compiled_takes_its_share_at_most(text: str) -> None:
     assert time.thread_time() - started < 10
 
 
-def test_compiling_takes_its_share_of_memory_at_most() -> None:
-    tracemalloc.start()
-    try:
-        JinjaTemplate(COSTLY["imported names"])
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 64 << 20
-
-
 @pytest.mark.parametrize("body", ["{% if s in t %}{% endif %}", "{% if t is eq(s) %}{% endif %}"])
 def test_time_is_limited_where_nothing_is_made(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
@@ -212,14 +167,6 @@ def test_time_is_limited_where_nothing_is_made(body: str, monkeypatch: pytest.Mo
     with pytest.raises(TemplateError, match="it takes longer than"):
         JinjaTemplate(begin + "{% for i in range(99) %}" + body * 500 + "{% endfor %}").render({})
     assert time.thread_time() - started < 3
-
-
-def test_rounds_are_limited_by_time_alone() -> None:
-    """Templates that look through all messages for each of them need a million rounds for a thousand."""
-    text = (
-        "{% for m in b %}{% for k in range(b|length) %}{% if m is none %}!{% endif %}{% endfor %}{% endfor %}"
-    )
-    assert JinjaTemplate(text).render({"b": [1] * 500}) == ""
 
 
 def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,14 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.turns import fold_system
 from helpers.tiny_projector import make_image
 
 
@@ -57,6 +55,7 @@ def test_examples_and_system_prompt_are_never_left_out() -> None:
     st.integers(10, 400),
     st.integers(1, 100),
 )
+@example([5, 5, 60], 90, 22)
 def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
     sizes: list[int], n_ctx: int, room: int
 ) -> None:
@@ -99,25 +98,6 @@ def test_taking_back() -> None:
     assert conversation.drop_question() == "q0"
     assert conversation.drop_question() == ""
     assert not conversation.drop_answer()
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ([("system", "S"), ("user", "Q")], [("user", "S\n\nQ")]),
-        (
-            [("system", "S"), ("assistant", "A"), ("user", "Q")],
-            [("user", "S"), ("assistant", "A"), ("user", "Q")],
-        ),
-        ([("user", "Q")], [("user", "Q")]),
-        ([], []),
-    ],
-)
-def test_a_system_prompt_folds_into_the_first_question(
-    before: list[tuple[str, str]], after: list[tuple[str, str]]
-) -> None:
-    folded = fold_system([Message(*message) for message in before])
-    assert [(m.role, m.content) for m in folded] == after
 
 
 def test_taking_back_never_leaves_out_more_than_there_is() -> None:

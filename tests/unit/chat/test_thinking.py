@@ -94,6 +94,7 @@ CHANNELS = [
 
 
 @given(st.sampled_from(CHANNELS), st.lists(st.integers(0, 90), max_size=6))
+@example(CHANNELS[7], list(range(90)))
 def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> None:
     text, thinking, answer = case
     one = splitter(HARMONY, has_tools=True)

@@ -15,7 +15,6 @@ from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.opening.find import Found
-from eaglecpp.options import Strategy
 from helpers.opening import found_file
 from helpers.tiny_projector import make_image, make_projector
 
@@ -51,12 +50,6 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     saved = folder.latest()
     assert saved is not None
     assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
-
-
-def test_bytes_that_are_no_text_are_replaced(talk: Talk, folder: ChatFolder) -> None:
-    chat = talk("ab \udcff cd")
-    assert said(chat)[0] == ("user", "ab \ufffd cd")
-    assert folder.latest() is not None
 
 
 def test_verbose_shows_ollamas_lines_with_the_load_time_once(
@@ -96,23 +89,6 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
     assert model.set_parameter("num_ctx", 128), "the model has to be loaded again"
     assert model.engine.n_ctx == 128
     model.close()
-
-
-def test_a_strategy_of_the_modelfile_is_used(models: Models) -> None:
-    for text, strategy in (
-        ("PARAMETER draft_num_predict 2\n", "chain:2"),
-        ("PARAMETER draft_num_predict 0\n", "off"),
-        ("#eaglecpp: strategy tree:k=2,depth=3,nodes=6\n", "tree:k=2,depth=3,nodes=6"),
-        ("", "auto"),
-    ):
-        model = RunModel(with_modelfile(models, text), {"n_threads": 1, "n_ctx": 128})
-        assert str(model.strategy) == strategy
-        model.close()
-    asked = RunModel(
-        with_modelfile(models, "PARAMETER draft_num_predict 2\n"), {"n_ctx": 128}, Strategy.parse("off")
-    )
-    assert (str(asked.strategy), asked.engine.has_draft) == ("off", False)
-    asked.close()
 
 
 def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(

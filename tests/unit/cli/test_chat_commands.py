@@ -18,7 +18,6 @@ from eaglecpp.cli.chat.show import FACTS
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.modelfile import Modelfile
-from eaglecpp.modelfile.parameters import PARAMETERS
 from helpers.opening import found_file
 from helpers.tiny_projector import make_image, make_projector
 
@@ -69,21 +68,6 @@ def said(chat: Chat) -> list[tuple[str, str]]:
 def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) -> None:
     talk(line)
     assert capsys.readouterr().out == f"{answer}\n"
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("/help /show", ["/show modelfile"]),
-        ("/set", ["/set parameter", "/set format json"]),
-        ("/set parameter", list(PARAMETERS)),
-        ("/? nonsense", ["no help for 'nonsense'", "Available Commands:"]),
-    ],
-)
-def test_help_for_one_thing(talk: Talk, capsys: Capture, line: str, words: list[str]) -> None:
-    talk(line)
-    out = capsys.readouterr().out
-    assert all(word in out for word in words)
 
 
 def test_parameters_reach_the_answer(talk: Talk) -> None:
@@ -222,27 +206,6 @@ def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
     assert again.conversation.messages[0].content == f"{mark}{file}{file}two of them"
 
 
-def test_a_chat_that_became_its_own_model_goes_on_as_it_was(
-    talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
-) -> None:
-    source = found_file(models.target, "MESSAGE user shown\nMESSAGE assistant first\n", models.draft)
-    talk("/save mine", source=source)
-    chat = talk("hello", "/save mine", "y", source=look_up("mine"))
-    assert "There is a model mine, which would be replaced" not in capsys.readouterr().err
-    saved = folder.latest()
-    assert saved is not None and saved.model == "mine:latest"
-    became = look_up("mine")
-    assert len(became.model.modelfile.messages) == 4
-    again = talk("more", source=became, saved=saved)
-    prompt = [message.content for message in again.conversation.prompt()]
-    assert prompt[:3] == ["shown", "first", "hello"] and prompt.count("hello") == 1
-    assert said(again)[:2] == said(chat)
-    new = talk("other", source=became)
-    assert [message.content for message in new.conversation.prompt()][2] == "hello", (
-        "a new chat begins with it"
-    )
-
-
 def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, capsys: Capture) -> None:
     asked: list[str] = []
 
@@ -316,15 +279,3 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
     err = capsys.readouterr().err
     assert [text for text in wrong.values() if text not in err] == []
     assert [role for role, _ in said(chat)] == ["user", "assistant"]
-
-
-def test_a_file_and_another_text_for_the_last_question(talk: Talk, tmp_path: Path, capsys: Capture) -> None:
-    path = tmp_path / "my notes.txt"
-    path.write_text("first line\nsecond line\n", encoding="utf-8")
-    chat = talk(f"/read {path}", "sum up", "more", "/edit", lambda question: question + " of it")
-    questions = [content for role, content in said(chat) if role == "user"]
-    assert questions == ["my notes.txt:\n\nfirst line\nsecond line\n\n\nsum up", "more of it"]
-    assert "2 lines, " in capsys.readouterr().out
-    chat = talk("one", '/edit """a', 'b"""', "/regen")
-    assert [content for role, content in said(chat) if role == "user"] == ["a\nb"]
-    assert "temperature is 0" in capsys.readouterr().err

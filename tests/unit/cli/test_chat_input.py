@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from eaglecpp.cli.chat.input import as_command, is_open, read_block, unquoted
+from eaglecpp.cli.chat.input import as_command, is_open, read_block
 
 
 def typed(*lines: str) -> str:
@@ -37,23 +37,6 @@ def typed(*lines: str) -> str:
 def test_a_block_goes_on_until_its_quotes_are_closed(lines: list[str], text: str) -> None:
     assert typed(*lines) == text
     assert not is_open(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "inner"),
-    [
-        ('"""one\ntwo"""', "one\ntwo"),
-        ('"""\none\n"""', "one"),
-        ('""""""', ""),
-        ('"say "hi""', 'say "hi"'),
-        ('""', ""),
-        ("plain", "plain"),
-        ('"', '"'),
-        ("'single'", "'single'"),
-    ],
-)
-def test_quotes_come_off(text: str, inner: str) -> None:
-    assert unquoted(text) == inner
 
 
 @pytest.mark.parametrize(

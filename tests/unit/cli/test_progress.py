@@ -40,12 +40,6 @@ def test_a_bar_has_size_rate_and_time_left(watched: None, capsys: Capture) -> No
     assert "62.9M/105M" in resumed, "what was there already is not counted as fetched now"
 
 
-def test_small_files_have_none(watched: None, capsys: Capture) -> None:
-    with Bars() as bars:
-        bars(Status("pulling", "sha256:0", 1000, 500, "config.json"))
-    assert capsys.readouterr().err == ""
-
-
 def test_nothing_is_drawn_where_nobody_watches(
     watched: None, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

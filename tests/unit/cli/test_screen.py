@@ -75,24 +75,6 @@ def test_wrapping_only_turns_blanks_into_line_ends(text: str, cuts: list[int]) -
     assert out.count("\n") >= text.count("\n")
 
 
-def test_all_that_a_chat_says_breaks_between_words(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eaglecpp.cli.chat.screen.stderr_is_terminal", lambda: True)
-    text = "model · drafter draft.gguf · context 2048 tokens\nstrategy:   auto, decided each round"
-    broken = "model · drafter draft.gguf ·\ncontext 2048 tokens\nstrategy:   auto, decided each\nround"
-    screen = Screen(is_terminal=True)
-    screen.say(text)
-    screen.note(text)
-    assert capsys.readouterr() == (broken + "\n", broken + "\n")
-    screen.say(text, verbatim=True)
-    screen.note(text, verbatim=True)
-    Screen(is_terminal=True, wrap=False).say(text)
-    assert capsys.readouterr() == (2 * (text + "\n"), text + "\n")
-    Screen(is_terminal=False).say(text)
-    assert capsys.readouterr().out == text + "\n"
-
-
 def test_accepted_tokens_are_green_and_thoughts_grey(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen(is_terminal=True)
     screen.show([answer("one "), drafted("two "), drafted("three")])
@@ -153,8 +135,3 @@ def test_what_is_shown_of_thinking_and_control_characters_and_in_a_pipe(
     shown = capsys.readouterr()
     plain = shown.out.replace(GREY, "").replace(RESET, "") if screen.is_terminal else shown.out
     assert (plain, shown.err) == (out, err)
-
-
-def test_what_a_model_brings_cannot_rewrite_the_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    Screen(is_terminal=True).say("a template\nwith \x1b[2J")
-    assert capsys.readouterr().out == "a template\nwith \u241b[2J\n"

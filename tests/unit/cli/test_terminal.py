@@ -86,10 +86,6 @@ def test_verbose_has_ollamas_lines_first() -> None:
     assert verbose_lines(STATS, 4100, 52, 1.9)[-1] == "speed-up:             ~1.90x plain decoding"
 
 
-def test_verbose_leaves_out_what_is_nothing() -> None:
-    assert verbose_lines(Timings(), total_ms=10, load_ms=0) == ["total duration:       10.0ms"]
-
-
 def test_the_first_ctrl_c_asks_and_the_second_interrupts() -> None:
     watch = Watch()
     before = signal.getsignal(signal.SIGINT)
