@@ -13,7 +13,6 @@
 #include "base/log.h"
 #include "ggml_hook/ggml_abi.h"
 #include "ggml_hook/hook_state.h"
-#include "ggml_hook/late_packing.h"
 #include "kernels/product_ops.h"
 #include "kernels/select.h"
 
@@ -279,15 +278,13 @@ void take_graphs_of(ggml_backend_t backend, bool fuses) {
     if (fuses && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
 }
 
-LoadScope::LoadScope(bool kernels, bool repack, bool is_mapped) : before_(scope) {
+LoadScope::LoadScope(bool kernels, bool repack) : before_(scope) {
     scope.is_loading = kernels && status().is_active;
     scope.is_repacking = repack;
-    scope.packs_later = is_mapped;
 }
 
 LoadScope::~LoadScope() {
     scope = before_;
-    LatePacking::start_all();
 }
 
 ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(scope) {

@@ -49,17 +49,15 @@ bool can_hold(ggml_type type, int64_t n_in);
 struct Scope {
     bool is_loading = false;    // inside a LoadScope that asks for our kernels
     bool is_repacking = true;   // not inside a LoadScope without ggml's own types
-    bool packs_later = false;   // inside one whose file stays mapped
     bool is_computing = false;  // inside a ComputeScope
     LateLogits * late_logits = nullptr;
 };
 
 // While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
-// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file. `is_mapped`: the file stays
-// as it is and is mapped, so packing may go on after the model is loaded (late_packing.h).
+// (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file.
 class LoadScope : Pinned {
   public:
-    LoadScope(bool kernels, bool repack, bool is_mapped = false);
+    LoadScope(bool kernels, bool repack);
     ~LoadScope();
 
   private:

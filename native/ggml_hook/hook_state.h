@@ -32,9 +32,6 @@ bool read_grids();
 // `init`: ggml_backend_buffer_init. One per process, never freed.
 abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferInit init);
 
-// Waits until the weights of this tensor, which is in our buffer type, are packed, helping with the packing.
-void finish_packing(const ggml_tensor * weights);
-
 // Gives each node that our kernels compute what computes it; all else is asked of `ggmls`.
 abi::ExtraBufferType * node_traits_before(abi::ExtraBufferType * ggmls);
 

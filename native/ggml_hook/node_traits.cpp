@@ -46,17 +46,6 @@ class Tagged : public Traits {
     }
 };
 
-void compute_packed(const ComputeParams & params, ggml_tensor * op) {
-    finish_packing(op->src[0]);
-    multiply_packed(*ours.table, params, op);
-}
-
-void compute_step(const ComputeParams & params, ggml_tensor * op) {
-    const Step & step = Step::of(op);
-    for (const ggml_tensor * p : step.products) finish_packing(p->src[0]);
-    step.compute(*ours.table, params);
-}
-
 // ggml's classes have other names than those of ggml_abi.h, which UBSan would take for a mistake.
 #if defined(__GNUC__)
 #define FOREIGN_CLASS __attribute__((no_sanitize("vptr")))
@@ -105,9 +94,11 @@ class Extra : public abi::ExtraBufferType {
     }
 
     // Nobody else can compute products of packed weights.
-    Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); }, compute_packed};
+    Traits packed_{[](int n, const ggml_tensor * op) { return product_work_size(*ours.table, n, op); },
+                   [](const ComputeParams & params, ggml_tensor * op) { multiply_packed(*ours.table, params, op); }};
     // several nodes at once, in the place of one of them (fusion.h)
-    Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); }, compute_step};
+    Traits steps_{[](int n, const ggml_tensor * op) { return Step::of(op).work_size(*ours.table, n); },
+                  [](const ComputeParams & params, ggml_tensor * op) { Step::of(op).compute(*ours.table, params); }};
     Tagged dense_{dense_work_size,
                   [](const ComputeParams & params, ggml_tensor * op) { multiply_dense(*ours.table, params, op); }};
     Tagged attention_{[](int n, const ggml_tensor * op) { return ours.table->attention_work_size(n, op); },

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 // A buffer type of ggml's CPU backend that keeps weights in our packed form. The hook answers for the operations on
 // them.
+#include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <new>
+#include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "ggml_hook/hook_state.h"
-#include "ggml_hook/late_packing.h"
 #include "kernels/product_ops.h"
 
 #ifdef __linux__
@@ -36,16 +39,11 @@ uint8_t * allocate(size_t n) {
     return p;
 }
 
-struct Memory {
+// what a buffer's context points to
+struct Packed {
     uint8_t * base;
     size_t size;
-    ~Memory() { ::operator delete(base, alignment_of(size)); }
-};
-
-// What a buffer's context points to. Packing ends before the memory goes.
-struct Packed {
-    Memory memory;
-    LatePacking late;
+    ~Packed() { ::operator delete(base, alignment_of(size)); }
 };
 
 Packed & packed(ggml_backend_buffer_t buffer) {
@@ -69,19 +67,40 @@ void free_buffer(ggml_backend_buffer_t b) {
 }
 
 void * base(ggml_backend_buffer_t b) {
-    return packed(b).memory.base;
+    return packed(b).base;
 }
 
-void memset_tensor(ggml_backend_buffer_t b, ggml_tensor * t, uint8_t value, size_t, size_t) {
-    packed(b).late.finish(t->data);
+void memset_tensor(ggml_backend_buffer_t, ggml_tensor * t, uint8_t value, size_t, size_t) {
     std::memset(t->data, value, alloc_size(nullptr, t));
 }
 
+// Large matrices by several threads: fresh memory and the file's pages are provided faster to many.
+void pack_matrix(const ggml_tensor * w, const void * data) {
+    constexpr int64_t n_step = 16;  // groups that a thread takes at once
+    const int64_t n = packed_groups(w);
+    std::atomic<int64_t> next{0};
+    const auto work = [&] {
+        for (int64_t first; (first = next.fetch_add(n_step)) < n;) {
+            pack_groups(*ours.table, w, data, (uint8_t *)w->data, first, std::min(n, first + n_step));
+        }
+    };
+    const size_t n_helpers =
+        ggml_nbytes(w) < (1 << 20) ? 0 : std::clamp(std::thread::hardware_concurrency(), 1u, 8u) - 1;
+    std::vector<std::thread> helpers;
+    helpers.reserve(n_helpers);
+    try {
+        while (helpers.size() < n_helpers) helpers.emplace_back(work);
+    } catch (const std::exception &) {
+        // no more threads to be had
+    }
+    work();
+    for (std::thread & t : helpers) t.join();
+}
+
 // Whole matrices only: a row of the file is spread over its group.
-void set_tensor(ggml_backend_buffer_t b, ggml_tensor * t, const void * data, size_t offset, size_t size) {
+void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_t offset, size_t size) {
     if (offset == 0 && size == ggml_nbytes(t) && can_pack(*ours.table, t)) {
-        packed(b).late.finish(t->data);
-        packed(b).late.add(*ours.table, t, data, (uint8_t *)t->data, scope.packs_later);
+        pack_matrix(t, data);
     } else {
         fail(ErrorKind::broken, "tensor '%s': packed weights can only be written as a whole", ggml_get_name(t));
     }
@@ -94,8 +113,7 @@ void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_
 }
 
 void clear(ggml_backend_buffer_t b, uint8_t value) {
-    packed(b).late.finish_all();
-    std::memset(packed(b).memory.base, value, packed(b).memory.size);
+    std::memset(packed(b).base, value, packed(b).size);
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
@@ -108,7 +126,7 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     iface.set_tensor = set_tensor;
     iface.get_tensor = get_tensor;
     iface.clear = clear;
-    return init_(type, iface, new Packed{{memory, size}, {}}, size);
+    return init_(type, iface, new Packed{memory, size}, size);
 }
 
 }  // namespace
@@ -122,11 +140,6 @@ abi::BufferType * make_weights_buffer_type(ggml_backend_dev_t cpu, abi::BufferIn
     type.iface.get_alloc_size = alloc_size;
     type.device = cpu;
     return &type;
-}
-
-void finish_packing(const ggml_tensor * weights) {
-    const ggml_tensor * w = weights->view_src ? weights->view_src : weights;
-    packed(w->buffer).late.finish(w->data);
 }
 
 }  // namespace eaglecpp::kernels

@@ -114,14 +114,13 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     }
     if (options.device) devices_ = {options.device, nullptr};
     set_params(options);
-    const bool is_mapped = options.use_mmap && !options.use_mlock;
 
     check_weights(files);
     for (const auto & lora : options.lora) check_lora(GgufReader(lora.first), files);
     for (const GgufReader & file : files.parts()) look_at_matrices(file);
     ErrorTrail trail;
     try {
-        const kernels::LoadScope placement(use_kernels_, use_repack_, is_mapped);
+        const kernels::LoadScope placement(use_kernels_, use_repack_);
         guarded([&] { model_.reset(llama_model_load_from_file(path_.c_str(), params_)); });
     } catch (const Error & e) {
         fail(ErrorKind::gguf, "%s: llama.cpp could not load this target: %s", path_.c_str(), e.what());
@@ -139,7 +138,7 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     }
     check_settings(files, model_.get());
     cell_size_ = cell_size(header, model_.get());
-    if (use_kernels_ && is_mapped) {
+    if (use_kernels_ && options.use_mmap && !options.use_mlock) {
         for (const GgufReader & file : files.parts()) forget_file_pages(file.path());
     }
     if (!llama_model_has_decoder(model_.get()) || llama_model_has_encoder(model_.get()) ||
