@@ -147,7 +147,7 @@ class StudyDrafter {
         const DraftSpec & s = drafter_->spec();
         if (layer < 0 || layer >= s.n_layer) fail(ErrorKind::value, "layer %d of %d", layer, s.n_layer);
         const size_t n = (size_t)sequence_->n_rows();
-        const auto read = [&](const ggml_tensor * t, bool is_transposed, int n_head_values) {
+        const auto read = [&](const ggml_tensor * t, int n_head_values) {
             const size_t n_row = (size_t)n_head_values * s.n_head_kv;
             std::vector<uint8_t> raw(ggml_nbytes(t));
             ggml_backend_tensor_get(t, raw.data(), 0, raw.size());
@@ -157,15 +157,11 @@ class StudyDrafter {
             } else {
                 ggml_get_type_traits(t->type)->to_float(raw.data(), all.data(), (int64_t)all.size());
             }
-            const size_t row = is_transposed ? 1 : (size_t)t->ne[0], channel = is_transposed ? (size_t)t->ne[0] : 1;
-            for (size_t i = 0; i < n; ++i) {
-                for (size_t c = 0; c < n_row; ++c) out[i * n_row + c] = all[i * row + c * channel];
-            }
+            for (size_t i = 0; i < n; ++i) std::copy_n(&all[i * t->ne[0]], n_row, &out[i * n_row]);
             return to_array(std::move(out), {n, (size_t)s.n_head_kv, (size_t)n_head_values});
         };
         const DraftKv & kv = sequence_->kv();
-        const ggml_tensor * v = kv.v()[layer] ? kv.v()[layer] : kv.k()[layer];
-        return {read(kv.k()[layer], false, s.key_dim()), read(v, kv.v_transposed(), s.value_dim())};
+        return {read(kv.k()[layer], s.key_dim()), read((s.has_latent() ? kv.k() : kv.v())[layer], s.value_dim())};
     }
 
   private:

@@ -125,7 +125,7 @@ const DraftGraph & FeatureDrafter::next_graph(GraphCache & kept, const GraphShap
 std::unique_ptr<DraftKv> FeatureDrafter::take_kv() {
     if (idle_kv_.empty()) {
         return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                         /*v_transposed=*/!form_.flash_attn, device_.buft());
+                                         device_.buft());
     }
     std::unique_ptr<DraftKv> kv = std::move(idle_kv_.back());
     idle_kv_.pop_back();
@@ -150,8 +150,7 @@ GraphShape FeatureDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv
 }
 
 bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
-    const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, /*v_transposed=*/!form.flash_attn,
-                     device_.buft());
+    const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft());
     // of two conversations: there are more operations for several
     const GraphPart prompt{&kv, 8, 0, 256}, commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
     std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(&kv, 8, 256, 2)};
@@ -181,8 +180,7 @@ static size_t buffer_bytes(const ggml_backend_buffer_ptr & buffer) {
 }
 
 size_t FeatureDrafter::n_cache_bytes() const {
-    return DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                /*v_transposed=*/!form_.flash_attn);
+    return DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv);
 }
 
 std::vector<DraftMemoryUse> FeatureDrafter::memory_use() const {
@@ -213,10 +211,6 @@ void FeatureDrafter::finish() {
     // rows come back whole where the device cannot pick
     GraphForm better = form_;
     better.n_top = std::max(n_top, spec_.block.selector_top_k);
-    if (supports(better, missing)) form_ = better;
-    // token embeddings go there as F32 where it cannot read their type
-    better = form_;
-    better.type_embd = weights_.embedding.type();
     if (supports(better, missing)) form_ = better;
     if (form_.n_top > 0 && !spec_.is_parallel() && !spec_.is_block()) bring_embedding();
 }

@@ -34,8 +34,7 @@ class Builder {
             for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
             return;
         }
-        // 8 and 4 bits each are a quarter and an eighth of what has to be brought
-        embd_ = g_.embd_row ? ggml_get_rows(ctx_, g_.embd, g_.embd_row) : g_.embd;
+        embd_ = g_.embd;
         ggml_tensor * x = nullptr;
         if (rows_ == Rows::block) {
             x = scaled(embd_, s_.embd_scale);
@@ -88,8 +87,7 @@ class Builder {
 
     void inputs() {
         const bool has_embd = rows_ != Rows::step && rows_ != Rows::context;
-        if (has_embd) g_.embd = input(form_.type_embd, s_.n_embd, n_rows_, "embd");
-        if (has_embd && form_.type_embd != GGML_TYPE_F32) g_.embd_row = input(GGML_TYPE_I32, n_rows_, 0, "embd_row");
+        if (has_embd) g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_rows_, "embd");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
@@ -100,9 +98,6 @@ class Builder {
             DraftGraph::Part in;
             if (rows_ == Rows::extend) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
-            if (p.kv->v_transposed()) {
-                in.v_slots = input(GGML_TYPE_I64, (int64_t)p.n_rows * s_.value_dim() * s_.n_head_kv, 0, "v_slots");
-            }
             in.n_mask_rows = s_.n_layer > 1 || rows_ == Rows::block ? p.n_rows : p.n_out;
             const bool has_state = rows_ != Rows::block || s_.block.markov_rank > 0;
             if (has_state && p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
@@ -195,23 +190,13 @@ class Builder {
         return ggml_reshape_3d(ctx_, x, s_.head_dim, n_heads, x->ne[1]);
     }
 
-    // x [head_dim, n_head_kv, n_rows]: the rows of each conversation into its own cache
-    void store(int il, ggml_tensor * x) {
+    // x [head_dim, n_head_kv, n_rows]: the rows of each conversation into its own cache of keys or of values
+    using Caches = const std::vector<ggml_tensor *> & (DraftKv::*)() const;
+    void store(Caches caches, int il, ggml_tensor * x) {
         each_part([&](size_t i, int at, int n) {
             // a view: devices fuse rotation, view and copy, but not rotation, reshape and copy
             ggml_tensor * rows = ggml_view_2d(ctx_, x, x->ne[0] * x->ne[1], n, x->nb[2], at * x->nb[2]);
-            write(kv(i).k()[il], rows, g_.parts[i].slot);
-        });
-    }
-
-    void store_v(int il, ggml_tensor * x) {
-        each_part([&](size_t i, int at, int n) {
-            ggml_tensor * cache = kv(i).v()[il];
-            const int64_t n_row = x->ne[0] * x->ne[1];
-            ggml_tensor * rows = ggml_view_2d(ctx_, x, n_row, n, x->nb[2], at * x->nb[2]);
-            if (!kv(i).v_transposed()) return write(cache, rows, g_.parts[i].slot);
-            ggml_tensor * places = ggml_reshape_2d(ctx_, cache, 1, ggml_nelements(cache));
-            write(places, ggml_reshape_2d(ctx_, rows, 1, n_row * n), g_.parts[i].v_slots);
+            write((kv(i).*caches)()[il], rows, g_.parts[i].slot);
         });
     }
 
@@ -328,8 +313,8 @@ class Builder {
         ggml_tensor * v =
             has_v ? heads(linear(u, "blk.{i}.attn_v.weight", "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
         if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
-        store(il, rope(rms(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
-        store_v(il, v);
+        store(&DraftKv::k, il, rope(rms(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
+        store(&DraftKv::v, il, v);
     }
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
@@ -350,8 +335,7 @@ class Builder {
             rope(ggml_view_3d(ctx_, row, s_.latent.rope_dim, 1, n, row->nb[1], row->nb[1], n_latent * sizeof(float)),
                  g_.pos);
         latent = ggml_reshape_3d(ctx_, latent, n_latent, 1, n);
-        store(il, ggml_concat(ctx_, latent, rotated, 0));
-        if (kv(0).v_transposed()) store_v(il, latent);
+        store(&DraftKv::k, il, ggml_concat(ctx_, latent, rotated, 0));
     }
 
     // The absorbed form: a head's key and value matrices are applied to its query and its result rather than to every
@@ -398,14 +382,12 @@ class Builder {
     ggml_tensor * attend(int il, size_t part, ggml_tensor * q) {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
+        ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
         ggml_tensor * y;
         if (form_.flash_attn) {
-            ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
             y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
         } else {
-            ggml_tensor * v = kv(part).v()[il];
-            v = ggml_view_3d(ctx_, v, shape_.parts[part].n_kv, s_.value_dim(), s_.n_head_kv, v->nb[1],
-                             v->nb[1] * s_.value_dim(), 0);
+            v = ggml_cont(ctx_, ggml_transpose(ctx_, v));  // a product runs over the slots of each channel
             y = s_.has_latent() ? attend_as_one(k, v, q, rows) : attend_each(k, v, q, rows);
             y = ggml_cont(ctx_, swapped(y));
         }

@@ -107,11 +107,10 @@ class DraftMemory {
 struct DraftGraph {
     // commit: [n_aux * Ht, n_rows], aux layers side by side
     ggml_tensor * features = nullptr;
-    ggml_tensor * embd = nullptr;      // [H, n_rows] token embeddings, of the form's type
-    ggml_tensor * embd_row = nullptr;  // [n_rows] i32, 0, 1, 2 and so on; null where they are F32
-    ggml_tensor * pos = nullptr;       // [n_rows] i32
-    ggml_tensor * pos_out = nullptr;   // [n_out] i32, of the rows that run fully; `pos` itself where all do
-    ggml_tensor * row_out = nullptr;   // [n_out] i32, these rows; null where all do or the last ones
+    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings
+    ggml_tensor * pos = nullptr;      // [n_rows] i32
+    ggml_tensor * pos_out = nullptr;  // [n_out] i32, of the rows that run fully; `pos` itself where all do
+    ggml_tensor * row_out = nullptr;  // [n_out] i32, these rows; null where all do or the last ones
 
     ggml_tensor * previous = nullptr;  // with a Markov head: [R, rows of logits] W1 of the token before each
 
@@ -119,7 +118,6 @@ struct DraftGraph {
     struct Part {
         ggml_tensor * state_idx = nullptr;   // extend: [n_rows] i32 state slot to feed from
         ggml_tensor * slot = nullptr;        // [n_rows] i64 K/V slot to write
-        ggml_tensor * v_slots = nullptr;     // transposed V: [value_dim * n_head_kv * n_rows] i64 element to write
         ggml_tensor * state_slot = nullptr;  // [n_out] i64 state slot to write
         // [n_kv, n_mask_rows] f16, 0 or -inf, of layers with a sliding window and, in a block, of causal ones; null
         // where no such layer attends
@@ -154,9 +152,8 @@ struct DraftGraph {
 };
 
 struct GraphForm {
-    bool flash_attn = false;              // one fused attention operation instead of the explicit form
-    int n_top = 0;                        // tokens that the graph picks for each row that runs fully; 0 = none
-    ggml_type type_embd = GGML_TYPE_F32;  // token embeddings come in it; the graph widens them
+    bool flash_attn = false;  // one fused attention operation instead of the explicit form
+    int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = none
 };
 
 // Builds and allocates. Error(out_of_memory)

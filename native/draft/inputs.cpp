@@ -47,22 +47,13 @@ void GraphInputs::add_features(const DraftCall & call) {
 }
 
 void GraphInputs::add_embeddings(const DraftCall & call) {
-    const int n = call.n(), n_idle = call.n_idle(), n_all = call.part.n_rows;
-    const size_t n_row = ggml_row_size(graph_.embd->type, spec_.n_embd);
-    uint8_t * embd = at<uint8_t>(graph_.embd) + n_rows_ * n_row;
-    std::fill_n(embd, n_idle * n_row, (uint8_t)0);  // zeros of every type are finite
+    const int n = call.n(), n_idle = call.n_idle();
+    const size_t n_row = spec_.n_embd;
+    float * embd = at<float>(graph_.embd) + n_rows_ * n_row;
+    std::fill_n(embd, n_idle * n_row, 0.0f);
     for (int i = 0; i < n; ++i) {
         const Token token = i < n - call.n_ahead ? call.token(i) : spec_.mask_token;
-        uint8_t * row = embd + (n_idle + i) * n_row;
-        if (graph_.embd_row) {
-            std::copy_n(weights_.embedding.stored_row(token), n_row, row);
-        } else {
-            weights_.embedding.row(token, (float *)row);
-        }
-    }
-    if (graph_.embd_row) {
-        int32_t * numbers = at<int32_t>(graph_.embd_row) + n_rows_;
-        std::iota(numbers, numbers + n_all, n_rows_);
+        weights_.embedding.row(token, embd + (n_idle + i) * n_row);
     }
 }
 
@@ -95,13 +86,6 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
     int64_t * slots = at<int64_t>(in.slot);
     std::fill_n(slots, n_idle, kv.idle_slot());
     std::iota(slots + n_idle, slots + n_all, (int64_t)call.first_slot);
-    if (in.v_slots) {
-        const size_t n_row = (size_t)spec_.value_dim() * spec_.n_head_kv;
-        int64_t * places = at<int64_t>(in.v_slots);
-        for (int i = 0; i < n_all; ++i) {
-            for (size_t c = 0; c < n_row; ++c) places[i * n_row + c] = (int64_t)c * kv.n_slots() + slots[i];
-        }
-    }
     if (in.state_slot) {
         int64_t * states = at<int64_t>(in.state_slot);
         std::fill_n(states, n_out - call.n_out, kv.idle_state());

@@ -21,21 +21,15 @@ namespace eaglecpp {
 
 class DraftKv {
   public:
-    // Room for n_ctx committed rows and n_draft_rows_max draft rows. `v_transposed`: values lie slot by slot for each
-    // channel, as a matrix product over the slots wants them; fused attention wants them like the keys.
-    // Error(out_of_memory)
-    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, bool v_transposed,
-            ggml_backend_buffer_type_t buft);
+    // Room for n_ctx committed rows and n_draft_rows_max draft rows. Error(out_of_memory)
+    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft);
 
     // what such a cache takes, not counting the device's alignment
-    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
-                              bool v_transposed);
+    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type);
 
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
-    // [value_dim * n_head_kv, n_slots], or transposed; null for latent attention that is not transposed: its values are
-    // the first value_dim of the keys
+    // [value_dim * n_head_kv, n_slots]; none for latent attention: its values are the first value_dim of the keys
     const std::vector<ggml_tensor *> & v() const { return v_; }
-    bool v_transposed() const { return v_transposed_; }
     ggml_tensor * state() const { return state_; }  // [H, 2 + n_draft_rows_max]; with a Markov head [Vd, n_slots + 1]
     int idle_slot() const { return n_ctx_ + n_draft_rows_max_; }
     int idle_state() const { return (int)state_->ne[1] - 1; }
@@ -67,11 +61,10 @@ class DraftKv {
     static constexpr int n_pad = 256;
 
     template <typename F>
-    void each_piece(int n, F && f) const;
+    void each_tensor(F && f) const;
 
     int n_ctx_;
     int n_draft_rows_max_;
-    bool v_transposed_;
     int n_slots_;  // padded, so that every padded n_kv view stays inside
     std::vector<ggml_tensor *> k_, v_;
     ggml_tensor * state_;

@@ -18,8 +18,7 @@ static constexpr int n_ctx = 600;
 
 // a drafter, and a conversation
 struct Side {
-    Side(const DraftFile & file, ggml_backend_dev_t device, bool is_remote, bool flash_attn, bool use_kernels = false,
-         ggml_type type_embd = GGML_TYPE_F32) {
+    Side(const DraftFile & file, ggml_backend_dev_t device, bool is_remote, bool flash_attn, bool use_kernels = false) {
         DrafterOptions o;
         o.device = device;
         o.n_ctx = n_ctx;
@@ -31,9 +30,9 @@ struct Side {
         const DraftSpec & s = drafter->spec();
         std::vector<float> values((size_t)s.n_embd * s.n_vocab);
         fill(values.data(), values.size(), 1, 1.0f);
-        std::vector<uint8_t> table(ggml_row_size(type_embd, s.n_embd) * s.n_vocab);
-        ggml_quantize_chunk(type_embd, values.data(), table.data(), 0, s.n_vocab, s.n_embd, nullptr);
-        drafter->set_embedding(EmbeddingTable::from_bytes(std::move(table), type_embd, s.n_embd, s.n_vocab));
+        const auto * table = (const uint8_t *)values.data();
+        drafter->set_embedding(EmbeddingTable::from_bytes({table, table + values.size() * sizeof(float)}, GGML_TYPE_F32,
+                                                          s.n_embd, s.n_vocab));
         int seed = 2;
         ggml_context * ctx = drafter->weights().ctx.get();
         for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {

@@ -83,11 +83,11 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
                         bool flash_attn, int n_top) {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftWeights weights = make_weights(spec, buft);
-    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/!flash_attn, buft);
+    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, buft);
     DraftMemory memory(buft);
     GraphShape shape{commit, {}};
     for (int n : n_rows) shape.parts.push_back({&kv, n, n_out < 0 ? n : n_out, n_kv});
-    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top, GGML_TYPE_F32}, memory);
+    const auto g = build_draft_graph(spec, weights, shape, {flash_attn, n_top}, memory);
     std::string pattern;
     for (uint8_t v : spec.slides) pattern += v ? 's' : 'f';
     const std::string what = strf("layers %s, %s of %d rows of %zu, %d out, %s%s", pattern.c_str(),
@@ -96,7 +96,7 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
     std::vector<const ggml_tensor *> inputs = {g->embd, g->pos, g->pos_out, g->row_out};
     inputs.push_back(g->features);
     for (const DraftGraph::Part & p : g->parts) {
-        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.v_slots, p.state_slot});
+        inputs.insert(inputs.end(), {p.state_idx, p.slot, p.state_slot});
         for (const auto & mask : p.masks) inputs.push_back(mask.tensor);
     }
     for (const ggml_tensor * t : inputs) {
@@ -127,18 +127,14 @@ static void check_graph(const DraftSpec & spec, bool commit, const std::vector<i
     }
 }
 
-// What a position costs: with latent attention one row for keys and values of all heads, and in the explicit form the
-// values once more, transposed.
+// What a position costs: with latent attention one row for keys and values of all heads.
 static void a_latent_cache_is_small() {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftSpec spec = make_spec({0}, false, 128);
-    const auto n_bytes = [&](bool v_transposed) {
-        return (double)DraftKv::n_bytes_for(spec, 8000, 64, GGML_TYPE_F16, v_transposed) / DraftKv::pad(8000 + 64 + 1);
-    };
-    CHECK(n_bytes(false) < 2 * (128 + 64) + 8);
-    CHECK(n_bytes(true) < 2 * (128 + 64 + 128) + 8);
-    const DraftKv kv(spec, 8000, 64, GGML_TYPE_F16, /*v_transposed=*/false, buft);
-    CHECK(kv.v()[0] == nullptr);
+    const double n_bytes = (double)DraftKv::n_bytes_for(spec, 8000, 64, GGML_TYPE_F16);
+    CHECK(n_bytes / DraftKv::pad(8000 + 64 + 1) < 2 * (128 + 64) + 8);
+    const DraftKv kv(spec, 8000, 64, GGML_TYPE_F16, buft);
+    CHECK(kv.v().empty());
 }
 
 // Graphs share one memory; only growing takes it from those before.
@@ -146,7 +142,7 @@ static void memory_is_shared_until_it_grows() {
     ggml_backend_buffer_type_t buft = ggml_backend_cpu_buffer_type();
     const DraftSpec spec = make_spec({0}, false);
     const DraftWeights weights = make_weights(spec, buft);
-    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, /*v_transposed=*/true, buft);
+    const DraftKv kv(spec, 256, 64, GGML_TYPE_F16, buft);
     DraftMemory memory(buft);
     const auto build = [&](int n_rows) {
         return build_draft_graph(spec, weights, {/*commit=*/false, {{&kv, n_rows, n_rows, 256}}}, {false, 8}, memory);

@@ -192,13 +192,7 @@ static std::vector<uint8_t> memory_of(const DraftSequence & sequence) {
     for (const ggml_tensor * t : {s.kv().k()[0], s.kv().v()[0]}) {
         std::vector<uint8_t> bytes(ggml_nbytes(t));
         ggml_backend_tensor_get(t, bytes.data(), 0, bytes.size());
-        if (s.kv().v_transposed() && t == s.kv().v()[0]) {
-            for (int64_t c = 0; c < t->ne[1]; ++c) {
-                all.insert(all.end(), &bytes[c * t->nb[1]], &bytes[c * t->nb[1]] + s.n_rows() * t->nb[0]);
-            }
-        } else {
-            all.insert(all.end(), &bytes[0], &bytes[0] + s.n_rows() * t->nb[1]);
-        }
+        all.insert(all.end(), &bytes[0], &bytes[0] + s.n_rows() * t->nb[1]);
     }
     return all;
 }

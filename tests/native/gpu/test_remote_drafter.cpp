@@ -142,21 +142,6 @@ static void steps_are_levels(Side & host, Side & remote, const std::string & wha
     }
 }
 
-// Token embeddings go up as they are stored: fewer bytes, and the numbers that the host makes of them.
-static void embeddings_go_up_as_stored(const DraftFile & file, ggml_backend_dev_t device) {
-    uint64_t up[2];
-    for (ggml_type type : {GGML_TYPE_F32, GGML_TYPE_Q8_0}) {
-        Side host(file, nullptr, /*is_remote=*/false, /*flash_attn=*/true, /*use_kernels=*/false, type);
-        Side remote(file, device, /*is_remote=*/false, /*flash_attn=*/true, /*use_kernels=*/false, type);
-        CHECK(remote.drafter->form().type_embd == type && host.drafter->form().type_embd == GGML_TYPE_F32);
-        const uint64_t before = eaglecpp_counts().bytes_up;
-        rounds_are_the_same(host, remote, strf("embeddings in %s", ggml_type_name(type)));
-        up[type == GGML_TYPE_Q8_0] = eaglecpp_counts().bytes_up - before;
-    }
-    CHECK_MSG(up[1] < up[0],
-              strf("%llu bytes of Q8_0, %llu of F32", (unsigned long long)up[1], (unsigned long long)up[0]));
-}
-
 int main() {
     llama_start();
     ggml_backend_register(ggml_backend_init());
@@ -185,7 +170,6 @@ int main() {
             remote.open();
             a_round_waits_once_a_level(remote);
         }
-        embeddings_go_up_as_stored(file, device);
     }
     return test::result();
 }
