@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from helpers.random_drafter import DraftShape, LatentShape
 
-__all__ = ["CASES", "EAGLE1", "EAGLE3", "EAGLE31", "GEMMA", "LATENT31", "MISTRAL", "SMALL", "TOUCHY"]
+__all__ = ["CASES"]
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -34,16 +34,15 @@ EAGLE3 = DraftShape()
 EAGLE1 = DraftShape(eagle1=True, layers=(9,), own_head=False, n_draft_vocab=367)
 MISTRAL = replace(EAGLE1, eagle1_norms=True)
 GEMMA = DraftShape(layers=(2, 3, 4, 6, 7), gemma="keys", n_draft_vocab=367, head_dim=32)
-# embeddings so small that eps decides what the norm makes of them
-SMALL = replace(GEMMA, embedding=1e-3)
 DEEPSPEC = DraftShape(layers=(1, 2, 4, 5, 7), qk_norm=True, n_draft_vocab=367)
 EAGLE31 = DraftShape(fc_norm=True, norm_output=True)
 LATENT31 = DraftShape(latent=LatentShape(), rope=KIMI_YARN, fc_norm=True, norm_output=True, n_draft_vocab=367)
-# features so small that eps decides what the norms make of them
-TOUCHY = DraftShape(scale=1e-3)
 
 CASES = {
     "eagle3": EAGLE3,
+    # features so small that eps decides what the norms make of them, and embeddings
+    "small-features": DraftShape(scale=1e-3),
+    "gemma-small-embeddings": replace(GEMMA, embedding=1e-3),
     "eagle31": EAGLE31,
     "eagle31-norm-before-fc": DraftShape(norm_before_fc=True, norm_output=True),
     "fc-norm-pre-norm-feed": DraftShape(fc_norm=True),

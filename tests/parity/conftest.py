@@ -41,10 +41,6 @@ class Both:
     embedding: torch.Tensor | None
     head: torch.Tensor | None
 
-    def reference_of(self, kind: type[ReferenceDrafter]) -> ReferenceDrafter:
-        """The reference as another class: where the negative controls come in."""
-        return kind.load(self.checkpoint, self.embedding, self.head)
-
     def native_of(self, **changes: Any) -> Drafter:
         """The native drafter with other options."""
         options = exact_options()

@@ -6,7 +6,6 @@ a reference, and the native drafter converted under the reading that means it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,15 @@ import torch
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter
 from helpers.checkpoints import write_checkpoint
-from helpers.random_drafter import DraftShape, LatentShape
+from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as Reference
 from helpers.reference.layers import rms
 from helpers.tiny import TinyTarget
 
-from .cases import KIMI_YARN
 from .conftest import exact_options, random_rows
 from .steps import CHUNKS, TOLERANCE, compare_steps
 
 PLAIN = DraftShape()
-KIMI = replace(DraftShape(latent=LatentShape()), rope={**KIMI_YARN, "beta_fast": 32, "beta_slow": 1})
 
 
 class NormedTwice(Reference):

@@ -5,8 +5,7 @@ What is kept of the text are keys and values made from the target's features alo
 per layer k_norm, rope and nothing else (z-lab/dflash: dflash/model.py; deepseek-ai/DeepSpec:
 deepspec/modeling/dspark/qwen3/modeling.py). A pass runs B rows `[anchor, mask, ..]` behind them. DSpark adds
 a bias by the token before each slot (markov_head.py), DFlash2 convolutions over the rows and a lattice of the
-best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py). The small
-methods are seams for negative controls.
+best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen3_dflash2.py).
 """
 
 from __future__ import annotations
@@ -82,7 +81,9 @@ class BlockDrafter:
             c |= {"head_dim": c["global_head_dim"], "num_key_value_heads": c[heads]}
         self.shape = AttentionShape.of(c)
         self.eps = self.shape.eps
-        self.rope = self.turning(c)
+        self.rope = Rope(c, self.shape.head_dim)
+        if self.is_gemma:
+            self.rope = PartialRope(c["rope_parameters"]["full_attention"], self.shape.head_dim)
         self.n_layers = int(c["num_hidden_layers"])
         self.block = int(c.get("block_size") or 16)
         self.boundaries = list(c["boundaries"])
@@ -104,11 +105,6 @@ class BlockDrafter:
         }
         return cls(load_config(directory), weights, embedding, head)
 
-    def turning(self, config: dict[str, Any]) -> Rope:
-        if self.is_gemma:
-            return PartialRope(config["rope_parameters"]["full_attention"], self.shape.head_dim)
-        return Rope(config, self.shape.head_dim)
-
     def reset(self) -> None:
         self.cache = [self.shape.cache() for _ in range(self.n_layers)]
 
@@ -127,10 +123,6 @@ class BlockDrafter:
         fused = linear(torch.cat(list(features), dim=-1), self.w, "fc")
         return rms(fused, self.w["hidden_norm.weight"], self.eps)
 
-    def context_input(self, i: int, g: torch.Tensor) -> torch.Tensor:
-        """What layer i makes keys and values of: g itself, no norm of the layer's."""
-        return g
-
     def keys_values(
         self, i: int, x: torch.Tensor, positions: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,11 +138,13 @@ class BlockDrafter:
 
     @torch.no_grad()
     def commit(self, features: torch.Tensor) -> torch.Tensor:
-        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g."""
+        """Adds rows for the next positions from features `[A, n_rows, Ht]`; returns their g, of which every
+        layer makes keys and values without a norm of its own.
+        """
         g = self.fuse(features)
         positions = torch.arange(self.n_rows, self.n_rows + len(g))
         for i, cache in enumerate(self.cache):
-            cache.append(*self.keys_values(i, self.context_input(i, g), positions))
+            cache.append(*self.keys_values(i, g, positions))
         return g
 
     # The pass over a block

@@ -3,10 +3,8 @@
 
 Takes the canonical tensors and flattened config of a checkpoint; gives draft logits over the draft
 vocabulary and the state that is fed to the next step. Row p pairs the target's feature at p with the
-embedding of token p + 1 and sits at RoPE position p. Every row runs in full, committed or not. The small
-methods (`place`, `concat`, `fed`, ...) are the seams at which the negative controls of the parity tests put
-a known mistake. An EAGLE-1 or 2 checkpoint is one without a norm for the feature;
-where Mistral's has norms, they are used.
+embedding of token p + 1 and sits at RoPE position p. Every row runs in full, committed or not. An EAGLE-1
+or 2 checkpoint is one without a norm for the feature; where Mistral's has norms, they are used.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ class Drafter:
         self.embedding = weights["embed_tokens.weight"] if embedding is None else embedding
         self.head = weights["lm_head.weight"] if head is None else head
         self.eps = float(config.get("rms_norm_eps") or 1e-6)
-        self.latent = self.latent_attention(config) if "kv_lora_rank" in config else None
+        self.latent = LatentAttention(config) if "kv_lora_rank" in config else None
         if self.latent is None:
             self.shape = AttentionShape.of(config)
             self.rope = Rope(config, self.shape.head_dim)
@@ -69,7 +67,8 @@ class Drafter:
         self.n_layers = 1 + max(int(n.split(".")[1]) for n in weights if n.startswith("layers."))
         self.fuses_embedding = "layers.0.hidden_norm.weight" not in weights
         self.n_fc_norms = sum(n.startswith("fc_norm.") for n in weights)
-        self.target_ids = self.vocabulary_map()
+        ids = torch.arange(self.head.shape[0])
+        self.target_ids = ids + weights["d2t"] if "d2t" in weights else ids
         self.reset()
 
     @classmethod
@@ -83,14 +82,6 @@ class Drafter:
         weights = load_weights(directory)
         embedding = weights.get("embed_tokens.weight", embedding)
         return cls(load_config(directory), weights, embedding, weights.get("lm_head.weight", head))
-
-    def latent_attention(self, config: dict[str, Any]) -> LatentAttention:
-        return LatentAttention(config)
-
-    def vocabulary_map(self) -> torch.Tensor:
-        """Target id of each draft id, `[n_draft_vocab]`: `i + d2t[i]`, or the identity."""
-        ids = torch.arange(self.head.shape[0])
-        return ids + self.w["d2t"] if "d2t" in self.w else ids
 
     def reset(self) -> None:
         kind = self.latent or self.shape
@@ -118,16 +109,8 @@ class Drafter:
     def concat(self, embedded: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
         return torch.cat([embedded, feature], dim=-1)
 
-    def place(self, depth: int) -> int:
-        """Position of a draft row: depth 1 is the row that embeds the first draft."""
-        return self.n_committed - 1 + depth
-
-    def fed(self, hidden: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
-        """The state handed to the next step."""
-        return normed if self.switches.norm_output else hidden
-
-    def token_ids(self, tokens: Sequence[int]) -> torch.Tensor:
-        return torch.tensor(list(tokens))
+    def embedded(self, tokens: Sequence[int]) -> torch.Tensor:
+        return self.embedding[torch.tensor(list(tokens))]
 
     def rows(
         self, feature: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
@@ -137,20 +120,16 @@ class Drafter:
         behind = positions[:, None] - self.positions[None, :]
         h = feature
         if self.fuses_embedding:
-            h = linear(self.concat(self.embedding[self.token_ids(tokens)], h), self.w, "fc")
+            h = linear(self.concat(self.embedded(tokens), h), self.w, "fc")
         for i in range(self.n_layers):
             window = self.switches.window(i)
             h = self.layer(i, h, tokens, positions, visible & (behind < window) if window else visible)
         normed = self.output(h)
-        return normed @ self.head.T, self.fed(h, normed)
+        return normed @ self.head.T, normed if self.switches.norm_output else h
 
     def output(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the head reads."""
         return rms(hidden, self.w["norm.weight"], self.eps) if "norm.weight" in self.w else hidden
-
-    def first_input(self, hidden: torch.Tensor) -> torch.Tensor:
-        """What attention reads in EAGLE-1's first layer."""
-        return hidden
 
     def layer(
         self,
@@ -165,11 +144,12 @@ class Drafter:
         """
         name = f"layers.{i}"
         if f"{name}.input_layernorm.weight" not in self.w and f"{name}.hidden_norm.weight" not in self.w:
-            u, residual = self.first_input(h), h
+            u, residual = h, h
         elif i == 0 and not self.fuses_embedding:
-            embedded = self.embedding[self.token_ids(tokens)]
             normed = rms(h, self.w[f"{name}.hidden_norm.weight"], self.eps)
-            u = self.concat(rms(embedded, self.w[f"{name}.input_layernorm.weight"], self.eps), normed)
+            u = self.concat(
+                rms(self.embedded(tokens), self.w[f"{name}.input_layernorm.weight"], self.eps), normed
+            )
             residual = normed if self.switches.norm_before_residual else h
         else:
             # vLLM and speculators call this norm input_layernorm, SGLang and ModelOpt hidden_norm
@@ -218,7 +198,7 @@ class Drafter:
             grown[row, row] = True
         self.ancestors = grown
         committed = torch.ones(n_new, self.n_committed, dtype=torch.bool)
-        positions = torch.full((n_new,), self.place(depth))
+        positions = torch.full((n_new,), self.n_committed - 1 + depth)
         return self.rows(states, tokens, positions, torch.cat([committed, grown[n_old:]], dim=1))
 
     def truncate(self, n_rows: int) -> None:

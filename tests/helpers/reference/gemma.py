@@ -44,23 +44,10 @@ class GemmaDrafter(Drafter):
         flat["rope_parameters"] = None
         self.softcap = float(config.get("final_logit_softcapping") or 0.0)
         super().__init__(flat, weights, *tables)
-        self.rope = self.turning(config["rope_parameters"]["full_attention"])
-
-    def turning(self, rope: dict[str, Any]) -> Rope:
-        return PartialRope(rope, self.shape.head_dim)
+        self.rope = PartialRope(config["rope_parameters"]["full_attention"], self.shape.head_dim)
 
     def embedded(self, tokens: Sequence[int]) -> torch.Tensor:
-        table = self.embedding[self.token_ids(tokens)]
-        return table * math.sqrt(table.shape[-1])
-
-    def values(self, v: torch.Tensor) -> torch.Tensor:
-        return rms(v, torch.ones(v.shape[-1]), self.eps)
-
-    def activation(self, gate: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.gelu(gate, approximate="tanh")
-
-    def capped(self, logits: torch.Tensor) -> torch.Tensor:
-        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits
+        return super().embedded(tokens) * math.sqrt(self.embedding.shape[-1])
 
     def after(self, x: torch.Tensor, name: str) -> torch.Tensor:
         """The norm of what a part gives."""
@@ -70,7 +57,7 @@ class GemmaDrafter(Drafter):
         self, feature: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         logits, states = super().rows(feature, tokens, positions, visible)
-        return self.capped(logits), states
+        return self.softcap * torch.tanh(logits / self.softcap) if self.softcap else logits, states
 
     def layer(
         self, i: int, h: torch.Tensor, tokens: Sequence[int], positions: torch.Tensor, visible: torch.Tensor
@@ -85,7 +72,7 @@ class GemmaDrafter(Drafter):
         if f"{attention}.v_proj.weight" in w:
             v = linear(u, w, f"{attention}.v_proj").view(k.shape)
         q, k = (rms(x, w[f"{attention}.{n}_norm.weight"], self.eps) for n, x in (("q", q), ("k", k)))
-        self.cache[i].append(self.rope(k, positions), self.values(v))
+        self.cache[i].append(self.rope(k, positions), rms(v, torch.ones(v.shape[-1]), self.eps))
         groups = shape.n_heads // shape.n_kv_heads
         keys, values = (x.repeat_interleave(groups, dim=1) for x in (self.cache[i].k, self.cache[i].v))
         scores = torch.einsum("qhd,khd->hqk", self.rope(q, positions), keys).masked_fill(
@@ -94,5 +81,6 @@ class GemmaDrafter(Drafter):
         out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(n_rows, -1)
         h = h + self.after(linear(out, w, f"{attention}.o_proj"), f"{name}.post_attention_layernorm")
         m = rms(h, w[f"{name}.pre_feedforward_layernorm.weight"], self.eps)
-        gated = self.activation(linear(m, w, f"{name}.mlp.gate_proj")) * linear(m, w, f"{name}.mlp.up_proj")
+        gate = torch.nn.functional.gelu(linear(m, w, f"{name}.mlp.gate_proj"), approximate="tanh")
+        gated = gate * linear(m, w, f"{name}.mlp.up_proj")
         return h + self.after(linear(gated, w, f"{name}.mlp.down_proj"), f"{name}.post_feedforward_layernorm")

@@ -160,7 +160,7 @@ class LatentAttention:
     key that all heads share.
 
     Rotation is of adjacent pairs; yarn is DeepSeek's: `mscale` over `mscale_all_dim` for cos and sin, the
-    square of the latter's for the scores. The small methods are seams for negative controls.
+    square of the latter's for the scores.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -185,9 +185,6 @@ class LatentAttention:
         halves = self.rope(torch.cat([x[..., ::2], x[..., 1::2]], dim=-1), positions)
         return torch.stack(halves.chunk(2, dim=-1), dim=-1).flatten(-2)
 
-    def normed(self, latent: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return rms(latent, weight, self.eps)
-
     def queries(self, u: torch.Tensor, weights: Weights, prefix: str) -> torch.Tensor:
         if f"{prefix}.q_proj.weight" in weights:
             return linear(u, weights, f"{prefix}.q_proj")
@@ -195,10 +192,6 @@ class LatentAttention:
             linear(u, weights, f"{prefix}.q_a_proj"), weights[f"{prefix}.q_a_layernorm.weight"], self.eps
         )
         return linear(low, weights, f"{prefix}.q_b_proj")
-
-    def split_head(self, kv: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """A head's part of kv_b_proj: its key, then its value."""
-        return kv[..., : self.nope], kv[..., self.nope :]
 
     def __call__(
         self,
@@ -214,11 +207,13 @@ class LatentAttention:
         q = self.queries(u, weights, prefix).view(n_rows, self.n_heads, self.nope + self.rotated)
         q = torch.cat([q[..., : self.nope], self.rotate(q[..., self.nope :], positions)], dim=-1)
         row = linear(u, weights, f"{prefix}.kv_a_proj_with_mqa")
-        latent = self.normed(row[:, : self.rank], weights[f"{prefix}.kv_a_layernorm.weight"])[:, None]
+        latent = rms(row[:, : self.rank], weights[f"{prefix}.kv_a_layernorm.weight"], self.eps)[:, None]
         shared = self.rotate(row[:, None, self.rank :], positions)
         cache.append(torch.cat([latent, shared], dim=-1), latent)
         kv = linear(cache.v[:, 0], weights, f"{prefix}.kv_b_proj")
-        keys, values = self.split_head(kv.view(-1, self.n_heads, self.nope + self.value))
+        keys, values = kv.view(-1, self.n_heads, self.nope + self.value).split(
+            [self.nope, self.value], dim=-1
+        )
         shared = cache.k[..., self.rank :].expand(-1, self.n_heads, -1)
         scores = torch.einsum("qhd,khd->hqk", q, torch.cat([keys, shared], dim=-1)) * self.scale
         scores = scores.masked_fill(~visible, float("-inf"))
