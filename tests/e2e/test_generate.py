@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 ONE_THREAD = ("-c", "512", "-t", "1")  # more would wait for each other on a busy machine
 GREEDY = ("--temp", "0", *ONE_THREAD)
-TIMINGS = {
-    "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
-    "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted",
-    "rounds", "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "plan", "exact",
-}  # fmt: skip
 
 
 def as_json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -35,7 +30,6 @@ def test_json_is_one_object_of_four_keys_and_stderr_is_empty(cli: Cli, models: M
     done = cli(*same)
     result = as_json(done)
     assert list(result) == ["text", "tokens", "finish_reason", "timings"]
-    assert set(result["timings"]) == TIMINGS
     assert (len(result["tokens"]), result["finish_reason"]) == (16, "length")
     assert result["timings"]["plan"]["strategy"] == "auto"
     assert done.stderr == ""

@@ -59,11 +59,7 @@ HUGE = {"type": "string", "pattern": "^a{1,300000}$"}
 # body, statuses, a part of the answer
 ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     "pattern": (schema(HUGE), (200,), ""),
-    "pattern-in-tool": (calls({"type": "object", "properties": {"x": HUGE}}), (200,), ""),
-    "patterns": (schema({"type": "string", "pattern": "^a{1,1000000000}$"}), (200,), ""),
     "min-length": (schema({"type": "string", "minLength": 10**9}), (200,), ""),
-    "max-length": (schema({"type": "string", "maxLength": 10**9}), (200,), ""),
-    "min-items": (schema({"type": "array", "items": {"type": "integer"}, "minItems": 10**9}), (200,), ""),
     "above": (schema({"type": "string", "minLength": 10**10}), (400,), "at most 1000000000 repetitions"),
     "enum": (schema({"enum": [f"word {i}" for i in range(20_000)]}), (200,), ""),
     "deep": (schema(deep(300)), (400,), "nested more than 100 levels deep"),
@@ -74,12 +70,9 @@ ATTACKS: dict[str, tuple[dict[str, Any], tuple[int, ...], str]] = {
     ),
     "parts-of-a-tool": (calls(PARTS), (200,), ""),
     "nowhere": (schema({"$ref": "#/$defs/n"}), (400,), "leads nowhere"),
-    "parentheses": ({"grammar": "root ::= " + "(" * 100_000 + '"a"' + ")" * 100_000}, (200,), ""),
     "open": ({"grammar": "root ::= " + "(" * 100_000}, (400,), "expected an element or )"),
-    "chain": ({"grammar": chain(40_000)}, (200,), ""),
     "long-chain": ({"grammar": chain(100_000)}, (400,), "at most 1048576 bytes, found"),
     "backwards": ({"grammar": 'root ::= "a"{5,2}'}, (400,), "at least 5 and at most 2"),
-    "repeated": ({"grammar": 'root ::= "a"{1000000000}'}, (200,), ""),
     "alternatives": (
         {"grammar": "root ::= (" + " | ".join(f"x{i}" for i in range(200)) + ")+\n"
          + "\n".join(f'x{i} ::= "a"+ [a-c]*' for i in range(200))}, (200,), "",

@@ -15,7 +15,6 @@ import pytest
 from eaglecpp import CancelFlag, Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.slots import FairLock
-from eaglecpp.engine.vocabulary import Vocabulary
 from eaglecpp.errors import (
     ContextFullError,
     EngineBrokenError,
@@ -234,24 +233,6 @@ def test_a_conversation_that_made_room_goes_on_where_it_was(draft: bool, models:
     assert [one.tokens for one in only_one] == [one.tokens for one in own]
 
 
-def test_long_prompts_are_made_beside_the_loop(models: Models, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, threads = Vocabulary.prompt_tokens, []
-
-    def noted(self: Vocabulary, prompt: Any, **options: Any) -> list[int]:
-        threads.append(threading.get_ident())
-        return original(self, prompt, **options)
-
-    monkeypatch.setattr(Vocabulary, "prompt_tokens", noted)
-
-    async def work() -> None:
-        async with await opened(models) as engine:
-            with pytest.raises(ContextFullError):
-                await engine.generate(TEXT * 10_000, max_tokens=1)
-            assert threads and threading.get_ident() not in threads
-
-    run(work())
-
-
 def test_what_is_wrong_with_a_request_is_raised_before_it_waits(models: Models) -> None:
     async def work() -> None:
         async with await opened(models) as engine:
@@ -348,21 +329,11 @@ def test_leaving_frees_the_place_for_who_waits(models: Models) -> None:
                 pass
             assert len(waiting.completion().tokens) == 4
             assert first.completion().finish_reason == "cancelled"
-
-    run(work())
-
-
-def test_a_cancelled_task_leaves_too(models: Models) -> None:
-    async def work() -> None:
-        async with await opened(models, n_ctx=8192) as engine:
             task = asyncio.create_task(engine.generate("ab", max_tokens=-1, ignore_eos=True))
             while not engine.n_running:
                 await asyncio.sleep(0.005)
             task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while not engine.is_idle:
-                await asyncio.sleep(0.005)
+            assert len((await engine.generate("cd", max_tokens=4)).tokens) == 4
 
     run(work())
 

@@ -93,13 +93,6 @@ def test_a_head_needs_what_is_asked_of_its_file() -> None:
 
 
 @needs_sources
-def test_tensors_are_called_what_we_look_for() -> None:
-    graphs = "".join(p.read_text(encoding="utf-8") for p in (Path(SOURCES) / "src" / "models").glob("*.cpp"))
-    for name in ("l_out", "result_norm", "result_output"):
-        assert f'"{name}"' in graphs
-
-
-@needs_sources
 def test_a_row_is_added_behind_the_logits_that_samplers_on_a_device_see() -> None:
     graph = theirs("src/llama-graph.cpp")
     assert "ggml_pad(ctx0, res->t_logits, 0, 1, 0, 0)" in graph
@@ -118,8 +111,3 @@ def test_the_commands_of_rpc_have_their_numbers() -> None:
     numbers = {name.lower(): i for i, name in enumerate(re.findall(r"RPC_CMD_(\w+)", enum))}
     for command in rpc_relay.Command:
         assert numbers[command.name.lower()] == command, command
-
-
-@needs_sources
-def test_the_buffer_type_of_amx_has_its_name() -> None:
-    assert 'return "AMX";' in theirs("ggml/src/ggml-cpu/amx/amx.cpp")

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -107,26 +106,6 @@ def test_no_engine_waits_for_the_disk(models: Models, monkeypatch: pytest.Monkey
     may_write.set()
     assert len(Learning.of(models.target).records()) == 2
     assert threading.current_thread().name not in writers
-
-
-def test_a_record_that_goes_away_takes_no_other_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    learning = Learning(tmp_path / "one")
-    for seed in range(3):
-        keep(learning, seed)
-    gone, *others = learning.records()
-    real = os.scandir
-
-    @contextlib.contextmanager
-    def scandir(path: Any) -> Any:
-        with real(path) as entries:
-            found = list(entries)
-        gone.unlink(missing_ok=True)
-        yield iter(found)
-
-    monkeypatch.setattr(os, "scandir", scandir)
-    assert learning.records() == others and not learning.has_news()
 
 
 def test_news_are_what_came_after_the_last_training(tmp_path: Path) -> None:

@@ -13,11 +13,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import eaglecpp
 from eaglecpp import Engine
 from eaglecpp.bench.strategies import measure
 from eaglecpp.cli import group
-from eaglecpp.convert import inspect_file
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.fetch import fetch
@@ -101,13 +99,3 @@ def test_bench_compares_drafters_in_one_run(create: Create, target: Path) -> Non
     assert ways == ["off", "auto, mtp", "auto, text", "auto, auto"]
     done = CliRunner().invoke(group, [*args, "--draft", "mtp"])
     assert done.exit_code == 2 and "named twice" in done.output
-
-
-def test_what_an_engine_says_of_it(create: Create, target: Path) -> None:
-    done = CliRunner().invoke(group, ["doctor", str(target), "--draft", "mtp", "-c", "128"])
-    assert "drafter           its own head for further tokens, on CPU" in done.output
-    (memory,) = [line for line in done.output.splitlines() if line.startswith("memory on CPU")]
-    assert "drafter cache" in memory, "the weights are the target's"
-    assert inspect_file(target)["mtp_heads"] == 1
-    with eaglecpp.Engine.open(target, draft="mtp", n_ctx=128, n_threads=1) as engine:
-        assert engine.draft_info is not None and engine.draft_info["arch"] == "glm4moe"

@@ -11,7 +11,7 @@ import pytest
 
 from eaglecpp import Engine
 from eaglecpp.bench.llama_plain import LlamaPlain
-from eaglecpp.bench.verdict import Verdict, measure_verdict, planned_verdict, verdict_of
+from eaglecpp.bench.verdict import measure_verdict, planned_verdict, verdict_of
 from eaglecpp.cli import main
 from eaglecpp.cli.figures import verdict_line
 from eaglecpp.engine.gains import Answered, Gain, Gains
@@ -88,26 +88,6 @@ def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_o
     for _ in range(64):
         answers.add(answered(100, 100, 1.0), 0.8)
     assert answers.gain(greedy=True) is None, "older answers tell of other texts"
-
-
-@pytest.mark.parametrize(
-    ("gains", "says"),
-    [
-        (
-            {"greedy": Gain(2, 1.53, 2.4)},
-            "Drafting pays here: 1.5 times the speed of plain decoding in the last",
-        ),
-        (
-            {"greedy": Gain(3, 1.53, 2.4), "sampled": Gain(3, 1.24, 2.0)},
-            "1.5 times (greedy) and 1.2 times (sampled) the speed of plain decoding in the last 6 answers",
-        ),
-    ],
-)
-def test_the_sentence_has_the_speed_of_answers(gains: dict[str, Gain], says: str) -> None:
-    found = Verdict(4, 1.2, 2.0, 2.2, 1.4, **gains)
-    assert says in str(found)
-    assert str(found).endswith("2.2 tokens a round; checking 4 tokens at once takes 1.2 times as long as "
-                               "one on this machine.")  # fmt: skip
 
 
 def test_answers_are_kept_between_processes_and_damage_is_ignored(tmp_path: Path) -> None:
