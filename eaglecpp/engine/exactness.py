@@ -63,17 +63,16 @@ def settle(
     The engine must not have been used yet. has_costs: the planner knows from before what rows cost; if not,
     it learns that from the batches that are measured here.
     """
-    key = _key(native, target, model, drafting)
-    path = planner_file(key, "exact")
+    path = planner_file(_key(native, target, model, drafting), "exact")
     wanted = PlannerCache.is_wanted(drafting)
     known = read_record(path, _File) if wanted and has_costs else None
-    if known is not None and known.key == key:
+    if known is not None:
         native.set_exact_rows(known.points)
         return _found(native)
     found = measure(native)
     if wanted:
         try:
-            replace_bytes(path, msgspec.json.encode(_File(key, native.exact_points)))
+            replace_bytes(path, msgspec.json.encode(_File(native.exact_points)))
         except OSError as error:
             _log.info("cannot save which rows are exact: %s", error)
     return found
@@ -105,5 +104,4 @@ def _key(native: core.Engine, target: Path, model: ModelOptions, drafting: Draft
 
 
 class _File(msgspec.Struct):
-    key: str
     points: list[tuple[int, bool]]

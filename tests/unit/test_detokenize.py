@@ -45,6 +45,7 @@ def expected(data: bytes, stop: list[str]) -> tuple[str, str | None]:
 @example(b"xab", [], ["b", "ab"])
 @example(b"abab", [], ["abab", "ba", "b"])
 @example(b"aab", [1, 2], ["ab"])
+@example(b"aaab", [], ["aab"])
 @example("\u4e16".encode()[:2] + b"a", [1], [])
 def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], stop: list[str]) -> None:
     assert run(pieces(data, at), stop) == expected(data, stop)
