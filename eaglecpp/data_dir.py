@@ -8,7 +8,6 @@ learned.
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 from eaglecpp.errors import InvalidValueError
@@ -38,28 +37,16 @@ def folder_named(variable: str) -> Path | None:
 
 
 def data_dir() -> Path:
-    """The folder, whether it exists or not; one that an earlier release made elsewhere is used on. Raises
-    InvalidValueError where nothing tells it.
-    """
+    """The folder, whether it exists or not. Raises InvalidValueError where nothing tells it."""
     override = folder_named("EAGLECPP_HOME")
     if override is not None:
         return override
     from platformdirs import user_data_path
 
     try:
-        usual, former = user_data_path("eaglecpp", appauthor=False), _former()
+        usual = user_data_path("eaglecpp", appauthor=False)
         if not usual.is_absolute():  # of an earlier platformdirs: ~ is not filled in
             raise RuntimeError
     except RuntimeError:
         raise InvalidValueError("this user has no home folder; set EAGLECPP_HOME to a folder") from None
-    return former if former is not None and former.is_dir() and not usual.is_dir() else usual
-
-
-def _former() -> Path | None:
-    """Where releases up to 0.1 kept it, which knew no XDG_DATA_HOME on a Mac and asked the environment on
-    Windows; None where that cannot differ.
-    """
-    if sys.platform == "win32":
-        local = os.environ.get("LOCALAPPDATA")
-        return Path(local) / "eaglecpp" if local else None
-    return Path.home() / "Library" / "Application Support" / "eaglecpp" if sys.platform == "darwin" else None
+    return usual

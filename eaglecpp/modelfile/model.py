@@ -27,6 +27,7 @@ from .pragmas import Settings, settings
 from .syntax import MAX_TEXT, Command, Document, format, read
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
+_NO_VERSION = "requires must be a valid semver (e.g. 0.14.0)"
 _TEXTS = ("template", "system", "renderer", "parser")
 _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", *_TEXTS)
 
@@ -91,8 +92,9 @@ class Modelfile:
                 notices += _set_parameter(parameters, command)
         for command in named.get("requires", ()):
             if _VERSION.fullmatch(command.args) is None:
-                message = "requires must be a valid semver (e.g. 0.14.0)"
-                raise command.error(message, f"found '{command.args}'")
+                raise command.error(
+                    "requires must be a valid semver (e.g. 0.14.0)", f"found '{command.args}'"
+                )
         last = {name: commands[-1] for name, commands in named.items()}
         for command in (last[name] for name in ("renderer", "parser") if name in last):
             notices.append(command.notice(built_in(command.name, command.args)))

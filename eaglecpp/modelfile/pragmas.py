@@ -50,25 +50,23 @@ def settings(pragmas: Iterable[Command]) -> Settings:
 
     Raises ModelfileError, with the line, for a value that its option refuses.
     """
-    own: dict[str, str] = {}
-    draft: Command | None = None
+    own: dict[str, Command] = {}
     options: dict[str, Any] = {}
     notices: list[Notice] = []
     for pragma in _few(pragmas):
         try:
             if pragma.name in OWN_PRAGMAS:
-                own[pragma.name] = _own_value(pragma)
-                draft = pragma if pragma.name == "draft" else draft
+                _check_own(pragma)
+                own[pragma.name] = pragma
             elif pragma.name in _known():
                 _set_option(options, *_known()[pragma.name], pragma.args)
             else:
                 notices.append(pragma.notice(f"unknown pragma '{pragma.name}' ignored"))
         except (ValueError, TypeError) as error:
             raise pragma.error(f"pragma {pragma.name}: {error}") from None
-    if "strategy" in own:
-        options["strategy"] = own["strategy"]
-    choice = own.get("chat_template", "auto")
-    return Settings(draft, choice, options, tuple(notices))
+    texts = {name: pragma.args.strip() for name, pragma in own.items()}
+    options |= {"strategy": texts["strategy"]} if "strategy" in texts else {}
+    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options, tuple(notices))
 
 
 def without_untrusted(
@@ -123,12 +121,10 @@ def _why_not(pragma: Command) -> str:
     if pragma.name not in _known():
         return "unknown"
     group, option = _known()[pragma.name]
-    value = found.options[f"{group}.{option.name}"]
-    if option.untrusted is True:
-        return ""
-    if option.untrusted is False:
-        return _OWNERS
-    return "" if 0 <= value <= option.untrusted else f"at most {option.untrusted}"
+    if isinstance(option.untrusted, bool):
+        return "" if option.untrusted else _OWNERS
+    is_small = 0 <= found.options[f"{group}.{option.name}"] <= option.untrusted
+    return "" if is_small else f"at most {option.untrusted}"
 
 
 @cache
@@ -144,13 +140,11 @@ def _known() -> dict[str, tuple[str, Option]]:
     return known
 
 
-def _own_value(pragma: Command) -> str:
-    value = pragma.args.strip()
-    if not value:
+def _check_own(pragma: Command) -> None:
+    if not pragma.args.strip():
         raise ValueError("needs a value")
     if pragma.name == "strategy":
-        Strategy.parse(value)
-    return value
+        Strategy.parse(pragma.args)
 
 
 def _set_option(options: dict[str, Any], group: str, option: Option, text: str) -> None:

@@ -57,11 +57,9 @@ class ModelName:
         name = cls(model, tag, namespace, host if "/" in head else cls.host, scheme)
         for part, pattern in _PARTS.items():
             if pattern.fullmatch(getattr(name, part)) is None:
-                raise ModelNameError(
-                    f"{_quoted(text)} is not a model name: its {part} {_quoted(getattr(name, part))} must "
-                    "consist of letters, digits, '_' and '-', not begin with '-', and have at most 80 "
-                    "characters"
-                )
+                wrong = f"{part} {_quoted(getattr(name, part))}"
+                expected = "at most 80 letters, digits, '_' and '-', the first no '-'"
+                raise ModelNameError(f"{_quoted(text)} is not a model name: its {wrong}: expected {expected}")
         return name
 
     @property
