@@ -40,7 +40,7 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
     "parking": [
         ("planner.cpp", "    pays_ = gain_ + margin > 0.0;\n", "    pays_ = gain_ + margin > -1e9;\n")
     ],
-    "refresh by gain": [("planner.cpp", "(int)(cost / refresh_share)", "100")],
+    "refresh by gain": [("planner.cpp", "(double)refresh_least, (double)most", "100.0, 100.0")],
     "refresh dense at first": [("planner.cpp", "n_plain_ < n_refresh_gaps", "false")],
     "two levels ahead": [("planner.cpp", "n_ahead = 2", "n_ahead = 1")],
     "first uses not charged": [("ledger.h", "first_uses = 4.5", "first_uses = 0.0")],
@@ -63,17 +63,17 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
         ("acceptance.cpp", "            side.slope.learn(error, info, s.x, 0.9995, slope_prior);\n", "")
     ],
     "depth terms (one for all)": [
-        ("acceptance.cpp", "i == 0 ? std::clamp(depth - 1, 0, n_depths - 1)", "i == 0 ? 0")
+        ("acceptance.cpp", "i == 0 ? std::clamp(site.depth - 1, 0, n_depths - 1)", "i == 0 ? 0")
     ],
     "rank terms learned": [
-        ("acceptance.cpp", "side.offset[offset].learn(", "if (i == 0) side.offset[offset].learn(")
+        ("acceptance.cpp", "side.offset[s.offset].learn(", "if (i == 0) side.offset[s.offset].learn(")
     ],
     "CUSUM": [("acceptance.cpp", "alarm = 5.0", "alarm = 1e9")],
     "two text terms": [
         (
             "acceptance.cpp",
-            "TextTerm & term = i == 0 ? text.first : text.later;\n        const int",
-            "TextTerm & term = text.first;\n        const int",
+            "        TextTerm & term = i == 0 ? text.first : text.later;\n        const double",
+            "        TextTerm & term = text.first;\n        const double",
         ),
         (
             "acceptance.cpp",
@@ -82,7 +82,7 @@ PATCHES: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "hand-over": [("acceptance.cpp", "handed_over_max = 0.4", "handed_over_max = 0.0")],
-    "pull of text terms": [("acceptance.cpp", "pull = 0.995", "pull = 1.0")],
+    "pull of text terms": [("acceptance.h", "pull = 0.995", "pull = 1.0")],
     "recent speed as price": [
         ("planner.h", "n_tokens_ > n_rounds_ && n_rounds_ > 0.0 ? n_tokens_ / n_rounds_ : 1.0", "1.0")
     ],

@@ -24,8 +24,6 @@ PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty"
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "temperature-alone": OFF,
-    "cool": {"temperature": 0.3},
     "hot": OFF | {"temperature": 1.5},
     "top-k": OFF | {"top_k": 5},
     "top-p": OFF | {"top_p": 0.7},
@@ -35,11 +33,9 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "min-keep": {"top_p": 0.01, "min_keep": 4},
     "dynamic-temperature": {"dynatemp_range": 0.4, "dynatemp_exponent": 1.2},
     "penalties": PENALTIES,
-    "penalties-alone": OFF | PENALTIES,
     "dry": {"dry_multiplier": 0.8, "dry_penalty_last_n": -1},
     "logit-bias": {"logit_bias": [(65, 3.0), (66, float("-inf"))]},
     "xtc": OFF | {"xtc_probability": 0.4, "xtc_threshold": 0.08},
-    "xtc-defaults": {"xtc_probability": 0.7, "xtc_threshold": 0.1},
     "everything": PENALTIES
     | {
         "typical_p": 0.9,

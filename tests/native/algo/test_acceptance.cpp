@@ -80,20 +80,6 @@ TEST(learns_a_drafter_and_is_calibrated) {
     CHECK(model.n_labels() == 4000);
 }
 
-TEST(follows_a_change_of_text_within_tens_of_labels) {
-    AcceptanceModel model;
-    TextState text;
-    const Target code{0.65, 0.8, 0.3}, hostile{0.65, -5.0, 0.02};
-    teach(model, text, code, 1000, 3);
-    CHECK(first_chance(model, text, 0.8) > 0.7);
-    teach(model, text, hostile, 30, 4);
-    CHECK(first_chance(model, text, 0.8) < 0.25);
-    teach(model, text, hostile, 300, 5);
-    CHECK(first_chance(model, text, 0.8) < 0.12);
-    teach(model, text, code, 20, 6);
-    CHECK(first_chance(model, text, 0.8) > 0.5);
-}
-
 // What all texts have in common belongs to the drafter: after a handful of short ones the next starts right, also at a
 // depth that was hardly seen. One odd text does not undo that.
 TEST(what_texts_have_in_common_is_handed_over) {

@@ -114,18 +114,6 @@ static CostTable example() {
     return table;
 }
 
-TEST(a_slow_machine_is_slow_at_everything) {
-    CostTable table = example();
-    table.take_changed();
-    for (int i = 0; i < 8; ++i) table.learn_verify(4, 28.0);  // a co-tenant: twice the time
-    CHECK(table.take_changed() && !table.take_changed());
-    CHECK_NEAR(table.plain(), 22.2, 2.0);
-    CHECK_NEAR(table.verify(8), 36.0, 4.0);
-    CHECK_NEAR(table.level(1), 1.4, 0.2);
-    for (int i = 0; i < 8; ++i) table.learn_verify(4, 14.0);
-    CHECK_NEAR(table.plain(), 11.1, 1.2);
-}
-
 TEST(noise_and_stalls_are_no_change_of_the_machine) {
     Random random(41);
     CostTable table = example();
