@@ -154,18 +154,18 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
 
 
 def speeds(measured: Sequence[Any]) -> str:
-    """The table of strategies, columns for each temperature; spread: the middle half of the ratios."""
+    """The table of strategies, columns for each temperature."""
     of = _by_strategy(measured)
     head, rows = ["strategy"], []
     for one in next(iter(of.values())):
         kind = "greedy" if one.temperature <= 0 else f"at {one.temperature:g}"
-        head += [f"{kind}: tokens/s", "speed", "spread", "length"]
+        head += [f"{kind}: tokens/s", "speed", "length"]
     for strategy, group in of.items():
         is_plain = strategy == "off"
         row = ["plain" if is_plain else strategy]
         for one in group:
             row += [f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x"]
-            row += ["", ""] if is_plain else [_spread(one.ratios), f"{one.acceptance_length:.2f}"]
+            row.append("" if is_plain else f"{one.acceptance_length:.2f}")
         rows.append([*row, _reason(group[0]) if strategy.startswith("auto") else ""])
     return table([*head, "plan"], rows)
 
@@ -175,13 +175,6 @@ def _by_strategy(measured: Sequence[Any]) -> dict[str, list[Any]]:
     for one in measured:
         found.setdefault(one.strategy, []).append(one)
     return found
-
-
-def _spread(ratios: Sequence[float]) -> str:
-    from eaglecpp.bench.strategies import quartiles
-
-    low, high = quartiles(ratios)
-    return f"{low:.2f} to {high:.2f}" if len(ratios) > 1 else "1 turn"
 
 
 def _reason(one: Any) -> str:

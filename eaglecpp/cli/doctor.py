@@ -125,12 +125,6 @@ def gather() -> dict[str, Any]:
             f"eaglecpp's CPU kernels could run on this processor but do not: {kernels['why_not']}. ggml's "
             "are slower, and with them drafting pays less"
         )
-    waiting = os.environ.get("OMP_WAIT_POLICY", "")
-    if waiting.lower() == "passive" and any("OPENMP" in feature for feature in facts["features"]):
-        facts["notes"].append(
-            f"OMP_WAIT_POLICY={waiting} is set: threads sleep between the steps of a token, which can make "
-            "decoding on the CPU several times slower; unset it, unless other programs need the cores"
-        )
     return facts
 
 
@@ -155,14 +149,10 @@ def native_facts() -> dict[str, Any]:
     }
 
 
-def memory() -> dict[str, int | None]:
-    """RAM in bytes, `total` and `available` (None without psutil, which is reported as a problem). Not from
-    llama.cpp, which reports all of the CPU's memory as free.
-    """
-    try:
-        import psutil
-    except ImportError:
-        return {"total": None, "available": None}
+def memory() -> dict[str, int]:
+    """RAM in bytes, not from llama.cpp, which reports all of the CPU's memory as free."""
+    import psutil
+
     found = psutil.virtual_memory()
     return {"total": found.total, "available": found.available}
 

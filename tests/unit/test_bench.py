@@ -104,7 +104,7 @@ def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bench", str(models.target), "--draft", str(models.draft), "--strategy", "chain:2"]
     assert main([*command, *SHORT]) == 0
     out = capsys.readouterr().out
-    columns = ["tokens/s", "speed", "spread", "length"]
+    columns = ["tokens/s", "speed", "length"]
     assert out.splitlines()[0].split() == ["strategy", "greedy:", *columns, "at", "0.8:", *columns, "plan"]
     assert out.splitlines()[1].split()[:1] == ["plain"]
     assert "chain:2" in out

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
@@ -286,7 +285,11 @@ class Chat:
         else:
             where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.origin})"
         draft = model.source.draft
-        drafter = "no drafter" if draft is None else f"drafter {self._draft_name(draft)}"
+        drafter = (
+            "no drafter"
+            if draft is None
+            else f"drafter {'of its own' if draft.name.startswith('sha256-') else draft.name}"
+        )
         if model.plan.drafts_text_alone:
             drafter = "drafts from the text"
         may_draft = model.plan.can_draft and model.strategy.kind != "off"
@@ -302,13 +305,6 @@ class Chat:
             self._show(message.role, pictures + _shortened(message.text))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen answers it")
-
-    def _draft_name(self, draft: Path) -> str:
-        """The name of a user's file; for a blob, whose name says nothing, its architecture."""
-        if not draft.name.startswith("sha256-"):
-            return draft.name
-        info = self.model.engine.draft_info if self.model.is_open else None
-        return str(info["arch"]) if info is not None else "of its own"
 
     def _show(self, role: str, text: str) -> None:
         """Prints an earlier message."""
