@@ -285,11 +285,9 @@ class Chat:
         else:
             where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.origin})"
         draft = model.source.draft
-        drafter = (
-            "no drafter"
-            if draft is None
-            else f"drafter {'of its own' if draft.name.startswith('sha256-') else draft.name}"
-        )
+        drafter = "no drafter" if draft is None else f"drafter {draft.name}"
+        if draft is not None and draft.name.startswith("sha256-"):  # a blob's name says nothing
+            drafter = "drafter of its own"
         if model.plan.drafts_text_alone:
             drafter = "drafts from the text"
         may_draft = model.plan.can_draft and model.strategy.kind != "off"
