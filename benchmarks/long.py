@@ -131,7 +131,7 @@ def text_index(n: int, pattern: str) -> dict[str, Any]:
         "one token": [5] * n,
     }
     before = memory()["pss_anonymous"]
-    index, add_us, look_us = core.TextIndex(0, 1 << 17), [], []
+    index, add_us, look_us = core.TextIndex(1 << 17), [], []
     for i, token in enumerate(texts[pattern]):
         start = time.perf_counter()
         index.add(token)

@@ -25,7 +25,6 @@ from eaglecpp.errors import (
     EagleError,
     InvalidTypeError,
     InvalidValueError,
-    UnsupportedError,
 )
 from eaglecpp.log import drain
 from eaglecpp.results import Embedding
@@ -95,8 +94,6 @@ class Embedder:
         _check_list(texts)
         with self._lock:
             native = self._open(pooling or "")
-            if native.pooling == "rank" and pooling is None:
-                raise UnsupportedError("this model is a reranker: it has scores and no vectors")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
                 raise InvalidValueError(
                     f"dimensions: expected 1 to {native.n_values}, which this model's vectors have; "

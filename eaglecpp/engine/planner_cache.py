@@ -46,7 +46,6 @@ _FREE = {
     "n_draft_max",
     "exact",
     "text_drafts",
-    "text_memory",
     "mmproj",
     "learn",
     "prompt_cache",

@@ -234,12 +234,6 @@ class DraftOptions(_Validated):
         "draft from the text itself: auto = alongside a drafter, with strategy auto; on = also without one",
         choices=("auto", "on", "off"),
     )
-    text_memory: int = _option(
-        0,
-        "tokens of a conversation's earlier texts to keep for drafting; 0 = only the current text",
-        low=0,
-        high=1 << 20,
-    )
     learn: bool = _option(
         False,
         "keep your conversations on this machine, so that `eaglecpp learn` can train the drafter on them",
@@ -251,14 +245,6 @@ class DraftOptions(_Validated):
         choices=("auto", "on", "off"),
     )
     planner_cache: bool = _option(True, "remember what the planner learns about this machine and drafter")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.text_memory > 0 and self.text_drafts == "off":
-            raise InvalidValueError(
-                f"text_memory {self.text_memory} needs drafts from the text, but text_drafts is off; "
-                "leave out one of the two"
-            )
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,6 @@ class DraftKeywords(TypedDict, total=False):
     draft_type_kv: Literal["f16", "f32"]
     draft_window: int
     text_drafts: Literal["auto", "on", "off"]
-    text_memory: int
     learn: bool
     exact: Literal["auto", "on", "off"]
     planner_cache: bool

@@ -6,12 +6,9 @@
 namespace eaglecpp {
 
 namespace {
-constexpr Token border = -1;        // between texts; no token
 constexpr int n_agreeing_max = 64;  // beyond, a match is as good as any
 constexpr int n_places_max = 256;   // that are looked at for the longest match
 }  // namespace
-
-TextIndex::TextIndex(int n_memory, int n_max) : n_memory_(std::max(0, n_memory)), n_max_(std::max(16, n_max)) {}
 
 void TextIndex::clear() {
     all_.clear();
@@ -28,18 +25,9 @@ void TextIndex::assign(const Tokens & text) {
         for (size_t i = n_same; i < text.size(); ++i) add(text[i]);
         return;
     }
-    Tokens before;
-    if (n_memory_ > 0) {
-        // what the text shares with the last one is not kept twice
-        before.assign(all_.begin(), all_.end() - std::min(all_.size(), text_.size()));
-        before.insert(before.end(), text_.begin() + n_same, text_.end());
-        before.push_back(border);
-        if ((int)before.size() > n_memory_) before.erase(before.begin(), before.end() - n_memory_);
-    }
     clear();
     text_ = text;
-    for (Token token : before) index(token);
-    const int n_skipped = std::max(0, (int)(before.size() + text.size()) - n_max_);
+    const int n_skipped = std::max(0, (int)text.size() - n_max_);
     for (size_t i = n_skipped; i < text.size(); ++i) index(text[i]);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Drafts from the text itself: what followed the last time the text read as it does now. One index per conversation,
-// over prompt and answer and, if wanted, over what the conversation held before.
+// over prompt and answer.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <unordered_map>
 #include <vector>
@@ -24,9 +25,8 @@ struct TextDraft {
 
 class TextIndex {
   public:
-    // `n_memory`: tokens of earlier texts that are kept in addition to the current one. A text longer than `n_max`
-    // tokens loses its beginning, half of `n_max` at a time.
-    explicit TextIndex(int n_memory = 0, int n_max = 1 << 17);
+    // A text longer than `n_max` tokens, by default some 10 MiB, loses its beginning, half of `n_max` at a time.
+    explicit TextIndex(int n_max = 1 << 17) : n_max_(std::max(16, n_max)) {}
 
     // The text is now `text`. If it continues the last one, only what is new is read; any other text is read from the
     // beginning.
@@ -41,15 +41,15 @@ class TextIndex {
     // Up to n tokens that stand behind the longest suffix of the text that was there before, at its latest place.
     TextDraft propose(int n) const;
 
-    // tokens indexed, those of earlier texts included
+    // tokens indexed
     int size() const { return (int)all_.size(); }
 
   private:
     void index(Token token);
     int n_agreeing(int end) const;
 
-    int n_memory_, n_max_;
-    Tokens all_;   // what is indexed: earlier texts, each after a border, then the text or its end
+    int n_max_;
+    Tokens all_;   // what is indexed: the text or its end
     Tokens text_;  // the whole text
     // Places where the same two tokens end, as the index of the second: the last one by these tokens, and by place the
     // one before it, -1 = none. Single tokens recur everywhere.

@@ -11,7 +11,7 @@ namespace eaglecpp {
 
 void bind_algo(nb::module_ & m) {
     nb::class_<TextIndex>(m, "TextIndex")
-        .def(nb::init<int, int>(), nb::arg("n_memory"), nb::arg("n_max"))
+        .def(nb::init<int>(), nb::arg("n_max"))
         .def("add", &TextIndex::add, nb::arg("token"))
         .def("propose", [](const TextIndex & t, int n) { return t.propose(n).tokens; }, nb::arg("n"));
 

@@ -23,7 +23,7 @@ void bind_options(nb::module_ & m) {
                    FIELD(use_mmap), FIELD(use_mlock), FIELD(offload_kqv), FIELD(rope_freq_base), FIELD(rope_freq_scale),
                    FIELD(repack), FIELD(kernels), FIELD(n_sequences), FIELD(separate_caches), FIELD(n_draft_max),
                    FIELD(n_draft_more), FIELD(n_leaves_max), FIELD(draft_device), FIELD(draft_type_kv),
-                   FIELD(draft_window), FIELD(text_drafts), FIELD(text_memory), FIELD(exact), FIELD(lora));
+                   FIELD(draft_window), FIELD(text_drafts), FIELD(exact), FIELD(lora));
     }
     {
         using T = SamplingParams;

@@ -7,19 +7,11 @@
 
 namespace eaglecpp {
 
-namespace {
-// Tokens of a text that drafts from it look at; some 10 MiB.
-constexpr int n_text_max = 1 << 17;
 // Features of a conversation's last rows that are parked with it: the next prompt leaves its text there, if anywhere.
-constexpr int n_features_parked = 32;
-}  // namespace
+static constexpr int n_features_parked = 32;
 
-Conversations::Conversations(Models & models, int n_text_memory)
-    : target_(*models.target),
-      drafter_(models.drafter.get()),
-      traits_(models.draft_traits),
-      drafts_text_(models.drafts_text),
-      n_text_memory_(n_text_memory) {}
+Conversations::Conversations(Models & models)
+    : target_(*models.target), drafter_(models.drafter.get()), traits_(models.draft_traits) {}
 
 Sequence & Conversations::open() {
     const int n_max = target_.options().n_sequences;
@@ -28,7 +20,6 @@ Sequence & Conversations::open() {
         Sequence s;
         s.id = id;
         s.range = target_.cells().seqs(id);
-        if (drafts_text_) s.text = TextIndex(n_text_memory_, n_text_max + n_text_memory_);
         if (drafter_) {
             s.draft = drafter_->open(id);
             s.features = FeatureWindow(traits_.n_aux, traits_.n_embd_target);

@@ -12,7 +12,7 @@ namespace eaglecpp {
 
 class Conversations {
   public:
-    Conversations(Models & models, int n_text_memory);
+    explicit Conversations(Models & models);
 
     // a free one; Error(value) when all are open
     Sequence & open();
@@ -55,8 +55,6 @@ class Conversations {
     Target & target_;
     Drafter * drafter_;
     const DraftTraits & traits_;
-    bool drafts_text_;
-    int n_text_memory_;
     std::map<int, Sequence> open_;
     int n_order_lost_ = 0;
 };

@@ -13,8 +13,6 @@ namespace {
 // takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
 // mostly come first.
 constexpr int n_pending_max = 128;
-// Asking a grammar: the least part of a plain round that may always be spent on a node, and the weight of a new time.
-constexpr double grammar_share = 0.01, grammar_rate = 0.1;
 }  // namespace
 
 void Drafting::draft(const std::vector<Sequence *> & sequences) {
@@ -73,18 +71,9 @@ TextDraft Drafting::propose_text(Sequence & s, const PlanLimits & limits) {
     return draft;
 }
 
-// Asking must cost less than a row of the verification, or the row may as well find out.
-bool Drafting::is_grammar_cheap(const Sequence & s) const {
-    const CostTable & costs = planner_.costs();
-    const double row_ms = costs.knows_plain() ? costs.verify(2) - costs.verify(1) : 0.0;
-    return s.grammar_ms <= std::max(row_ms, grammar_share * costs.plain());
-}
-
-// Removes the children of the node at the end of `path` that the grammar forbids. At the root that is nearly free;
-// deeper down the grammar has to read the path.
+// Removes the children of the node at the end of `path` that the grammar forbids.
 void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children) {
-    if (!s.sampler->has_grammar() || (!path.empty() && !is_grammar_cheap(s))) return;
-    const double start = now_ms();
+    if (!s.sampler->has_grammar()) return;
     Tokens tokens;
     for (const Candidate & c : children) tokens.push_back(c.token);
     const std::vector<bool> allowed = s.sampler->grammar_allows(path, tokens);
@@ -93,7 +82,6 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
         if (allowed[i]) children[n++] = children[i];
     }
     children.resize(n);
-    if (!path.empty()) s.grammar_ms += grammar_rate * (now_ms() - start - s.grammar_ms);
 }
 
 // What the drafter proposes behind the node whose children lie at index `pos` of the text. A target that draws with our

@@ -27,7 +27,6 @@ class Drafting {
     std::vector<std::vector<Candidate>> propose_level(Sequence & s, bool is_made);
     TextDraft propose_text(Sequence & s, const PlanLimits & limits);
     std::vector<Candidate> propose(Sequence & s, int row, Pos pos) const;
-    bool is_grammar_cheap(const Sequence & s) const;
     void drop_forbidden(Sequence & s, const Tokens & path, std::vector<Candidate> & children);
 
     Target & target_;

@@ -93,7 +93,7 @@ Engine::Engine(const EngineOptions & options)
     : exactness_(exactness_of(options.exact)),
       models_(open_models(options)),
       planner_(planner_options(*models_.target)),
-      conversations_(models_, options.text_memory),
+      conversations_(models_),
       rounds_(options, models_, planner_, conversations_, exact_rows_) {
     if (drafter()) planner_.acceptance().expect(draft_traits().held_out_rates, draft_traits().is_parallel);
 }

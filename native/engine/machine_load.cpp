@@ -3,10 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-
-#ifndef _WIN32
 #include <ctime>
-#endif
+
 #ifdef __linux__
 #include <sys/resource.h>
 #include <unistd.h>
@@ -18,11 +16,7 @@ namespace eaglecpp {
 static constexpr double span_ms = 200.0;
 
 double process_cpu_ms() {
-#if !defined(_WIN32) && defined(CLOCK_PROCESS_CPUTIME_ID)
-    timespec t;
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) == 0) return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-#endif
-    return -1.0;
+    return 1e3 * (double)std::clock() / CLOCKS_PER_SEC;
 }
 
 bool MachineLoad::read(Sample & out) {
@@ -41,7 +35,7 @@ bool MachineLoad::read(Sample & out) {
     out.all_ms = tick_ms * (double)(user + nice + system + idle + wait + irq + softirq + steal);
     out.own_ms = process_cpu_ms();
     out.n_cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
-    return out.own_ms >= 0.0 && out.n_cores > 0;
+    return out.n_cores > 0;
 #else
     (void)out;
     return false;

@@ -4,7 +4,7 @@
 
 namespace eaglecpp {
 
-// CPU time of all threads of this process so far, in milliseconds; < 0 where the system does not say
+// CPU time of all threads of this process so far, in milliseconds; on Windows, where nothing depends on it, any time
 double process_cpu_ms();
 
 class MachineLoad {

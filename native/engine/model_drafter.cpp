@@ -9,9 +9,7 @@
 namespace eaglecpp {
 
 namespace {
-// Draft rows of a round, and branches of a tree: what a small model's chain and its likely side branches need. Each
-// branch takes one of the 256 sequence ids that llama.cpp has for all conversations.
-constexpr int n_rows_max = 64, n_branches_max = 8;
+constexpr int n_rows_max = 64;  // draft rows of a round
 
 // the target's, less what speaks of its layers
 TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
@@ -38,19 +36,12 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
     return o;
 }
 
-int n_vocab_of(const TargetModel & model) {
-    return llama_vocab_n_tokens(llama_model_get_vocab(model.get()));
-}
-
 }  // namespace
 
 class ModelSequence : public DraftSequence {
   public:
     ModelSequence(ModelDrafter & drafter, const SeqRange & range)
-        : d_(drafter),
-          range_(range),
-          n_state_(drafter.is_head() ? drafter.model_->n_state() : 0),
-          tips_(range.count, -1) {}
+        : d_(drafter), range_(range), n_state_(drafter.is_head() ? drafter.model_->n_state() : 0) {}
     ~ModelSequence() override { drop_cells(0); }
 
     int n_rows() const override { return n_rows_; }
@@ -84,33 +75,15 @@ class ModelSequence : public DraftSequence {
         n_rows_ += n;
     }
 
-    // Adds draft rows of one level. A row without a free sequence id is not run and has no output.
+    // Adds the draft row of a level, and drops those behind its parent.
     virtual void add_level(const std::vector<DraftRow> & rows) {
-        outputs_.assign(rows.size(), -1);
-        std::vector<uint8_t> is_used(range_.count, 0);
-        // a first child goes on with its parent's id
-        std::vector<int> own(rows.size(), -1);
-        for (size_t i = 0; i < rows.size(); ++i) {
-            const int parent = row_of(rows[i].parent), id = id_of(parent);
-            if (id < 0 || tips_[id] != parent || is_used[id]) continue;
-            own[i] = id;
-            is_used[id] = 1;
-        }
-        const int n_before = (int)drafts_.size();
-        for (size_t i = 0; i < rows.size(); ++i) {
-            const int parent = row_of(rows[i].parent);
-            const Pos pos = parent < 0 ? n_rows_ + 1 : drafts_[parent].pos + 1;
-            if (own[i] < 0) own[i] = branch_from(parent, rows, is_used);
-            drafts_.push_back({rows[i].node, rows[i].token, parent, pos, own[i] < 0 ? -1 : range_.first + own[i]});
-            if (own[i] < 0) continue;
-            is_used[own[i]] = 1;
-            outputs_[i] = d_.batch_.n_rows();
-            d_.batch_.add(d_.own_token(rows[i].token), pos, std::vector<llama_seq_id>{range_.first + own[i]}, true,
-                          state_behind(parent));
-        }
-        for (size_t i = 0; i < rows.size(); ++i) {
-            if (own[i] >= 0) tips_[own[i]] = n_before + (int)i;
-        }
+        const int parent = row_of(rows[0].parent);
+        drafts_.resize(parent + 1);
+        const Pos pos = n_rows_ + 1 + (Pos)drafts_.size();
+        drop_cells(pos);
+        drafts_.push_back({rows[0].node, rows[0].token});
+        outputs_.assign(1, d_.batch_.n_rows());
+        d_.batch_.add(d_.own_token(rows[0].token), pos, range_, true, state_behind(parent));
     }
 
     // No row of the last batch has an output: it was not run.
@@ -156,7 +129,6 @@ class ModelSequence : public DraftSequence {
     void truncate(int n) override {
         n_rows_ = std::min(n_rows_, n);
         drafts_.clear();
-        std::fill(tips_.begin(), tips_.end(), -1);
         drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
     }
 
@@ -164,9 +136,6 @@ class ModelSequence : public DraftSequence {
     struct Draft {
         int node;
         Token token;
-        int parent;  // the draft row before it; -1 = the last committed row
-        Pos pos;
-        llama_seq_id id;  // that held it when it was run; -1 = it was not
     };
 
     // of a commit, the first that is run: a small model's first row lies before row 0
@@ -195,59 +164,21 @@ class ModelSequence : public DraftSequence {
         return (int)(at - drafts_.begin());
     }
 
-    // the id, counted from the range's first, under which `row` was run; -1 = it was not
-    int id_of(int row) const { return row < 0 ? 0 : drafts_[row].id < 0 ? -1 : drafts_[row].id - range_.first; }
-
-    // whether the cells of an id still have those of a draft row and its ancestors
-    bool holds(llama_seq_id id, int row) const {
-        if (id < 0) return false;
-        int at = tips_[id - range_.first];
-        while (at > row) at = drafts_[at].parent;
-        return at == row;
-    }
-
-    // A free id that takes over the cells of `parent`; -1 = there is none. Ids whose last row is the parent of one of
-    // `rows` are not free.
-    int branch_from(int parent, const std::vector<DraftRow> & rows, const std::vector<uint8_t> & is_used) {
-        if (parent >= 0 && !holds(drafts_[parent].id, parent)) return -1;
-        const llama_seq_id source = range_.first + id_of(parent);
-        const Pos first = n_rows_ + 1, end = parent < 0 ? first : drafts_[parent].pos + 1;
-        for (int i = range_.count - 1; i >= 0; --i) {
-            const auto needs = [&](const DraftRow & r) { return id_of(row_of(r.parent)) == i; };
-            if (is_used[i] || std::any_of(rows.begin(), rows.end(), needs)) continue;
-            d_.cells_.branch(source, range_.first + i, first, end);
-            return i;
-        }
-        return -1;
-    }
-
     // Commits as many of the n rows as are there as draft rows; returns how many.
     int keep_drafts(const Token * tokens, int n) {
-        std::vector<int> path;
-        for (int at = -1; (int)path.size() < n;) {
-            const auto next = std::find_if(drafts_.begin(), drafts_.end(), [&](const Draft & d) {
-                return d.parent == at && d.token == tokens[path.size()];
-            });
-            if (next == drafts_.end() || !holds(next->id, (int)(next - drafts_.begin()))) break;
-            path.push_back(at = (int)(next - drafts_.begin()));
-        }
-        const Pos first = n_rows_ + 1, end = first + (Pos)path.size();
-        const llama_seq_id id = path.empty() ? -1 : drafts_[path.back()].id;
-        for (int i = 0; i < range_.count && id >= 0; ++i) {
-            if (range_.first + i != id) d_.cells_.branch(id, range_.first + i, first, end);
-        }
-        n_rows_ += (int)path.size();
-        return (int)path.size();
+        int n_kept = 0;
+        while (n_kept < std::min(n, (int)drafts_.size()) && drafts_[n_kept].token == tokens[n_kept]) ++n_kept;
+        n_rows_ += n_kept;
+        return n_kept;
     }
 
     ModelDrafter & d_;
     SeqRange range_;
     int n_state_;  // values that a head reads; 0 = a small model
     int n_rows_ = 0;
-    std::vector<Draft> drafts_;
+    std::vector<Draft> drafts_;  // each behind the one before it; an assistant's behind any
     std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
     std::vector<int> outputs_;   // of the last call: rows of the batch
-    std::vector<int> tips_;      // per id: the last draft row among its cells; -1 = none
     CoupledDraft coupled_;
 };
 
@@ -272,7 +203,7 @@ class Assistant : public ModelSequence {
         outputs_.clear();
         for (const DraftRow & row : rows) {
             const int parent = row_of(row.parent);
-            drafts_.push_back({row.node, row.token, parent, n_rows_, -1});
+            drafts_.push_back({row.node, row.token});
             outputs_.push_back(d_.batch_.n_rows());
             d_.batch_.add(d_.own_token(row.token), n_rows_, range_, true, state_behind(parent));
         }
@@ -294,17 +225,13 @@ ModelDrafter::ModelDrafter(const EngineOptions & options, const Target & target,
     : heads_(heads), target_(target) {
     const TargetOptions own = model_options(options, target, heads);
     model_ = heads == Heads::in_model ? target.weights() : std::make_shared<const TargetModel>(own);
-    n_own_ = n_vocab_of(*model_);
+    n_own_ = llama_vocab_n_tokens(llama_model_get_vocab(model_->get()));
     n_known_ = std::min(n_own_, target.vocab().size());
     check_fit();
     make_context(own);
 }
 
 void ModelDrafter::make_context(const TargetOptions & options) {
-    const int n_ids = (int)llama_max_parallel_sequences() / options.n_sequences;
-    n_leaves_ = std::clamp(n_ids, 1, n_branches_max);
-    if (is_head()) n_leaves_ = std::min(n_leaves_, options.n_leaves_max);
-    if (is_assistant()) n_leaves_ = target_.cells().n_ids();  // they are the target's
     // all draft rows of a level have to be in one batch
     const int n_rows = options.n_sequences * (n_rows_max + 1);
     n_ubatch_ = std::max(options.n_ubatch, n_rows);
@@ -313,7 +240,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     p.n_ctx = (uint32_t)options.n_sequences * (uint32_t)(options.n_ctx + n_rows_max + 1);
     p.n_batch = (uint32_t)std::max(options.n_batch, n_rows);
     p.n_ubatch = (uint32_t)n_ubatch_;
-    p.n_seq_max = (uint32_t)(options.n_sequences * n_leaves_);
+    p.n_seq_max = (uint32_t)(options.n_sequences * (is_assistant() ? target_.cells().n_ids() : 1));
     p.n_outputs_max = std::max((uint32_t)n_rows, p.n_seq_max);
     p.n_outputs_max_per_seq = n_rows_max + 1;
     p.swa_full = true;
@@ -335,7 +262,6 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     rules.n_conversations = options.n_sequences;
     rules.n_ctx = options.n_ctx;
     rules.n_draft_max = n_rows_max;
-    rules.n_leaves_max = n_leaves_;
     cells_ = Cells(rules);
     cells_.attach(context_.get());
 }
@@ -392,7 +318,7 @@ DraftTraits ModelDrafter::traits() const {
         t.n_embd_target = model_->n_state();
     }
     t.n_draft_rows_max = n_rows_max;
-    t.n_level_rows_max = is_assistant() ? n_rows_max : n_leaves_;
+    t.n_level_rows_max = is_assistant() ? n_rows_max : 1;
     return t;
 }
 

@@ -3,9 +3,8 @@
 // its weights. Row p of a conversation is the token at p + 1 of the text at position p + 1; heads read the target's
 // state at p beside it, a small model's first commit also runs the text's first token.
 //
-// Draft rows of a tree lie in the same cache: each branch has a sequence id, whose cells are the committed rows and the
-// ancestors of its last row. A branch that parts from another takes over its cells; a level can have as many rows as a
-// conversation has ids. What the target accepted a small model does not run again: its draft rows become committed
+// Draft rows lie in the same cache, one for each level, behind each other: a tree has siblings of its chain, which are
+// not followed further. What the target accepted a small model does not run again: its draft rows become committed
 // ones. Those of a head read its own states in place of the target's, and are run again with those. Where a file has
 // several heads, the first one drafts.
 //
@@ -65,7 +64,6 @@ class ModelDrafter : public Drafter {
     Heads heads_;
     const Target & target_;
     std::shared_ptr<const TargetModel> model_;
-    int n_leaves_ = 1;  // of a tree
     int n_ubatch_ = 0;
     Context context_;
     Cells cells_;

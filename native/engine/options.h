@@ -18,7 +18,6 @@ struct EngineOptions : TargetOptions {
     int draft_window = 0;  // the last tokens that the drafter attends to; 0 = as its file says
     std::string text_drafts =
         "auto";                  // from the text itself: "auto" = beside a drafter, "on" = without one, too, "off"
-    int text_memory = 0;         // tokens of earlier texts of a conversation that are kept for them
     std::string exact = "auto";  // plan only batches whose rows hold the bits of single rows: "auto" | "on" | "off"
 };
 

@@ -33,14 +33,11 @@ std::vector<StepResult> Rounds::step(const std::vector<Sequence *> & sequences) 
     std::vector<StepResult> results;
     std::vector<Sequence *> reading, decoding;
     for (Sequence * s : sequences) {
-        if (s->failure) {
+        if (s->failure || s->n_past + 1 >= s->n_max) {
             s->is_active = false;
             results.push_back(result_of(*s, "decode"));
-            results.back().error.emplace(*s->failure);
-        } else if (s->n_past + 1 >= s->n_max) {
-            s->is_active = false;
-            results.push_back(result_of(*s, "decode"));
-            results.back().finish = "length";
+            results.back().error = s->failure;
+            if (!s->failure) results.back().finish = "length";
         } else if (s->is_prefilling()) {
             const bool is_begun = s->n_past > s->stats.n_reused;
             if (!is_begun && sharing_.can_adopt(*s)) conversations_.adopt(*s);
@@ -72,36 +69,32 @@ void Rounds::decode(const std::vector<Sequence *> & sequences, const std::vector
                     std::vector<StepResult> & results) {
     const double start = now_ms();
     std::vector<SequencePlan *> plans;
-    const bool plans_rounds = can_draft_;
-    if (plans_rounds) planner_.set_n_threads(n_threads());
     if (drafter_) drafter_->set_n_threads(n_threads());
-    if (plans_rounds) planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
-    if (plans_rounds) {
+    if (can_draft_) {
+        planner_.set_n_threads(n_threads());
+        planner_.begin_round((int)sequences.size(), /*is_timed=*/reading.empty());
         drafting_.draft(sequences);
         for (Sequence * s : sequences) plans.push_back(&s->plan);
         planner_.choose(plans);
     }
     std::vector<Round> rounds;
-    for (Sequence * s : sequences)
-        rounds.push_back({s, plans_rounds ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
+    for (Sequence * s : sequences) rounds.push_back({s, can_draft_ ? s->plan.tree() : DraftTree(s->tokens.back()), 0});
     std::vector<Slice> slices;
     const double verify_ms = verify(rounds, reading, slices);
     const size_t n_before = results.size();
     for (Round & r : rounds) {
         results.push_back(finish_round(r));
-        if (!plans_rounds) continue;
-        Sequence & s = *r.seq;
-        planner_.learn(s.plan, results.back().tokens);
+        if (can_draft_) planner_.learn(r.seq->plan, results.back().tokens);
     }
     const bool is_timed = threads_.is_timed() && reading.empty();
     const double round_ms = now_ms() - start;
     for (const Round & r : rounds) {
-        if (!plans_rounds || !r.seq->params.log_plan) continue;
+        if (!can_draft_ || !r.seq->params.log_plan) continue;
         const std::string took = strf(" verify_ms=%.3f ms=%.3f", verify_ms, round_ms);
         r.seq->plan_log.push_back(r.seq->plan.decision().to_line() + took);
     }
-    if (plans_rounds && is_timed) planner_.end_round(verify_ms, round_ms);
-    if (plans_rounds && !is_timed) planner_.end_untimed_round();
+    if (can_draft_ && is_timed) planner_.end_round(verify_ms, round_ms);
+    if (can_draft_ && !is_timed) planner_.end_untimed_round();
     for (size_t i = 0; i < plans.size(); ++i) {
         const int n_tokens = (int)results[n_before + i].tokens.size();
         sequences[i]->plan_summary.add(plans[i]->decision(), n_tokens, planner_.charged());
@@ -305,7 +298,7 @@ std::optional<Choice> Rounds::choose(Sequence & s, int node, const Round & round
     const float * logits = s.n_picked > 0 ? nullptr : target_.logits(row);
     Token token = -1;
     try {
-        const Token sampled = s.n_picked == 1  ? target_.picks().best(row)
+        const Token sampled = s.n_picked == 1  ? target_.picks().top(row).tokens[0]
                               : s.n_picked > 0 ? s.sampler->sample(target_.picks().top(row), pos)
                                                : s.sampler->sample(logits, pos);
         token = s.params.synth_rates.empty() ? sampled : synthetic(round, node, sampled);

@@ -113,7 +113,6 @@ struct Sequence {
     int n_picked = 0;  // the largest logits of a row, found on the device of the target; 0 = all of them come
     Stats stats;
     bool uses_text = false;
-    double grammar_ms = 0.0;  // what asking the grammar about the children of a drafted node took, mean of late
     SequencePlan plan;
     PlanSummary plan_summary;
     std::vector<std::string> plan_log;

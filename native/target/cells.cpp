@@ -88,12 +88,6 @@ bool Cells::truncate(const SeqRange & range, Pos n) {
     return false;
 }
 
-void Cells::branch(llama_seq_id source, llama_seq_id id, Pos first, Pos end) {
-    llama_memory_t mem = llama_get_memory(ctx_);
-    llama_memory_seq_rm(mem, id, first, -1);
-    if (first < end) llama_memory_seq_cp(mem, source, id, first, end);
-}
-
 void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) {
     llama_memory_t mem = llama_get_memory(ctx_);
     for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
@@ -159,7 +153,10 @@ bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, 
     for (const llama_seq_id id : keeps) {
         if (!is_whole || is_padded) llama_memory_seq_rm(mem, id, end, -1);
     }
-    for (const llama_seq_id id : others) branch(keeps[0], id, pos, end);
+    for (const llama_seq_id id : others) {
+        llama_memory_seq_rm(mem, id, pos, -1);
+        llama_memory_seq_cp(mem, keeps[0], id, pos, end);
+    }
     return true;
 }
 

@@ -42,10 +42,6 @@ class Cells {
     // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
     bool truncate(const SeqRange & range, Pos n);
 
-    // One sequence id takes over the cells at [first, end) of another, of the same conversation, in place of its own
-    // from `first` on.
-    void branch(llama_seq_id source, llama_seq_id id, Pos first, Pos end);
-
     // Shares the first n rows of another conversation with this one, which is empty.
     void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
 

@@ -60,7 +60,6 @@ bool has_operations(llama_sampler * self, ggml_backend_buffer_type_t buft, uint3
     const ggml_context_ptr ctx(ggml_init({16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
     pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, n_rows), kind);
     for (const ggml_tensor * t : {kind.ids, kind.logits}) {
-        if (!t) continue;
         // what picks ids may be made of more than one operation
         for (; t && t->op != GGML_OP_NONE; t = t->src[0]) {
             if (!ggml_backend_dev_supports_op(device, t)) return false;
@@ -119,10 +118,6 @@ TopLogits DevicePicks::top(int row) const {
     const int n = (int)llama_get_sampled_candidates_count_ith(ctx_, row);
     if (n == 0) fail(ErrorKind::broken, "llama.cpp picked no tokens for row %d", row);
     return {llama_get_sampled_candidates_ith(ctx_, row), n > 1 ? llama_get_sampled_logits_ith(ctx_, row) : nullptr, n};
-}
-
-Token DevicePicks::best(int row) const {
-    return top(row).tokens[0];
 }
 
 }  // namespace eaglecpp

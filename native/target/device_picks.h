@@ -29,7 +29,6 @@ class DevicePicks {
     bool set(const SeqRange & range, int n_top);
 
     // what was found in this way for row i of the last decode
-    Token best(int row) const;
     TopLogits top(int row) const;
 
     // of one kind of picks, in the graph that is being built

@@ -44,23 +44,15 @@ Embedder::Embedder(const Target & target, const std::string & pooling)
       reads_at_once_(target.only_embeds()),
       pooling_(pooling_of(*model_, pooling)),
       is_said_(!said_pooling(*model_).empty()),
-      llama_pools_(pooling_ == LLAMA_POOLING_TYPE_RANK || pooling_ == LLAMA_POOLING_TYPE_LAST ||
-                   (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
+      llama_pools_(pooling_ == LLAMA_POOLING_TYPE_LAST || (reads_at_once_ && pooling_ != LLAMA_POOLING_TYPE_NONE)),
       vocab_(target.vocab()),
       n_values_(model_->n_state()),
       n_max_(target.n_ctx()),
       n_texts_max_(model_->has_state() ? 1 : n_texts_usual),
       n_rows_of_piece_(n_rows_with_logits(vocab_.size())) {
     if (pooling_ != LLAMA_POOLING_TYPE_RANK) return;
-    n_values_ = (int)llama_model_n_cls_out(model_->get());
-    const bool has_output = !model_tensors(model_->get(), "cls.output.weight").empty();
-    if (!has_output && model_tensors(model_->get(), "cls.weight").empty()) {
-        fail(ErrorKind::unsupported,
-             "%s: this model is no reranker: it has neither of the tensors 'cls.weight' and 'cls.output.weight'",
-             model_->path().c_str());
-    }
-    // llama.cpp finds a text's scores by their number, which without the output layer is not that of the row's values
-    if (!has_output) n_texts_max_ = 1;
+    fail(ErrorKind::unsupported, "%s: pooling 'rank' is a reranker's, whose scores are not computed; ask for vectors",
+         model_->path().c_str());
 }
 
 const char * Embedder::pooling() const {

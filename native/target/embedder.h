@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Vectors of texts, and scores of rerankers: a context of its own beside the target's, on the same weights. It is made
+// Vectors of texts: a context of its own beside the target's, on the same weights. It is made
 // for the longest text so far and keeps nothing of a text. `begin` takes texts, each `step` is one decode of llama.cpp,
 // so that whoever shares the machine can compute between two of them.
 //
@@ -21,12 +21,12 @@ namespace eaglecpp {
 
 class Embedder {
   public:
-    // pooling: none, mean, cls, last or rank; "" = the file's, or the mean where it has none.
+    // pooling: none, mean, cls or last; "" = the file's, or the mean where it has none.
     // Error(value | gguf | unsupported)
     Embedder(const Target & target, const std::string & pooling);
 
     const char * pooling() const;
-    // values of a row: of a vector, or a reranker's scores
+    // values of a row
     int n_values() const { return n_values_; }
     // tokens of the longest text
     int n_max() const { return n_max_; }

@@ -31,6 +31,10 @@ const TensorInfo * ModelFiles::find_tensor(const std::string & name) const {
     return nullptr;
 }
 
+[[noreturn]] static void refuse(const GgufReader & file, const std::string & why) {
+    fail(ErrorKind::gguf, "%s: %s: convert the model again", file.path().c_str(), why.c_str());
+}
+
 static bool ends_with(const std::string & text, const std::string & end) {
     return text.size() >= end.size() && text.compare(text.size() - end.size(), end.size(), end) == 0;
 }
@@ -41,8 +45,7 @@ static void check_expert_numbers(const GgufReader & file, const TensorInfo & tab
     file.read(table, 0, numbers.data(), numbers.size() * sizeof(int32_t));
     for (const int32_t number : numbers) {
         if (number >= 0 && (uint32_t)number < n_experts) continue;
-        fail(ErrorKind::gguf, "%s: tensor '%s' names expert %d, expected one of %u: convert the model again",
-             file.path().c_str(), table.name.c_str(), number, n_experts);
+        refuse(file, strf("tensor '%s' names expert %d, expected one of %u", table.name.c_str(), number, n_experts));
     }
 }
 
@@ -80,18 +83,16 @@ static void check_companions(const ModelFiles & model, const std::string & arch,
         const auto is_there = [&](const char * name) { return model.find_tensor(block + name) != nullptr; };
         if (!std::all_of(one.where.begin(), one.where.end(), is_there)) continue;
         if (std::any_of(one.needed.begin(), one.needed.end(), is_there)) continue;
-        fail(ErrorKind::gguf, "%s: tensor '%s' needs '%s%s' beside it, which is not there: convert the model again",
-             model.header().path().c_str(), tensor.name.c_str(), block.c_str(), one.needed[0]);
+        refuse(model.header(), strf("tensor '%s' needs '%s%s' beside it, which is not there", tensor.name.c_str(),
+                                    block.c_str(), one.needed[0]));
     }
 }
 
 // A matrix of a type that ggml only computes with internally makes it call a function that is not there.
 static void check_type(const GgufReader & file, const TensorInfo & tensor) {
     if (is_weight_type(tensor.type)) return;
-    fail(ErrorKind::gguf,
-         "%s: tensor '%s' has type %s, which ggml cannot compute with; expected a float or quantised type such as "
-         "f16 or q8_0: convert the model again",
-         file.path().c_str(), tensor.name.c_str(), ggml_type_name(tensor.type));
+    refuse(file, strf("tensor '%s' has type %s, which ggml cannot compute with; expected one like f16 or q8_0",
+                      tensor.name.c_str(), ggml_type_name(tensor.type)));
 }
 
 // What llama.cpp adds, scales by, convolves or rotates with (its table of tensors, src/llama-arch.cpp, says so), and
@@ -126,8 +127,7 @@ void check_weights(const ModelFiles & model) {
             }
             check_type(file, t);
             if (t.type == GGML_TYPE_F32 || !is_added(arch, t.name)) continue;
-            fail(ErrorKind::gguf, "%s: tensor '%s' has type %s, expected f32: convert the model again",
-                 file.path().c_str(), t.name.c_str(), ggml_type_name(t.type));
+            refuse(file, strf("tensor '%s' has type %s, expected f32", t.name.c_str(), ggml_type_name(t.type)));
         }
     }
 }
@@ -204,9 +204,7 @@ void check_lora(const GgufReader & lora, const ModelFiles & target) {
 // Of one kind of layer; head_size is 0 where layers without attention come first and no size follows from them.
 static void check_rotated(const GgufReader & file, const std::string & key, uint32_t n, uint32_t head_size) {
     if (head_size == 0 || (n > 0 && n % 2 == 0 && n <= head_size)) return;
-    fail(ErrorKind::gguf,
-         "%s: key '%s' is %u, expected an even number from 2 to the head's %u: convert the model again",
-         file.path().c_str(), key.c_str(), n, head_size);
+    refuse(file, strf("key '%s' is %u, expected an even number from 2 to the head's %u", key.c_str(), n, head_size));
 }
 
 // The sections divide a position's angle among text, height, width and one more; ggml divides by their sum.
@@ -224,9 +222,7 @@ static void check_sections(const GgufReader & file, const std::string & key) {
     for (const int32_t section : sections) {
         if (given) found += (found.empty() ? "" : ", ") + std::to_string(section);
     }
-    fail(ErrorKind::gguf,
-         "%s: key '%s' is %s, expected four sizes up to 65535, one of the first three not 0: convert the model again",
-         file.path().c_str(), key.c_str(), found.c_str());
+    refuse(file, "key '" + key + "' is " + found + ", expected four sizes up to 65535, one of the first three not 0");
 }
 
 // What is kept of a layer's attention.
@@ -270,9 +266,8 @@ static void check_key_length(const ModelFiles & files, const llama_model * model
         if (!t || n_kv == 0) continue;
         const uint32_t length = header.u32(key), window = header.find_u32(key + "_swa").value_or(length);
         if (t->ne[1] == n_kv * length || t->ne[1] == n_kv * window) continue;
-        fail(ErrorKind::gguf,
-             "%s: key '%s' is %u, but '%s' has keys of %lld values for %lld heads: convert the model again",
-             header.path().c_str(), key.c_str(), length, t->name.c_str(), (long long)t->ne[1], (long long)n_kv);
+        refuse(header, strf("key '%s' is %u, but '%s' has keys of %lld values for %lld heads", key.c_str(), length,
+                            t->name.c_str(), (long long)t->ne[1], (long long)n_kv));
     }
 }
 
@@ -284,10 +279,7 @@ static void check_tokenizer(const GgufReader & header, const llama_model * model
     try {
         guarded([&] { llama_tokenize(vocab, " a", 2, tokens, 16, false, false); });
     } catch (const std::out_of_range &) {
-        fail(ErrorKind::gguf,
-             "%s: key 'tokenizer.ggml.model' is 'llama', but the vocabulary is of another kind: it has merges and no "
-             "tokens for blanks or bytes; convert the model again",
-             header.path().c_str());
+        refuse(header, "key 'tokenizer.ggml.model' is 'llama', but the vocabulary has merges, and no tokens for bytes");
     }
 }
 
@@ -301,8 +293,7 @@ void check_settings(const ModelFiles & files, const llama_model * model) {
         const std::string key = arch + "." + name;
         const float epsilon = header.find_f32(key).value_or(0.0f);
         if (std::isfinite(epsilon) && epsilon >= 0.0f) continue;
-        fail(ErrorKind::gguf, "%s: key '%s' is %g, expected 0 or more: convert the model again", header.path().c_str(),
-             key.c_str(), epsilon);
+        refuse(header, strf("key '%s' is %g, expected 0 or more", key.c_str(), epsilon));
     }
     const llama_rope_type rope = llama_model_rope_type(model);
     if (rope == LLAMA_ROPE_TYPE_NONE) return;

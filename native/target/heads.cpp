@@ -17,7 +17,7 @@ struct HeadRules {
     std::vector<const char *> tensors = {};  // of a block, that the graph needs and the loader does not
 };
 
-// Of the architectures that are tested (tests/architectures/run.py --heads); facts of llama.cpp's src/models/*.cpp.
+// Of the architectures that were tested, with tiny random heads; facts of llama.cpp's src/models/*.cpp.
 const std::map<std::string, HeadRules> & all_rules() {
     static const std::map<std::string, HeadRules> rules = {
         {"bailingmoe3", {}},

@@ -32,7 +32,6 @@ class Taps : Pinned {  // the context holds a pointer to it
         constexpr const char * names[] = {"none", "layer_inp", "cb_eval", "states"};
         return names[(int)mode_];
     }
-    const std::vector<int32_t> & layers() const { return layers_; }
     bool needs_all_outputs() const { return needs_all_outputs_; }
     // the last block computes rows without output, too
     bool widens_last_block() const { return needs_all_outputs_ || mode_ == Mode::states; }

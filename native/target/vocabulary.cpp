@@ -267,28 +267,28 @@ std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_sp
     const size_t n = (size_t)std::max(n_max, 0);
     Tokens out;
     const auto specials = this->specials();
-    if (!specials->knows_parts()) {
-        if (add_special) check_borders(vocab_);
-        if (exceeds(vocab_, text, parse_special, n)) return std::nullopt;
-        out = tokens_of(vocab_, text, add_special, parse_special);
-        return out.size() > n ? std::nullopt : std::optional(std::move(out));
-    }
-    const auto parts = specials->parts(text, parse_special, n);
+    const bool is_whole = !specials->knows_parts();
+    if (is_whole && add_special) check_borders(vocab_);
+    const std::optional<std::vector<TextPart>> parts =
+        is_whole ? std::vector<TextPart>{{0, text.size(), -1}} : specials->parts(text, parse_special, n);
     if (!parts) return std::nullopt;
-    const Token bos = llama_vocab_bos(vocab_), eos = llama_vocab_eos(vocab_);
-    if (add_special && llama_vocab_get_add_bos(vocab_) && bos >= 0) out.push_back(bos);
+    const auto border = [&](bool is_wanted, Token token) {
+        if (!is_whole && add_special && is_wanted && token >= 0) out.push_back(token);
+    };
+    border(llama_vocab_get_add_bos(vocab_), llama_vocab_bos(vocab_));
     for (const TextPart & part : *parts) {
         if (out.size() > n) return std::nullopt;
         if (part.token >= 0) {
             out.push_back(part.token);
-        } else {
-            const std::string piece = text.substr(part.begin, part.end - part.begin);
-            if (exceeds(vocab_, piece, false, n - out.size())) return std::nullopt;
-            const Tokens tokens = tokens_of(vocab_, piece, false, false);
-            out.insert(out.end(), tokens.begin(), tokens.end());
+            continue;
         }
+        const std::string piece = text.substr(part.begin, part.end - part.begin);
+        const bool parses = is_whole && parse_special;
+        if (exceeds(vocab_, piece, parses, n - out.size())) return std::nullopt;
+        const Tokens tokens = tokens_of(vocab_, piece, is_whole && add_special, parses);
+        out.insert(out.end(), tokens.begin(), tokens.end());
     }
-    if (add_special && llama_vocab_get_add_eos(vocab_) && eos >= 0) out.push_back(eos);
+    border(llama_vocab_get_add_eos(vocab_), llama_vocab_eos(vocab_));
     return out.size() > n ? std::nullopt : std::optional(std::move(out));
 }
 

@@ -11,12 +11,8 @@ Not part of the default tests: it is run by hand when llama-cpp-python moves on,
 3.1 drafter. Drafts of random models are hardly ever right, so rejected drafts, trees and what they leave in
 the cache are what this tests; what accepted ones do is for the trained pairs of the other tests.
 
-With `--heads N` the models have N heads for further tokens, where their architecture has any in llama.cpp,
-and these draft. Weights are set so that the next token mostly follows from the last one, for model and head
-alike: some drafts are accepted, some rejected. `--files` drafts with the heads in a file of their own, and
-`--mutations` takes tensors out, one at a time, or halves them: the file is refused, or computes as well. With
-heads these are all of a head's; without, one of each kind of a model. What ends the process is missing in
-native/target/file_checks.cpp.
+`--mutations` takes tensors out, one of each kind, or halves them: the file is refused, or computes. What
+ends the process is missing in native/target/file_checks.cpp.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -48,15 +44,12 @@ from helpers.random_drafter import DraftShape
 from helpers.tiny_split import Tensors, rewrite
 
 STRATEGIES = ("chain:3", "tree:k=2,depth=3,nodes=6", "auto")
-HEAD_STRATEGIES = ("chain:2", "tree:k=2,depth=2,nodes=4", "auto")
-LAYER_SIZES = ("feed_forward_length", "attention.indexer.types")
 QUIET: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 PROBE = """import sys, eaglecpp
 try:
     options = {"n_ctx": 128, "n_threads": 2, "planner_cache": False}
-    with eaglecpp.Engine.open(sys.argv[1], draft=sys.argv[2] or None, **options) as engine:
-        strategy = "chain:1" if sys.argv[2] else "off"
-        engine.generate(list(range(20)), max_tokens=8, ignore_eos=True, strategy=strategy)
+    with eaglecpp.Engine.open(sys.argv[1], **options) as engine:
+        engine.generate(list(range(20)), max_tokens=8, ignore_eos=True)
     print("computes")
 except eaglecpp.EagleError as error:
     print("refused:", str(error).replace(sys.argv[1], "").splitlines()[0][:150])
@@ -105,8 +98,6 @@ def fixture(args: argparse.Namespace) -> list[Path]:
     if not any(args.models.glob("*.gguf")):
         program = args.models / "fixture"
         source = args.source / "tests" / "test-llama-archs.cpp"
-        if args.heads:
-            source = with_heads(source, args.heads, args.models / "fixture.cpp")
         folders = ("include", "common", "src", "ggml/include", "vendor")
         libraries = ("llama", "llama-common", "ggml", "ggml-base", "ggml-cpu")
         command = ["c++", "-std=c++17", "-O1", *(f"-I{args.source / name}" for name in folders)]
@@ -117,118 +108,15 @@ def fixture(args: argparse.Namespace) -> list[Path]:
             f"-Wl,-rpath,{args.libraries}",
         ]
         subprocess.run(command, check=True)
-        if args.heads:  # each on its own: some have no such heads, and end the program
-            for name in re.findall(r'"([\w.-]+)"', names_of(args.source)):
-                subprocess.run([program, "-o", args.models, "-a", f"^{name}$"], **QUIET)
-            for path in args.models.glob("*.gguf"):
-                make_predictable(path)
-        else:
-            subprocess.run([program, "-o", args.models], check=True, **QUIET)
+        subprocess.run([program, "-o", args.models], check=True, **QUIET)
     return [path for path in sorted(args.models.glob("*.gguf")) if re.search(args.only, path.stem)]
-
-
-def names_of(source: Path) -> str:
-    """llama.cpp's table of architectures."""
-    text = (source / "src" / "llama-arch.cpp").read_text(encoding="utf-8")
-    (table,) = re.findall(r"LLM_ARCH_NAMES = \{(.*?)\n\};", text, re.S)
-    return str(table)
-
-
-def with_heads(source: Path, n: int, out: Path) -> Path:
-    """The fixture with n blocks more, which are heads."""
-    text = source.read_text(encoding="utf-8")
-
-    def put(old: str, new: str) -> None:
-        nonlocal text
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-
-    put("    uint32_t n_head_kv = n_head;\n", f"    n_layer += {n};\n    uint32_t n_head_kv = n_head;\n")
-    count = "    ms.add_kv(LLM_KV_BLOCK_COUNT,               n_layer);\n"
-    put(count, count + f"    ms.add_kv(LLM_KV_NEXTN_PREDICT_LAYERS, uint32_t({n}));\n")
-    load = "    model_params.split_mode = split_mode;\n"
-    put(load, load + "    model_params.load_mtp = true;\n")
-    more = ", 0" * n
-    put("({0, 0, 4, 128})", f"({{0, 0, 4, 128{more}}})")
-    put("({0.0f, 4.0f})", f"({{0.0f, 4.0f{more}}})")
-    put("({0.0f, 5.0f})", f"({{0.0f, 5.0f{more}}})")
-    put(
-        "        case LLM_ARCH_STEP35:\n",
-        "        case LLM_ARCH_STEP35:\n        case LLM_ARCH_NEMOTRON_H_MOE:\n",
-    )
-    put('#include "../src/llama-arch.h"', f'#include "{source.parents[1]}/src/llama-arch.h"')
-    put('#include "../src/llama-model-saver.h"', f'#include "{source.parents[1]}/src/llama-model-saver.h"')
-    out.write_text(text, encoding="utf-8")
-    return out
-
-
-def make_predictable(path: Path) -> None:
-    """Sets weights of a model with heads so that the last token mostly says which comes next, to both. What
-    llama.cpp's saver leaves out of the heads, or adds that no converter writes, is mended.
-    """
-    reader = gguf.GGUFReader(path)
-    weights = {
-        tensor.name: np.array(tensor.data) for tensor in reader.tensors if not tensor.name.endswith("scale")
-    }
-    n_blocks = int(reader.fields[f"{architecture(reader)}.block_count"].contents())
-    fields: dict[str, Any] = {}
-    if architecture(reader) == "deepseek4":  # its loader looks for the heads in a file before it makes any
-        head, width = f"blk.{n_blocks - 1}.nextn", weights["token_embd.weight"].shape[1]
-        weights[f"{head}.eh_proj.weight"] = np.zeros((width, 2 * width), np.float32)
-        weights |= {f"{head}.{name}.weight": np.ones(width, np.float32) for name in ("enorm", "hnorm")}
-        fields["deepseek4.nextn_predict_layers"] = 1
-    heads = head_blocks(weights)
-    if not heads:
-        path.unlink()
-        return
-    for head in heads if architecture(reader) == "mimo2" else ():  # its head is read with one matrix
-        parts = [weights.pop(f"{head}attn_{name}.weight") for name in "qkv"]
-        weights[f"{head}attn_qkv.weight"] = np.concatenate(parts)
-    rng = np.random.default_rng(1)
-    embedding = weights["token_embd.weight"]
-    embedding[:] = rng.normal(0.0, 1.0, embedding.shape)
-    if (output := weights.get("output.weight")) is not None:
-        output[:] = 0.04 * np.roll(embedding, 1, axis=0) + rng.normal(0.0, 0.02, output.shape)
-    for name, data in weights.items():
-        if data.ndim == 1 and "norm" in name:
-            data[:] = 1.0
-        if name.endswith((".embed_tokens.weight", ".shared_head_head.weight")):
-            data[:] = embedding if "embed" in name else weights.get("output.weight", embedding)
-        if name.endswith("nextn.eh_proj.weight"):
-            width = data.shape[1] // 2
-            data[:] = np.concatenate([np.eye(len(data), width), rng.normal(0.0, 0.05, (len(data), width))], 1)
-    for key in (
-        "attention.recurrent_layers",
-        "attention.head_count",
-        "attention.head_count_kv",
-        *LAYER_SIZES,
-    ):
-        field = reader.fields.get(f"{architecture(reader)}.{key}")
-        if field is not None and isinstance(field.contents(), list):
-            values = field.contents()
-            of_head = 0 if "recurrent" in key else max(values)
-            fields[field.name] = values + [of_head] * (n_blocks - len(values))
-    write_like(path, path.with_suffix(".tmp"), lambda t: (t.clear(), t.update(weights)), fields)
-    path.with_suffix(".tmp").replace(path)
-
-
-def architecture(reader: gguf.GGUFReader) -> str:
-    return str(reader.fields["general.architecture"].contents())
-
-
-def head_blocks(names: Iterable[str]) -> tuple[str, ...]:
-    """What the names of the heads' tensors begin with."""
-    suffix = "nextn.eh_proj.weight"
-    return tuple(name.removesuffix(suffix) for name in names if name.endswith(suffix))
 
 
 def mutations(models: list[Path]) -> int:
     """Each in a process of its own, which llama.cpp could end."""
     n_bad = 0
     for path in models:
-        every = [tensor.name for tensor in gguf.GGUFReader(path).tensors]
-        heads = head_blocks(every)
-        names = [name for name in every if name.startswith(heads)] if heads else one_of_each_kind(every)
+        names = one_of_each_kind(tensor.name for tensor in gguf.GGUFReader(path).tensors)
         for name, halved in itertools.product(names, (False, True)):
 
             def change(tensors: Tensors, name: str = name, halved: bool = halved) -> None:
@@ -237,8 +125,8 @@ def mutations(models: list[Path]) -> int:
                     tensors[name] = data.astype(np.float16)
 
             with tempfile.TemporaryDirectory() as folder:
-                write_like(path, Path(folder) / path.name, change)
-                command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name), "mtp" if heads else ""]
+                rewrite(path, Path(folder) / path.name, change, {})
+                command = [sys.executable, "-c", PROBE, str(Path(folder) / path.name)]
                 done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
             n_bad += done.returncode != 0
             said = done.stdout.strip() if done.returncode == 0 else f"ended with {done.returncode}"
@@ -249,26 +137,6 @@ def mutations(models: list[Path]) -> int:
 def one_of_each_kind(names: Iterable[str]) -> list[str]:
     """The first of the blocks' tensors that have the same name there."""
     return list({re.sub(r"\.\d+\.", ".N.", name): name for name in reversed(list(names))}.values())
-
-
-def write_like(
-    path: Path, out: Path, change: Callable[[Tensors], object], fields: dict[str, list[int]] | None = None
-) -> None:
-    """A file with other weights, and other values of some keys."""
-    of_seeing = "glm4moe.rope.dimension_sections"  # models that see, whose heads llama.cpp lacks
-    rewrite(path, out, change, {of_seeing: None, **(fields or {})})
-
-
-def head_file(target: Path, folder: Path) -> Path:
-    """The heads of a model, with embeddings and output."""
-
-    def without_blocks(tensors: Tensors) -> None:
-        heads = head_blocks(tensors)
-        for name in [n for n in tensors if n.startswith("blk.") and not n.startswith(heads)]:
-            del tensors[name]
-
-    write_like(target, folder / "heads.gguf", without_blocks)
-    return folder / "heads.gguf"
 
 
 def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace) -> Found:
@@ -283,15 +151,11 @@ def examined(path: Path, type_name: str, folder: Path, args: argparse.Namespace)
     except EagleError as error:
         return Found(name, type_name, loads=short(error))
     try:
-        if not args.heads:
-            draft: Path | str = drafter(target, folder)
-        else:
-            draft = head_file(target, folder) if args.files else "mtp"
-        with eaglecpp.Engine.open(target, draft=draft, **options) as engine:
+        with eaglecpp.Engine.open(target, draft=drafter(target, folder), **options) as engine:
             rows, chains = engine.exactness.rows, engine.chains_only
             n_texts = parted = accepted = 0
-            for strategy in HEAD_STRATEGIES if args.heads else STRATEGIES:
-                if (chains or args.heads > 1) and strategy.startswith("tree"):
+            for strategy in STRATEGIES:
+                if chains and strategy.startswith("tree"):
                     continue
                 for mine, theirs in zip(texts(engine, prompts, strategy), plain, strict=True):
                     n_texts, parted = n_texts + 1, parted + (mine.tokens != theirs.tokens)
@@ -376,8 +240,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--models", type=Path, default=Path("build/architectures"))
     parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
     parser.add_argument("--only", default="", help="names that match this")
-    parser.add_argument("--heads", type=int, default=0, metavar="N", help="draft with heads, N of them")
-    parser.add_argument("--files", action="store_true", help="with heads in a file of their own")
     parser.add_argument("--mutations", action="store_true", help="with a tensor missing or halved")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()

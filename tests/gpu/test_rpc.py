@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""A server that dies in the middle of an answer: one clear error, in a process that lives on.
-One that is far away stops nobody but who waits for it.
-"""
+"""A server that dies in the middle of an answer: one clear error, in a process that lives on."""
 
 from __future__ import annotations
 
@@ -95,41 +93,6 @@ def test_a_lost_server_is_one_error_and_the_process_lives_on(
     assert "RPC server 127.0.0.1:" in lines[1] and "was lost: " in lines[1]
     assert "start it again and open the engine again" in lines[1]
     assert lines[-1] == "lived on"
-
-
-BESIDE = """
-import socket, threading
-from eaglecpp.lowlevel import system_info
-
-server = RpcServer()
-listener = socket.create_server(("127.0.0.1", 0))
-
-def pump(source, sink):
-    while data := source.recv(1 << 16):
-        sink.sendall(data)
-    sink.shutdown(socket.SHUT_WR)
-
-def accept():
-    while True:
-        near, _ = listener.accept()
-        far = socket.create_connection(("127.0.0.1", server.port))
-        for ends in ((near, far), (far, near)):
-            threading.Thread(target=pump, args=ends, daemon=True).start()
-
-threading.Thread(target=accept, daemon=True).start()
-endpoint = f"127.0.0.1:{listener.getsockname()[1]}"
-with Engine.open(target, draft, rpc=(endpoint,), n_ctx=512, n_threads=1, planner_cache=False) as engine:
-    engine.generate([5] * 40, max_tokens=8, temperature=0.0, ignore_eos=True, strategy="chain:4")
-    assert any(place["device"] == "RPC0" for place in engine.memory_plan)
-    assert any(device["name"] == "RPC0" for device in system_info()["devices"])
-server.kill()
-print("answered")
-"""
-
-
-def test_other_threads_run_while_a_server_is_asked(it: ConvertedPair, servers: tuple[str, ...]) -> None:
-    """What the server is asked and answers passes through threads of the same process."""
-    assert run(BESIDE, it.pair.target.gguf, it.draft) == "answered\n"
 
 
 HEADS = """

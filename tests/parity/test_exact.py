@@ -111,31 +111,6 @@ def test_every_kind_of_reuse_gives_plain_decodings_bits(
     assert strategy in ("off", "auto") or done.draft_n_accepted > 0
 
 
-def test_what_lies_beyond_a_stop_is_not_reused(drafted: eaglecpp.Engine, plain: eaglecpp.Engine) -> None:
-    """A round may run past the stop. Plain decoding has not run those rows, so neither may count as run."""
-
-    def reused(engine: eaglecpp.Engine, **options: Any) -> list[int]:
-        out = []
-        for stop in range(3, 9):
-            engine.clear()
-            whole = engine.generate(
-                prompt_ids(80), max_tokens=30, temperature=0.0, ignore_eos=True, strategy="off"
-            )
-            engine.clear()
-            engine.generate(
-                prompt_ids(80),
-                temperature=0.0,
-                ignore_eos=True,
-                stop_when=lambda tokens, stop=stop: len(tokens) == stop,
-                **options,
-            )
-            again = engine.generate([*prompt_ids(80), *whole.tokens], max_tokens=1, temperature=0.0)
-            out.append(again.timings.reused_n)
-        return out
-
-    assert reused(drafted, strategy="chain:7") == reused(plain) == [80 + n - 1 for n in range(3, 9)]
-
-
 @pytest.mark.parametrize("dtype", ["F16", "F32", "BF16", "Q5_0"])
 def test_exact_means_exact_for_every_type(
     dtype: str, kernels: str, it: ConvertedPair, tmp_path: Path
@@ -213,18 +188,6 @@ def test_trees_stay_exact_until_the_context_is_full(
             assert ours.tokens == theirs.tokens, seed
             assert ours.logprobs == theirs.logprobs, seed
             assert ours.timings.exact, seed
-
-
-def test_measuring_leaves_nothing_behind(it: ConvertedPair, target: Path) -> None:
-    with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **SIZES) as engine:
-        before = engine.generate(prompt_ids(100), max_tokens=20, temperature=0.0, n_probs=3)
-    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", **SIZES) as engine:
-        assert engine.exactness.decodes > 17 and engine.exactness.ms > 0
-        after = engine.generate(prompt_ids(100), max_tokens=20, temperature=0.0, n_probs=3)
-        with pytest.raises(ValueError, match="before a conversation is opened"):
-            engine.native.measure_exact_rows()
-    assert (after.tokens, after.logprobs) == (before.tokens, before.logprobs)
-    assert after.timings.reused_n == before.timings.reused_n == 0
 
 
 def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, target: Path) -> None:

@@ -149,20 +149,6 @@ def test_conversations_share_what_they_have_read(open_engine: Callable[..., eagl
             assert second.timings.reused_n >= 16
 
 
-def test_parked_conversations_come_back(open_engine: Callable[..., eaglecpp.Engine]) -> None:
-    with open_engine() as engine:
-        said = engine.chat([ask("What is len?", make_image(1))], **GREEDY)
-        native = engine.native
-        if not native.can_park:
-            pytest.skip("this cache cannot be parked")
-        number = engine.default_session.slot.number
-        parked = native.park(number)
-        engine.clear()
-        assert native.unpark(number, parked)
-        again = engine.chat([ask("What is len?", make_image(1))], **GREEDY)
-        assert again.tokens == said.tokens and again.timings.prompt_n == 1
-
-
 def test_what_is_refused(
     projector: Path, open_engine: Callable[..., eaglecpp.Engine], tmp_path: Path
 ) -> None:
@@ -228,19 +214,6 @@ def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., e
         said = chat.ask("And max?", **GREEDY)
         again = engine.chat_prompt(chat.history)
         assert said.tokens and min(again) < min(before) - 280 * 800
-
-
-def test_the_image_that_was_used_longest_ago_goes_first(
-    open_engine: Callable[..., eaglecpp.Engine],
-) -> None:
-    with open_engine() as engine:
-        rows = np.zeros((800, N_EMBD), np.float32)
-        first, n_rows = engine.native.add_image("first", rows, False)
-        for number in range(400):
-            engine.native.add_image(str(number), rows, False)
-            assert engine.native.has_image(first - n_rows + 1)
-        assert engine.native.find_image("first") == (first, n_rows)
-        assert engine.native.find_image("0") is None and not engine.native.has_image(first - n_rows)
 
 
 def test_a_mark_of_the_reader_in_a_text_is_text(open_engine: Callable[..., eaglecpp.Engine]) -> None:

@@ -15,7 +15,6 @@ import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter
 from helpers.by_lot import accepted_by_lot
-from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
@@ -111,15 +110,6 @@ def test_all_depths_of_one_pass_equal_the_reference(name: str, pair: Callable[[D
     assert max(differences(pair(SHAPES[name]))) < TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["3.1", "two-layers"])
-def test_automodels_layout_is_the_same_drafter(name: str, tmp_path: Path) -> None:
-    shape, target = SHAPES[name], make_target(tmp_path / "target")
-    reference, draft = shape.write(tmp_path / "reference"), tmp_path / "draft.gguf"
-    checkpoint = write_checkpoint(tmp_path / "checkpoint", "automodel", shape)
-    convert_checkpoint(checkpoint, target.gguf, draft, type="F32", aux_layers=list(shape.layers))
-    assert max(differences(Pair(target, shape, reference, draft))) < TOLERANCE
-
-
 @pytest.mark.parametrize("mistake", [NoFeature, OtherToken, StandingPositions, Alone])
 def test_a_mistake_is_seen(mistake: type[ParallelDrafter], pair: Callable[[DraftShape], Pair]) -> None:
     """Negative controls. The first masked row has none before it: places and views show from the second."""
@@ -195,10 +185,3 @@ def test_what_a_parallel_drafter_cannot_do_is_refused(pair: Callable[[DraftShape
         pytest.raises(ValueError, match="depth 7: this drafter gives 6 tokens"),
     ):
         engine.generate([1, 2, 3], max_tokens=20, strategy="chain:7")
-
-
-def test_an_ordinary_drafter_has_no_masked_rows(pair: Callable[[DraftShape], Pair]) -> None:
-    it = pair(DraftShape())
-    features, tokens = random_rows(it.shape, 4)
-    with pytest.raises(ValueError, match="1 masked rows behind a commit, expected 0 to 0"):
-        it.native().commit_ahead(features, tokens, 1)

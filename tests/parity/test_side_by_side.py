@@ -111,25 +111,6 @@ def test_rounds_together_are_those_alone(
             assert drafts(found) == drafts(expected)
 
 
-def test_some_draft_and_some_do_not(several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str) -> None:
-    strategies = ["chain:6", "off", "tree:k=2,depth=3,nodes=6", "chain:1"]
-    with several.session() as a, several.session() as b, several.session() as c, several.session() as d:
-        streams = [
-            session.stream(prompt_ids(20 + i, seed=i), strategy=strategies[i], max_tokens=30 + i, **SAMPLED)
-            for i, session in enumerate((a, b, c, d))
-        ]
-        running = list(streams)
-        while running:
-            chunks = zip(running, next_chunks(running), strict=True)
-            running = [stream for stream, chunk in chunks if chunk is None or not chunk.finish_reason]
-        finished = [stream.completion() for stream in streams]
-    for i, found in enumerate(finished):
-        expected = alone(one, prompt_ids(20 + i, seed=i), strategies[i], max_tokens=30 + i)
-        check_same(found, expected, kernels)
-        if kernels == "auto":
-            assert drafts(found) == drafts(expected)
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_prompt_is_read_beside_the_others_rounds(
     strategy: str, several: eaglecpp.Engine, one: eaglecpp.Engine, kernels: str

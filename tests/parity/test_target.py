@@ -102,19 +102,6 @@ def test_a_tree_equals_the_chains_of_its_paths(arch: str, tmp_path: Path) -> Non
         assert np.abs(logits[node] - chain_logits[-1]).max() < 10 * TOLERANCE, path
 
 
-def test_a_tree_leaves_nothing_behind(target: TinyTarget) -> None:
-    """The same tree twice, and another one in between, give the same."""
-    options = exact_options()
-    options.n_leaves_max, options.n_draft_max = 8, 16
-    it = native_target(target, options)
-    prefix, tokens, parents = prompt_ids(40), [30, 31, 32, 33, 34], [-1, 0, 0, 1, 2]
-    first = it.forward_tree(prefix, tokens, parents)
-    it.forward_tree(prompt_ids(50, seed=9), [8, 9, 10, 11], [-1, 0, 0, 0])
-    again = it.forward_tree(prefix, tokens, parents)
-    for one, other in zip(first, again, strict=True):
-        assert np.array_equal(one, other)
-
-
 def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
     """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
     options = exact_options()

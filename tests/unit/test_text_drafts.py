@@ -50,8 +50,6 @@ def test_beside_a_drafter_it_can_be_left_out(models: Models) -> None:
 def test_contradictions_are_refused(models: Models) -> None:
     with pytest.raises(ValueError, match="draft 'text' contradicts text_drafts 'off'"):
         Engine.open(models.target, draft="text", text_drafts="off", **SIZES)
-    with pytest.raises(ValueError, match="text_memory 100 needs drafts from the text"):
-        Engine.open(models.target, draft="text", text_memory=100, text_drafts="off", **SIZES)
     with pytest.raises(ValueError, match="text_drafts must be one of auto, on, off"):
         Engine.open(models.target, text_drafts="maybe", **SIZES)
 

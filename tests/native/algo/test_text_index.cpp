@@ -69,7 +69,7 @@ TEST(what_followed_the_longest_suffix_is_proposed) {
 TEST(another_prompt_may_begin_alike) {
     for (int seed = 0; seed < 20; ++seed) {
         Random random(100 + seed);
-        TextIndex index(0, seed % 5 == 0 ? 64 : 1 << 12), fresh(0, 1 << 12);
+        TextIndex index(seed % 5 == 0 ? 64 : 1 << 12), fresh(1 << 12);
         Tokens text;
         for (Token token : some_text(random, 400, seed % 2 ? 3 : 20)) {
             text.push_back(token);
@@ -82,35 +82,6 @@ TEST(another_prompt_may_begin_alike) {
             fresh.assign(text);
             if (seed % 5) CHECK(index.propose(20).tokens == fresh.propose(20).tokens);
         }
-    }
-}
-
-// The answer that was rolled back is gone, unless it is to be kept.
-TEST(what_was_taken_back_is_forgotten_unless_it_is_kept) {
-    const Tokens prompt{1, 2, 3, 4};
-    for (int n_memory : {0, 50}) {
-        TextIndex index(n_memory);
-        index.assign(prompt);
-        for (Token t : {60, 61, 62, 63, 64, 65}) index.add(t);
-        Tokens again = prompt;
-        again.insert(again.end(), {9, 60, 61});
-        index.assign(again);
-        CHECK_MSG(index.propose(2).tokens == (n_memory ? Tokens{62, 63} : Tokens{}), strf("memory %d", n_memory));
-        index.clear();
-        index.assign(again);
-        CHECK(index.propose(2).empty());
-    }
-}
-
-// Borders between texts are never proposed, and what is kept of earlier ones is bounded.
-TEST(memory_is_bounded_and_has_borders) {
-    TextIndex index(200, 1000);
-    for (int i = 0; i < 50; ++i) {
-        Tokens text;
-        for (Token t = 0; t < 300; ++t) text.push_back(t % 30 + (t < 150 ? 0 : i));
-        index.assign(text);
-        for (Token token : index.propose(64).tokens) CHECK(token >= 0);
-        CHECK(index.size() <= 1000);
     }
 }
 

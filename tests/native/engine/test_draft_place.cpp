@@ -4,7 +4,8 @@
 // shows nowhere else.
 #include "../check.h"
 #include "../gguf/draft_files.h"
-#include "engine/draft_place.h"
+#include "draft/feature_drafter.h"
+#include "engine/engine.h"
 #include "tiny_models.h"
 
 using namespace eaglecpp;
@@ -12,9 +13,9 @@ using namespace eaglecpp;
 static bool is_fused(EngineOptions options, const char * kernels, const char * flash_attn) {
     options.kernels = kernels;
     options.flash_attn = flash_attn;
-    const Target target(options);
-    CHECK(target.model().uses_kernels() == (std::string(kernels) == "auto"));
-    return place_drafter(options, DraftFile(options.draft_path), target).drafter->flash_attn();
+    const Engine engine(options);
+    CHECK(engine.target().model().uses_kernels() == (std::string(kernels) == "auto"));
+    return static_cast<const FeatureDrafter *>(engine.drafter())->flash_attn();
 }
 
 int main() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // llama.cpp may keep tied embeddings twice: as the file has them for look-ups, and repacked or on a device for the
 // product. Rows are only ever read from the first.
-#include <ggml-cpp.h>
-#include <ggml-cpu.h>
 
 #include <cstring>
 
@@ -16,34 +14,6 @@ using namespace eaglecpp;
 
 static std::string memory_of(const ggml_tensor * t) {
     return t ? ggml_backend_buft_name(ggml_backend_buffer_get_type(t->buffer)) : "none";
-}
-
-// extra buffer types of the CPU that keep weights in a layout of their own
-static std::vector<ggml_backend_buffer_type_t> private_types() {
-    ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-    const auto get = (ggml_backend_dev_get_extra_bufts_t)ggml_backend_reg_get_proc_address(
-        ggml_backend_dev_backend_reg(cpu), "ggml_backend_dev_get_extra_bufts");
-    std::vector<ggml_backend_buffer_type_t> types;
-    for (ggml_backend_buffer_type_t * b = get ? get(cpu) : nullptr; b && *b; ++b) types.push_back(*b);
-    return types;
-}
-
-static void only_plain_host_memory_has_plain_rows() {
-    llama_start();
-    const auto in = [](ggml_backend_buffer_t raw) {
-        const ggml_backend_buffer_ptr buffer(raw);
-        ggml_context_ptr ctx(ggml_init({ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-        ggml_tensor * t = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_Q4_0, 256, 64);
-        t->buffer = buffer.get();
-        t->data = ggml_backend_buffer_get_base(buffer.get());
-        return has_plain_rows(t);
-    };
-    alignas(64) static uint8_t bytes[256 * 64];
-    CHECK(in(ggml_backend_buft_alloc_buffer(ggml_backend_cpu_buffer_type(), sizeof(bytes))));
-    CHECK(in(ggml_backend_cpu_buffer_from_ptr(bytes, sizeof(bytes))));
-    for (ggml_backend_buffer_type_t type : private_types()) {
-        CHECK_MSG(!in(ggml_backend_buft_alloc_buffer(type, sizeof(bytes))), ggml_backend_buft_name(type));
-    }
 }
 
 static void check_rows(const Target & target, const std::string & path) {
@@ -102,7 +72,6 @@ static void untied_heads_are_their_own(const test::Folder & folder) {
 
 int main() {
     const test::Folder folder;
-    only_plain_host_memory_has_plain_rows();
     both_copies_are_told_apart(folder);
     untied_heads_are_their_own(folder);
     return test::result();

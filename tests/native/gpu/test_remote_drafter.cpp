@@ -90,28 +90,6 @@ static void caches_serve_again(Side & a, Side & b) {
     CHECK_MSG(eaglecpp_counts().frees == n_freed, "a closed conversation freed device memory");
 }
 
-// A round costs one wait for the commit and one for each level, however many rows they have.
-static void a_round_waits_once_a_level(Side & side) {
-    const DraftSpec & s = side.drafter->spec();
-    const auto round = [&](int n_pending) {
-        commit(side, make_rows(s, n_pending), true);
-        side.seq->candidates(0, 4);
-        side.seq->extend({{1, 1, 0}, {2, 2, 0}, {3, 3, 0}, {4, 4, 0}});
-        for (int i = 0; i < 4; ++i) side.seq->candidates(i, 4);
-        side.seq->extend({{5, 1, 1}, {6, 2, 2}, {7, 3, 2}});
-        for (int i = 0; i < 3; ++i) side.seq->candidates(i, 4);
-    };
-    for (int n = 1; n <= 4; ++n) round(n);  // the sizes of this generation
-    const EaglecppCounts before = eaglecpp_counts();
-    const int n_graphs = side.drafter->n_graphs();
-    for (int i = 0; i < 12; ++i) round(1 + i % 4);
-    const EaglecppCounts after = eaglecpp_counts();
-    CHECK_MSG(after.waits - before.waits == 12 * 3, strf("%d waits", (int)(after.waits - before.waits)));
-    CHECK(after.graphs - before.graphs == 12 * 3);
-    CHECK_MSG(side.drafter->n_graphs() == n_graphs, "a graph was built after the first rounds");
-    CHECK(after.allocations == before.allocations);
-}
-
 // A chain that is drafted in the graph of its commit is the one that comes level by level; and one wait for all of it.
 static void steps_are_levels(Side & host, Side & remote, const std::string & what) {
     CHECK_MSG(remote.drafter->can_step(), what);
@@ -166,9 +144,6 @@ int main() {
                 side->open();
             }
             steps_are_levels(fresh, remote, what);
-            remote.seq.reset();
-            remote.open();
-            a_round_waits_once_a_level(remote);
         }
     }
     return test::result();
