@@ -66,13 +66,12 @@ def request(
 @dataclass(frozen=True)
 class ServerAnswers:
     """A model in the server at an address, which keeps it for keep_alive_s after an answer; None = as long as
-    it likes. own_system: what the server puts before a conversation by itself.
+    it likes.
     """
 
     address: str
     model: str
     keep_alive_s: float | None = None
-    own_system: str = ""
     api_key: str = ""
 
     def __call__(self, conversation: Conversation, options: Mapping[str, Any]) -> ServedAnswer:
@@ -90,12 +89,12 @@ class ServerAnswers:
             raise
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
-        is_own = conversation.system == self.own_system
-        head = [] if is_own else [{"role": "system", "content": conversation.system}]
+        # an empty one, too, in the place of the model's own
+        head = {"role": "system", "content": conversation.system}
         schema, strategy = options.get("json_schema", ""), options.get("strategy")
         return {
             "model": self.model,
-            "messages": [*head, *map(_message, conversation.messages)],
+            "messages": [head, *map(_message, conversation.messages)],
             "options": {name: value for name, value in options.items() if name in _SAMPLING},
             "think": options.get("think"),
             "format": json.loads(schema) if schema else "json" if options.get("response_format") else "",

@@ -38,14 +38,6 @@ def test_the_answer_is_on_stdout_and_one_line_of_figures_on_stderr(cli: Cli, mod
     assert (quiet.stdout, quiet.stderr) == (done.stdout, "")
 
 
-def test_without_drafting_the_line_says_so(cli: Cli, models: Models) -> None:
-    done = cli("run", models.target, "hello", *SHORT)
-    assert done.stderr.endswith("no drafter ]\n")
-    off = cli("run", models.target, "hello", "--draft", models.draft, "--no-draft", *SHORT)
-    assert off.stderr.endswith("drafting off ]\n")
-    assert off.stdout == done.stdout
-
-
 def test_a_model_without_template_gets_the_format_its_vocabulary_suggests_and_says_so(
     cli: Cli, base_model: Path
 ) -> None:

@@ -100,7 +100,7 @@ class Chat:
     def _opened(self, system: str | None, saved: SavedChat | None = None) -> ChatSession:
         model, own = self.model, self.model.conversation()
         if self.server is not None:
-            self.server = replace(self.server, model=model.source.name, own_system=own.system)
+            self.server = replace(self.server, model=model.source.name)
         return ChatSession(self.server or model.answer, system=system, conversation=own, saved=saved)
 
     @property

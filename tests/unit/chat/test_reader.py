@@ -64,16 +64,6 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
     assert drafted(pieces) == [("x", False), ("\u20acy", True)]
 
 
-def test_thinking_is_told_apart_and_its_tags_are_gone() -> None:
-    tokens = [b"<thi", b"nk>", b"\nhm", b"\n</", b"think>", b"\n\n", b"yes"]
-    reader, pieces = read(tokens, [False, False, True, False, True, False, True], [2, 2, 1, 2], tags=TAGS)
-    assert (reader.thinking, reader.content) == ("hm", "yes")
-    assert [(p.text, p.is_thinking, p.is_accepted) for p in pieces] == [
-        ("hm", True, True), ("yes", False, True),
-    ]  # fmt: skip
-    assert reader.text == b"".join(tokens).decode()
-
-
 def test_tags_of_control_tokens_have_no_text_and_are_seen_all_the_same() -> None:
     tags = ThinkTags("[THINK]", "[/THINK]")
     tokens = [b"", b"hm", b"", b"yes"]

@@ -52,17 +52,6 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     assert len(saved.messages) == 16, "nothing of the conversation itself is lost"
 
 
-def test_verbose_shows_ollamas_lines_with_the_load_time_once(
-    talk: Talk, capsys: pytest.CaptureFixture[str]
-) -> None:
-    chat = talk("hello", "more", figures="all")
-    err = capsys.readouterr().err
-    assert chat.model.load_ms == 0
-    assert err.count("total duration:       ") == 2
-    assert err.count("template:             Jinja template from the GGUF") == 2
-    assert err.index("eval rate:") < err.index("strategy:             chain:3 (asked for)")
-
-
 # What a model brings along
 
 
@@ -99,19 +88,6 @@ def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
     assert "running without the drafter, which does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft
     assert len(said(chat)) == 2
-
-
-def test_thinking_is_kept_apart(talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    """The template opens the thinking and the tiny model never closes it."""
-    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}<think>\n"
-    source = with_modelfile(models, f'TEMPLATE """{template}"""\n')
-    chat = talk("hello", source=source)
-    question, answer = chat.conversation.messages
-    assert (question.content, answer.content) == ("hello", "")
-    assert answer.thinking
-    out, err = capsys.readouterr()
-    assert answer.thinking not in out
-    assert f"Thinking...\n{answer.thinking}" in err
 
 
 # Saving

@@ -116,24 +116,6 @@ def test_text_that_was_held_back_is_shown_after_ctrl_c(models: Models) -> None:
     assert len(result.text) > 1 and "".join(shown) == result.text
 
 
-def test_progress_is_drawn_on_a_terminal_and_wiped(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    watch = Watch()
-    watch.on_prefill(512, 1024)
-    watch.clear()
-    assert capsys.readouterr().err == "", "stderr is not a terminal here"
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    watch.on_prefill(50, 100)
-    watch.clear()
-    assert capsys.readouterr().err == "", "short prompts need no progress"
-    watch.on_prefill(512, 1024)
-    assert capsys.readouterr().err.endswith("reading the prompt: 512/1024")
-    watch.clear()
-    watch.clear()
-    assert capsys.readouterr().err == "\r\x1b[K"
-
-
 def test_what_is_too_long_for_a_terminal_goes_on_under_its_last_column(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
