@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.loops import is_looping
-from eaglecpp.chat.message import Message, Role
+from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.cli.figures import figures, stats_line, verbose_lines, verdict_line
 from eaglecpp.cli.terminal import Watch, patience, silent_keys
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.references.names import ModelName
 
-_QUOTED_CHARS = 40
 _SHOWN_LINES = 12
 
 
@@ -182,9 +180,8 @@ class Chat:
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
             return None
-        left_out = self.conversation.messages[n_left_out : self.session.left_out]
-        if left_out:
-            self._note_left_out(left_out)
+        if n := self.session.left_out - n_left_out:
+            self._note_left_out(n)
         self.save()
         return answer
 
@@ -205,15 +202,11 @@ class Chat:
         self.session.answers = self.model.answer
         self.screen.note(f"note: {why}")
 
-    def _note_left_out(self, left_out: Sequence[Message]) -> None:
-        n_ctx = self.model.engine.n_ctx
-        questions = [_quoted(message.typed) for message in left_out if message.role == Role.USER]
-        which = questions[0] if len(questions) == 1 else f"{questions[0]} to {questions[-1]}"
-        n_train = self.model.engine.native.n_ctx_train
+    def _note_left_out(self, n: int) -> None:
+        n_ctx, n_train = self.model.engine.n_ctx, self.model.engine.native.n_ctx_train
         longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
         self.screen.note(
-            f"note: the context of {n_ctx} tokens is full. The model no longer sees {len(left_out)} older "
-            f"messages ({which}){longer}"
+            f"note: the context of {n_ctx} tokens is full. The model no longer sees {n} older messages{longer}"
         )
 
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
@@ -329,11 +322,6 @@ def _shortened(text: str) -> str:
     lines = text.splitlines()
     more = [f"[... {len(lines) - _SHOWN_LINES} more lines]"] if len(lines) > _SHOWN_LINES else []
     return "\n".join([*lines[:_SHOWN_LINES], *more])
-
-
-def _quoted(text: str) -> str:
-    """The beginning of a text, on one line, in quotes."""
-    return f'"{shorten(text, _QUOTED_CHARS, placeholder="...")}"'
 
 
 def _clean(text: str) -> str:

@@ -43,7 +43,7 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
     long = "the man and the dog say one thing to all of us and then they go out " * 3
     chat = talk(*[f"{index} {long}" for index in range(8)], options={"n_ctx": 512})
     err = capsys.readouterr()
-    assert "no longer sees" in err.err and '"0 the man and the dog' in err.err
+    assert "no longer sees" in err.err
     assert "up to 2048" in err.err
     assert chat.conversation.n_left_out > 0
     assert chat.model.engine.timings.prompt_n < 9 * 512
