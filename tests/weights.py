@@ -29,7 +29,7 @@ BUDGETS = {
     # issue 56: slots by name, 25
     "eaglecpp/server": 4650,  # issue 57: responses, choices, lists, log, presets, adapters: 360; page: 370
     # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
-    "eaglecpp/cli": 3481,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
+    "eaglecpp/cli": 3466,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3580,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2603,
     "eaglecpp/store": 2297,

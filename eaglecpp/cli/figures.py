@@ -70,7 +70,10 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         rows += [
             ("strategy", f"{strategy} ({why})" if why else strategy),
             ("rounds", str(stats.rounds)),
-            *draft_rows(stats),
+            ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
+            ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
+            ("accepted from text", f"{stats.text_draft_n_accepted or ''}"),
+            ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),
             ("draft duration", _duration(stats.draft_ms)),
             ("verify duration", _duration(stats.verify_ms)),
             ("speed-up", "" if speedup is None else f"~{speedup:.2f}x plain decoding"),
@@ -81,18 +84,6 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
 def figures(rows: Sequence[tuple[str, str]]) -> list[str]:
     """Names and values, a line each, without those that are empty."""
     return [f"{name + ':':<22}{value}" for name, value in rows if value]
-
-
-def draft_rows(stats: Timings) -> list[tuple[str, str]]:
-    """What became of the drafts; nothing where there were none."""
-    if not stats.draft_n:
-        return []
-    return [
-        ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
-        ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
-        ("accepted from text", f"{stats.text_draft_n_accepted or ''}"),
-        ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),
-    ]
 
 
 def _duration(ms: float) -> str:

@@ -206,7 +206,7 @@ class Chat:
         n_ctx, n_train = self.model.engine.n_ctx, self.model.engine.native.n_ctx_train
         longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
         self.screen.note(
-            f"note: the context of {n_ctx} tokens is full. The model no longer sees {n} older messages{longer}"
+            f"note: the context of {n_ctx} tokens is full; the model no longer sees {n} old messages{longer}"
         )
 
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
