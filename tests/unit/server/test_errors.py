@@ -168,7 +168,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/api/chat", b"", "missing request body"),
     ("/api/chat", b"[1]", "must be a JSON object"),
     ("/api/chat", {"model": ""}, "model is required"),
-    ("/api/chat", {"model": 7}, "model: expected str"),
     ("/api/chat", {"messages": ["x"]}, "messages[0]: expected an object"),
     ("/api/chat", {"messages": [{"role": "user", "content": 7}]}, "content must be text"),
     ("/api/chat", {"think": "very"}, "think: "),
@@ -202,9 +201,6 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
     ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: "),
-    ("/v1/responses", {"input": {"a": 1}}, "input: "),
-    ("/infill", {"input_suffix": None}, "input_suffix"),
-    ("/infill", {"input_extra": [{}]}, "input_extra[0]: object missing"),
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (
