@@ -102,7 +102,7 @@ def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
 def _everything(model: StoredModel) -> dict[str, Any]:
     """As in /api/show, and how `run` would open it."""
     heads = head_facts(model)
-    return everything(model, heads, template_in_use(model, heads[0]), False) | {
+    return everything(model, heads, template_in_use(model, heads[0])) | {
         "opening": None if heads[0] is None else _plan(model).as_dict()
     }
 

@@ -85,7 +85,7 @@ def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str
     all contents of a model, so models that are equal have the same facts.
     """
     heads = head_facts(model)
-    found = everything(model, heads, template_in_use(model, heads[0]), verbose=False)
+    found = everything(model, heads, template_in_use(model, heads[0]))
     if not found["template"]:
         found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
     return found

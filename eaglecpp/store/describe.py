@@ -66,12 +66,8 @@ def list_entry(model: StoredModel) -> dict[str, Any]:
     }
 
 
-def everything(
-    model: StoredModel, heads: Heads, template: ChatTemplate | None, verbose: bool
-) -> dict[str, Any]:
-    """What Ollama's /api/show says, and more. heads: of `head_facts`; template: the one in use; verbose: with
-    long lists, such as the vocabulary.
-    """
+def everything(model: StoredModel, heads: Heads, template: ChatTemplate | None) -> dict[str, Any]:
+    """What Ollama's /api/show says, and more. heads: of `head_facts`; template: the one in use."""
     from .facts import metadata
 
     facts, draft = heads
@@ -90,8 +86,8 @@ def everything(
             "family": entry["details"]["family"] or (head.architecture if (head := facts or draft) else ""),
         },
         "messages": [{"role": turn.role, "content": turn.content} for turn in modelfile.messages],
-        "model_info": {} if facts is None else metadata(facts.file, arrays=verbose),
-        "draft_info": None if draft is None else metadata(draft.file, arrays=verbose),
+        "model_info": {} if facts is None else metadata(facts.file),
+        "draft_info": None if draft is None else metadata(draft.file),
         "capabilities": [] if facts is None else capabilities(model, facts),
         "files": {
             "target": [] if facts is None else list(map(str, model.target_files())),

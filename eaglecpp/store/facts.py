@@ -102,18 +102,13 @@ def read_facts(files: Sequence[Path]) -> Facts:
     )
 
 
-def metadata(file: GgufFile, *, arrays: bool = False) -> dict[str, Any]:
-    """The keys of a GGUF, JSON-ready; arrays (vocabularies) are None unless asked for, as in Ollama."""
-
-    def plain(value: Any) -> Any:
-        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
-
-    return {
-        name: (list(map(plain, field.value)) if arrays else None)
-        if isinstance(field.value, list)
-        else plain(field.value)
-        for name, field in sorted(file.fields.items())
+def metadata(file: GgufFile) -> dict[str, Any]:
+    """The keys of a GGUF, JSON-ready; arrays (vocabularies) are None, as in Ollama."""
+    known = {name: field.value for name, field in sorted(file.fields.items())}
+    texts = {
+        key: value.decode("utf-8", "replace") for key, value in known.items() if isinstance(value, bytes)
     }
+    return known | texts | {key: None for key, one in known.items() if isinstance(one, list)}
 
 
 def human_number(number: int) -> str:

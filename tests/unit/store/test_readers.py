@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "list": lambda: [m.config and m.name for m in Stores.open().models()] == [NAME] and "new",
     "create": lambda: make_model(Stores.open(), "FROM m\n", "n").texts("system")[0],
     "show": lambda: CliRunner().invoke(show_command, ["m", "--system"], catch_exceptions=False).stdout,
-    "/api/show": lambda: catalog.facts({}, ServerConfig(), "m", verbose=False)["system"],
+    "/api/show": lambda: catalog.facts({}, ServerConfig(), "m")["system"],
 }
 
 
