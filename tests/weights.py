@@ -32,10 +32,10 @@ BUDGETS = {
     "eaglecpp/cli": 3466,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3580,  # issue 56: prompts on disk and slots by name, 390
     "eaglecpp/chat": 2603,
-    "eaglecpp/store": 2297,
+    "eaglecpp/store": 2160,
     "eaglecpp/train": 3832,
     "eaglecpp/learn": 473,
-    "eaglecpp/modelfile": 845,
+    "eaglecpp/modelfile": 793,
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
     "eaglecpp": 3555,  # issue 56: contexts as long as both caches allow, and a word beyond the training
