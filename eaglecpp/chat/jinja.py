@@ -117,7 +117,7 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
     if name == "format" and _WIDE.search(as_text(value).replace("{{", "")):
         raise stopped("a format of more than 999 columns, or of so many as a value says")
     if name in _GROWING.split():
-        n = _size(value) * max(1, sum(_size(one, is_width=name != "format") for one in given))
+        n = _size(value, name) * max(1, sum(_size(one, name) for one in given))
         if n > bounds.MAX_PRODUCT:
             raise stopped(f"{name} may take {n} steps, more than {bounds.MAX_PRODUCT}")
     if name in _TAKING_APART.split() and isinstance(value, str):
@@ -127,11 +127,16 @@ def _ask(name: str, value: Any, *others: Any, **named: Any) -> None:
         raise TypeError("sum: expected numbers")
 
 
-def _size(value: Any, is_width: bool = True) -> int:
-    """Characters of a text, at least those of another value. is_width: a number stands for so many"""
+def _size(value: Any, name: str) -> int:
+    """Characters of a text, at least those of another value; of a number, which may be a width, itself; of a
+    list to be joined, whose texts exist, the places between them.
+    """
     if isinstance(value, str):
         return max(1, len(value))
-    return max(1, value) if is_width and isinstance(value, int) else measure(value)[0]
+    if isinstance(value, int) and name != "format":
+        return max(1, value)
+    n_chars = measure(value)[0]
+    return len(value) + 1 if name == "join" and isinstance(value, list | tuple) else n_chars
 
 
 def _operator(sign: str, left: Any, right: Any) -> None:

@@ -179,6 +179,8 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
         "{% if loop.index == messages|length and (messages|last).role == 'user' %}!{% endif %}{% endfor %}"
     )
     assert len(JinjaTemplate(text).render({"messages": messages})) == 700 * (2000 + 14) + 1
+    text = "{{ messages|map(attribute='content')|join('<|im_end|><|im_start|>user') }}"
+    assert len(JinjaTemplate(text).render({"messages": messages})) == 700 * 2000 + 699 * 26
 
 
 @pytest.mark.parametrize(
