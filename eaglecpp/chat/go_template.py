@@ -430,15 +430,13 @@ class Program:
         self._enter()
         while True:
             token, is_late = self._take(), self._is_late
-            node = _writing(_is(token.text))
-            if token.kind == "text":
-                nodes += [_closing(node) if is_late else node] if token.text else []
-            elif token.kind == "eof" or self._peek().kind in ("end", "else"):
+            if token.kind == "eof" or (token.kind == "open" and self._peek().kind in ("end", "else")):
                 self._level -= 1
                 return _all_of(nodes), token if token.kind == "eof" else self._take()
-            else:
+            node = _writing(_is(token.text))
+            if token.kind == "open":
                 node = _located(self._action(is_top), token.line)
-                nodes.append(_closing(node) if is_late else node)
+            nodes.append(_closing(node) if is_late else node)
 
     def _ended(self, end: Token) -> None:
         """Behind the body of a block."""

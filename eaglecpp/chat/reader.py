@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from eaglecpp.chat.thinking import Begins, Part, ThinkTags, splitter
 from eaglecpp.results import Chunk, Piece
 
-__all__ = ["AnswerReader", "Piece"]
-
 _GAP = "\n\n"  # between two messages that one answer has
 
 

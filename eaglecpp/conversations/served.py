@@ -18,10 +18,9 @@ from urllib.parse import urlsplit
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.chat.reader import Piece
 from eaglecpp.errors import EagleError
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Timings
+from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Piece, Timings
 
 _CONNECT_S = 2.0
 _NO_THINKING = "does not support thinking"

@@ -22,12 +22,12 @@ from starlette.responses import Response
 
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.model import ChatPrompt
-from eaglecpp.chat.reader import AnswerReader, Piece
+from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
 from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.options import SamplingOptions
-from eaglecpp.results import Completion, TokenLogprob
+from eaglecpp.results import Completion, Piece, TokenLogprob
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
 from eaglecpp.server.loaded import LoadedModel

@@ -8,10 +8,10 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.reader import AnswerReader, Piece
+from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.thinking import ThinkTags
 from eaglecpp.engine.vocabulary import Detokenizer
-from eaglecpp.results import Chunk
+from eaglecpp.results import Chunk, Piece
 
 TAGS = ThinkTags("<think>", "</think>")
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.reader import Piece
 from eaglecpp.cli.chat.screen import Screen, WordWrap
+from eaglecpp.results import Piece
 
 GREY, GREEN, RESET = "\x1b[90m", "\x1b[32m", "\x1b[0m"
 
