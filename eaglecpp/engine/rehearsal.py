@@ -25,7 +25,9 @@ _SECONDS = 2.0  # where steps are that slow, graphs are a small part of them
 
 
 def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
-    """Drafts short answers, as `sampling` says and greedily. The engine must hold no conversation."""
+    """Drafts short answers, greedily and at the temperature of `sampling`. The engine must hold no
+    conversation.
+    """
     try:
         prompt = native.tokenize(_TEXT, True, False)
     except UnsupportedError:  # a vocabulary without letters
@@ -34,10 +36,11 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
         return
     info = native.draft_info() or {}
     depth = min(_DEPTH, native.n_draft_max, info.get("n_parallel") or _DEPTH)
-    plain = replace(sampling, max_tokens=_TOKENS, ignore_eos=True, grammar="", logit_bias=())
+    # other options may ask for what this text or model does not have
+    plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS
     # what a commit costs alone, then together with the levels that follow in its graph
-    for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, plain.temperature}):
+    for strategy, temperature in product(("chain:1", f"chain:{depth}"), {0.0, sampling.temperature}):
         params = generate_params(replace(plain, temperature=temperature), 1, Strategy.parse(strategy))
         sequence = native.open_sequence()
         try:

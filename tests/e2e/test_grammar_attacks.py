@@ -171,15 +171,3 @@ def test_nobody_else_notices(name: str, server: Server) -> None:
     assert not others.errors
     assert others.texts == {alone}
     assert max(others.longest.values()) < PATIENCE_S, others.longest
-
-
-def test_a_format_of_ollama_and_a_stream_tell_the_same(server: Server) -> None:
-    url, process, _ = server
-    body = {"model": MODEL, "messages": ASK["messages"], "stream": False, "options": {"num_predict": 8}}
-    assert requests.post(f"{url}/api/chat", json=body | {"format": HUGE}, timeout=60).status_code == 200
-    answer = requests.post(f"{url}/api/chat", json=body | {"format": {"type": "none"}}, timeout=60)
-    assert answer.status_code == 400 and "type must be one of object" in answer.text
-    extra, _, text = ATTACKS["ambiguous"]
-    answer = requests.post(f"{url}/v1/chat/completions", json=ASK | extra | {"stream": True}, timeout=60)
-    assert answer.status_code in (200, 400) and text in answer.text
-    assert process.poll() is None
