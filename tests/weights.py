@@ -26,8 +26,7 @@ BUDGETS = {
     "native/engine": 2259,  # issue 56: a parked conversation may come from a file, and is checked
     "native/draft": 2125,  # block drafters: 330, the confidence head among them
     "native": 2437,  # issue 56: a parked conversation as bytes; their files: 130
-    # issue 56: slots by name, 25
-    "eaglecpp/server": 4650,  # issue 57: responses, choices, lists, log, presets, adapters: 360; page: 370
+    "eaglecpp/server": 4650,
     # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
     "eaglecpp/cli": 3466,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
     "eaglecpp/engine": 3576,  # issue 56: prompts on disk and slots by name, 390
