@@ -56,7 +56,6 @@ class EngineOptions:
     draft_type_kv: str  # "f16" | "f32"
     draft_window: int  # the last tokens that the drafter attends to; 0 = as its file says
     text_drafts: str  # "auto" = beside a drafter | "on" = without one, too | "off"
-    text_memory: int  # tokens of earlier texts of a conversation that are kept to draft from
     exact: str  # "auto" | "on" | "off"
     lora: list[tuple[str, float]]
 

@@ -168,6 +168,11 @@ TEST(survives_a_round_trip_and_refuses_damage) {
             }
         }
     }
+    for (size_t weight : {0, 1, 2, 3}) {  // slopes and weights of clean probabilities
+        LearnedState damaged = state;
+        damaged["class0"][2 * weight] = -0.5;
+        CHECK(!other.set_state(damaged));
+    }
     CHECK(other.state() == AcceptanceModel().state());
 }
 

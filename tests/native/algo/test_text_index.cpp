@@ -85,6 +85,12 @@ TEST(another_prompt_may_begin_alike) {
     }
 }
 
+TEST(rows_of_images_are_not_proposed) {
+    TextIndex index;
+    for (Token token : {7, 8, 9, -5, -6, 7, 8}) index.add(token);
+    CHECK(index.propose(4).tokens == Tokens{9});
+}
+
 // A token costs the same however long the text is, or this would take until ctest ends it.
 TEST(a_token_costs_the_same_in_a_long_text) {
     for (int n_tokens : {2, 60, 30000}) {

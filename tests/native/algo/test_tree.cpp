@@ -64,7 +64,10 @@ TEST(the_walk_ends_where_no_child_carries_the_targets_token) {
     for (int round = 0; round < 300; ++round) {
         const DraftTree tree = random_tree(random, random.integer(0, 30));
         Tokens chosen(tree.size());
-        for (Token & token : chosen) token = 100 + random.integer(0, tree.size());
+        for (Token & token : chosen) token = 99;  // of no node
+        for (int i = 1; i < tree.size(); ++i) {
+            if (random.real() < 0.8) chosen[tree.parent[i]] = tree.token[i];
+        }
         const MatchResult found = match(tree, [&](int node) { return Choice{chosen[node], false}; });
         for (size_t i = 0; i < found.nodes.size(); ++i) {
             const int node = found.nodes[i];
