@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2821,  # issue 54: confidence and deviations as inputs of acceptance
+    "native/algo": 2812,  # issue 54: confidence and deviations as inputs of acceptance
     "native/grammar": 812,
     "native/kernels": 2840,
     "native/ggml_hook": 1341,
