@@ -24,7 +24,6 @@ PENALTIES = {"repeat_penalty": 1.3, "frequency_penalty": 0.2, "presence_penalty"
 
 COMBINATIONS: dict[str, dict[str, Any]] = {
     "defaults": {},
-    "hot": OFF | {"temperature": 1.5},
     "top-k": OFF | {"top_k": 5},
     "top-p": OFF | {"top_p": 0.7},
     "min-p": OFF | {"min_p": 0.1},
@@ -46,9 +45,7 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
         "dry_penalty_last_n": 64,
     },
     "infill": {"infill": True},
-    "infill-among-few": OFF | {"infill": True, "top_k": 6},
     "grammar": {"grammar": "root ::= [a-m]+"},
-    "grammar-and-few": {"grammar": "root ::= [a-m]+", "top_k": 6, "top_p": 1.0, "min_p": 0.0},
     "grammar-and-temperature": OFF | {"grammar": "root ::= [a-z]+"},
 }
 

@@ -118,15 +118,3 @@ TEST(chances_are_calibrated) {
         CHECK_MSG(error < 0.02, strf("temperature %g: error %.4f", temperature, error));
     }
 }
-
-TEST(a_token_lifted_by_noise_is_less_certain) {
-    const AcceptanceModel model;
-    const Candidate sure = {1, std::log(0.8f), std::log(0.9f)}, lifted = {1, std::log(0.8f), std::log(0.01f)};
-    double a[2];
-    for (int i = 0; i < 2; ++i) {
-        model.predict(RequestKind::coupled_warm, {}, {1}, i == 0 ? &sure : &lifted, 1, a + i);
-    }
-    CHECK(a[0] > a[1] + 0.2);
-    for (int i = 0; i < 2; ++i) model.predict(RequestKind::hot, {}, {1}, i == 0 ? &sure : &lifted, 1, a + i);
-    CHECK(a[0] == a[1]);
-}
