@@ -166,6 +166,23 @@ def test_branches_see_their_own_ancestors(small: Family) -> None:
     assert tree > chain + 0.1
 
 
+def test_rows_behind_a_sibling_are_those_of_a_prompt(small: Family) -> None:
+    """Draft rows that the target did not take are no committed rows: what is drafted later is what is drafted
+    behind the same text when it is read anew.
+    """
+    options: dict[str, Any] = {**GREEDY, "strategy": "tree:k=4,depth=4,nodes=30"}
+    with eaglecpp.Engine.open(small.target, draft=small.draft, n_draft_max=64, **OPTIONS) as engine:
+        for seed in range(8):
+            prompt = prompt_ids(30, seed=seed)
+            engine.clear()
+            told = engine.generate(prompt, max_tokens=200, **options)
+            ends = [i for i, accepted in enumerate(told.accepted) if not accepted]
+            end = ends[len(ends) // 2]
+            engine.clear()
+            anew = engine.generate([*prompt, *told.tokens[:end]], max_tokens=200 - end, **options)
+            assert (anew.tokens, anew.accepted[1:]) == (told.tokens[end:], told.accepted[end + 1 :])
+
+
 def test_one_other_token_is_refused(small: Family, tmp_path: Path) -> None:
     other = rename_token(small.draft, tmp_path / "other.gguf", 300)
     with pytest.raises(MismatchError) as raised:
