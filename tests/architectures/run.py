@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -27,7 +26,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -87,8 +86,6 @@ def main() -> int:
                 found.append(one)
                 print(line(one), flush=True)
     print(summary(found))
-    if args.json is not None:
-        args.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n", encoding="utf-8")
     return int(any(one.parted for one in found))
 
 
@@ -241,7 +238,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--types", nargs="+", default=["F32", "Q8_0", "Q4_0"])
     parser.add_argument("--only", default="", help="names that match this")
     parser.add_argument("--mutations", action="store_true", help="with a tensor missing or halved")
-    parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
