@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _log = logging.getLogger("eaglecpp.chat")
-_LEFT_OUT = "this template leaves the system prompt out here, so it is put before the first question"
+_MARK = "probes9x"  # that no honest template changes
 _ROOM = 1024  # tokens kept free for an answer whose length nobody limits
 
 
@@ -146,9 +146,7 @@ class ChatModel:
             rendered = self._rendered(template, taken, asked)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
-                notices = (*taken.notices, _LEFT_OUT)
-                taken = replace(taken, messages=fold_system(taken.messages), notices=notices)
-                rendered = self._rendered(template, taken, asked)
+                taken, rendered = self._with_system(template, taken, rendered, asked)
         for notice in taken.notices:
             _log.info("%s: %s", self._model.target.name, notice)
         return (replace(rendered, images=images) if images else rendered), taken
@@ -157,6 +155,20 @@ class ChatModel:
         return template.render(
             taken.messages, tools=taken.tools, think=asked.think, answers=asked.has_form, values=asked.values
         )
+
+    def _with_system(
+        self, template: ChatTemplate, taken: Accepted, rendered: Rendered, asked: Asked
+    ) -> tuple[Accepted, Rendered]:
+        """The prompt with what a system message says, which may not be in it: some templates print that in
+        some conversations only. A template may also have changed the text; a mark in its place tells.
+        """
+        head, *others = taken.messages
+        marked = replace(taken, messages=[replace(head, content=_MARK), *others])
+        if _MARK in self._rendered(template, marked, asked).text:
+            return taken, rendered
+        notice = "this template leaves the system prompt out here, so it is put before the first question"
+        folded = replace(taken, messages=fold_system(taken.messages), notices=(*taken.notices, notice))
+        return folded, self._rendered(template, folded, asked)
 
     def prompt(
         self,
