@@ -75,7 +75,7 @@ def test_a_template_that_refuses_system_messages_gets_them_in_the_question(engin
 def test_a_system_prompt_that_a_template_changes_stands_in_the_prompt_once(engine: Engine) -> None:
     joins = "{% for m in messages %}<{{ m.content | replace(' ', '_') }}>{% endfor %}"
     talk = [{"role": "system", "content": "be kind"}, *HELLO]
-    assert text_of(engine, engine.chat_prompt(talk, template=joins)) == "<be_kind><hello>"
+    assert text_of(engine, engine.chat_prompt(talk, template=joins)).endswith("|><be_kind><hello>")
 
 
 def test_what_is_no_list_of_messages_is_refused_with_what_is_expected(engine: Engine) -> None:
