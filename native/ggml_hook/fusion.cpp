@@ -79,10 +79,6 @@ bool is_ours_to_gate(const ggml_tensor * t) {
     return has_plain_rows(t);
 }
 
-int32_t rope_param(const ggml_tensor * t, int i) {
-    return t->op_params[i];
-}
-
 float rope_number(const ggml_tensor * t, int i) {
     float x;
     std::memcpy(&x, t->op_params + i, sizeof x);
@@ -91,13 +87,13 @@ float rope_number(const ggml_tensor * t, int i) {
 
 // The sections of a head that are turned by positions of their own (image, row and column, say), or null.
 const int32_t * rope_sections(const ggml_tensor * t) {
-    const int mode = rope_param(t, 2);
+    const int mode = t->op_params[2];
     return mode == GGML_ROPE_TYPE_MROPE || mode == GGML_ROPE_TYPE_IMROPE ? t->op_params + 11 : nullptr;
 }
 
 bool is_ours_to_rotate(const ggml_tensor * t) {
     if (t->op != GGML_OP_ROPE || !has_plain_rows(t) || !has_plain_rows(t->src[0])) return false;
-    const int n_dims = rope_param(t, 1), mode = rope_param(t, 2), n_offset = rope_param(t, 15);
+    const int n_dims = t->op_params[1], mode = t->op_params[2], n_offset = t->op_params[15];
     const int32_t * sections = rope_sections(t);
     if ((mode != GGML_ROPE_TYPE_NORMAL && mode != GGML_ROPE_TYPE_NEOX && !sections) || n_offset != 0) return false;
     if (n_dims <= 0 || n_dims % 2 != 0 || n_dims > t->ne[0] || t->ne[3] != 1) return false;
@@ -123,12 +119,6 @@ bool is_plain_store(const ggml_tensor * t) {
 // --- rows
 // --------------------------------------------------------------------------------------------------------------
 
-template <class T>
-T * row_of(const ggml_tensor * t, int64_t i) {
-    const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
-    return (T *)((char *)t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3]);
-}
-
 float yarn_ramp(float low, float high, int i) {
     const float y = ((float)(i / 2) - low) / std::max(0.001f, high - low);
     return 1.0f - std::min(1.0f, std::max(0.0f, y));
@@ -145,7 +135,7 @@ int section_of(const int32_t * sections, bool is_interleaved, int i) {
 
 // ggml's angles (ggml-cpu/ops.cpp: ggml_rope_cache_init, ggml_mrope_cache_init), YaRN included
 void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
-    const int n_dims = rope_param(rope, 1), n_ctx_orig = rope_param(rope, 4);
+    const int n_dims = rope->op_params[1], n_ctx_orig = rope->op_params[4];
     const float base = rope_number(rope, 5), freq_scale = rope_number(rope, 6), ext_factor = rope_number(rope, 7);
     const float attn_factor = rope_number(rope, 8);
     const float * factors = rope->src[2] ? (const float *)rope->src[2]->data : nullptr;
@@ -156,7 +146,7 @@ void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
     float thetas[GGML_MROPE_SECTIONS] = {};
     for (int k = 0; k < (sections ? GGML_MROPE_SECTIONS : 1); ++k) thetas[k] = (float)positions[k * rope->ne[2]];
     for (int i = 0; i < n_dims; i += 2) {
-        const int section = sections ? section_of(sections, rope_param(rope, 2) == GGML_ROPE_TYPE_IMROPE, i / 2) : 0;
+        const int section = sections ? section_of(sections, rope->op_params[2] == GGML_ROPE_TYPE_IMROPE, i / 2) : 0;
         const float far = thetas[section] / (factors ? factors[i / 2] : 1.0f), near = freq_scale * far;
         float angle = near, size = attn_factor;
         if (ext_factor != 0.0f) {
@@ -172,8 +162,8 @@ void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
 
 void rotate(const KernelTable & table, const ggml_tensor * rope, const Angles & angles, int64_t token) {
     const ggml_tensor * x = rope->src[0];
-    const int n_dims = rope_param(rope, 1);
-    const bool is_halves = rope_param(rope, 2) != GGML_ROPE_TYPE_NORMAL;
+    const int n_dims = rope->op_params[1];
+    const bool is_halves = rope->op_params[2] != GGML_ROPE_TYPE_NORMAL;
     for (int64_t head = 0; head < rope->ne[1]; ++head) {
         const float * from = (const float *)((const char *)x->data + head * x->nb[1] + token * x->nb[2]);
         float * to = (float *)((char *)rope->data + head * rope->nb[1] + token * rope->nb[2]);
@@ -222,7 +212,7 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
         const int64_t n_tokens = ropes.empty() ? stores[0]->src[0]->ne[1] : ropes[0]->ne[2];
         const auto [first, end] = share(n_tokens, params.ith, params.nth);
         for (int64_t i = first; i < end; ++i) {
-            if (fills_angles) fill_angles(angles->rope, i, &angles->values[i * rope_param(angles->rope, 1)]);
+            if (fills_angles) fill_angles(angles->rope, i, &angles->values[i * angles->rope->op_params[1]]);
             for (const ggml_tensor * r : ropes) rotate(table, r, *angles, i);
             for (const ggml_tensor * s : stores) store(table, s, i);
         }
@@ -350,14 +340,10 @@ size_t Fusion::find_norm(size_t i) {
     const size_t behind = i + (is_used ? 2 : 1);
     if (i > 0 && !is_taken_[i - 1] && nodes_[i - 1] == norm->src[0] && is_plain_sum(nodes_[i - 1])) {
         ggml_tensor * sum = nodes_[i - 1];
-        bool is_apart = true;
-        for (const ggml_tensor * read : {(const ggml_tensor *)sum->src[0], (const ggml_tensor *)sum->src[1]}) {
-            for (const ggml_tensor * written :
-                 {(const ggml_tensor *)sum, (const ggml_tensor *)norm, (const ggml_tensor *)result}) {
-                is_apart = is_apart && keep_apart(read, 1, written, 1);
-            }
-        }
-        if (is_apart) {
+        const auto is_apart = [&](const ggml_tensor * read) {
+            return keep_apart(read, 1, sum, 1) && keep_apart(read, 1, norm, 1) && keep_apart(read, 1, result, 1);
+        };
+        if (is_apart(sum->src[0]) && is_apart(sum->src[1])) {
             step.sum = sum;
             is_taken_[i - 1] = true;
         }
@@ -459,7 +445,7 @@ size_t Fusion::find_ropes(size_t i) {
     step.angles = known_angles(nodes_[i]);
     step.fills_angles = !step.angles;
     if (step.fills_angles) {
-        const size_t n = (size_t)nodes_[i]->ne[2] * rope_param(nodes_[i], 1);
+        const size_t n = (size_t)nodes_[i]->ne[2] * nodes_[i]->op_params[1];
         step.angles = &angles_.emplace_back(Angles{nodes_[i], std::vector<float>(n)});
     }
     step.ropes.push_back(nodes_[i]);

@@ -104,27 +104,14 @@ struct RowList {
     int n = 0;
 };
 
-// rows of src1, dimension by dimension
-struct Rows {
-    explicit Rows(const ggml_tensor * t) : t_(t), n(ggml_nrows(t)) {}
-    // byte offset of row i by the strides of `of`, which has the shape [.., ne1, ne2, ne3] of t
-    size_t offset(int64_t i, const ggml_tensor * of) const {
-        const int64_t i1 = i % t_->ne[1], i2 = i / t_->ne[1] % t_->ne[2], i3 = i / t_->ne[1] / t_->ne[2];
-        return i1 * of->nb[1] + i2 * of->nb[2] + i3 * of->nb[3];
-    }
-    const ggml_tensor * t_;
-    int64_t n;
-};
-
 // Calls run(matrix index, list) for every matrix of weights that has rows: the only one, or each chosen expert.
 // row_at(i) is row i of src1.
 template <class Row, class RowAt, class Run>
 void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at, const Run & run) {
     const ggml_tensor * x = op->src[1];
-    const Rows rows(x);
     if (!is_experts(op)) {
         list.clear();
-        for (int64_t i = 0; i < rows.n; ++i) list.add(row_at(i), (float *)((char *)op->data + rows.offset(i, op)));
+        for (int64_t i = 0; i < ggml_nrows(x); ++i) list.add(row_at(i), row_of<float>(op, i));
         run(0, list);
         return;
     }
@@ -225,9 +212,8 @@ size_t rounded_size(const KernelTable & table, const ggml_tensor * op) {
 void round_part(const KernelTable & table, const ggml_tensor * op, int64_t row, int64_t first, int64_t n,
                 uint8_t * rounded) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
-    const float * values = (const float *)((const char *)x->data + Rows(x).offset(row, x)) + first;
     uint8_t * to = rounded + row * table.row_bytes(w->ne[0]) + first / 32 * n_rounded_bytes;
-    table.packed(w->type)->quantize(values, n, to);
+    table.packed(w->type)->quantize(row_of<const float>(x, row) + first, n, to);
 }
 
 // All of them, the barrier included; where each thread rounds for itself, its own.
@@ -271,14 +257,13 @@ void multiply_packed(const KernelTable & table, const ComputeParams & params, gg
 void multiply_dense(const KernelTable & table, const ComputeParams & params, ggml_tensor * op) {
     const ggml_tensor *w = op->src[0], *x = op->src[1];
     const DenseProduct multiply = table.dense(w->type);
-    const Rows rows(x);
     // in eights, so that threads do not write into each other's cache lines all the time
     constexpr int64_t n_step = 8;
     RowList<float> list(params, op);
     Pieces pieces(op, params.nth, (w->ne[1] + n_step - 1) / n_step, w->nb[1] * w->ne[1] * n_used(op));
     for (int64_t first, end; pieces.next(first, end);) {
         for_each_matrix(
-            op, list, [&](int64_t i) { return (const float *)((const char *)x->data + rows.offset(i, x)); },
+            op, list, [&](int64_t i) { return row_of<const float>(x, i); },
             [&, o0 = first * n_step, o1 = std::min(w->ne[1], end * n_step)](int64_t matrix, const RowList<float> & l) {
                 multiply((const uint8_t *)w->data + matrix * w->nb[2], w->nb[1], w->ne[0], o0, o1, l.rows, l.n, l.out);
             });

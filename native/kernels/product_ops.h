@@ -21,6 +21,13 @@ bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op);
 // a product of F32, F16 or BF16 weights as they lie in the file
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op);
 
+// row i of a tensor, dimension by dimension
+template <class T>
+T * row_of(const ggml_tensor * t, int64_t i) {
+    const int64_t i1 = i % t->ne[1], i2 = i / t->ne[1] % t->ne[2], i3 = i / t->ne[1] / t->ne[2];
+    return (T *)((char *)t->data + i1 * t->nb[1] + i2 * t->nb[2] + i3 * t->nb[3]);
+}
+
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op);
 size_t dense_work_size(int n_threads, const ggml_tensor * op);
 void multiply_packed(const KernelTable & table, const ComputeParams & params, ggml_tensor * op);
