@@ -181,7 +181,7 @@ class StudyDrafter {
         require(head.shape(1), s.n_embd, "head width");
         head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
         ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, s.n_embd, s.n_draft_vocab);
-        head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->buft()));
+        head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->device().buft()));
         if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the given head");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
         drafter_->share_head(t, t);

@@ -64,14 +64,6 @@ std::unique_ptr<DraftSequence> FeatureDrafter::open(int) {
     return std::make_unique<FeatureSequence>(*this);
 }
 
-void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
-    FeatureSequence::run_commits(commits);
-}
-
-void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {
-    FeatureSequence::extend_together(levels);
-}
-
 void FeatureDrafter::set_n_threads(int n_threads) {
     if (n_threads == options_.n_threads) return;
     options_.n_threads = n_threads;

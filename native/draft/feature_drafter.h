@@ -90,9 +90,7 @@ class FeatureDrafter : public Drafter {
     const DraftWeights & weights() const { return weights_; }
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
-    ggml_backend_buffer_type_t buft() const { return device_.buft(); }
     const GraphForm & form() const { return form_; }
-    const DraftMemory & memory() const { return memory_; }
 
     // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
     // Error(out_of_memory)

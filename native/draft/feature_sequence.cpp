@@ -62,8 +62,8 @@ void FeatureSequence::check_room(int n_rows) const {
          kv_->n_rows + n_rows);
 }
 
-void FeatureSequence::run_commits(const std::vector<DraftCommit> & commits) {
-    std::vector<Turn> turns;
+void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
+    std::vector<FeatureSequence::Turn> turns;
     for (const DraftCommit & c : commits) {
         FeatureSequence * seq = own(c.seq);
         seq->check_room(c.features.n_rows);
@@ -75,7 +75,7 @@ void FeatureSequence::run_commits(const std::vector<DraftCommit> & commits) {
         DraftCall & call = turns[0].call;
         call.part.n_kv = turns[0].seq->n_slots_read(call.first_slot + call.n() + n_steps);
     }
-    run(turns, n_steps);
+    FeatureSequence::run(turns, n_steps);
 }
 
 FeatureSequence::Turn FeatureSequence::commit_turn(const FeatureRows & features, const Token * tokens, bool want_output,
@@ -128,25 +128,25 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
 }
 
 void FeatureSequence::extend(const std::vector<DraftRow> & rows) {
-    extend_together({{this, rows}});
+    drafter_.extend_together({{this, rows}});
 }
 
-void FeatureSequence::extend_together(const std::vector<DraftLevel> & levels) {
+void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {
     std::vector<std::vector<Token>> tokens(levels.size());
-    std::vector<Turn> turns;
+    std::vector<FeatureSequence::Turn> turns;
     try {
         for (size_t i = 0; i < levels.size(); ++i) {
             FeatureSequence * seq = own(levels[i].seq);
             turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
         }
         if (turns.empty()) return;
-        if (turns[0].seq->drafter_.spec().block.selector_rank > 0) {
-            for (const Turn & turn : turns) turn.seq->outputs_.select(turn.call.feeds, turn.call.tokens);
+        if (spec_.block.selector_rank > 0) {
+            for (const auto & turn : turns) turn.seq->outputs_.select(turn.call.feeds, turn.call.tokens);
         } else {
-            run(turns);
+            FeatureSequence::run(turns);
         }
     } catch (...) {
-        for (const Turn & turn : turns) turn.seq->drop_drafts(turn.seq->n_draft_rows() - turn.call.n());
+        for (const auto & turn : turns) turn.seq->drop_drafts(turn.seq->n_draft_rows() - turn.call.n());
         throw;
     }
 }

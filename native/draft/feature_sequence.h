@@ -38,10 +38,6 @@ class FeatureSequence : public DraftSequence {
     void extend(const std::vector<DraftRow> & rows);
     bool take_step(int i, const DraftRow & row) override;
 
-    // as the functions of Drafter, in one graph
-    static void run_commits(const std::vector<DraftCommit> & commits);
-    static void extend_together(const std::vector<DraftLevel> & levels);
-
     // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
     // this drafter
     const float * logits(int i) { return outputs_.logits(i); }
@@ -65,6 +61,8 @@ class FeatureSequence : public DraftSequence {
     const DraftKv & kv() const { return *kv_; }
 
   private:
+    friend class FeatureDrafter;  // its calls for several
+
     // of several in one graph
     struct Turn {
         FeatureSequence * seq;

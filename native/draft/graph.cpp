@@ -371,8 +371,6 @@ class Builder {
         ggml_tensor * all = joined(
             [&](size_t i, int at, int n) {
                 ggml_tensor * own = ggml_view_3d(ctx_, q, q->ne[0], n, n_head, q->nb[1], q->nb[2], at * q->nb[1]);
-                // heads that look as one have to lie side by side
-                if (s_.has_latent()) own = ggml_cont(ctx_, own);
                 return ggml_reshape_2d(ctx_, attend(il, i, own), s_.value_dim() * n_head, n);
             },
             /*of_outputs=*/n_q < n_rows_);
@@ -388,24 +386,12 @@ class Builder {
             y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
         } else {
             v = ggml_cont(ctx_, ggml_transpose(ctx_, v));  // a product runs over the slots of each channel
-            y = s_.has_latent() ? attend_as_one(k, v, q, rows) : attend_each(k, v, q, rows);
+            ggml_tensor * scores = ggml_mul_mat(ctx_, k, q);
+            y = ggml_mul_mat(ctx_, v, ggml_soft_max_ext(ctx_, scores, rows, s_.score_scale(), 0.0f));
             y = ggml_cont(ctx_, swapped(y));
         }
         name(y, "attn_out", il);
         return y;
-    }
-
-    ggml_tensor * attend_each(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
-        return ggml_mul_mat(ctx_, v, ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, s_.score_scale(), 0.0f));
-    }
-
-    // All heads look at the same keys and values: their queries are rows of one product.
-    ggml_tensor * attend_as_one(ggml_tensor * k, ggml_tensor * v, ggml_tensor * q, ggml_tensor * rows) {
-        const int64_t n_q = q->ne[1], n_head = q->ne[2];
-        ggml_tensor * p = ggml_mul_mat(ctx_, k, ggml_reshape_2d(ctx_, q, q->ne[0], n_q * n_head));
-        p = ggml_soft_max_ext(ctx_, ggml_reshape_3d(ctx_, p, p->ne[0], n_q, n_head), rows, s_.score_scale(), 0.0f);
-        ggml_tensor * y = ggml_mul_mat(ctx_, v, ggml_reshape_2d(ctx_, p, p->ne[0], n_q * n_head));
-        return ggml_reshape_3d(ctx_, y, y->ne[0], n_q, n_head);
     }
 
     // cache [n * n_head_kv, n_slots] -> [n, n_kv, n_head_kv]; of latent attention the first n of each row

@@ -89,7 +89,6 @@ class DraftMemory {
 
     int epoch() const { return epoch_; }
     size_t n_bytes() const;
-    ggml_backend_buffer_type_t buft() const { return buft_; }
 
   private:
     ggml_tensor * place(ggml_context * ctx, const std::vector<ggml_tensor *> & tensors,
