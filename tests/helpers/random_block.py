@@ -18,14 +18,9 @@ from eaglecpp.convert import convert_checkpoint
 from helpers.checkpoints import write_files
 from helpers.random_drafter import MASK_TOKEN, matrix, norm, vector
 
-__all__ = ["DEMO", "BlockShape"]
+__all__ = ["BlockShape"]
 
 Kind = Literal["dflash", "dspark", "dflash2"]
-DEMO: dict[str, Any] = {
-    "n_embd": 320, "n_heads": 5, "n_kv_heads": 1, "head_dim": 64, "n_ff": 832, "n_vocab": 4096,
-    "n_draft_vocab": 4096, "layers": (2, 5, 8, 11, 13), "rank": 32,
-}  # fmt: skip
-"""Sizes for the demo target; the defaults below are for `tiny.TargetSpec()`."""
 
 
 @dataclass(frozen=True)

@@ -47,13 +47,6 @@ class Headless(Reference):
         return hidden
 
 
-class Base10000(Reference):
-    """SafeAILab's trainer, AngelSlim's and SpecForge's of 2025: no theta from the config, no llama3."""
-
-    def __init__(self, config: dict[str, Any], *rest: Any) -> None:
-        super().__init__({**config, "rope_theta": 10000.0, "rope_scaling": None}, *rest)
-
-
 @pytest.fixture
 def differences(target: TinyTarget, tmp_path: Path) -> Callable[..., list[float]]:
     """`differences(kind, family, shape, edit, *readings)`: the largest of a logit, under each of them."""
@@ -88,25 +81,6 @@ def test_a_head_without_a_norm_is_exact(differences: Callable[..., list[float]])
     edit = {"norm_output": False}
     none, normed = differences(Headless, "specforge", PLAIN, edit, {"head_norm": "no"}, {"head_norm": "yes"})
     assert none < TOLERANCE < normed
-
-
-@pytest.mark.parametrize(
-    ("family", "edit", "readings"),
-    [
-        ("eagle", {"rope_theta": 5e5}, {"rope_theta": "10000"}),
-        ("vllm", {"rope_theta": 5e5}, {"rope_theta": "10000"}),
-        (
-            "specforge",
-            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}},
-            {"rope_theta": "10000", "rope_scaling": "none"},
-        ),
-    ],
-)
-def test_a_theta_that_the_trainer_ignored_is_exact(
-    family: str, edit: Mapping[str, Any], readings: Mapping[str, str], differences: Callable[..., list[float]]
-) -> None:
-    ignored, followed = differences(Base10000, family, PLAIN, edit, readings, {})
-    assert ignored < TOLERANCE < followed
 
 
 def test_two_norms_as_one_are_nearer_to_the_trainer_than_one_of_them(

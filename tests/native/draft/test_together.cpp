@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Conversations that draft in one graph against the same ones that draft alone: the same bits, whoever else is there.
+// Conversations that draft in one graph against the same ones that draft alone: the same bits, whoever else is there,
+// and whoever reads rows that another one saved.
 #include <cstring>
 
 #include "../check.h"
@@ -53,13 +54,13 @@ class Pair {
         for (int n : n_pending) rows.push_back(make_rows(spec(), n));
         std::vector<DraftCommit> commits;
         for (size_t w = 0; w < who.size(); ++w) {
-            commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data()});
+            commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])});
         }
         const int n_runs = together_.drafter->n_runs();
         together_.drafter->commit_together(commits);
         CHECK_MSG(together_.drafter->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
-            b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true);
+            b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true, n_ahead(widths[w]));
             compare(who[w], 1, what + ": commit");
         }
         std::vector<int> first_before(who.size(), 0), n_before(who.size(), 1);
@@ -80,7 +81,7 @@ class Pair {
                 there.push_back(w);
             }
             if (levels.empty()) return;
-            FeatureSequence::extend_together(levels);
+            together_.drafter->extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
                 b_[who[there[l]]]->extend(levels[l].rows);
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
@@ -97,14 +98,28 @@ class Pair {
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(FeatureSequence::extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+        CHECK_THROWS(together_.drafter->extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
                      "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
+    }
+
+    void saved_rows_serve_another() {
+        FeatureSequence &from = *a_[0], &to = *b_[1];
+        to.load_rows(from.save_rows(from.n_rows()), from.n_rows());
+        const Rows more = make_rows(spec(), 2);
+        for (FeatureSequence * seq : {&from, &to}) seq->commit(more.features(), more.tokens.data(), true);
+        const auto expected = from.candidates(0, 3), found = to.candidates(0, 3);
+        for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
+        if (spec().is_block() && !together_.drafter->is_remote())
+            CHECK_THROWS(from.extend({{1, 2, 0}}), "this pass gave 1 tokens");
     }
 
     const DraftSpec & spec() const { return together_.drafter->spec(); }
 
   private:
+    // of a block drafter: levels ask for slots
+    int n_ahead(const std::vector<int> & levels) const { return spec().is_block() ? (int)levels.size() : 0; }
+
     void compare(int i, int n_rows, const std::string & what) {
         FeatureSequence &a = *a_[i], &b = *b_[i];
         const auto same = [&](const float * x, const float * y, size_t n, const std::string & of) {
@@ -115,10 +130,15 @@ class Pair {
         };
         CHECK(a.n_rows() == b.n_rows() && a.n_draft_rows() == b.n_draft_rows());
         for (int row = 0; row < n_rows; ++row) {
-            same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
+            // rows behind a selector are no graph's
+            if (!spec().is_block()) same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
             const auto ours = a.candidates(row, 3), theirs = b.candidates(row, 3);
-            for (size_t c = 0; c < ours.size(); ++c) CHECK(ours[c].token == theirs[c].token);
+            for (size_t c = 0; c < ours.size(); ++c) {
+                CHECK(ours[c].token == theirs[c].token && std::fabs(ours[c].logp - theirs[c].logp) <= tolerance_);
+                CHECK_NEAR(ours[c].confidence, theirs[c].confidence, 1e-4);
+            }
         }
+        if (spec().is_block()) return;
         std::vector<float> x(spec().n_embd), y(spec().n_embd);
         for (int node = 0; node <= a.n_draft_rows(); ++node) {
             a.get_state(node, x.data());
@@ -139,7 +159,7 @@ void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, 
     pair.read(2, 300);  // other numbers of slots
     pair.round({0, 1, 2, 3}, {1, 1, 1, 1}, {{1, 1}, {1, 1}, {1, 1}, {1, 1}}, kind + ", chains");
     pair.round({0, 1, 2}, {3, 1, 2}, {{1, 1, 1}, {}, {1}}, kind + ", chains of unequal depth");
-    pair.round({4, 2, 0, 3}, {2, 5, 1, 1}, {{4, 3, 6}, {1, 1, 1, 1}, {2}, {8, 8}}, kind + ", trees and chains");
+    pair.round({4, 2, 0, 3}, {2, 5, 1, 1}, {{4, 3, 6}, {1, 1, 1}, {2}, {8, 8}}, kind + ", trees and chains");
     pair.round({3}, {4}, {{3, 2}}, kind + ", one");
     pair.read(0, 3);
     pair.round({0, 1, 2, 3, 4}, {1, 1, 1, 1, 1}, {{2}, {2}, {2}, {2}, {2}}, kind + ", five");
@@ -147,6 +167,7 @@ void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, 
     pair.reopen(2);
     pair.round({1, 2, 4}, {1, 9, 2}, {{2, 2}, {3}, {1, 4}}, kind + ", a new conversation");
     pair.nobody_moves_in_an_error();
+    pair.saved_rows_serve_another();
     pair.round({1, 0}, {2, 2}, {{2, 2}, {3}}, kind + ", after an error");
 }
 
@@ -158,7 +179,7 @@ int main() {
     const std::string path = folder.file("draft.gguf");
     std::vector<bool> kernels{false};
     if (kernels::status().is_active) kernels.push_back(true);
-    for (Kind kind : {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent}) {
+    for (Kind kind : all_kinds) {
         write_draft_file(path, kind);
         const DraftFile file(path);
         for (bool flash_attn : {false, true}) {
