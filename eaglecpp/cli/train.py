@@ -8,7 +8,6 @@ Shows progress. The work is in `eaglecpp.train`, which is imported when the comm
 from __future__ import annotations
 
 import importlib.util
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -96,11 +95,8 @@ def train(as_json: bool, **options: Any) -> None:
             result = run(asked, display)
         except KeyboardInterrupt:
             display.close()
-            if _is_first_process():
-                note(_left_by(asked.out))
+            note(_left_by(asked.out))
             raise click.exceptions.Exit(130) from None
-    if not _is_first_process():
-        return
     _tell(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
         note(
@@ -190,11 +186,6 @@ class Display:
         if self._bar is not None:
             self._bar.close()
         self._bar, self._what = None, ""
-
-
-def _is_first_process() -> bool:
-    """Whether this is the one of torchrun's processes that prints."""
-    return os.environ.get("RANK", "0") == "0"
 
 
 def _left_by(out: Path) -> str:

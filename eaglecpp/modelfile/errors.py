@@ -2,7 +2,7 @@
 """What can go wrong with a Modelfile, as values.
 
 `ModelfileError` refuses a file and says where and what to do. `Notice` is for what a reader should know
-although the file is accepted (a deprecated parameter, an unknown pragma). Nothing here prints: the command
+although the file is accepted (a deprecated parameter). Nothing here prints: the command
 line and the server decide how a notice is shown.
 """
 

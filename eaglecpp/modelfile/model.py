@@ -111,7 +111,9 @@ class Modelfile:
             requires=last["requires"].args.removeprefix("v") if "requires" in last else None,
             **texts,
         )
-        return replace(made, notices=(*notices, *made.settings.notices))
+        for pragma in made.settings.unknown:
+            raise pragma.error(f"unknown pragma '{pragma.name}'")
+        return replace(made, notices=tuple(notices))
 
     def engine_options(self) -> dict[str, Any]:
         """Engine options by "group.field", and "strategy": Ollama's defaults, parameters, then pragmas."""

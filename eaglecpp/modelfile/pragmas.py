@@ -3,8 +3,8 @@
 
 A pragma is a comment to Ollama, so one file works in both programs. Three names are ours alone (below); every
 other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
-that declares it (`eaglecpp.options`). An unknown name is a notice, because a newer eaglecpp may know it; a
-known name with a bad value is refused.
+that declares it (`eaglecpp.options`). A known name with a bad value is refused. An unknown name is refused in
+a text, and left out of a stored model, which a newer eaglecpp may have made.
 
 A model that was not made here may set only what can do no harm: `without_untrusted` leaves out the rest, by
 the list that the options themselves keep (`Option.untrusted`).
@@ -19,12 +19,12 @@ from typing import Any
 
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 
-from .errors import Notice
 from .parameters import PARAMETERS, ParameterValue, parse_number, value_text
 from .syntax import Command
 
 OWN_PRAGMAS = ("draft", "strategy", "chat_template")
 _MAX_PRAGMAS = 1000
+_TEMPLATES = ("auto", "modelfile", "gguf", "stored", "raw", "chatml")
 _FOR_STRANGERS = ("strategy", "chat_template")
 _STRANGE_DEPTH, _STRANGE_NODES = 16, 64
 _OWNERS = "only this machine's owner may set it"
@@ -37,12 +37,13 @@ class Settings:
 
     draft:   the pragma that names a drafter, None when there is none
     options: engine options by "group.field", and "strategy"
+    unknown: pragmas of other names
     """
 
     draft: Command | None = None
     chat_template: str = "auto"
     options: dict[str, Any] = field(default_factory=dict)
-    notices: tuple[Notice, ...] = field(default=(), compare=False)
+    unknown: tuple[Command, ...] = field(default=(), compare=False)
 
 
 def settings(pragmas: Iterable[Command]) -> Settings:
@@ -52,7 +53,7 @@ def settings(pragmas: Iterable[Command]) -> Settings:
     """
     own: dict[str, Command] = {}
     options: dict[str, Any] = {}
-    notices: list[Notice] = []
+    unknown: list[Command] = []
     for pragma in _few(pragmas):
         try:
             if pragma.name in OWN_PRAGMAS:
@@ -61,12 +62,12 @@ def settings(pragmas: Iterable[Command]) -> Settings:
             elif pragma.name in _known():
                 _set_option(options, *_known()[pragma.name], pragma.args)
             else:
-                notices.append(pragma.notice(f"unknown pragma '{pragma.name}' ignored"))
+                unknown.append(pragma)
         except (ValueError, TypeError) as error:
             raise pragma.error(f"pragma {pragma.name}: {error}") from None
     texts = {name: pragma.args.strip() for name, pragma in own.items()}
     options |= {"strategy": texts["strategy"]} if "strategy" in texts else {}
-    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options, tuple(notices))
+    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options, tuple(unknown))
 
 
 def without_untrusted(
@@ -143,6 +144,8 @@ def _known() -> dict[str, tuple[str, Option]]:
 def _check_own(pragma: Command) -> None:
     if not pragma.args.strip():
         raise ValueError("needs a value")
+    if pragma.name == "chat_template" and pragma.args.strip() not in _TEMPLATES:
+        raise ValueError(f"unknown template '{pragma.args.strip()}'; expected one of {', '.join(_TEMPLATES)}")
     if pragma.name == "strategy":
         Strategy.parse(pragma.args)
 

@@ -118,7 +118,7 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
         words.append("tools")
     if model.files("projector"):
         words.append("vision")
-    if ".Suffix" in template or any(f"tokenizer.ggml.{key}" in facts.file.fields for key in _FILL_IN):
+    if any(f"tokenizer.ggml.{key}" in facts.file.fields for key in _FILL_IN):
         words.append("insert")
     if tags_of(template) is not None:
         words.append("thinking")

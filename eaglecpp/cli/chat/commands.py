@@ -146,6 +146,12 @@ def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
     return chat.ask(question, "").strip().lower() in ("y", "yes")
 
 
+def _list(chat: Chat, rest: str) -> None:
+    from eaglecpp.cli.list import list_models
+
+    list_models.main(args=["--", rest], standalone_mode=False)
+
+
 def _chats(chat: Chat, rest: str) -> None:
     rows = []
     for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
@@ -231,6 +237,7 @@ COMMANDS = {
     "/show": Word(partial(run_word, "/show ", FACTS), "Show facts about the model", "...", tuple(FACTS)),
     "/load": Word(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
     "/save": Word(_save, "Save this chat as a stored model", "<model>"),
+    "/list": Word(_list, "List the models on this machine", "[prefix]"),
     "/chats": Word(_chats, "List the last saved chats, or those with a text in them", "[text]"),
     "/clear": Word(_clear, "Start a new chat; the system prompt stays"),
     "/regen": Word(_regen, "Answer the last question again"),

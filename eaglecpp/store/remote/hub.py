@@ -30,7 +30,7 @@ from eaglecpp.store.layout import child
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.reach import Session, hub_endpoint
 
-_ALWAYS = ("config.json", "params.json", "README.md")
+_ALWAYS = ("config.json", "README.md")
 _WEIGHTS = (
     ("model.safetensors.index.json", ".safetensors"),
     ("pytorch_model.bin.index.json", ".bin"),

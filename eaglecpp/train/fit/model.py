@@ -35,7 +35,7 @@ from eaglecpp.train.fit.rope import inv_freq, rotate
 
 
 class Sums(NamedTuple):
-    """Sums over rows, to be added up over micro-batches and ranks.
+    """Sums over rows, to be added up over micro-batches.
 
     loss: weighted by step; weight: what to divide it by; hits, counts: i64 [n_steps], rows whose argmax is
     the target's, and all counted rows.

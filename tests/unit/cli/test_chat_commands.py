@@ -150,9 +150,11 @@ def test_loading_another_model_begins_a_new_chat(
 def test_a_saved_chat_is_a_model_that_begins_with_it(
     talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
 ) -> None:
-    chat = talk("/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine")
+    lines = ["/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine"]
+    chat = talk(*lines, "/list", "/list nothing", "/list --json")
     out = capsys.readouterr().out
     assert "Created new model 'mine'" in out
+    assert out[out.index("Created") :].count("mine:latest") == 1
     saved = look_up("mine")
     assert saved.draft is not None
     assert saved.draft.read_bytes() == models.draft.read_bytes()

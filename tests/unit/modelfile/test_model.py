@@ -58,6 +58,8 @@ def test_every_instruction_is_read() -> None:
         ("#eaglecpp: type_k q9_9", "pragma type_k: "),
         ("#eaglecpp: repeat_last_n x", "pragma repeat_last_n: invalid int value [x]"),
         ("#eaglecpp: draft", "pragma draft: needs a value"),
+        ("#eaglecpp: wibble 3", "unknown pragma 'wibble'"),
+        ("#eaglecpp: chat_template zephyr", "pragma chat_template: unknown template 'zephyr'"),
     ],
 )
 def test_refusals_name_file_and_line(line: str, message: str) -> None:
@@ -73,7 +75,6 @@ def test_refusals_name_file_and_line(line: str, message: str) -> None:
         ("PARAMETER mirostat 2", "M:2: parameter mirostat is deprecated and ignored"),
         ("PARAMETER numa true", "M:2: parameter numa is deprecated and ignored"),
         ("PARAMETER top_k -1", "M:2: parameter top_k is -1; the range is 0 and up, using 0"),
-        ("#eaglecpp: wibble 3", "M:2: unknown pragma 'wibble' ignored"),
     ],
 )
 def test_what_is_ignored_or_moved_is_noted(line: str, notice: str) -> None:

@@ -13,6 +13,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, descri
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.manifest import PRAGMAS
+from eaglecpp.store.model import StoredModel
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.transaction import copy_model, remove_model
 from helpers.hub_server import HubServer
@@ -89,6 +90,16 @@ def test_what_was_created_here_is_believed(tiny: Tiny, stores: Stores) -> None:
     assert (options["n_threads"], options["rpc"], options["n_ctx"]) == (3, ("127.0.0.1:1",), 65536)
     copy_model(stores, model, ModelName.parse("second"))
     assert options_of(find_target("second")) == options
+
+
+def test_a_stored_model_may_say_what_a_newer_version_knows(
+    tiny: Tiny, stores: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model(stores, f"FROM {tiny.target}\n", "mine")
+    monkeypatch.setattr(StoredModel, "pragmas", lambda self: [("wibble", "3"), ("n_ctx", "64")])
+    found = find_target("mine")
+    assert options_of(found)["n_ctx"] == 64
+    assert list(map(str, found.modelfile.notices)) == ["mine:latest: unknown pragma 'wibble'; ignored"]
 
 
 @pytest.mark.parametrize("says_so", [False, True])
