@@ -96,11 +96,10 @@ class Modelfile:
                     "requires must be a valid semver (e.g. 0.14.0)", f"found '{command.args}'"
                 )
         last = {name: commands[-1] for name, commands in named.items()}
-        for command in (last[name] for name in ("renderer", "parser") if name in last):
-            notices.append(command.notice(built_in(command.name, command.args)))
+        notices += [last[n].notice(built_in(n, last[n].args)) for n in ("renderer", "parser") if n in last]
         texts: dict[str, Any] = {name: last[name].args for name in _TEXTS if name in last}
         turns = (command.args.partition(": ") for command in named.get("message", ()))
-        made = cls(
+        return cls(
             from_=tuple(named.get("model", ())),
             draft=tuple(named.get("draft", ())),
             adapters=tuple(named.get("adapter", ())),
@@ -108,12 +107,10 @@ class Modelfile:
             parameters=parameters,
             license=tuple(command.args for command in named.get("license", ())),
             pragmas=document.pragmas,
+            notices=tuple(notices),
             requires=last["requires"].args.removeprefix("v") if "requires" in last else None,
             **texts,
         )
-        for pragma in made.settings.unknown:
-            raise pragma.error(f"unknown pragma '{pragma.name}'")
-        return replace(made, notices=tuple(notices))
 
     def engine_options(self) -> dict[str, Any]:
         """Engine options by "group.field", and "strategy": Ollama's defaults, parameters, then pragmas."""

@@ -3,8 +3,8 @@
 
 A pragma is a comment to Ollama, so one file works in both programs. Three names are ours alone (below); every
 other name is an option of the engine, by its name or its long command-line flag, and is checked by the class
-that declares it (`eaglecpp.options`). A known name with a bad value is refused. An unknown name is refused in
-a text, and left out of a stored model, which a newer eaglecpp may have made.
+that declares it (`eaglecpp.options`). A known name with a bad value is refused. So is an unknown
+name; of a stored model, which a newer eaglecpp may have made, it is left out before (`is_known`).
 
 A model that was not made here may set only what can do no harm: `without_untrusted` leaves out the rest, by
 the list that the options themselves keep (`Option.untrusted`).
@@ -37,23 +37,20 @@ class Settings:
 
     draft:   the pragma that names a drafter, None when there is none
     options: engine options by "group.field", and "strategy"
-    unknown: pragmas of other names
     """
 
     draft: Command | None = None
     chat_template: str = "auto"
     options: dict[str, Any] = field(default_factory=dict)
-    unknown: tuple[Command, ...] = field(default=(), compare=False)
 
 
 def settings(pragmas: Iterable[Command]) -> Settings:
     """Checks every pragma; the last one of a name wins, lists of strings grow.
 
-    Raises ModelfileError, with the line, for a value that its option refuses.
+    Raises ModelfileError, with the line, for an unknown name, or a value that its option refuses.
     """
     own: dict[str, Command] = {}
     options: dict[str, Any] = {}
-    unknown: list[Command] = []
     for pragma in _few(pragmas):
         try:
             if pragma.name in OWN_PRAGMAS:
@@ -62,12 +59,16 @@ def settings(pragmas: Iterable[Command]) -> Settings:
             elif pragma.name in _known():
                 _set_option(options, *_known()[pragma.name], pragma.args)
             else:
-                unknown.append(pragma)
+                raise ValueError("unknown name")
         except (ValueError, TypeError) as error:
             raise pragma.error(f"pragma {pragma.name}: {error}") from None
     texts = {name: pragma.args.strip() for name, pragma in own.items()}
     options |= {"strategy": texts["strategy"]} if "strategy" in texts else {}
-    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options, tuple(unknown))
+    return Settings(own.get("draft"), texts.get("chat_template", "auto"), options)
+
+
+def is_known(name: str) -> bool:
+    return name in OWN_PRAGMAS or name in _known()
 
 
 def without_untrusted(
@@ -112,6 +113,8 @@ def _text(value: ParameterValue) -> str:
 
 def _why_not(pragma: Command) -> str:
     """Why an untrusted model may not say this; "" when it may."""
+    if not is_known(pragma.name):
+        return "unknown"
     found = settings([pragma])
     if pragma.name in OWN_PRAGMAS:
         if pragma.name not in _FOR_STRANGERS:
@@ -119,8 +122,6 @@ def _why_not(pragma: Command) -> str:
         asked = Strategy.parse(found.options.get("strategy", "auto"))
         too_much = asked.depth > _STRANGE_DEPTH or max(asked.nodes, asked.k) > _STRANGE_NODES
         return f"deeper than {_STRANGE_DEPTH} or more than {_STRANGE_NODES} nodes" if too_much else ""
-    if pragma.name not in _known():
-        return "unknown"
     group, option = _known()[pragma.name]
     if isinstance(option.untrusted, bool):
         return "" if option.untrusted else _OWNERS
@@ -133,9 +134,7 @@ def _known() -> dict[str, tuple[str, Option]]:
     """Engine options by name and by long flag in snake case (`cache_type_k` for --cache-type-k)."""
     known: dict[str, tuple[str, Option]] = {}
     for group, options in _GROUPS.items():
-        for option in describe(options):
-            if option.kind == "pairs":
-                continue
+        for option in (one for one in describe(options) if one.kind != "pairs"):
             for flag in (option.name, *option.flags):
                 known.setdefault(flag.removeprefix("--").replace("-", "_"), (group, option))
     return known

@@ -107,9 +107,6 @@ def head_facts(model: StoredModel) -> Heads:
     return target, None if draft is None else read_facts([draft])
 
 
-_FILL_IN = ("fim_suf_token_id", "suffix_token_id")
-
-
 def capabilities(model: StoredModel, facts: Facts) -> list[str]:
     """What the model can do, in Ollama's words."""
     words = ["embedding" if f"{facts.architecture}.pooling_type" in facts.file.fields else "completion"]
@@ -118,7 +115,7 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
         words.append("tools")
     if model.files("projector"):
         words.append("vision")
-    if any(f"tokenizer.ggml.{key}" in facts.file.fields for key in _FILL_IN):
+    if any(f"tokenizer.ggml.{key}_token_id" in facts.file.fields for key in ("fim_suf", "suffix")):
         words.append("insert")
     if tags_of(template) is not None:
         words.append("thinking")

@@ -24,7 +24,7 @@ from eaglecpp.files import link
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
-from eaglecpp.modelfile.pragmas import settings, without_untrusted
+from eaglecpp.modelfile.pragmas import is_known, without_untrusted
 from eaglecpp.modelfile.syntax import Command
 from eaglecpp.references.names import ModelName
 from eaglecpp.references.reference import in_order
@@ -175,7 +175,7 @@ class StoredModel:
         if "settings" not in self.decided_here:
             parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
             notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
-        notices += [f"{self.name}: unknown pragma '{one.name}'; ignored" for one in settings(pragmas).unknown]
+        notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]
         texts: dict[str, Any] = {word: self.text(word) or None for word in ("renderer", "parser", "requires")}
         notices += [
             f"{self.name}: {built_in(word, name)}"
@@ -193,7 +193,7 @@ class StoredModel:
             messages=tuple(Message(turn.role, turn.content) for turn in turns),
             parameters=parameters,
             license=self.texts("license"),
-            pragmas=pragmas,
+            pragmas=tuple(p for p in pragmas if is_known(p.name)),
             notices=tuple(map(Notice, notices)),
             **texts,
         )
