@@ -34,7 +34,7 @@ BUDGETS = {
     "eaglecpp/store": 2160,
     "eaglecpp/train": 3832,
     "eaglecpp/learn": 473,
-    "eaglecpp/modelfile": 793,
+    "eaglecpp/modelfile": 792,
     # issue 56: options of prompts on disk
     # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
     "eaglecpp": 3531,  # issue 56: contexts as long as both caches allow, and a word beyond the training
