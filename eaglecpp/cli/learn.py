@@ -51,13 +51,13 @@ def learn(
     elif action == "undo":
         if not learning.undo(stock):
             raise click.ClickException(f"{model} uses its first drafter; there is nothing to undo")
-        which = "first drafter" if learning.facts(stock) is None else "drafter of before"
-        note(f"{model} uses its {which} again")
+        note(f"{model} uses its first drafter again")
     elif action == "status":
         if as_json:
             write_json(learning.status(stock))
         else:
-            write("".join(f"{name}: {text}\n" for name, text in learning.rows(stock)))
+            rows = [f"{name}: {text}\n" for name, text in learning.rows(stock)]
+            write("".join(rows) or f"nothing is kept of {model}, and its drafter has learnt nothing\n")
     else:
         _train(target, stock, minutes, threads or 0, as_json)
 

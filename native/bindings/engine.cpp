@@ -38,7 +38,7 @@ nb::list points(const std::vector<CostTable::Point> & points) {
     return out;
 }
 
-// What the planner has learned, as plain dicts: for `eaglecpp bench --plan` and tests.
+// What the planner has learned, as plain dicts: for `eaglecpp bench` and tests.
 nb::dict planner_report(const Engine & engine, int sequence) {
     const Planner & planner = engine.planner();
     const CostTable & costs = planner.costs();
