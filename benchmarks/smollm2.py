@@ -60,8 +60,8 @@ from suite import Question, in_turns, read_suite
 from suite_run import SERVER, Cell, SuiteResult, run_suite
 
 import eaglecpp
+from eaglecpp.chat.loops import is_looping
 from eaglecpp.lowlevel import DraftFile
-from eaglecpp.train.capture.batched import loop_start
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
@@ -243,6 +243,20 @@ def over_seeds(
         lengths = ", ".join(f"{run.total(strategy).acceptance_length:.2f}" for run in runs)
         note(f"temperature {temperature:g}, {strategy}: by seed {lengths}")
     return found
+
+
+def loop_start(tokens: list[int]) -> int:
+    """How many tokens come before the words that a text then repeats to no end, and those words said once;
+    all of them if it never does.
+    """
+    n = next((n for n in range(len(tokens) + 1) if is_looping(tokens[:n])), 0)
+    for period in range(1, n // 4 + 1):
+        tail = tokens[max(0, n - max(48, 4 * period)) : n]
+        if tail[:-period] == tail[period:]:
+            while n > period and tokens[n - 1] == tokens[n - 1 - period]:
+                n -= 1
+            return n
+    return len(tokens)
 
 
 def until_loops(
