@@ -18,32 +18,26 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2812,  # issue 54: confidence and deviations as inputs of acceptance
+    "native/algo": 2812,
     "native/grammar": 812,
     "native/kernels": 2816,
     "native/ggml_hook": 1329,
     "native/target": 3174,
-    "native/engine": 2259,  # issue 56: a parked conversation may come from a file, and is checked
-    "native/draft": 2103,  # block drafters: 330, the confidence head among them
-    "native": 2437,  # issue 56: a parked conversation as bytes; their files: 130
+    "native/engine": 2259,
+    "native/draft": 2103,
+    "native": 2437,
     "eaglecpp/server": 4650,
-    # issue 57: show and inspect of names and files, a forgotten model: 24; doctor: 2; chats: 19; run -q: 8
-    "eaglecpp/cli": 3466,  # issue 56: rm --prompt-cache; serve --models, --keep-responses: 20
-    "eaglecpp/engine": 3576,  # issue 56: prompts on disk and slots by name, 390
+    "eaglecpp/cli": 3464,
+    "eaglecpp/engine": 3576,
     "eaglecpp/chat": 2611,
     "eaglecpp/store": 2160,
     "eaglecpp/train": 3832,
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 792,
-    # issue 56: options of prompts on disk
-    # issue 57: a file without a drafter is known by its metadata; chats are searched: 8
-    "eaglecpp": 3531,  # issue 56: contexts as long as both caches allow, and a word beyond the training
+    "eaglecpp": 3530,
     "convert": 4675,
-    # issue 56: prompts on disk, 365: damage, kills, quota; slots with images: 14
-    # issue 57: names of errors; offers; chats
-    "tests": 35903,  # block drafters: 2,360; long contexts: 120; server: 460; its page: 100
-    # issue 56: prompt_cache.py
-    "benchmarks": 6380,  # drafters side by side as chains and trees, and what bounds them: 70; long.py: 160
+    "tests": 35903,
+    "benchmarks": 6330,
 }
 VENDORED = "eaglecpp/server/static/vendor"
 KINDS = {".py", ".h", ".cpp", ".inc", ".c", ".js", ".mjs", ".css", ".html", ".sh"}
