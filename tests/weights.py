@@ -28,7 +28,7 @@ BUDGETS = {
     "native": 2437,
     "eaglecpp/server": 4650,
     "eaglecpp/cli": 3464,
-    "eaglecpp/engine": 3576,
+    "eaglecpp/engine": 3575,
     "eaglecpp/chat": 2611,
     "eaglecpp/store": 2160,
     "eaglecpp/train": 3832,
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 792,
     "eaglecpp": 3530,
     "convert": 4675,
-    "tests": 35903,
+    "tests": 35904,
     "benchmarks": 6339,
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -166,10 +166,6 @@ class NativeSequence:
             self._generation += 1
             return self._generation, reused
 
-    def step(self, generation: int, for_ms: float = 0.0) -> core.StepResult:
-        """One slice of the prompt, or one round; with `for_ms` as many rounds as begin in that time."""
-        return step_together([(self, generation)], for_ms)[0]
-
     def end(self, generation: int, n_taken: int) -> dict[str, Any]:
         """Ends the generation, of which n_taken tokens were used; returns its counters. Not for a generation
         that was taken over.

@@ -93,7 +93,8 @@ class Stream(Answer):
         if not self.is_open:
             raise StopIteration
         try:
-            while not self._gave_tokens(result := self._sequence.step(self._generation, for_ms)):
+            running = [(self._sequence, self._generation)]
+            while not self._gave_tokens(result := step_together(running, for_ms)[0]):
                 pass
             return self._take(result)
         except BaseException:
