@@ -26,17 +26,17 @@ BUDGETS = {
     "native/engine": 2259,
     "native/draft": 2103,
     "native": 2437,
-    "eaglecpp/server": 4650,
+    "eaglecpp/server": 4655,  # a release wakes what frees models whose time is over
     "eaglecpp/cli": 3464,
     "eaglecpp/engine": 3575,
     "eaglecpp/chat": 2611,
     "eaglecpp/store": 2160,
     "eaglecpp/train": 3832,
     "eaglecpp/learn": 473,
-    "eaglecpp/modelfile": 792,
+    "eaglecpp/modelfile": 791,
     "eaglecpp": 3530,
     "convert": 4675,
-    "tests": 35904,
+    "tests": 35903,
     "benchmarks": 6339,
 }
 VENDORED = "eaglecpp/server/static/vendor"

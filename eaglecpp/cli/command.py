@@ -33,7 +33,7 @@ HEADINGS = {
     "Sampling": " ".join(option.name for option in describe(SamplingOptions)),
     "Context and memory": " ".join(option.name for option in describe(ModelOptions)),
     "Devices": _DEVICES,
-    "Output": "out as_json share action verbose quiet color nowordwrap hidethinking part",
+    "Output": "out as_json action verbose quiet color nowordwrap hidethinking part",
 }
 """Heading of a help text: the options under it, by the names of their parameters. Devices go first, as some
 of them are among the model's; otherwise the first heading that has the name counts.

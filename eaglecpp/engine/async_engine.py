@@ -176,7 +176,7 @@ class AsyncEngine:
     @property
     def engine(self) -> Engine:
         """The engine itself, for facts and the tokenizer. To generate, use the methods here; `call` for what
-        else uses the model, such as `score`. Called from another thread, that waits for the round that runs,
+        else uses the model. Called from another thread, that waits for the round that runs,
         and the next round waits for it.
         """
         if self._engine is None:

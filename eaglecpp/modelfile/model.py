@@ -27,7 +27,6 @@ from .pragmas import Settings, settings
 from .syntax import MAX_TEXT, Command, Document, format, read
 
 _VERSION = re.compile(r"v?[0-9]+(?:\.[0-9]+){0,2}(?:[-+][0-9A-Za-z.+-]+)?")
-_NO_VERSION = "requires must be a valid semver (e.g. 0.14.0)"
 _TEXTS = ("template", "system", "renderer", "parser")
 _INSTRUCTIONS = ("model", "draft", "adapter", "license", "message", "requires", *_TEXTS)
 

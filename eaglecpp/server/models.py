@@ -91,6 +91,7 @@ class ModelPool:
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
+        self._released = asyncio.Event()
         self._turns = FairLock()
         self._last_use = time.monotonic()
         self.learner = Learner(self._learning, self.idle_for, self.forget, config.learn_idle_s, work.files)
@@ -213,6 +214,7 @@ class ModelPool:
         model.n_users -= 1
         model.used = self._last_use = time.monotonic()
         self._changed.set()
+        self._released.set()
 
     async def _load(self, source: Source, n_ctx: int, old: LoadedModel | None) -> LoadedModel:
         """A new model with one user, in place of one that is broken. Gives the lock `_loading` back."""
@@ -293,7 +295,10 @@ class ModelPool:
     async def sweep(self) -> None:
         """Unloads models whose time is over, as long as it runs."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self._released.wait()
+            self._released.clear()
             async with self._loading:
                 for model in list(self.models.values()):
                     seconds = model.seconds_left
