@@ -31,12 +31,12 @@ BUDGETS = {
     "eaglecpp/engine": 3575,
     "eaglecpp/chat": 2611,
     "eaglecpp/store": 2160,
-    "eaglecpp/train": 3832,
+    "eaglecpp/train": 3905,  # DFlash2 is trained, too; the group stays within its 9,000
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 791,
     "eaglecpp": 3530,
     "convert": 4675,
-    "tests": 35903,
+    "tests": 35912,
     "benchmarks": 6339,
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -12,7 +12,8 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.options import MAX_SEQUENCES, SamplingOptions
 from eaglecpp.options.checked import Option, checked
 
-Family = Literal["eagle31", "eagle3", "eagle1", "dspark", "dflash"]
+Family = Literal["eagle31", "eagle3", "eagle1", "dspark", "dflash", "dflash2"]
+BLOCK_FAMILIES = ("dspark", "dflash", "dflash2")
 
 
 def _option(
@@ -78,15 +79,16 @@ class TrainOptions:
     family: Family | None = _option(  # noqa: RUF009 # a text is immutable
         str,
         "Kind of drafter: eagle31, plain eagle3, eagle1 (which uses the target's output head and whole "
-        "vocabulary), or the block drafters dspark and dflash.  [default: eagle31]",
+        "vocabulary), or the block drafters dspark, dflash and dflash2 (which uses them, too).  "
+        "[default: eagle31]",
         choices=get_args(Family),
     )
     block_size: int | None = _option(
-        int, "Rows of a block, with dspark and dflash.  [default: 8]", minimum=2, maximum=64
+        int, "Rows of a block, of block drafters.  [default: 8]", minimum=2, maximum=64
     )
     causal_block: bool = _option(
         bool,
-        "Rows of a block see only those before them (dspark and dflash).",
+        "Rows of a block see only those before them.",
         False,
     )
     start_from: str | None = _option(
@@ -202,8 +204,14 @@ class TrainOptions:
         if self.family == "eagle1" and (others := self._given(*fixed)):
             raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
         others = self._given("block_size", "causal_block")
-        if others and self.family not in ("dspark", "dflash"):
-            raise InvalidValueError(f"--family dspark and dflash have blocks: leave out {others}")
+        if others and self.family not in BLOCK_FAMILIES:
+            raise InvalidValueError(
+                f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: leave out {others}"
+            )
+        if self.family == "dflash2" and self.draft_vocab:
+            raise InvalidValueError(
+                "--family dflash2 drafts from the whole vocabulary: leave out --draft-vocab"
+            )
         # a drafter that exists has these already
         fixed = ("family", "block_size", "causal_block", "start_from", "share_head", "draft_vocab")
         if self.finetune and (others := self._given(*fixed)):

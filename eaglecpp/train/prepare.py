@@ -44,7 +44,7 @@ from eaglecpp.train.fit.weights import (
     target_embedding,
     target_head,
 )
-from eaglecpp.train.options import TrainOptions
+from eaglecpp.train.options import BLOCK_FAMILIES, TrainOptions
 from eaglecpp.train.samples import TrainText
 
 _DRAFT_VOCAB = 32000
@@ -207,16 +207,16 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         if other and not options.aux_layers and not other.spec.fuses_embedding:
             layers = other.spec.aux_layers
         family, block = options.family or "eagle31", None
-        if family in ("dspark", "dflash"):
+        if family in BLOCK_FAMILIES:
             theirs = other and other.spec.block
             block = BlockSpec(
                 options.block_size or (theirs.size if theirs else 8),
-                anchor_first=True,
+                anchor_first=family != "dflash2",
                 mask_token=theirs.mask_token if theirs else _mask_token(corpus),
                 causal=(options.causal_block,),
             )
         spec = new_spec(file, n_vocab, corpus.n_layer, layers, family, block)
-        share_head = options.share_head or family == "eagle1"
+        share_head = options.share_head or family in ("eagle1", "dflash2")
         size = n_vocab if share_head else options.draft_vocab or min(_DRAFT_VOCAB, n_vocab)
         chosen = vocab.choose(corpus.counts, size, corpus.special)
         if other and not (share_head or options.draft_vocab):

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters as they are trained: DSpark, and DFlash as DeepSpec has it: DSpark without its bias.
+"""Block drafters as they are trained: DSpark, DFlash as DeepSpec has it (DSpark without its bias), DFlash2.
 
 A row p that counts is an anchor: behind the features of p and before, a block of rows `[token p+1, mask, ..]`
-at the RoPE positions p+1, p+2, .. gives the tokens p+2, p+3, .., slot k as EAGLE's step k. So labels, counted
-rows, loss and evaluation are EAGLE's. With the bias by the token before, the head reads `[state ; W1 of that
-token]` and is `[head | W2]`: one product, and the loss may look at a part of the vocabulary as ever. A
-confidence head reads the same and says how likely the draft of a slot is accepted, if those before it were.
+at the RoPE positions p+1, p+2, .. gives the tokens p+2, p+3, .., slot k as EAGLE's step k; where slots are in
+place, as in DFlash2, the first row gives nothing. So labels, counted rows, loss and evaluation are EAGLE's.
+With the bias by the token before, the head reads `[state ; W1 of that token]` and is `[head | W2]`: one
+product, and the loss may look at a part of the vocabulary as ever. A confidence head reads the same and says
+how likely the draft of a slot is accepted, if those before it were. DFlash2's selector is a bias, too, whose
+first factor is multiplied by what the state asks for; as the candidates are the head's best tokens, the head
+also learns alone (vllm-project/speculators#1006). Its convolutions mix a row with those before it, and start
+as no mixing.
 Source of the method: DSpark (deepseek-ai/DeepSpec: deepspec/modeling/dspark/qwen3/modeling.py, loss.py).
 """
 
@@ -21,7 +25,8 @@ from torch.nn import functional as F
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import Layout
 from eaglecpp.train.fit.batch import Batch
-from eaglecpp.train.fit.model import DraftModel, matrix, of_layer, ones
+from eaglecpp.train.fit.loss import Labels, head_loss
+from eaglecpp.train.fit.model import CONVOLUTIONS, DraftModel, feed_forward, matrix, of_layer, ones
 
 _ANCHORS = 32
 """Of which attention is computed at a time."""
@@ -39,18 +44,27 @@ class BlockModel(DraftModel):
         rank = self.block.markov_rank
         self.markov_w1 = matrix(spec.vocab_size, rank) if rank else None
         self.markov_w2 = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank)) if rank else None
+        if self.block.selector:
+            rank = self.block.selector[0]
+            self.predecessor = nn.Parameter(torch.randn(spec.vocab_size, rank))
+            self.successor = nn.Parameter(torch.zeros(spec.draft_vocab_size, rank))
+            self.selector_hidden = matrix(rank, spec.hidden_size)
         # a vector, its bias at the end: such are stored exactly
         width = spec.hidden_size + rank + 1
         self.confidence = nn.Parameter(torch.zeros(width)) if self.block.confidence else None
 
     def heads(self) -> Sequence[Tensor]:
+        if self.block.selector:
+            return [self.head, self.successor]
         return [self.head] if self.markov_w2 is None else [self.head, self.markov_w2]
 
-    def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
+    def further_loss(self, states: Tensor, accepted: Tensor, labels: Labels) -> Tensor | float:
+        if self.block.selector:
+            return head_loss(states[:, : self.spec.hidden_size], [self.head], *labels)[0]
         if self.confidence is None:
             return 0.0
         logit = states.float() @ self.confidence[:-1] + self.confidence[-1]
-        return F.binary_cross_entropy_with_logits(logit, accepted, weight, reduction="sum")
+        return F.binary_cross_entropy_with_logits(logit, accepted, labels[3], reduction="sum")
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """What the head reads of each slot, over the anchors `batch.run.later`, all rows without a run."""
@@ -59,7 +73,8 @@ class BlockModel(DraftModel):
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
             layout, anchors = batch.run.layout, batch.run.later
-        kept = ("head", "markov_w1", "markov_w2", "confidence")  # those are read in their own ways
+        # those are read in their own ways
+        kept = ("head", "markov_w1", "markov_w2", "predecessor", "successor", "confidence")
         w = {name: p.to(self.dtype) for name, p in self.named_parameters() if name not in kept}
         tokens = F.pad(batch.tokens, (0, size + 1))
         ids = torch.full((len(anchors), size), self.block.mask_token, device=tokens.device)
@@ -73,18 +88,39 @@ class BlockModel(DraftModel):
         for i in range(spec.n_layers):
             layer = of_layer(w, i)
             normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], eps)
-            q, k, v = self._heads(F.linear(normed, layer["qkv"]), cos[places], sin[places], layer)
+            mixed = self._mixed(normed, normed, layer, CONVOLUTIONS[0], 0)
+            q, k, v = self._heads(F.linear(mixed, layer["qkv"]), cos[places], sin[places], layer)
             seen = F.linear(context, layer["qkv"][spec.n_heads * spec.head_dim :])
             _, seen_k, seen_v = self._heads(seen, cos[:n_tokens], sin[:n_tokens], layer)
-            hidden = hidden + F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout), layer["o"])
-            hidden = hidden + self._mlp(hidden, layer)
+            out = F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout), layer["o"])
+            hidden = hidden + self._mixed(out, normed, layer, CONVOLUTIONS[0], 1)
+            normed = F.rms_norm(hidden, (n_embd,), layer["mlp_norm"], eps)
+            out = feed_forward(self._mixed(normed, normed, layer, CONVOLUTIONS[1], 0), layer)
+            hidden = hidden + self._mixed(out, normed, layer, CONVOLUTIONS[1], 1)
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
-        states = states[:, : batch.n_steps]
-        if self.markov_w1 is not None:  # all at once: the table's gradient is a table each time
+        first = 0 if self.block.anchor_first else 1
+        states = states[:, first : first + batch.n_steps]
+        table = self.predecessor if self.block.selector else self.markov_w1
+        if table is not None:  # all at once: the table's gradient is a table each time
             behind = anchors[:, None] + 1 + torch.arange(batch.n_steps, device=anchors.device)
-            before = F.embedding(tokens[behind], self.markov_w1).to(self.dtype)
+            before = F.embedding(tokens[behind], table).to(self.dtype)
+            if self.block.selector:
+                before = before * F.linear(states, w["selector_hidden"])
             states = torch.cat([states, before], dim=2)
         yield from states.unbind(1)
+
+    def _mixed(self, rows: Tensor, normed: Tensor, layer: dict[str, Tensor], name: str, side: int) -> Tensor:
+        """DFlash2's convolution over the rows of each block, [n_anchors * size, n_embd], before (0) or behind
+        (1) a part of a layer; the part's input, normed, has a say in it.
+        """
+        if self.block.conv is None:
+            return rows
+        (n_taps, group), size = self.block.conv, self.block.size
+        asked = F.linear(normed, layer[f"{name}_projection"]).view(len(rows), 2, n_taps, -1)[:, side]
+        kernel = layer[f"{name}_base"][side] + asked.repeat_interleave(group, dim=2)
+        blocks = rows.view(-1, size, rows.shape[1])
+        moved = [F.pad(blocks, (0, 0, tap, 0))[:, :size] for tap in range(n_taps)]
+        return (kernel * torch.stack(moved, dim=2).flatten(0, 1)).sum(1)
 
     def _attend(
         self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout

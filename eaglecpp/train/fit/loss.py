@@ -39,6 +39,8 @@ from torch import Tensor
 
 Loss = Literal["cross-entropy", "lk"]
 
+Labels = tuple[Tensor, Tensor, Tensor, Tensor, int, Loss, Tensor | None]
+"""The arguments of `head_loss` behind the heads."""
 _BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""
 _GRADIENT_BYTES = 128 << 20

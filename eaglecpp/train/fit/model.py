@@ -30,8 +30,11 @@ from torch.nn import functional as F
 from eaglecpp.convert import DraftSpec
 from eaglecpp.train.fit.attention import attention_for
 from eaglecpp.train.fit.batch import Batch
-from eaglecpp.train.fit.loss import Loss, head_loss, step_weights
+from eaglecpp.train.fit.loss import Labels, Loss, head_loss, step_weights
 from eaglecpp.train.fit.rope import inv_freq, rotate
+
+CONVOLUTIONS = ("attention_conv", "mlp_conv")
+"""DFlash2's, of a layer."""
 
 
 class Sums(NamedTuple):
@@ -55,6 +58,7 @@ class Layer(nn.Module):
     def __init__(self, spec: DraftSpec, index: int) -> None:
         super().__init__()
         n_embd, n_q = spec.hidden_size, spec.n_heads * spec.head_dim
+        taps, group = (spec.block and spec.block.conv) or (0, 1)
         is_wide = index == 0 and not spec.fuses_embedding and spec.block is None
         self.attn_norm = ones(n_embd) if index or not spec.fuses_embedding else None
         self.hidden_norm = ones(n_embd) if is_wide else None
@@ -65,6 +69,11 @@ class Layer(nn.Module):
         self.mlp_norm = ones(n_embd)
         self.gate_up = matrix(2 * spec.intermediate_size, n_embd)
         self.down = matrix(n_embd, spec.intermediate_size)
+        for name in CONVOLUTIONS if spec.block and spec.block.conv else ():
+            self.register_parameter(f"{name}_base", _no_mixing(taps, n_embd))
+            self.register_parameter(
+                f"{name}_projection", nn.Parameter(torch.zeros(2 * taps * (n_embd // group), n_embd))
+            )
 
 
 class DraftModel(nn.Module):
@@ -121,9 +130,7 @@ class DraftModel(nn.Module):
             return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
         label, row_weight = torch.cat(at), torch.cat(weight)
         given = torch.cat(states)
-        loss, hit, accepted = head_loss(
-            given,
-            self.heads(),
+        labels = (
             batch.label_ids[label].long(),
             batch.label_p[label],
             batch.best[label],
@@ -132,7 +139,8 @@ class DraftModel(nn.Module):
             self.loss,
             batch.outside[label],
         )
-        loss = loss + self.confidence_loss(given, accepted, row_weight)
+        loss, hit, accepted = head_loss(given, self.heads(), *labels)
+        loss = loss + self.further_loss(given, accepted, labels)
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)
 
@@ -143,10 +151,10 @@ class DraftModel(nn.Module):
     def _whole_head(self) -> Tensor:
         return torch.cat([head.to(self.dtype) for head in self.heads()], dim=1)
 
-    def confidence_loss(self, states: Tensor, accepted: Tensor, weight: Tensor) -> Tensor | float:
-        """Weighted sum over rows, of a drafter that says how likely its drafts are accepted.
+    def further_loss(self, states: Tensor, accepted: Tensor, labels: Labels) -> Tensor | float:
+        """Weighted sum over rows, of what else a drafter has to learn.
 
-        states: what the head reads; accepted: f32 [n_rows], see `head_loss`.
+        states: what the head reads; accepted: f32 [n_rows], and labels: see `head_loss`.
         """
         return 0.0
 
@@ -287,14 +295,25 @@ class DraftModel(nn.Module):
 
     def _mlp(self, hidden: Tensor, w: dict[str, Tensor]) -> Tensor:
         x = F.rms_norm(hidden, (self.spec.hidden_size,), w["mlp_norm"], self.spec.rms_norm_eps)
-        gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
-        return F.linear(F.silu(gate) * up, w["down"])
+        return feed_forward(x, w)
 
 
 def of_layer(w: dict[str, Tensor], index: int) -> dict[str, Tensor]:
     """The weights of `layers[index]` by their own names."""
     prefix = f"layers.{index}."
     return {name.removeprefix(prefix): p for name, p in w.items() if name.startswith(prefix)}
+
+
+def feed_forward(x: Tensor, w: dict[str, Tensor]) -> Tensor:
+    gate, up = F.linear(x, w["gate_up"]).chunk(2, dim=-1)
+    return F.linear(F.silu(gate) * up, w["down"])
+
+
+def _no_mixing(taps: int, n_embd: int) -> nn.Parameter:
+    """Of a convolution before and after a part of a layer: each row is its own, [2, taps, n_embd]."""
+    base = torch.zeros(2, taps, n_embd)
+    base[:, 0] = 1.0
+    return nn.Parameter(base)
 
 
 def matrix(n_out: int, n_in: int) -> nn.Parameter:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -25,8 +26,8 @@ def new_spec(
     """One layer of the target's own shape, over the whole vocabulary.
 
     layers: boundary ids, ascending, at most n_layer; EAGLE-1 has no choice. block: of a block drafter;
-    DSpark's two heads are added. RoPE has the target's base and no scaling: the drafter learns its own use of
-    positions. Raises MismatchError for layers that the target does not have.
+    the heads of DSpark and DFlash2 are added. RoPE has the target's base and no scaling: the drafter learns
+    its own use of positions. Raises MismatchError for layers that the target does not have.
     """
     eagle1, is_block = family == "eagle1", block is not None
     if eagle1:
@@ -73,13 +74,21 @@ def new_spec(
         fc_norm=family == "eagle31",
         norm_output=family == "eagle31",
         qk_norm=is_block,
-        block=_of_dspark(block, n_embd) if block and family == "dspark" else block,
+        block=_with_heads(block, n_embd, family) if block else None,
     )
 
 
-def _of_dspark(block: BlockSpec, n_embd: int) -> BlockSpec:
-    """With a rank that quantised rows can have: 64 up to a width of 1,023."""
-    return replace(block, markov_rank=min(256, max(64, n_embd // 512 * 64)), confidence=True)
+def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
+    """With a rank that quantised rows can have: 64 up to a width of 1,023; of DFlash2's candidates as many as
+    llama.cpp has room for in a row, with the scores of all pairs.
+    """
+    rank = min(256, max(64, n_embd // 512 * 64))
+    if family == "dspark":
+        return replace(block, markov_rank=rank, confidence=True)
+    if family == "dflash2":
+        top_k = min(16, (math.isqrt(4 * n_embd + 1) - 1) // 2)
+        return replace(block, conv=(2, math.gcd(16, n_embd)), selector=(rank, top_k))
+    return block
 
 
 def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
@@ -109,8 +118,6 @@ def check_trainable(draft: DraftCheckpoint, name: str) -> None:
     # of a block drafter, and what stands for one where there is none
     block = spec.block or BlockSpec(2, anchor_first=True, mask_token=0, causal=(False,))
     reasons = {
-        "slots in place": not block.anchor_first,
-        "a selector": block.selector is not None,
         "scaled embeddings or capped logits": block.embedding_scale != 1.0 or block.softcap != 0.0,
         "layers that see different parts of a block": len(set(block.causal)) > 1,
         f"{spec.n_layers} layers of EAGLE-1": spec.n_layers > 1 and spec.fuses_embedding,

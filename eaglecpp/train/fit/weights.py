@@ -23,7 +23,7 @@ from torch import Tensor
 from eaglecpp.convert import DraftCheckpoint, DraftSpec, GgufFile, read_tensor, unpair_rows
 from eaglecpp.errors import MismatchError, UnsupportedError
 from eaglecpp.train.fit.block import model_for
-from eaglecpp.train.fit.model import Layer
+from eaglecpp.train.fit.model import CONVOLUTIONS, Layer
 
 State = dict[str, Tensor]
 
@@ -35,6 +35,9 @@ _NAMES = {
     "head": "lm_head",
     "markov_w1": "markov_head.markov_w1",
     "markov_w2": "markov_head.markov_w2",
+    "predecessor": "candidate_selector.predecessor_codebook",
+    "successor": "candidate_selector.successor_codebook",
+    "selector_hidden": "candidate_selector.hidden_projection",
 }
 _CONFIDENCE = "confidence_head.proj"
 _OF_LAYER = {
@@ -45,6 +48,8 @@ _OF_LAYER = {
     "o": "self_attn.o_proj",
     "mlp_norm": "post_attention_layernorm",
     "down": "mlp.down_proj",
+    **{f"{name}_base": f"{name}.base_kernel" for name in CONVOLUTIONS},
+    **{f"{name}_projection": f"{name}.kernel_projection" for name in CONVOLUTIONS},
 }
 _JOINED = {
     "qkv": [f"self_attn.{x}_proj" for x in ("q", "k", "v")],
@@ -85,10 +90,10 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
     """The weights of an existing drafter; the head is missing where it is the target's."""
 
     def read(name: str) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(draft.sources[f"{name}.weight"].read(), np.float32))
+        return torch.from_numpy(np.ascontiguousarray(draft.sources[_in_file(name)].read(), np.float32))
 
     plain, joined = _names(draft.spec)
-    state = {ours: read(name) for ours, name in plain.items() if f"{name}.weight" in draft.sources}
+    state = {ours: read(name) for ours, name in plain.items() if _in_file(name) in draft.sources}
     state |= {ours: torch.cat([read(name) for name in names]) for ours, names in joined.items()}
     if draft.spec.block and draft.spec.block.confidence:
         bias = draft.sources.get(f"{_CONFIDENCE}.bias")
@@ -97,6 +102,10 @@ def from_checkpoint(draft: DraftCheckpoint) -> State:
     if draft.spec.fc_norm:
         state["fc_norm"] = torch.cat([read(f"fc_norm.{i}") for i in range(draft.spec.n_aux)])
     return state
+
+
+def _in_file(name: str) -> str:
+    return name if name.endswith(("_codebook", "_kernel")) else f"{name}.weight"
 
 
 def _names(spec: DraftSpec) -> tuple[dict[str, str], dict[str, list[str]]]:
@@ -121,7 +130,7 @@ def to_checkpoint(state: State, spec: DraftSpec) -> State:
     if spec.fuses_embedding:
         del tensors["lm_head"]  # EAGLE-1 has none: it is the target's
     first = "layers.0." if spec.fuses_embedding or spec.block else "midlayer."
-    named = {f"{name.replace('layers.0.', first)}.weight": tensor for name, tensor in tensors.items()}
+    named = {_in_file(name.replace("layers.0.", first)): tensor for name, tensor in tensors.items()}
     if "confidence" in state:
         row = state["confidence"]
         named |= {f"{_CONFIDENCE}.weight": row[None, :-1], f"{_CONFIDENCE}.bias": row[-1:]}

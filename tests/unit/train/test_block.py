@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,17 +12,18 @@ import torch
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.block import BlockModel
 from eaglecpp.train.fit.evaluate import TrainingTimeTest, evaluate
+from eaglecpp.train.fit.loss import Labels
 from helpers.training import BLOCK, N_VOCAB, SPEC, Samples, draft_ids, make_sample
 
 CPU = torch.device("cpu")
 SIZE = 4
 
 
-def make_model(rank: int = 8, *, causal: bool = False) -> BlockModel:
+def make_model(rank: int = 8, *, causal: bool = False, **form: Any) -> BlockModel:
     """With weights such that everything it reads moves what it says."""
     torch.manual_seed(3)
     assert BLOCK.block is not None
-    block = replace(BLOCK.block, causal=(causal,) * 2, markov_rank=rank, confidence=rank > 0)
+    block = replace(BLOCK.block, causal=(causal,) * 2, markov_rank=rank, confidence=rank > 0, **form)
     spec = replace(BLOCK, block=block)
     model = BlockModel(spec, torch.randn(N_VOCAB, 32), share_head=False, dtype=torch.float32)
     with torch.no_grad():
@@ -83,13 +85,15 @@ def test_anchors_are_drawn_anew_and_the_same_for_a_run_that_goes_on() -> None:
     assert anchors(1) == anchors(1) != anchors(2)
 
 
-@pytest.mark.parametrize("rank", [0, 8])
-def test_it_learns_texts_by_heart(rank: int) -> None:
+@pytest.mark.parametrize(
+    ("rank", "form"), [(0, {}), (8, {}), (0, {"anchor_first": False, "conv": (2, 16), "selector": (8, 5)})]
+)
+def test_it_learns_texts_by_heart(rank: int, form: dict[str, Any]) -> None:
     """Random labels over random features: only what it learnt of these texts can be right."""
-    model = make_model(rank)
+    model = make_model(rank, **form)
     source = Samples([make_sample(16, seed) for seed in range(2)])
-    method = TrainingTimeTest(model, draft_ids(), SIZE, 1)
-    before = evaluate(method, source, [0, 1], SIZE, 64).length
+    method = TrainingTimeTest(model, draft_ids(), model.block.n_drafts, 1)
+    before = evaluate(method, source, [0, 1], method.n_steps, 64).length
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(150):
         sums = model(method.batch(source.samples, step))
@@ -97,22 +101,22 @@ def test_it_learns_texts_by_heart(rank: int) -> None:
         (sums.loss / sums.weight).backward()
         optimizer.step()
     assert before < 1.5
-    assert evaluate(method, source, [0, 1], SIZE, 64).length > 2.0
+    assert evaluate(method, source, [0, 1], method.n_steps, 64).length > 2.0
 
 
 def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a drafter that does not change, from its states alone."""
     model, batch = make_model(), make_batch([make_sample(40, 1)], draft_ids(), SIZE, CPU)
     assert model.confidence is not None
-    loss_of, errors = model.confidence_loss, list[float]()
+    loss_of, errors = model.further_loss, list[float]()
 
-    def kept(states: torch.Tensor, accepted: torch.Tensor, weight: torch.Tensor) -> torch.Tensor | float:
+    def kept(states: torch.Tensor, accepted: torch.Tensor, labels: Labels) -> torch.Tensor | float:
         assert model.confidence is not None
         found = torch.sigmoid(states @ model.confidence[:-1] + model.confidence[-1])
         errors.append(float((found - accepted).abs().mean().detach()))
-        return loss_of(states, accepted, weight)
+        return loss_of(states, accepted, labels)
 
-    monkeypatch.setattr(model, "confidence_loss", kept)
+    monkeypatch.setattr(model, "further_loss", kept)
     optimizer = torch.optim.Adam([model.confidence], lr=0.02)
     for _ in range(200):
         sums = model(batch)
@@ -122,5 +126,6 @@ def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.Monke
     assert errors[-1] < 0.3 * errors[0], errors[::20]
     # and the drafter learns to be sure of itself
     states = torch.randn(3, 40, requires_grad=True)
-    loss = loss_of(states, torch.rand(3), torch.ones(3))
+    none = torch.zeros(3)
+    loss = loss_of(states, torch.rand(3), (none, none, none, torch.ones(3), 0, "lk", None))
     assert isinstance(loss, torch.Tensor) and torch.autograd.grad(loss, states)[0].any()

@@ -26,7 +26,7 @@ from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoin
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
 from eaglecpp.train.fit.weights import from_checkpoint, from_target, new_layers, target_embedding
-from eaglecpp.train.options import Family
+from eaglecpp.train.options import BLOCK_FAMILIES, Family
 from eaglecpp.train.samples import Sample, TrainText
 from helpers.checkpoints import write_checkpoint as write_layout
 from helpers.random_drafter import DraftShape
@@ -68,9 +68,8 @@ def make_model(
     file = read_gguf(target.gguf)
     n_vocab = target.n_vocab
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
-    is_block = family in ("dspark", "dflash")
-    block = BlockSpec(8, anchor_first=True, mask_token=0, causal=(False,)) if is_block else None
-    spec = new_spec(file, n_vocab, 8, LAYERS, family, block)
+    block = BlockSpec(8, anchor_first=family != "dflash2", mask_token=0, causal=(False,))
+    spec = new_spec(file, n_vocab, 8, LAYERS, family, block if family in BLOCK_FAMILIES else None)
     spec = with_vocab(with_layers(spec, n_layers), len(ids))
     model = model_for(spec)(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
     model.load_state_dict(from_target(file, spec, ids, seed=1).state)
@@ -94,6 +93,7 @@ def export(folder: Path, target: TinyTarget, model: DraftModel, vocab: DraftVoca
         ({"family": "eagle3"}, "F32", 1e-3),
         ({"family": "dspark", "n_layers": 2}, "F32", 1e-3),
         ({"family": "dflash"}, "F32", 1e-3),
+        ({"family": "dflash2", "whole": True, "n_layers": 2}, "F32", 1e-3),
         ({"n_layers": 2}, "F32", 1e-3),
         ({"family": "eagle3", "n_layers": 3}, "F32", 1e-3),
         ({}, "F16", 0.1),
@@ -106,7 +106,8 @@ def test_the_engine_computes_what_was_trained_as_nearly_as_the_type_allows(
     model, vocab = make_model(target, **form)
     report = export(tmp_path, target, model, vocab, kind)
     assert report.spec.n_layers == form.get("n_layers", 1)
-    stock = {"dspark": "dflash", "dflash": "dflash_ex"}  # llama.cpp would read DFlash's slots one off
+    # llama.cpp would read DFlash's slots one off
+    stock = {"dspark": "dflash", "dflash": "dflash_ex", "dflash2": "dflash"}
     plain = "eagle3" if form == {"family": "eagle3"} else "eagle31"
     assert report.spec.architecture == stock.get(form.get("family", ""), plain)
     assert 0 < check_engine(report, tmp_path, target.gguf, model, vocab, sample) < most
@@ -184,14 +185,16 @@ def test_the_checkpoint_has_the_names_and_keys_that_others_read(tmp_path: Path, 
     assert tensors["fc.weight"].dtype is torch.bfloat16 and tensors["d2t"].dtype is torch.int64
 
 
-@pytest.mark.parametrize(("n_layers", "family"), [(1, "eagle31"), (3, "eagle31"), (2, "dspark")])
+@pytest.mark.parametrize(
+    ("n_layers", "family"), [(1, "eagle31"), (3, "eagle31"), (2, "dspark"), (2, "dflash2")]
+)
 def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     n_layers: int, family: Family, tmp_path: Path, target: TinyTarget
 ) -> None:
-    model, vocab = make_model(target, family=family, n_layers=n_layers)
+    model, vocab = make_model(target, family=family, n_layers=n_layers, whole=family == "dflash2")
     write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
     draft = open_drafter(tmp_path, target.gguf)
-    assert draft.ids is not None and draft.ids.tolist() == vocab.ids.tolist()
+    assert family == "dflash2" if draft.ids is None else draft.ids.tolist() == vocab.ids.tolist()
     rule = draft.spec.layer_ids_rule
     expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=rule)
     assert replace(draft.spec, sliding_layers=()) == expected
@@ -318,8 +321,10 @@ def test_what_the_trainer_cannot_run_is_not_finetuned(
 def test_blocks_and_a_head_without_a_norm_are_not_finetuned(target: TinyTarget, tmp_path: Path) -> None:
     checkpoint = write_layout(tmp_path / "in", "vllm")
     draft = open_drafter(checkpoint, target.gguf)
-    in_blocks = replace(draft.spec, block=BlockSpec(4, anchor_first=False, mask_token=5, causal=(True,)))
-    with pytest.raises(UnsupportedError, match="slots in place"):
+    in_blocks = replace(
+        draft.spec, block=BlockSpec(4, anchor_first=False, mask_token=5, causal=(True, False))
+    )
+    with pytest.raises(UnsupportedError, match="different parts of a block"):
         check_trainable(replace(draft, spec=in_blocks), "in")
     with pytest.raises(UnsupportedError, match="a head without a norm"):
         check_trainable(open_drafter(checkpoint, target.gguf, readings={"head_norm": "no"}), "in")
