@@ -73,7 +73,7 @@ class Engine(Talking):
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
         loaded = load(plan, count=self._count, cancel=cancel)
         self._native, self.shared, self._cache, self.drafting = loaded
-        self.gains = Gains(None) if self._cache is None else self._cache.gains
+        self.gains = Gains() if self._cache is None else self._cache.gains
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
     @classmethod

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from eaglecpp._extension import core
 from eaglecpp.chat.model import ChatModel
-from eaglecpp.engine.exactness import settle
+from eaglecpp.engine.exactness import found, measure
 from eaglecpp.engine.native import NativeEngine
 from eaglecpp.engine.planner_cache import PlannerCache
 from eaglecpp.engine.projector import Projector
@@ -86,10 +86,11 @@ def load(
             _log.warning("strategy %s %s", *possible)
         cache = None
         if has_draft:
+            has_costs = has_exact = False
             if PlannerCache.is_wanted(drafting):
-                cache = PlannerCache.of(native.get(), plan.target, plan.draft, model, drafting)
-            has_costs = cache is not None and cache.load(native.get())
-            exactness = settle(native.get(), plan.target, model, drafting, has_costs=has_costs)
+                cache = PlannerCache(native.get(), plan, drafting)
+                has_costs, has_exact = cache.load(native.get())
+            exactness = (found if has_exact else measure)(native.get())
             shared.drafting.exactness = exactness
             drain()
             if drafting.exact == "on" and exactness.reason:

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""What the planner has learned, kept between processes: costs of this machine with these files, acceptance of
-this drafter.
+"""What was measured of an engine, kept between processes: costs of this machine with these files, acceptance
+of this drafter, which batches are exact, what the last answers gave.
 
-Small JSON files below `data_dir()/planner`, read when an engine opens and written when it closes, and
-every minute in between. A file that is damaged, old or from another machine or model is ignored and
-rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and never
-changes which tokens come out.
+One small JSON file for each key below `data_dir()/planner`, read when an engine opens and written when it
+closes, and every minute in between. A file that is damaged, old or from another machine or model is ignored
+and rewritten; a folder that cannot be written is not an error. What is read counts as one measurement and
+never changes which tokens come out.
 
-Where no costs are on disk, opening the engine measures them (`exactness`, `rehearsal`).
+Where nothing is on disk, opening the engine measures it (`exactness`, `rehearsal`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,18 @@ import msgspec
 
 from eaglecpp._extension import core, versions
 from eaglecpp.data_dir import data_dir
-from eaglecpp.engine.gains import KEPT_DAYS, Gains, read_record
+from eaglecpp.engine.gains import Answered, Gains
 from eaglecpp.files import fingerprint, replace_bytes
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions, describe
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
+
+    from eaglecpp.opening.plan import OpeningPlan
 
 _log = logging.getLogger("eaglecpp.planner")
 _SAVE_EVERY = 60.0  # seconds
+_KEPT_S = 30 * 86400.0  # measurements are believed for so long: drivers and machines change behind their keys
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
     "n_ctx",
@@ -54,52 +57,63 @@ _FREE = {
 
 
 class _Learned(msgspec.Struct):
+    """exact: by the sizes of the batches in which they were looked for."""
+
     key: str
-    state: dict[str, list[float]]
+    costs: dict[str, list[float]]
+    acceptance: dict[str, list[float]]
+    exact: dict[str, list[tuple[int, bool]]]
+    answers: list[Answered]
+    kernels: float | None
 
 
 class PlannerCache:
-    """The files of one engine."""
+    """The file of a loaded engine. Its key: llama.cpp, machine, files and every option that changes what a
+    round costs.
+    """
 
-    def __init__(self, costs_key: str, acceptance_key: str) -> None:
-        self._costs_key, self._acceptance_key = costs_key, acceptance_key
-        self._costs = planner_file(costs_key, "costs")
-        self._acceptance = planner_file(acceptance_key, "acceptance")
-        self.gains = Gains(planner_file(costs_key, "answers"))
-        self._saved: object = None
+    def __init__(self, native: core.Engine, plan: OpeningPlan, drafting: DraftOptions) -> None:
+        model = plan.model_options()
+        drafter = TEXT if plan.draft is None else fingerprint(plan.draft)
+        files = f"target={fingerprint(plan.target)} draft={drafter}"
+        threads = f"n_threads={native.device_info()['n_threads']}"
+        build = core.__file__ and fingerprint(Path(core.__file__))  # which has our kernels
+        options = options_key(model, drafting)
+        self._key = f"{files} {machine()} build={build} {threads} {options}"
+        # batches of the drafts of all conversations and of prompts beside them; a context as short as that
+        # has room for fewer rows before them
+        self._batches = (
+            f"n_draft_max={native.n_draft_max} n_sequences={model.n_sequences} "
+            f"n_shared_rows={native.n_shared_rows} n_ctx={min(native.n_ctx, 1024)}"
+        )
+        self._exact: dict[str, list[tuple[int, bool]]] = {}
+        digest = hashlib.sha256(self._key.encode("utf-8")).hexdigest()[:24]
+        self._path = data_dir() / "planner" / f"{digest}.learned"
+        self.gains = Gains()
+        self._saved = b""
         self._saved_at = time.monotonic()
         self._is_writable = True
-
-    @classmethod
-    def of(
-        cls,
-        native: core.Engine,
-        target: Path,
-        draft: Path | None,
-        model: ModelOptions,
-        drafting: DraftOptions,
-    ) -> PlannerCache:
-        """The cache of a loaded engine. The key of the costs names llama.cpp, machine, files and every option
-        that changes what a round costs; that of the acceptance target and drafter. `draft` None: drafts from
-        the text alone.
-        """
-        drafter = TEXT if draft is None else fingerprint(draft)
-        files = f"target={fingerprint(target)} draft={drafter}"
-        facts = [files, machine(), _threads(native), options_key(model, drafting)]
-        return cls(" ".join(facts), files)
 
     @staticmethod
     def is_wanted(drafting: DraftOptions) -> bool:
         """Not switched off by the option `planner_cache` or by EAGLECPP_PLANNER_CACHE=0."""
         return drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE", "1") != "0"
 
-    def load(self, native: core.Engine) -> bool:
-        """Hands what is known to the planner. True if costs were on disk."""
-        # what an engine leaves that was closed before it decoded is no price
-        has_costs = _read(self._costs, self._costs_key, lambda it: "verify" in it and native.load_costs(it))
-        _read(self._acceptance, self._acceptance_key, native.load_acceptance)
-        self._saved = native.planner_state()
-        return has_costs
+    def load(self, native: core.Engine) -> tuple[bool, bool]:
+        """Hands what is known to the engine, which must not have been used yet. Whether costs were on disk,
+        and which batches are exact.
+        """
+        found = self._read(native)
+        if found is None:
+            return False, False
+        native.load_acceptance(found.acceptance)
+        self.gains = Gains(found.answers, found.kernels)
+        self._exact = found.exact
+        has_exact = self._batches in self._exact
+        if has_exact:
+            native.set_exact_rows(self._exact[self._batches])
+        self._saved = msgspec.json.encode(found)
+        return True, has_exact
 
     def save_now_and_then(self, native: core.Engine) -> None:
         """As `save`, at most once a minute."""
@@ -109,31 +123,40 @@ class PlannerCache:
     def save(self, native: core.Engine) -> None:
         """Writes what has changed; an error is logged, once."""
         self._saved_at = time.monotonic()
-        costs, acceptance = state = native.planner_state()
-        if not self._is_writable or state == self._saved:
+        exact = self._exact | {self._batches: native.exact_points}
+        gains, (costs, acceptance) = self.gains, native.planner_state()
+        learned = msgspec.json.encode(
+            _Learned(self._key, costs, acceptance, exact, gains.answers, gains.kernels)
+        )
+        if not self._is_writable or learned == self._saved:
             return
         try:
-            replace_bytes(self._costs, msgspec.json.encode(_Learned(self._costs_key, costs)))
-            replace_bytes(self._acceptance, msgspec.json.encode(_Learned(self._acceptance_key, acceptance)))
-            self.gains.save()
-            _drop_old(self._costs.parent)
+            replace_bytes(self._path, learned)
+            self._drop_old()
         except OSError as error:
             self._is_writable = False
             _log.info("cannot save what the planner learned: %s", error)
-        self._saved = state
+        self._saved = learned
 
+    def _read(self, native: core.Engine) -> _Learned | None:
+        """What was written there, its costs loaded; None where there is none, or it is old or damaged."""
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            if time.time() - self._path.stat().st_mtime > _KEPT_S:
+                return None
+            found = msgspec.json.decode(self._path.read_bytes(), type=_Learned)
+            # what an engine leaves that was closed before it decoded is no price
+            if found.key == self._key and "verify" in found.costs and native.load_costs(found.costs):
+                return found
+        if self._path.is_file():
+            _log.info("%s is damaged or from another version; measuring again", self._path)
+        return None
 
-def _read(path: Path, key: str, load: Callable[[dict[str, list[float]]], bool]) -> bool:
-    found = read_record(path, _Learned)
-    if found is None or (found.key == key and load(found.state)):
-        return found is not None
-    _log.info("%s is damaged or from another version; measuring again", path)
-    return False
-
-
-def planner_file(key: str, kind: str) -> Path:
-    """The file of that kind for what is learned under a key."""
-    return data_dir() / "planner" / f"{_digest(key)}.{kind}"
+    def _drop_old(self) -> None:
+        oldest = time.time() - _KEPT_S
+        for path in self._path.parent.iterdir():
+            with contextlib.suppress(OSError):  # another process may have been here first
+                if path.stat().st_mtime < oldest:
+                    path.unlink()
 
 
 def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[str] = ()) -> str:
@@ -146,30 +169,9 @@ def options_key(model: ModelOptions, drafting: DraftOptions, free: Collection[st
     )
 
 
-def target_key(native: core.Engine, target: Path) -> str:
-    """The target's file, llama.cpp, machine and threads."""
-    return f"target={fingerprint(target)} {machine()} {_threads(native)}"
-
-
-def _threads(native: core.Engine) -> str:
-    return f"n_threads={native.device_info()['n_threads']}"
-
-
 def machine() -> str:
     """llama.cpp, the processor and the devices."""
     info, found = core.system_info(), versions()
     devices = [f"{device['name']}:{device['description']}" for device in info["devices"]]
     build = f"llama={found['llama']} {found['ggml_commit']}"
     return f"{build} {platform.machine()} cores={info['n_cores']} {devices}"
-
-
-def _digest(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8")).hexdigest()[:24]
-
-
-def _drop_old(folder: Path) -> None:
-    oldest = time.time() - KEPT_DAYS * 86400
-    for path in folder.iterdir():
-        with contextlib.suppress(OSError):  # another process may have been here first
-            if path.stat().st_mtime < oldest:
-                path.unlink()

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
 from eaglecpp import Engine
@@ -75,7 +76,7 @@ def answered(n: int, rounds: int, speedup: float | None, **plan: Any) -> Timings
 
 
 def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_of_a_round() -> None:
-    answers = Gains(None)
+    answers = Gains()
     answers.add(answered(100, 40, 2.0), 0.0)
     answers.add(answered(100, 50, 1.0), 0.0)
     assert answers.gain(greedy=True) == Gain(2, pytest.approx(200 / 150), pytest.approx(200 / 90))
@@ -90,20 +91,12 @@ def test_the_gain_is_that_of_all_last_answers_by_kind_and_not_above_the_tokens_o
     assert answers.gain(greedy=True) is None, "older answers tell of other texts"
 
 
-def test_answers_are_kept_between_processes_and_damage_is_ignored(tmp_path: Path) -> None:
-    path = tmp_path / "a.answers"
-    answers = Gains(path)
-    answers.replace([Answered(100, 40, 60.0, True)], kernels=1.9)
-    answers.save()
-    again = Gains(path)
-    assert (again.gain(), again.kernels) == (answers.gain(), 1.9)
-    whole = json.loads(path.read_text())
-    for bad in ("", "[]", "{", '{"answers": 7, "kernels": null}', '{"answers": [{}], "kernels": null}'):
-        path.write_text(bad)
-        assert Gains(path).gain() is None
-    for key, value in (("n_steps", 0), ("n_steps", "x"), ("n_rounds", None), ("n_tokens", -5)):
-        path.write_text(json.dumps(whole | {"answers": [whole["answers"][0] | {key: value}]}))
-        assert Gains(path).gain() is None, key
+@pytest.mark.parametrize("wrong", [("n_steps", 0), ("n_steps", "x"), ("n_rounds", None), ("n_tokens", -5)])
+def test_no_answer_on_disk_is_believed_that_cannot_be(wrong: tuple[str, Any]) -> None:
+    good = {"n_tokens": 100, "n_rounds": 40, "n_steps": 60.0, "is_greedy": True}
+    assert msgspec.convert(good, Answered) == Answered(100, 40, 60.0, True)
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(good | dict([wrong]), Answered)
 
 
 @pytest.fixture
