@@ -16,11 +16,11 @@ import math
 import re
 import urllib.parse
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from re import _parser  # type: ignore[attr-defined] # Python's own, which gives what it read
 from typing import Any
 
-from llama_cpp.llama_grammar import PRIMITIVE_RULES, RESERVED_NAMES, SPACE_RULE, STRING_FORMAT_RULES
+from llama_cpp.llama_grammar import PRIMITIVE_RULES, SPACE_RULE, STRING_FORMAT_RULES
 
 from eaglecpp._extension import core
 from eaglecpp.errors import GrammarError
@@ -30,10 +30,11 @@ N_DIGITS = 16  # of the largest integer, as in the rules of llama.cpp
 _LIMITS = core.grammar_limits()
 _ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"})
 _TYPES = ("object", "array", "string", "integer", "number", "boolean", "null")
-_RULES = {name: rule.content for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()}
-# that of llama_cpp lets control characters in
-_RULES["char"] = r'[^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})'
-_DEPENDENCIES = {name: rule.deps for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()}
+_RULES = {name: rule.content for name, rule in (PRIMITIVE_RULES | STRING_FORMAT_RULES).items()} | {
+    "space": SPACE_RULE,
+    # that of llama_cpp lets control characters in
+    "char": r'[^"\\\x7F\x00-\x1F] | "\\" (["\\/bfnrt] | "u" [0-9a-fA-F]{4})',
+}
 
 
 def schema_to_gbnf(text: str) -> str:
@@ -58,67 +59,42 @@ def _wrong(schema: Any, what: str) -> GrammarError:
 
 
 class _Translator:
-    """Rules are named after where they stand in the schema; the names mean nothing."""
+    """Rules of a schema have numbers for names; those of llama_cpp, which are always there, have words."""
 
     def __init__(self, schema: Any) -> None:
-        self._root = schema
-        self._rules = {"space": SPACE_RULE}
-        self._n_of_name: dict[str, int] = {}
-        self._n_nodes = self._n_pattern_chars = 0
-        self._rule_of_ref: dict[tuple[int, str], str] = {}
-        self._waiting: list[
-            tuple[str, Any, Any]
-        ] = []  # rule, schema, and the schema that its references mean
+        self._rules = _RULES | {"root": ""}
+        self._n_nodes = self._n_pattern_chars = self._depth = 0
+        self._rule_of_ref: dict[tuple[int, str], str] = {(id(schema), "#"): "root"}
+        # rule, schema, and the schema that its references mean
+        self._waiting: list[tuple[str, Any, Any]] = [("root", schema, schema)]
 
     def grammar(self) -> str:
-        self._rules["root"] = ""  # the name is taken
-        self._rule_of_ref[id(self._root), "#"] = "root"
-        self._waiting.append(("root", self._root, self._root))
         while self._waiting:
             name, schema, base = self._waiting.pop()
-            self._rules[name] = self._value(schema, name, base, 0)
+            self._rules[name] = self._value(schema, base)
         return "\n".join(f"{name} ::= {rule}" for name, rule in self._rules.items())
 
-    # Names
-
-    def _name(self, name: str) -> str:
-        """A name for a rule that no other has."""
-        name = re.sub(r"[^a-zA-Z0-9-]+", "-", name[-80:])
-        if name not in self._rules and name not in RESERVED_NAMES:
-            return name
-        while True:
-            number = self._n_of_name[name] = self._n_of_name.get(name, 0) + 1
-            if (found := f"{name}-{number}") not in self._rules:
-                return found
-
-    def _add(self, name: str, rule: str) -> str:
-        name = self._name(name)
+    def _add(self, rule: str) -> str:
+        name = f"r{len(self._rules)}"
         self._rules[name] = rule
         return name
 
-    def _builtin(self, name: str) -> str:
-        waiting = [name]
-        while waiting:
-            one = waiting.pop()
-            if one not in self._rules:
-                self._rules[one] = _RULES[one]
-                waiting += _DEPENDENCIES[one]
-        return name
-
-    # Values
-
-    def _part(self, schema: Any, name: str, base: Any, depth: int) -> str:
+    def _part(self, schema: Any, base: Any) -> str:
         """The name of a rule for a schema inside another."""
-        rule = self._value(schema, name, base, depth + 1)
-        return rule if rule in self._rules else self._add(name, rule)
+        self._depth += 1
+        rule = self._value(schema, base)
+        self._depth -= 1
+        return rule if rule in self._rules else self._add(rule)
 
-    def _value(self, schema: Any, name: str, base: Any, depth: int) -> str:
-        """What follows `::=` in the rule of a schema; perhaps the name of another rule."""
+    def _value(self, schema: Any, base: Any) -> str:
+        """What follows `::=` in the rule of a schema; perhaps the name of another rule. base: what its
+        references mean.
+        """
         self._n_nodes += 1
         _check("schemas", self._n_nodes, _LIMITS["n_schema_nodes"])
-        _check("schemas within each other", depth, _LIMITS["n_schema_depth"])
+        _check("schemas within each other", self._depth, _LIMITS["n_schema_depth"])
         if schema is True:
-            return self._builtin("value")
+            return "value"
         if not isinstance(schema, dict):
             raise _wrong(schema, "expected an object or true")
         if "$id" in schema:
@@ -127,41 +103,39 @@ class _Translator:
             return self._reference(schema, base)
         for key in ("oneOf", "anyOf"):
             if key in schema:
-                return self._union(_list(schema, key), name, base, depth)
+                return self._union(_list(schema, key), base)
         if "const" in schema:
             return _literal(_json(schema["const"]))
         if "enum" in schema:
             return " | ".join(_literal(_json(value)) for value in _list(schema, "enum"))
         kind = schema.get("type")
         if isinstance(kind, list):
-            each = [{**schema, "type": one} for one in _list(schema, "type")]
-            return self._union(each, name, base, depth)
+            return self._union([{**schema, "type": one} for one in _list(schema, "type")], base)
         if kind is not None and kind not in _TYPES:
             raise _wrong(schema, f"type must be one of {', '.join(_TYPES)}, found {kind!r}")
-        return self._typed(schema, kind, name, base, depth)
+        return self._typed(schema, kind, base)
 
-    def _typed(self, schema: dict[str, Any], kind: str | None, name: str, base: Any, depth: int) -> str:
+    def _typed(self, schema: dict[str, Any], kind: str | None, base: Any) -> str:
         if kind in (None, "object") and (
             "properties" in schema or schema.get("additionalProperties", True) is not True
         ):
-            properties = _dict(schema, "properties")
-            required = {one for one in _list(schema, "required", []) if isinstance(one, str)}
+            required = [one for one in _list(schema, "required", []) if isinstance(one, str)]
             more = schema.get("additionalProperties", False)
-            return self._object(properties, required, more, name, base, depth)
+            return self._object(_dict(schema, "properties"), required, more, base)
         if kind in (None, "object") and "allOf" in schema:
-            return self._all_of(schema, name, base, depth)
+            return self._all_of(_list(schema, "allOf"), base)
         if kind in (None, "array") and schema.keys() & {"items", "prefixItems", "minItems", "maxItems"}:
-            return self._array(schema, name, base, depth)
+            return self._array(schema, base)
         if kind in (None, "string") and schema.keys() & {"pattern", "format", "minLength", "maxLength"}:
             return self._string(schema, kind)
         if kind == "integer":
             low, high = _bounds(schema)
             if low is not None or high is not None:
                 return f"({integers(low, high)}) space"
-        return self._builtin(kind or "value")
+        return kind or "value"
 
-    def _union(self, schemas: Sequence[Any], name: str, base: Any, depth: int) -> str:
-        return " | ".join(self._part(one, f"{name}-{i}", base, depth) for i, one in enumerate(schemas))
+    def _union(self, schemas: Sequence[Any], base: Any) -> str:
+        return " | ".join(self._part(one, base) for one in schemas)
 
     def _reference(self, schema: dict[str, Any], base: Any) -> str:
         ref = schema["$ref"]
@@ -170,60 +144,51 @@ class _Translator:
         key = id(base), ref
         if key not in self._rule_of_ref:
             target = _follow(ref, base, schema)
-            self._rule_of_ref[key] = self._add(ref.rpartition("/")[2] or "ref", "")
+            self._rule_of_ref[key] = self._add("")
             self._waiting.append((self._rule_of_ref[key], target, base))
         return self._rule_of_ref[key]
 
-    def _object(
-        self, properties: Mapping[str, Any], required: set[str], more: Any, name: str, base: Any, depth: int
-    ) -> str:
-        pairs = {}
-        for key, schema in properties.items():
-            rule = self._part(schema, f"{name}-{key}", base, depth)
-            pairs[key] = self._add(f"{name}-{key}-kv", f'{_literal(_json(key))} space ":" space {rule}')
+    def _object(self, properties: Mapping[str, Any], required: Collection[str], more: Any, base: Any) -> str:
+        pairs = {
+            key: self._add(f'{_literal(_json(key))} space ":" space {self._part(schema, base)}')
+            for key, schema in properties.items()
+        }
         first = ' "," space '.join(pairs[key] for key in pairs if key in required)
         optional = [pairs[key] for key in pairs if key not in required]
         # each optional pair, and what may follow it: any of those after it
         rest, alternatives = "", []
         if more is not False:
-            rule = self._part(more, f"{name}-additional-value", base, depth)
-            pair = self._add(f"{name}-additional-kv", f'{self._builtin("string")} ":" space {rule}')
+            pair = self._add(f'string ":" space {self._part(more, base)}')
             rest = f'( "," space {pair} )*'
             alternatives.append(f"{pair} {rest}")
         for pair in reversed(optional):
             alternatives.append(f"{pair} {rest}")
-            rest = self._add(f"{pair}-rest", f'( "," space {pair} )? {rest}')
+            rest = self._add(f'( "," space {pair} )? {rest}')
         rule = f'"{{" space {first}'
         if alternatives:
             either = " | ".join(reversed(alternatives))
             rule += f' ( "," space ( {either} ) )?' if first else f" ( {either} )?"
         return rule + ' "}" space'
 
-    def _all_of(self, schema: dict[str, Any], name: str, base: Any, depth: int) -> str:
-        parts = _list(schema, "allOf")
+    def _all_of(self, parts: list[Any], base: Any) -> str:
         if len(parts) == 1:
-            return self._value(parts[0], name, base, depth + 1)
+            return self._part(parts[0], base)
         properties: dict[str, Any] = {}
-        required: set[str] = set()
         for part in parts:
-            either = _list(part, "anyOf") if isinstance(part, dict) and "anyOf" in part else None
-            for one in either or [part]:
-                found = _follow(one["$ref"], base, one) if isinstance(one, dict) and "$ref" in one else one
-                if not isinstance(found, dict) or "properties" not in found:
-                    raise _wrong(one, "allOf can join objects with properties only")
-                properties |= _dict(found, "properties")
-                required |= set() if either else set(_dict(found, "properties"))
-        return self._object(properties, required, False, name, base, depth)
+            found = _follow(part["$ref"], base, part) if isinstance(part, dict) and "$ref" in part else part
+            if not isinstance(found, dict) or "properties" not in found:
+                raise _wrong(part, "allOf can join objects with properties only")
+            properties |= _dict(found, "properties")
+        return self._object(properties, properties, False, base)
 
-    def _array(self, schema: dict[str, Any], name: str, base: Any, depth: int) -> str:
+    def _array(self, schema: dict[str, Any], base: Any) -> str:
         items = _list(schema, "prefixItems") if "prefixItems" in schema else schema.get("items", True)
         if isinstance(items, list):
-            each = [self._part(item, f"{name}-tuple-{i}", base, depth) for i, item in enumerate(items)]
-            return '"[" space ' + ' "," space '.join(each) + ' "]" space'
+            return '"[" space ' + ' "," space '.join(self._part(item, base) for item in items) + ' "]" space'
         low, high = _sizes(schema, "minItems", "maxItems")
         if high == 0:
             return '"[" space "]" space'
-        item = self._part(items, f"{name}-item", base, depth)
+        item = self._part(items, base)
         more = f'("," space {item}){_times(max(low - 1, 0), None if high is None else high - 1)}'
         return f'"[" space {item} {more} "]" space' if low else f'"[" space ({item} {more})? "]" space'
 
@@ -234,13 +199,12 @@ class _Translator:
             _check("characters in all patterns", self._n_pattern_chars, PATTERN_CHARS)
             return f'"\\"" ({_pattern(schema)}) "\\"" space'
         if isinstance(form, str) and re.fullmatch(r"uuid[1-5]?", form):
-            return self._builtin("uuid")
+            return "uuid"
         if isinstance(form, str) and f"{form}-string" in STRING_FORMAT_RULES:
-            return self._builtin(f"{form}-string")
+            return f"{form}-string"
         if schema.keys() & {"minLength", "maxLength"}:
-            low, high = _sizes(schema, "minLength", "maxLength")
-            return f'"\\"" {self._builtin("char")}{_times(low, high)} "\\"" space'
-        return self._builtin("string" if kind or form else "value")
+            return f'"\\"" char{_times(*_sizes(schema, "minLength", "maxLength"))} "\\"" space'
+        return "string" if kind or form else "value"
 
 
 def _follow(ref: Any, base: Any, schema: Any) -> Any:
@@ -273,17 +237,11 @@ def _dict(schema: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def _sizes(schema: Mapping[str, Any], low: str, high: str) -> tuple[int, int | None]:
     """The bounds of a length; None: no limit."""
-    found: list[int | None] = []
-    for key, default in ((low, 0), (high, None)):
-        value = schema.get(key, default)
-        if isinstance(value, float) and value.is_integer():
-            value = int(value)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+    least, most = 0 if schema.get(low) is None else schema[low], schema.get(high)
+    for key, value in ((low, least), (high, most)):
+        if value is not None and (type(value) is not int or value < 0):
             raise _wrong(schema, f"{key} must be a whole number of 0 or more")
-        if value is not None:
-            _check(f"repetitions in {key}", value, _LIMITS["n_repetitions"])
-        found.append(value)
-    least, most = found[0] or 0, found[1]
+        _check(f"repetitions in {key}", value or 0, _LIMITS["n_repetitions"])
     if most is not None and most < least:
         raise _wrong(schema, f"nothing has at least {least} and at most {most} of something ({low}, {high})")
     return least, most
@@ -378,19 +336,16 @@ def _set(ranges: Sequence[tuple[int, int]], is_not: bool) -> str:
     """GBNF for one of these characters in a JSON string."""
     if any(0xD800 <= edge <= 0xDFFF for edges in ranges for edge in edges):
         raise ValueError("half a surrogate pair is not a character")
-    merged: list[list[int]] = []
-    for low, high in sorted(ranges):
-        if merged and low <= merged[-1][1] + 1:
-            merged[-1][1] = max(merged[-1][1], high)
-        else:
-            merged.append([low, high])
     if is_not:
-        edges = [-1, *(edge for low, high in merged for edge in (low, high)), _LAST + 1]
-        merged = [[a + 1, b - 1] for a, b in zip(edges[::2], edges[1::2], strict=True) if a + 1 <= b - 1]
-    escaped = [c for c in (*range(32), 34, 92) if any(low <= c <= high for low, high in merged)]
+        others, at = [], 0
+        for low, high in sorted(ranges):
+            others.append((at, low - 1))
+            at = max(at, high + 1)
+        ranges = [(low, high) for low, high in (*others, (at, _LAST)) if low <= high]
+    escaped = [c for c in (*range(32), 34, 92) if any(low <= c <= high for low, high in ranges)]
     plain = []
     for first, last in ((32, 33), (35, 91), (93, _LAST)):  # what JSON does not escape
-        plain += [(max(low, first), min(high, last)) for low, high in merged if low <= last and high >= first]
+        plain += [(max(low, first), min(high, last)) for low, high in ranges if low <= last and high >= first]
     classes = "".join(_edge(low) + (f"-{_edge(high)}" if high > low else "") for low, high in plain)
     forms = [f"[{classes}]"] if classes else []
     if is_not:  # nobody means those
@@ -407,21 +362,17 @@ def _edge(code: int) -> str:
 def _bounds(schema: dict[str, Any]) -> tuple[int | None, int | None]:
     """The least and the largest integer that a schema allows; None: no bound. Booleans are draft 4's."""
 
-    def number(key: str) -> float | None:
-        value = schema.get(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
-        return value if is_number else None
-
-    def least(name: str, sign: int) -> int | None:
-        """The least of a sign's integers: of -1 the largest, negated."""
-        at, above = number(name.lower()), number(f"exclusive{name}")
-        if at is not None and schema.get(f"exclusive{name}") is True:
-            at, above = None, at
-        found = [] if at is None else [math.ceil(sign * at)]
-        return max(found + ([] if above is None else [math.floor(sign * above) + 1]), default=None)
-
-    low, high = least("Minimum", 1), least("Maximum", -1)
-    high = None if high is None else -high
+    numbers = {
+        key: value for key, value in schema.items() if type(value) in (int, float) and abs(value) < math.inf
+    }
+    for name in ("Minimum", "Maximum"):
+        if schema.get(f"exclusive{name}") is True and name.lower() in numbers:
+            numbers[f"exclusive{name}"] = numbers.pop(name.lower())
+    lows = [math.ceil(numbers[key]) for key in numbers.keys() & {"minimum"}]
+    lows += [math.floor(numbers[key]) + 1 for key in numbers.keys() & {"exclusiveMinimum"}]
+    highs = [math.floor(numbers[key]) for key in numbers.keys() & {"maximum"}]
+    highs += [math.ceil(numbers[key]) - 1 for key in numbers.keys() & {"exclusiveMaximum"}]
+    low, high = max(lows, default=None), min(highs, default=None)
     if low is not None and high is not None and low > high:
         raise GrammarError(f"the JSON schema: no integer is at least {low} and at most {high}")
     return low, high
