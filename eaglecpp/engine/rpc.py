@@ -3,10 +3,9 @@
 
 Takes endpoints `host:port`; llama.cpp then distributes layers over the new devices. Works only if the
 installed llama.cpp was built with its RPC backend, which the wheels on PyPI were not. ggml ends the
-process when a server does not answer as it should, so each one is greeted from here first, and ggml speaks
-to it through a relay that outlives it (rpc_relay.py, a process of its own; on Windows there is none).
-Connections last as long as the process, or until the server is lost. Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp
-of the pinned llama.cpp.
+process when a server does not answer as it should, so it speaks to each through a relay, which greets the
+server first and outlives it (rpc_relay.py, a process of its own; on Windows it only greets). Connections last
+as long as the process, or until the server is lost.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import os
-import socket
-import struct
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -27,10 +24,6 @@ from eaglecpp._extension import core
 from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.options import DraftOptions
 
-_HELLO = struct.pack("<BQ24x", 14, 24)  # command, size, 24 bytes of capabilities: none
-_ANSWER = struct.Struct("<QBBBx24x")  # size, version of the protocol, capabilities
-_PROTOCOL = (7, 0)
-_PATIENCE_S = 5.0
 _REMEDY = (
     "the installed llama.cpp has no RPC backend (the wheels on PyPI are built without it). Build it with: "
     "CMAKE_ARGS=-DGGML_RPC=ON pip install --force-reinstall --no-binary llama-cpp-python "
@@ -54,10 +47,8 @@ def connect(endpoints: Sequence[str]) -> None:
             del _connected[endpoint]
     new = [endpoint for endpoint in dict.fromkeys(endpoints) if endpoint not in _connected]
     for endpoint in new:
-        _address(endpoint)
+        _check(endpoint)
     add = _add_server_function() if new else None
-    for endpoint in new:
-        greet(endpoint)
     for endpoint in new:
         assert add is not None
         relay = start_relay(endpoint)
@@ -70,26 +61,22 @@ def connect(endpoints: Sequence[str]) -> None:
 
 
 def start_relay(endpoint: str) -> str:
-    """The endpoint that ggml is given for a server that was greeted. Raises UnsupportedError."""
-    if sys.platform == "win32":
-        return endpoint
-    # These stay open until the process has ended: models are freed, over the relay, at the very end
-    its_input, keeps_it_alive = os.pipe()
-    says, its_output = os.pipe()
+    """The endpoint that ggml is given for a server. Raises UnsupportedError."""
     command = [sys.executable, "-I", str(Path(__file__).with_name("rpc_relay.py")), endpoint]
+    pipe = subprocess.PIPE
     # a session of its own: Ctrl+C is not for it
-    relay_process = subprocess.Popen(command, stdin=its_input, stdout=its_output, start_new_session=True)
-    relay_process.returncode = 0  # nobody waits for it: it ends with this process
-    os.close(its_input)
-    os.close(its_output)
-    port = b""
-    while byte := os.read(says, 1).strip():
-        port += byte
-    if not port:
-        os.close(says)
-        os.close(keeps_it_alive)
-        raise UnsupportedError(f"RPC server {endpoint}: no relay to it could be started")
-    relay = f"127.0.0.1:{port.decode()}"
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, start_new_session=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        said = process.stdout.readline().decode("utf-8", "replace").strip()
+        if not said.isdecimal():
+            raise UnsupportedError(f"RPC server {endpoint}: {said or 'no relay to it could be started'}")
+        if sys.platform == "win32":
+            return endpoint
+        # These stay open until this process has ended: models are freed, over the relay, at the very end
+        os.dup(process.stdin.fileno())
+        says = os.dup(process.stdout.fileno())
+        process.returncode = 0  # nobody waits for it: it ends with this process
+    relay = f"127.0.0.1:{said}"
     core.watch_rpc_server(endpoint, relay, says)
     return relay
 
@@ -107,44 +94,10 @@ def keep_drafter_here(options: DraftOptions, devices: Sequence[dict[str, Any]]) 
     return replace(options, draft_device=here[0] if here else "cpu")
 
 
-def _address(endpoint: str) -> tuple[str, int]:
-    host, colon, port = endpoint.rpartition(":")
-    if not (
-        colon and host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536
-    ):
+def _check(endpoint: str) -> None:
+    host, _, port = endpoint.rpartition(":")
+    if not (host and ":" not in host and port.isascii() and port.isdigit() and 0 < int(port) < 65536):
         raise InvalidValueError(f"rpc: expected host:port, such as 192.168.0.2:50052; got {endpoint!r}")
-    return host, int(port)
-
-
-def greet(endpoint: str) -> None:
-    """Says hello as llama.cpp will, but survives every answer. Raises as `connect` does."""
-    try:
-        with socket.create_connection(_address(endpoint), timeout=_PATIENCE_S) as connection:
-            connection.sendall(_HELLO)
-            answer = _received(connection, _ANSWER.size)
-    except OSError as error:
-        raise UnsupportedError(
-            f"RPC server {endpoint}: cannot be reached: {error.strerror or error}. Is llama.cpp's rpc-server "
-            "running there?"
-        ) from None
-    size, *version = _ANSWER.unpack(answer) if len(answer) == _ANSWER.size else (0, 0, 0, 0)
-    if size != _ANSWER.size - 8:
-        raise UnsupportedError(
-            f"RPC server {endpoint}: the program that listens there is not llama.cpp's rpc-server"
-        )
-    if version[0] != _PROTOCOL[0] or version[1] > _PROTOCOL[1]:
-        theirs, ours = ".".join(map(str, version)), ".".join(map(str, _PROTOCOL))
-        raise UnsupportedError(
-            f"RPC server {endpoint}: it speaks version {theirs} of the protocol, llama.cpp here version "
-            f"{ours}; use an rpc-server of the same release"
-        )
-
-
-def _received(connection: socket.socket, n_bytes: int) -> bytes:
-    data = b""
-    while len(data) < n_bytes and (more := connection.recv(n_bytes - len(data))):
-        data += more
-    return data
 
 
 def _add_server_function() -> Any:

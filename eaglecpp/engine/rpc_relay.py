@@ -8,7 +8,8 @@ sees it first. It writes why, and only then answers for the dead server with zer
 ggml goes on; whoever computes reads the reason before it takes a result for real
 (native/target/llama_bridge.h).
 
-Output: a line with the port where it listens, later one with why the server was lost. It ends with its input.
+Output: a line with the port where it listens, or why the server is none; later one with why it was lost. It
+ends with its input.
 Threads that wait in a system call, not asyncio: a round passes some twenty messages, one after the other.
 Protocol: ggml/src/ggml-rpc/ggml-rpc.cpp of the pinned llama.cpp. The relay speaks TCP only: transports that
 RPC peers may agree upon (RDMA) are not offered through it.
@@ -25,8 +26,11 @@ from enum import IntEnum
 from typing import BinaryIO
 
 CHUNK = 1 << 20
+# command, size, 24 bytes of capabilities: none
+HELLO = bytes((14, 24)).ljust(33, b"\0")
 # what a server of this version begins its greeting with: ggml connects anew to ask a device for its memory
 GREETING = bytes((7, 0, 0))
+GREETING_S = 5.0
 # a server that says nothing for so long while the network shows no sign of it is gone
 IDLE_S, PROBE_S, PROBES = 10, 5, 3
 
@@ -59,6 +63,26 @@ def _tell(line: object) -> None:
     """A line for the process that started this one."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+def greet(address: tuple[str, int]) -> str:
+    """Says hello as llama.cpp will; "" for a server of this version, else what is wrong."""
+    try:
+        with socket.create_connection(address, timeout=GREETING_S) as far, far.makefile("rb") as answers:
+            far.sendall(HELLO)
+            answer = answers.read(36)
+    except OSError as error:
+        return f"cannot be reached: {error.strerror or error}. Is llama.cpp's rpc-server running there?"
+    theirs = answer[8:11]
+    if len(answer) < 36 or answer[:8] != ANSWER_BYTES[Command.HELLO].to_bytes(8, "little"):
+        return "the program that listens there is not llama.cpp's rpc-server"
+    if theirs[0] != GREETING[0] or theirs[1] > GREETING[1]:
+        found, expected = (".".join(map(str, one)) for one in (theirs, GREETING))
+        return (
+            f"it speaks version {found} of the protocol, llama.cpp here version {expected}; use an "
+            "rpc-server of the same release"
+        )
+    return ""
 
 
 class Relay(socketserver.ThreadingTCPServer):
@@ -168,5 +192,5 @@ class Connection(socketserver.StreamRequestHandler):
 if __name__ == "__main__":
     relay = Relay(sys.argv[1])
     threading.Thread(target=relay.serve_forever, daemon=True).start()
-    _tell(relay.server_address[1])
+    _tell(greet(relay.far_address) or relay.server_address[1])
     sys.stdin.buffer.read()

@@ -47,12 +47,6 @@ def answer(major: int, minor: int) -> bytes:
     return struct.pack("<QBBBx24x", 28, major, minor, 0)
 
 
-def test_a_server_of_this_version_is_greeted_as_llama_cpp_does(serve: Serve) -> None:
-    endpoint, heard = serve(answer(7, 0))
-    rpc.greet(endpoint)
-    assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)]
-
-
 @pytest.mark.parametrize(
     ("said", "text"),
     [
@@ -60,19 +54,16 @@ def test_a_server_of_this_version_is_greeted_as_llama_cpp_does(serve: Serve) -> 
         (answer(7, 1), "use an rpc-server of the same release"),
         (b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\n\r\n", "is not llama.cpp's rpc-server"),
         (b"", "is not llama.cpp's rpc-server"),
+        (None, "cannot be reached"),
     ],
 )
-def test_what_is_no_server_of_this_version_is_refused(said: bytes, text: str, serve: Serve) -> None:
-    endpoint, _ = serve(said)
-    with pytest.raises(UnsupportedError, match=text):
-        rpc.greet(endpoint)
-
-
-def test_a_server_that_is_not_there_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    with pytest.raises(UnsupportedError, match=f"RPC server 127.0.0.1:{port}: cannot be reached"):
-        rpc.greet(f"127.0.0.1:{port}")
+def test_what_is_no_server_of_this_version_is_refused(said: bytes | None, text: str, serve: Serve) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        endpoint = f"127.0.0.1:{gone.getsockname()[1]}"
+    if said is not None:
+        endpoint, _ = serve(said)
+    with pytest.raises(UnsupportedError, match=f"RPC server {endpoint}: .*{text}"):
+        rpc.start_relay(endpoint)
 
 
 @pytest.mark.parametrize("endpoint", ["", "host", "host:", ":1", "host:x", "host:0", "host:70000", "::1:5"])
@@ -116,8 +107,9 @@ def test_a_modelfile_names_servers() -> None:
 @pytest.mark.skipif(os.name != "posix", reason="there is no relay")
 def test_a_lost_server_is_told_of_before_it_is_answered_for(serve: Serve) -> None:
     """ggml would end the process where an answer fails to come."""
-    endpoint, _ = serve(answer(7, 0))
+    endpoint, heard = serve(answer(7, 0))
     relay = rpc.start_relay(endpoint)
+    assert heard == [bytes([14]) + (24).to_bytes(8, "little") + bytes(24)], "greeted as llama.cpp does"
     host, _, port = relay.partition(":")
     numbers = struct.Struct("<BQ")
 
