@@ -13,7 +13,7 @@ import eaglecpp
 
 TESTS = Path(__file__).parents[1]
 TARGET = TESTS.parent / "examples" / "demo_model" / "pair" / "demo-target.gguf"
-# tokens per round of greedy chains of five and of trees of eight nodes: 1.80 and 2.05, 1.67 and 1.77, 2.36 and 2.63
+# tokens per round of greedy chains of five and of trees of eight: 1.80 and 2.05, 1.67 and 1.77, 2.36 and 2.63
 LENGTHS = {"dspark": (1.65, 1.85), "dflash": (1.5, 1.6), "dflash2": (2.1, 2.35)}
 QUESTIONS = (
     "What does os.path.join do?",
