@@ -19,8 +19,9 @@ ships, every `--speed-target`, and every `--padded`, the same model made memory-
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), 128 tokens, greedy,
 plain, `auto` and plain again; `--target` and every `--speed-target` and `--padded`. EAGLECPP_KERNELS=avx2 in
 the environment makes the machine one of another kind.
-*context*: the drafter beside another one (`--other`, such as EAGLE-3), acceptance length at contexts of 512
-to 8k tokens, behind six foreign system prompts and in three foreign templates.
+*context*: the drafter beside another one (`--other`, such as EAGLE-3), or with a window (`--draft-window N`,
+repeatable), acceptance length at contexts of 512 to 8k tokens, behind six foreign system
+prompts and in three foreign templates.
 *other*: `auto` with either drafter and plain decoding in turns on every second chat question; `--target` and
 every `--speed-target`.
 
@@ -465,8 +466,10 @@ def measure_context(
     result: dict[str, Any],
 ) -> list[Line]:
     asked = [one.turns[0] for one in sets.get("chat", next(iter(sets.values())))]
-    drafters = both_drafters(args)
-    width = max(slots(draft) for draft in drafters.values())
+    named = both_drafters(args) if args.other else {args.draft.stem: args.draft}
+    drafters = {name: (draft, 0) for name, draft in named.items()}
+    drafters |= {f"last {n}": (args.draft, n) for n in args.draft_window}
+    width = max(slots(draft) for draft in named.values())
     settings = (
         [f"{n} tokens" for n in CONTEXTS]
         + [f"system: {s}" for s in SYSTEMS]
@@ -474,9 +477,10 @@ def measure_context(
     )
     lengths: dict[tuple[str, str], tuple[float, int]] = {}
     share = seconds / (len(drafters) * (1 + len(settings)))
-    for name, draft in drafters.items():
+    for name, (draft, window) in drafters.items():
+        n_ctx = max(CONTEXTS) + 512
         with eaglecpp.Engine.open(
-            target, draft=draft, n_ctx=max(CONTEXTS) + 512, n_threads=args.threads
+            target, draft=draft, draft_window=window, n_ctx=n_ctx, n_threads=args.threads
         ) as engine:
             for setting in ("as trained", *settings):
                 until = time.monotonic() + share
@@ -669,6 +673,7 @@ def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
+    parser.add_argument("--draft-window", type=int, action="append", default=[], help="repeatable")
     parser.add_argument(
         "--other",
         type=Path,

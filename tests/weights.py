@@ -18,13 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2812,
+    "native/algo": 2858,  # this one and the next two: a window for the drafter, tried in long texts (+18 % tokens)
     "native/grammar": 812,
     "native/kernels": 2816,
     "native/ggml_hook": 1329,
     "native/target": 3174,
-    "native/engine": 2259,
-    "native/draft": 2103,
+    "native/engine": 2279,
+    "native/draft": 2109,
     "native": 2437,
     "eaglecpp/server": 4655,  # a release wakes what frees models whose time is over
     "eaglecpp/cli": 3464,
@@ -34,10 +34,10 @@ BUDGETS = {
     "eaglecpp/train": 3905,  # DFlash2 is trained, too; the group stays within its 9,000
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 791,
-    "eaglecpp": 3530,
+    "eaglecpp": 3531,
     "convert": 4675,
-    "tests": 35912,
-    "benchmarks": 6339,
+    "tests": 35933,
+    "benchmarks": 6343,
 }
 VENDORED = "eaglecpp/server/static/vendor"
 KINDS = {".py", ".h", ".cpp", ".inc", ".c", ".js", ".mjs", ".css", ".html", ".sh"}

@@ -226,7 +226,8 @@ class DraftOptions(_Validated):
     draft_window: int = _option(
         0,
         "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
-        "0 = as its file says. Well beyond the lengths it was trained for, a window may help",
+        "0 = as its file says, but beyond 2,048 tokens `auto` tries the last 256 and keeps what is accepted "
+        "more",
         low=0,
     )
     text_drafts: str = _option(

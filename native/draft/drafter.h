@@ -62,6 +62,10 @@ class DraftSequence {
 
     // keeps the first n committed rows; drops the draft rows
     virtual void truncate(int n_rows) = 0;
+
+    // The last positions that rows see from now on, of those that they can see; 0 = all. Means something where
+    // DraftTraits::can_narrow.
+    virtual void set_window(int) {}
 };
 
 // what one conversation adds to a call for several
@@ -90,6 +94,7 @@ struct DraftTraits {
     int n_level_rows_max = 0;  // of one conversation in a call
     int n_block_rows = 0;      // that a commit with output runs beside those that it appends
     int n_levels_max = 0;      // most tokens that one pass gives; 0 = any number, by draft rows
+    bool can_narrow = false;   // it sees the whole text, and can be told to see less
     bool is_parallel = false;  // it gives them with the commit, whatever was drafted before them: no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 };

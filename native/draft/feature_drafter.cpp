@@ -41,11 +41,6 @@ FeatureDrafter::FeatureDrafter(const DraftFile & file, const DrafterOptions & op
       weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels())),
       memory_(device_.buft()) {
     options_.is_remote = options_.is_remote || !device_.is_cpu();
-    // One that is wider than what layers have of their own changes nothing: there is one for all that slide.
-    if (options.window > 0 && (spec_.sliding_window == 0 || options.window <= spec_.sliding_window)) {
-        spec_.sliding_window = options.window;
-        std::fill(spec_.slides.begin(), spec_.slides.end(), (uint8_t)1);
-    }
 }
 
 DraftTraits FeatureDrafter::traits() const {
@@ -54,6 +49,7 @@ DraftTraits FeatureDrafter::traits() const {
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
     t.n_block_rows = spec_.block.n_rows;
+    t.can_narrow = spec_.sliding_window == 0 && options_.window == 0;
     t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
     t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;

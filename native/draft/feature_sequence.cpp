@@ -19,7 +19,7 @@ FeatureSequence * own(DraftSequence * seq) {
 }  // namespace
 
 FeatureSequence::FeatureSequence(FeatureDrafter & drafter)
-    : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter) {}
+    : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter), window_(drafter.options().window) {}
 
 FeatureSequence::~FeatureSequence() {
     if (kv_) drafter_.give_kv(std::move(kv_));
@@ -101,6 +101,7 @@ DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) con
     const bool is_causal = std::find(b.causal.begin(), b.causal.end(), 0) == b.causal.end();
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
     DraftCall call{};
+    call.window = window_;
     call.block.assign(n, drafter_.spec().mask_token);
     call.block[0] = anchor;
     call.first_slot = kv_->n_rows + n_before;
@@ -114,6 +115,7 @@ DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token
                                        int n_ahead) const {
     const int n = features.n_rows + n_ahead;
     DraftCall call{};
+    call.window = window_;
     call.tokens = tokens;
     call.features = features;
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
@@ -162,6 +164,7 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
         fail(ErrorKind::value, "%d draft rows in one round, the limit is %d", first + n, kv_->n_draft_rows_max());
     }
     DraftCall call{};
+    call.window = window_;
     std::vector<int32_t> parents;
     for (const DraftRow & row : rows) {
         const int parent = row_of(row.parent);

@@ -24,6 +24,7 @@ class FeatureSequence : public DraftSequence {
     FeatureSequence & operator=(const FeatureSequence &) = delete;
 
     int n_rows() const override { return kv_->n_rows; }
+    void set_window(int n) override { window_ = n; }
     int n_draft_rows() const { return drafts_.n(); }  // of this round so far
 
     void commit(const FeatureRows & features, const Token * tokens) override { commit(features, tokens, false); }
@@ -91,6 +92,7 @@ class FeatureSequence : public DraftSequence {
     Ancestry drafts_;
     std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
     DraftOutputs outputs_;        // of the last call
+    int window_;
 };
 
 }  // namespace eaglecpp

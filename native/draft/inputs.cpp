@@ -99,7 +99,8 @@ void GraphInputs::add_slots(const DraftCall & call, const DraftGraph::Part & in)
 // under their masks.
 void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask & mask, int n_mask_rows) {
     const size_t n_kv = mask.tensor->ne[0];
-    const int window = mask.slides ? spec_.sliding_window : 0;
+    const int own = mask.slides ? spec_.sliding_window : 0;
+    const int window = own > 0 && call.window > 0 ? std::min(own, call.window) : std::max(own, call.window);
     const int n = call.n(), n_committed = call.part.kv->n_rows;
     const int n_idle = std::max(0, n_mask_rows - n);
     ggml_fp16_t * rows = at<ggml_fp16_t>(mask.tensor);

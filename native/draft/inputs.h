@@ -33,6 +33,7 @@ struct DraftCall {
     int first_slot, first_state;
     int n_out;
     int n_ahead;  // masked rows, the last ones
+    int window;   // the last positions that rows see; 0 = all
     bool is_commit;
     GraphPart part;
     std::vector<Token> block;  // of a block's rows; `tokens` is null then

@@ -19,6 +19,10 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
     std::vector<Sequence *> growing;
     for (Sequence * s : sequences) {
         const double start = now_ms();
+        if (traits_.can_narrow && s->draft) {
+            s->draft_window = s->plan.is_auto() ? windows_.next((int)s->tokens.size()) : 0;
+            s->draft->set_window(s->draft_window);
+        }
         decide(*s);
         if (!s->plan.frontier().empty()) {
             growing.push_back(s);
@@ -29,6 +33,14 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
         s->stats.draft_ms += now_ms() - start;
     }
     if (!growing.empty()) grow(std::move(growing));
+}
+
+void Drafting::learn(const Sequence & s, int n_tried, int n_accepted) {
+    const DraftTree & tree = s.plan.tree();
+    for (int node = 1; node < tree.size(); ++node) {
+        if (s.plan.is_from_text(node)) return;
+    }
+    windows_.learn((int)s.tokens.size(), s.draft_window, n_tried, n_accepted);
 }
 
 void Drafting::decide(Sequence & s) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "algo/planner.h"
+#include "algo/windows.h"
 #include "engine/models.h"
 #include "engine/sequence.h"
 
@@ -18,6 +19,9 @@ class Drafting {
 
     // Fills the pools of these conversations' plans; the planner chooses from them.
     void draft(const std::vector<Sequence *> & sequences);
+
+    // How many drafts of the round had their turn, and were accepted.
+    void learn(const Sequence & s, int n_tried, int n_accepted);
 
   private:
     void decide(Sequence & s);
@@ -33,6 +37,7 @@ class Drafting {
     Drafter * drafter_;
     const DraftTraits & traits_;
     Planner & planner_;
+    DraftWindows windows_;
 };
 
 }  // namespace eaglecpp

@@ -361,7 +361,8 @@ void Rounds::commit_round(Sequence & s, const Round & round, const MatchResult &
     if (s.uses_text) {
         for (Token token : result.tokens) s.text.add(token);
     }
-    s.stats.count(round.tree, result, is_first);
+    const auto [n_tried, n_accepted] = s.stats.count(round.tree, result, is_first);
+    drafting_.learn(s, n_tried, n_accepted);
     s.stats.predicted_ms = now_ms() - s.decode_start_ms;
 }
 

@@ -18,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "algo/planner.h"
@@ -52,9 +53,11 @@ struct Stats {
     std::vector<int> tried_per_depth;     // [depth - 1] rounds in which a draft of this depth could have been accepted
     std::vector<int> accepted_per_depth;  // [depth - 1] and was
 
-    void count(const DraftTree & tree, const MatchResult & result, bool is_first) {
+    // Returns how many drafts had their turn, and how many of them were accepted.
+    std::pair<int, int> count(const DraftTree & tree, const MatchResult & result, bool is_first) {
         n_predicted += (int)result.tokens.size();
-        if (is_first) return;  // the first token comes with the prefill
+        if (is_first) return {0, 0};  // the first token comes with the prefill
+        int n_tried = 0;
         ++n_rounds;
         n_draft += tree.n_draft();
         n_accepted += result.n_accepted();
@@ -66,9 +69,11 @@ struct Stats {
                 tried_per_depth.push_back(0);
                 accepted_per_depth.push_back(0);
             }
+            ++n_tried;
             ++tried_per_depth[d];
             accepted_per_depth[d] += d < result.n_accepted();
         }
+        return {n_tried, std::min(n_tried, result.n_accepted())};
     }
 };
 
@@ -93,7 +98,8 @@ struct Sequence {
 
     std::unique_ptr<DraftSequence> draft;  // null without a drafter
     FeatureWindow features;
-    TextIndex text;  // holds `tokens` while a generation is under way that drafts from them
+    int draft_window = 0;  // of this round; see DraftSequence::set_window
+    TextIndex text;        // holds `tokens` while a generation is under way that drafts from them
 
     // The rows from here on may have other bits than plain decoding would give them; none_inexact if all rows are
     // exact.

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+#include "algo/windows.h"
+
+#include "../check.h"
+#include "random.h"
+
+using namespace eaglecpp;
+using namespace eaglecpp::test;
+
+namespace {
+
+// share of rounds with a window, of the last 1,000, if drafts are accepted with these chances
+double share_narrow(DraftWindows & windows, int n_tokens, double wide, double narrow) {
+    Random random(7);
+    int n = 0;
+    for (int round = 0; round < 2000; ++round) {
+        const int window = windows.next(n_tokens);
+        int n_accepted = 0;
+        while (n_accepted < 5 && random.real() < (window > 0 ? narrow : wide)) ++n_accepted;
+        windows.learn(n_tokens, window, std::min(n_accepted + 1, 5), n_accepted);
+        n += round >= 1000 && window > 0;
+    }
+    return n / 1000.0;
+}
+
+}  // namespace
+
+TEST(the_better_one_is_kept_and_the_other_tried_now_and_then) {
+    for (double wide : {0.4, 0.7}) {
+        const double narrow = 1.1 - wide;
+        DraftWindows windows;
+        const double share = share_narrow(windows, 5000, wide, narrow);
+        CHECK_MSG((share > 0.5) == (narrow > wide), std::to_string(share));
+        CHECK_MSG(std::min(share, 1.0 - share) > 0.02 && std::min(share, 1.0 - share) < 0.1, std::to_string(share));
+    }
+}
+
+TEST(lengths_are_learnt_apart_and_a_change_is_noticed) {
+    DraftWindows windows;
+    CHECK(share_narrow(windows, 2100, 0.7, 0.4) < 0.1);
+    CHECK(share_narrow(windows, 5000, 0.4, 0.7) > 0.9);
+    CHECK(share_narrow(windows, 2100, 0.7, 0.4) < 0.1);
+    CHECK(share_narrow(windows, 5000, 0.7, 0.4) < 0.1);
+    CHECK(share_narrow(windows, 3000000, 0.4, 0.7) > 0.9);
+}
+
+TEST(short_texts_are_seen_whole) {
+    DraftWindows windows;
+    CHECK(share_narrow(windows, 2047, 0.1, 0.9) == 0.0);
+}
