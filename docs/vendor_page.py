@@ -39,13 +39,21 @@ LIBRARIES = (
     ("lucide-static", "1.62.0", "ISC",
      "WBZA/m2PvkFpMGHDtsBck5P2A9G4ehLlYu4GwwICcmEm1BvYVgj00lCDxKRWLlbMlOibLaiwdQ88G5pHkSWgwA==",
      "icons.svg", "LICENSE"),
+    ("preact", "11.2.0", "MIT",
+     "/HfHI/7N84e6GrWBJ3J280z3mLaRJiDcSvj/A+y/4AbLnND/1UlGHe1sR6oYuTGwId0nP7dqDU9OnLxMPZ7xBg==",
+     "dist/preact.mjs", "LICENSE"),
+    ("htm", "3.1.1", "Apache-2.0",
+     "983Vyg8NwUE7JkZ6NmOqpCZ+sh1bKv2iYTlUkzlWmA5JD2acKoxd4KVxbMmxX/85mtfdnDmTFoNKcg5DGAvxNQ==",
+     "dist/htm.mjs", "LICENSE"),
+    ("idb", "8.0.4", "ISC",
+     "jd0ITCrN+Zah4J7R/Z2jnR3W7A4BXDAjmo62MwWuSjxCiueUAf7X5rbodEdidWzeknwXHmLpdZkoiiCppNi30Q==",
+     "build/index.js", "LICENSE"),
 )  # fmt: skip
 
 ICONS = (
-    "arrow-up", "check", "chevron-down", "chevron-left", "chevron-right", "columns-2", "copy", "download",
-    "ellipsis", "file-braces", "file-text", "box", "menu", "monitor", "moon", "paperclip", "pencil",
-    "refresh-cw", "search", "sliders-horizontal", "square", "square-pen", "step-forward", "sun", "trash-2",
-    "upload", "x", "zap",
+    "arrow-up", "check", "chevron-down", "chevron-left", "chevron-right", "columns-2", "copy", "ellipsis",
+    "file-text", "box", "menu", "paperclip", "pencil", "refresh-cw", "sliders-horizontal", "square",
+    "square-pen", "step-forward", "trash-2", "x", "zap",
 )  # fmt: skip
 """What the page shows of Lucide."""
 
@@ -99,8 +107,9 @@ def main() -> None:
     for name, version, licence, integrity, build, text in LIBRARIES:
         files: dict[str, str] = {}
         with archive(name, version, integrity) as packed:
-            files |= write(Path(build).name, sprite(packed) if build == "icons.svg" else read(packed, build))
-            files |= write(f"LICENSE-{Path(build).name.partition('.')[0]}", read(packed, text))
+            file = Path(build).name.replace("index", name)
+            files |= write(file, sprite(packed) if build == "icons.svg" else read(packed, build))
+            files |= write(f"LICENSE-{file.partition('.')[0]}", read(packed, text))
         manifest[name] = {"version": version, "license": licence, "sha512": integrity, "files": files}
     write("manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
 

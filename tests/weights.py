@@ -26,7 +26,7 @@ BUDGETS = {
     "native/engine": 2279,
     "native/draft": 2109,
     "native": 2437,
-    "eaglecpp/server": 4655,  # a release wakes what frees models whose time is over
+    "eaglecpp/server": 4404,
     "eaglecpp/cli": 3464,
     "eaglecpp/engine": 3455,
     "eaglecpp/chat": 2611,

@@ -1,32 +1,28 @@
 // SPDX-License-Identifier: MIT
-// A conversation's turns and what was there before a turn was edited or answered again. Nothing is lost: the
-// turn that begins a branch keeps the other branches, each with all that followed, as `others`.
+// The turns of a conversation, `one`. It has all that were ever made, in that order, so that none is lost by an edit: a turn says
+// which one it comes behind, `before`, and which of those behind it is shown, `next`; the conversation says it of the first.
 
-// Puts `turn` in place of the turn at `index` and all behind it, which stay as another branch.
-export function fork(turns, index, turn) {
-  const tail = turns.splice(index);
-  if (tail.length) {
-    const { others = [], ...first } = tail[0];
-    turn.others = [...others, [Object.assign(first, { born: first.born ?? 0 }), ...tail.slice(1)]];
-    turn.born = 1 + Math.max(...turn.others.map((one) => one[0].born));
-  }
-  turns.push(turn);
+export function shown(one) {
+  const turns = [];
+  for (let at = one?.next; at !== undefined; at = one.turns[at].next) turns.push(one.turns[at]);
+  return turns;
 }
 
-// Which branch is shown at a turn, from 1, and how many there are.
-export function branch(turn) {
-  const born = (turn.others ?? []).map((one) => one[0].born);
-  return { at: 1 + born.filter((one) => one < turn.born).length, count: 1 + born.length };
+// Puts a turn in place of what is shown at the index and behind it.
+export function addTurn(one, index, turn) {
+  turn.before = one.turns.indexOf(shown(one)[index - 1]);
+  (one.turns[turn.before] ?? one).next = one.turns.push(turn) - 1;
 }
 
-// Shows the branch before (-1) or behind (1) the one that is shown at a turn.
-export function turnTo(turns, index, step) {
-  const { at, count } = branch(turns[index]);
-  if (at + step < 1 || at + step > count) return;
-  const { others, ...first } = turns[index];
-  const sorted = [...others].sort((a, b) => a[0].born - b[0].born);
-  const wanted = sorted[at + step - (step > 0 ? 2 : 1)];
-  const tail = [first, ...turns.splice(index).slice(1)];
-  const [head, ...rest] = wanted;
-  turns.push({ ...head, others: [...others.filter((one) => one !== wanted), tail] }, ...rest);
+// Those that are in the place of a turn, itself among them.
+export const versions = (one, turn) => one.turns.filter(({ before }) => before === turn.before);
+
+export function showTurn(one, turn) {
+  (one.turns[turn.before] ?? one).next = one.turns.indexOf(turn);
+}
+
+// Whether what the browser gives back is turns as above.
+export function isTree({ turns, next }) {
+  const isBehind = (at, one) => one === undefined || (one > at && one in turns);
+  return isBehind(-1, next) && turns.every((turn, at) => turn.before < at && (turn.before === -1 || turn.before in turns) && isBehind(at, turn.next));
 }

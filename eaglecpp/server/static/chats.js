@@ -1,68 +1,64 @@
 // SPDX-License-Identifier: MIT
-// The conversations, which the browser keeps: the list of them, search, names, deleting and export.
-import { $, button, complain, iconButton, load, make, save } from "./dom.js";
+// The conversations, which the browser's database keeps: the list of them, search, names, deleting and export.
+import { $, complain, html, Icon, IconButton, load, save, set, state } from "./base.js";
+import { isTree, shown } from "./branches.js";
 import { asMessage } from "./files.js";
-import { entry, openMenu } from "./menu.js";
-import { eraseRecord, readRecords, writeRecords } from "./store.js";
+import { openDB } from "./vendor/idb.js";
 
-export const kept = { chats: [], current: load("current", "") };
-export const chat = () => kept.chats.find((one) => one.id === kept.current);
+const TABLE = "chats";
+const MAX_TITLE = 200;  // characters
 const windows = new BroadcastChannel("eaglecpp");  // the others of this page
 const unsaved = new Set();  // ids of conversations of which the browser keeps nothing, or something older
-let show = null;  // draws the current conversation, after the list
-let leave = null;  // ends what belongs to the one that is shown
-let isBusy = null;  // whether the one that is shown is being answered or edited
+let database = null;
 
-// show, leave, isBusy: see above. Resolves when the conversations are there.
-export async function useChats(callbacks) {
-  ({ show, leave, isBusy } = callbacks);
-  $("search").oninput = drawChats;
-  $("new").onclick = newChat;
+export const NARROW = matchMedia("(max-width: 44em)");
+export const chat = () => state.chats.find((one) => one.id === state.current);
+
+Object.assign(state, { chats: [], current: load("current", ""), search: "", unsaved: "", isListOpen: !NARROW.matches && load("menu", true) });
+
+// Resolves when the conversations are there.
+export async function useChats() {
+  windows.onmessage = async () => {  // another one has saved something
+    await read().catch(() => null);
+    if (!chat()) newChat();
+  };
   try {
-    const { chats, nBroken } = await readKept();
-    kept.chats.push(...chats);
+    const nBroken = await read();
     if (nBroken) complain(`${nBroken} of the conversations that this browser has kept cannot be read.`);
   } catch (error) {
     complain(`The browser does not give back the conversations that it has kept: ${error.message}`);
   }
-  windows.onmessage = async () => {  // another one has saved something
-    const read = await readKept().catch(() => null);
-    if (!read) return;
-    const theirs = read.chats, own = chat();
-    const mine = kept.chats.filter((one) => unsaved.has(one.id) || !one.turns.length || (one === own && isBusy()));
-    kept.chats = [...mine, ...theirs.filter((one) => !mine.some(({ id }) => id === one.id))];
-    sort();
-    (isBusy() ? drawChats : show)();
-  };
 }
 
-async function readKept() {
-  const records = await readRecords(), chats = records.filter(isChat).sort(byTime);
-  return { chats, nBroken: records.length - chats.length };
+const opened = async () => database ??= await openDB("eaglecpp", 1, { upgrade: (made) => made.createObjectStore(TABLE, { keyPath: "id" }) });
+
+// Takes what is kept, but for what this window has not saved or is at work on; how many cannot be read.
+async function read() {
+  const records = await (await opened()).getAll(TABLE), chats = records.filter(isChat);
+  const own = (state.running || state.editing) && chat();
+  const mine = state.chats.filter((one) => unsaved.has(one.id) || !one.turns.length || one === own);
+  set({ chats: [...mine, ...chats.filter((one) => !mine.some(({ id }) => id === one.id))].sort(byTime) });
+  return records.length - chats.length;
 }
 
-const isText = (value) => typeof value === "string";
-
-function isChat({ title, at, turns }) {
+function isChat(one) {
   try {
-    return isText(title) && Number.isFinite(at) && turns.every(isTurn);
+    return typeof one.title === "string" && Number.isFinite(one.at) && one.turns.every(isTurn) && isTree(one);
   } catch {  // something in it is no list
     return false;
   }
 }
 
-function isTurn({ role, content, answers = [], others = [] }) {
-  const isSaid = role === "user" ? isText(content) : answers.length > 0 && answers.every((one) => isText(one.content) && Array.isArray(one.runs));
-  return isSaid && others.every((branch) => branch.length > 0 && branch.every(isTurn));
+function isTurn({ role, content, answers }) {
+  return role === "user" ? typeof content === "string" : answers.length > 0 && answers.every((one) => typeof one.content === "string" && Array.isArray(one.runs));
 }
 
 const byTime = (one, other) => other.at - one.at;
-const sort = () => kept.chats.sort(byTime);
 
 // It was used now: it comes first.
 export function touch(one) {
   one.at = Date.now();
-  sort();
+  state.chats.sort(byTime);
 }
 
 // Writes a conversation. Where the browser refuses, a notice says so until it no longer does.
@@ -70,113 +66,130 @@ export async function saveChat(one = chat()) {
   if (!one?.turns.length) return;
   unsaved.add(one.id);
   try {
-    await writeRecords(kept.chats.filter(({ id }) => unsaved.has(id)));
+    const table = await opened();
+    await Promise.all(state.chats.filter(({ id }) => unsaved.has(id)).map((each) => table.put(TABLE, each)));
     unsaved.clear();
-    warn(null);
+    set({ unsaved: "" });
     windows.postMessage("saved");
   } catch (error) {
-    warn(error);
+    const why = error.name === "QuotaExceededError" ? "the browser's storage is full; delete some" : `the browser keeps nothing (${error.message})`;
+    set({ unsaved: `Conversations that are not saved: ${unsaved.size}, as ${why}. They end with this window; export what you want to keep.` });
   }
 }
 
-function warn(error) {
-  $("unsaved").hidden = !error;
-  if (!error) return;
-  const why = error.name === "QuotaExceededError" ? "the browser's storage is full; export what you want to keep, and delete some" : `the browser keeps nothing (${error.message}); export what you want to keep`;
-  $("unsaved").textContent = `Not saved ${unsaved.size === 1 ? "is one conversation" : `are ${unsaved.size} conversations`}: ${why}. What is not saved ends with this window.`;
-}
+// Which one is shown
 
 export function newChat() {
-  leave();
-  const empty = kept.chats.find((one) => !one.turns.length);
-  if (!empty) kept.chats.unshift({ id: newId(), at: Date.now(), title: "New conversation", turns: [] });
-  open(empty ?? kept.chats[0]);
+  open(state.chats.find((one) => !one.turns.length) ?? made());
   $("question").focus();
 }
 
 // There is no randomUUID where the page comes over plain HTTP from another machine.
-const newId = () => crypto.randomUUID?.() ?? `${Date.now()}-${Math.random()}`;
+const made = () => ({ id: `${Date.now()}-${Math.random()}`, at: Date.now(), title: "New conversation", turns: [] });
 
-function open(one) {
-  kept.chats = kept.chats.filter((each) => each === one || each.turns.length);
-  kept.current = one?.id ?? "";
-  save("current", kept.current);
-  show();
+export function open(one) {
+  leave();
+  save("current", one.id);
+  set({ current: one.id, chats: [one, ...state.chats.filter((each) => each !== one && each.turns.length)].sort(byTime) });
+  if (NARROW.matches) showList(false);
 }
 
-export function drawChats() {
-  const wanted = $("search").value.trim().toLowerCase();
-  const found = kept.chats.filter((one) => !wanted || texts(one).some((text) => text.toLowerCase().includes(wanted)));
-  const groups = Map.groupBy(found, ({ at }) => since(at));
-  $("chats").replaceChildren(...[...groups].map(([name, chats]) => make("section", {}, make("h2", { textContent: name }),
-    make("ul", {}, ...chats.map((one) => make("li", {}, ...drawEntry(one)))))));
-  $("none").hidden = found.length > 0;
+// Nothing is written any more, or edited.
+export function clear() {
+  $("question").value = "";
+  set({ editing: null, files: [], images: [] });
 }
 
-const texts = (one) => [one.title, ...one.turns.flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
+export function endEdit() {
+  if (!state.editing) return;
+  clear();
+  $("question").focus();
+}
+
+// Ends what belongs to the one that is shown.
+export function leave() {
+  state.running?.abort();
+  endEdit();
+}
+
+// The list: a drawer on a phone, beside the conversation where there is room for both.
+export function showList(isListOpen) {
+  set({ isListOpen });
+  if (!NARROW.matches) save("menu", isListOpen);
+}
+
+// The list
+
+export function Side() {
+  const wanted = state.search.trim().toLowerCase();
+  const found = state.chats.filter((one) => !wanted || texts(one).some((text) => text.toLowerCase().includes(wanted)));
+  return html`
+    <nav id="side" class=${state.isListOpen ? "open" : ""} aria-label="Conversations">
+      <div class="bar">
+        <img src="static/icon.svg" alt="" width="24" height="24"/><strong>eaglecpp</strong>
+        <${IconButton} id="side-close" icon="x" label="Close the list" onClick=${() => { showList(false); $("menu").focus(); }}/>
+      </div>
+      <button id="new" class="row" type="button" onClick=${newChat}><${Icon} name="square-pen"/>New conversation</button>
+      <input id="search" type="search" aria-label="Search conversations" placeholder="Search" autocomplete="off" onInput=${({ target }) => set({ search: target.value })}/>
+      <div id="chats">
+        ${[...Map.groupBy(found, ({ at }) => since(at))].map(([name, chats]) => html`
+          <section key=${name}><h2 class="soft">${name}</h2><ul>${chats.map((one) => html`<${Line} key=${one.id} one=${one}/>`)}</ul></section>`)}
+      </div>
+      ${found.length === 0 && html`<p class="soft">None found.</p>`}
+    </nav>
+    <div id="shade" onClick=${() => showList(false)}/>`;
+}
+
+const texts = (one) => [one.title, ...shown(one).flatMap((turn) => turn.content ?? turn.answers.map((answer) => answer.content))];
 
 // When a conversation was last used, as the list says it.
 function since(at) {
-  const used = new Date(at), days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
-  if (days < 2) return days < 1 ? "Today" : "Yesterday";
-  if (days < 31) return days < 8 ? "Last 7 days" : "Last 30 days";
-  return used.toLocaleDateString("en", { month: "long", year: "numeric" });
+  const days = Math.round((new Date().setHours(0, 0, 0, 0) - new Date(at).setHours(0, 0, 0, 0)) / 86_400_000);
+  if (days < 31) return new Intl.RelativeTimeFormat("en", { numeric: "auto" }).format(-days, "day");
+  return new Date(at).toLocaleDateString("en", { month: "long", year: "numeric" });
 }
 
-function drawEntry(one) {
-  const when = new Date(one.at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
-  const title = button(one.title, () => { leave(); open(one); }, { className: "row", title: `${one.title}\n${when}` });
-  if (one.id === kept.current) title.setAttribute("aria-current", "true");
-  if (!one.turns.length) return [title];
-  const more = iconButton("ellipsis", `More for ${one.title}`, () => openMenu(more, one.title, [
-    entry("pencil", "Rename", () => rename(one, title)),
-    entry("file-text", "Export as Markdown", () => download(one)),
-    entry("trash-2", "Delete", () => remove(one))]), { ariaHasPopup: "menu" });
-  return [title, more];
+function Line({ one }) {
+  const { id, title } = one, when = new Date(one.at).toLocaleString("en", { dateStyle: "medium", timeStyle: "short" });
+  return html`
+    <li>
+      <button class="row" type="button" title="${title}\n${when}" aria-current=${id === state.current || null} onClick=${() => open(one)}>${title}</button>
+      ${one.turns.length > 0 && html`
+        <${IconButton} icon="ellipsis" label="More for ${title}" popovertarget="more-${id}"/>
+        <div id="more-${id}" class="menu" popover="auto" onClick=${({ currentTarget }) => currentTarget.hidePopover()}>
+          <button class="row" type="button" onClick=${() => rename(one)}><${Icon} name="pencil"/>Rename</button>
+          <button class="row" type="button" onClick=${() => download(one)}><${Icon} name="file-text"/>Export as Markdown</button>
+          <button class="row" type="button" onClick=${() => remove(one)}><${Icon} name="trash-2"/>Delete</button>
+        </div>`}
+    </li>`;
 }
 
-function rename(one, title) {
-  const field = make("input", { value: one.title, maxLength: 200, ariaLabel: "Name of the conversation" });
-  const end = (isKept) => {
-    field.onblur = null;  // drawing takes the focus
-    if (isKept && field.value.trim()) one.title = field.value.trim();
-    saveChat(one);
-    drawChats();
-    $("chats").querySelector("[aria-current]")?.focus();
-  };
-  field.onblur = () => end(true);
-  field.onkeydown = (event) => {
-    if (!["Enter", "Escape"].includes(event.key)) return;
-    event.preventDefault();
-    event.stopPropagation();
-    end(event.key === "Enter");
-  };
-  title.replaceWith(field);
-  field.select();
+function rename(one) {
+  one.title = prompt("Name of the conversation", one.title)?.trim().slice(0, MAX_TITLE) || one.title;
+  set();
+  saveChat(one);
 }
 
 async function remove(gone) {
   if (!confirm(`Delete “${gone.title}”?`)) return;
   try {
-    await eraseRecord(gone.id);
+    await (await opened()).delete(TABLE, gone.id);
   } catch (error) {
     return complain(`The browser does not delete the conversation: ${error.message}`);
   }
   unsaved.delete(gone.id);
   windows.postMessage("deleted");
-  const isShown = gone.id === kept.current;
-  if (isShown) leave();
-  kept.chats = kept.chats.filter((one) => one !== gone);
-  if (isShown) open(kept.chats[0]);
-  else drawChats();
+  if (gone === chat()) leave();
+  set({ chats: state.chats.filter((one) => one !== gone) });
+  if (!chat()) newChat();
   $("question").focus();
-  await saveChat(kept.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
+  await saveChat(state.chats.find(({ id }) => unsaved.has(id)));  // there is more room now
 }
 
 function download(one) {
   const name = one.title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "conversation";
-  const parts = one.turns.map((turn) => turn.role === "user" ? `## You\n\n${asMessage(turn).content}` : `## Answer\n\n${turn.answers[0].content}`);
+  const parts = shown(one).map((turn) => turn.role === "user" ? `## You\n\n${asMessage(turn).content}` : `## Answer\n\n${turn.answers[0].content}`);
   const href = URL.createObjectURL(new Blob([`# ${one.title}\n\n${parts.join("\n\n")}\n`]));
-  make("a", { href, download: `${name}.md` }).click();
+  Object.assign(document.createElement("a"), { href, download: `${name}.md` }).click();
   setTimeout(() => URL.revokeObjectURL(href), 10_000);
 }

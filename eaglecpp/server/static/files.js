@@ -1,55 +1,29 @@
 // SPDX-License-Identifier: MIT
 // Files and pictures that go with a question: chosen, dropped or pasted.
-import { $, complain, iconButton, make } from "./dom.js";
-import { chosenModel } from "./models.js";
+import { $, complain, html, IconButton, set, state } from "./base.js";
+import { takesImages } from "./models.js";
 
 const MAX_TEXT = 256 * 1024;  // bytes; more than fits in most contexts
 const MAX_SIDE = 1024;  // pixels; models make pictures smaller than that anyway
-let held = { files: [], images: [] };
-let takesImages = () => false;
 
-// takes: whether the chosen model reads pictures
-export function useFiles(takes) {
-  takesImages = takes;
-  $("attach").onclick = () => $("attach-file").click();
-  $("attach-file").onchange = () => {
-    add([...$("attach-file").files]);
-    $("attach-file").value = "";
-  };
-  $("question").addEventListener("paste", (event) => {
-    if (!event.clipboardData.files.length) return;
-    event.preventDefault();
-    add([...event.clipboardData.files]);
-  });
-  document.addEventListener("dragover", (event) => event.preventDefault());
-  document.addEventListener("drop", (event) => {
-    event.preventDefault();  // the browser would leave this page for the file
-    add([...event.dataTransfer.files]);
-  });
-}
+Object.assign(state, { files: [], images: [] });  // attached to the question that is being written
+document.ondragover = (event) => event.preventDefault();
+document.ondrop = document.onpaste = (event) => {
+  const { files } = event.dataTransfer ?? event.clipboardData;
+  if (files.length) event.preventDefault();  // the browser would leave this page for a file that is dropped
+  if (files.length) attach([...files]);
+};
 
-// What is attached, which the question takes with it.
-export function takeFiles() {
-  const taken = held;
-  hold();
-  return taken;
-}
-
-export function hold({ files = [], images = [] } = {}) {
-  held = { files: [...files], images: [...images] };
-  drawHeld();
-}
-
-async function add(files) {
+export async function attach(files) {
   for (const file of files) {
     try {
-      if (file.type.startsWith("image/") && file.type !== "image/svg+xml") held.images.push(await readImage(file));
-      else held.files.push({ name: file.name, text: await readText(file) });
+      if (file.type.startsWith("image/") && file.type !== "image/svg+xml") state.images = [...state.images, await readImage(file)];
+      else state.files = [...state.files, { name: file.name, text: await readText(file) }];
     } catch (error) {
       complain(`${file.name}: ${error.message}`);
     }
   }
-  drawHeld();
+  set();
   $("question").focus();
 }
 
@@ -64,7 +38,7 @@ async function readText(file) {
 }
 
 async function readImage(file) {
-  if (!takesImages()) throw new Error(`${chosenModel() || "the model"} does not read pictures; choose a model that does`);
+  if (!takesImages()) throw new Error(`${state.chosen || "the model"} does not read pictures; choose a model that does`);
   let picture;
   try {
     picture = await createImageBitmap(file);
@@ -72,7 +46,7 @@ async function readImage(file) {
     throw new Error("the browser cannot read this picture");
   }
   const scale = Math.min(1, MAX_SIDE / Math.max(picture.width, picture.height));
-  const canvas = make("canvas", { width: Math.ceil(scale * picture.width), height: Math.ceil(scale * picture.height) });
+  const canvas = Object.assign(document.createElement("canvas"), { width: Math.ceil(scale * picture.width), height: Math.ceil(scale * picture.height) });
   const on = canvas.getContext("2d");
   on.fillStyle = "#fff";  // JPEG has no transparency
   on.fillRect(0, 0, canvas.width, canvas.height);
@@ -80,20 +54,22 @@ async function readImage(file) {
   return canvas.toDataURL("image/jpeg", 0.9);
 }
 
-function drawHeld() {
-  const without = (list, one) => () => { list.splice(list.indexOf(one), 1); drawHeld(); $("question").focus(); };
-  $("held").replaceChildren(
-    ...held.files.map((one) => make("li", {}, one.name, iconButton("x", `Remove ${one.name}`, without(held.files, one)))),
-    ...held.images.map((one, i) => make("li", {}, drawImage(one, i), iconButton("x", `Remove picture ${i + 1}`, without(held.images, one)))));
+const Picture = ({ src, i }) => html`<img src=${src} alt="Picture ${i + 1}"/>`;
+
+// What is attached, with buttons that take it away again.
+export function Attached() {
+  const without = (name, at) => () => { set({ [name]: state[name].filter((one, i) => i !== at) }); $("question").focus(); };
+  return html`
+    <ul id="held" aria-label="Attached">
+      ${state.files.map(({ name }, i) => html`<li class="chip">${name}<${IconButton} icon="x" label="Remove ${name}" onClick=${without("files", i)}/></li>`)}
+      ${state.images.map((src, i) => html`<li class="chip"><${Picture} src=${src} i=${i}/><${IconButton} icon="x" label="Remove picture ${i + 1}" onClick=${without("images", i)}/></li>`)}
+    </ul>`;
 }
 
-const drawImage = (src, i) => make("img", { src, alt: `Picture ${i + 1}` });
-
-// What a question carries, below it.
-export function drawFiles({ files = [], images = [] }) {
-  return [...files.map((one) => make("details", {}, make("summary", { textContent: one.name }), make("pre", { textContent: one.text, tabIndex: 0 }))),
-    ...images.map(drawImage)];
-}
+// What a question carries.
+export const Files = ({ files = [], images = [] }) => html`
+  ${files.map(({ name, text }) => html`<details><summary>${name}</summary><pre tabindex="0">${text}</pre></details>`)}
+  ${images.map((src, i) => html`<${Picture} src=${src} i=${i}/>`)}`;
 
 // A question as a message of Ollama's API: files are quoted behind a fence that none of their lines ends.
 export function asMessage({ content, files = [], images = [] }) {

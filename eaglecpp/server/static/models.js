@@ -1,105 +1,87 @@
 // SPDX-License-Identifier: MIT
 // The server's models: which one answers, what is known of it, downloading.
-import { $, button, complain, lines, load, make, request, save, say } from "./dom.js";
-import { entry, openMenu } from "./menu.js";
+import { $, complain, html, Icon, lines, load, Notice, request, save, say, set, state } from "./base.js";
 
-let listed = [];  // of /api/tags
-let inMemory = [];  // of /api/ps
-let offered = [];  // names of those that answer
-let chosen = "";  // one of them
-let pulling = null;  // the AbortController of a download
-let changed = null;
+Object.assign(state, {
+  listed: [],  // of /api/tags
+  inMemory: [],  // of /api/ps
+  chosen: "",  // the name of one of them
+  pulling: null,  // the AbortController of a download
+  pulled: 0,  // the share of it that is here, if that is known
+});
 
-// onChange: the model that answers, or what is known of it, is another
-export function useModels(onChange) {
-  changed = onChange;
-  $("model").onclick = () => openMenu($("model"), "Model", [...offered.map(drawChoice), entry("download", "Download models", openModels)]);
-  $("models-open").onclick = openModels;
-  $("pull").onsubmit = (event) => {
-    event.preventDefault();
-    if (pulling) pulling.abort();
-    else pull($("pull-name").value.trim(), $("pull-draft").checked ? "auto" : undefined);
-  };
-}
+export const loadedModel = (name = state.chosen) => state.inMemory.find((one) => one.name === name);
 
-function openModels() {
-  $("models").showModal();
-  drawModels();
-}
+export const takesImages = () => state.listed.find((one) => one.name === state.chosen)?.capabilities?.includes("vision");
 
-export const chosenModel = () => chosen;
-
-export const loadedModel = (name = chosen) => inMemory.find((one) => one.name === name);
-
-export const takesImages = () => abilities(listed.find((one) => one.name === chosen)).includes("vision");
-
-const abilities = (model) => model?.capabilities ?? [];
+// A model that only makes vectors does not.
+const answers = ({ capabilities = [] }) => !capabilities.length || capabilities.includes("completion");
 
 // What a request that says nothing of it gets, of a model in memory; null of another one, which would be loaded for it.
 export async function defaults() {
   if (!loadedModel()) return null;
-  const told = await (await request(`props?model=${encodeURIComponent(chosen)}`)).json();
-  return { ...told.default_generation_settings.params, num_predict: told.default_generation_settings.params.n_predict, num_ctx: told.default_generation_settings.n_ctx };
+  const told = (await (await request(`props?model=${encodeURIComponent(state.chosen)}`)).json()).default_generation_settings;
+  return { ...told.params, num_predict: told.params.n_predict, num_ctx: told.n_ctx };
 }
 
-function choose(name) {
-  chosen = name;
-  $("model").querySelector("span").textContent = name || "No model";
-  $("model").ariaLabel = `Model: ${name || "No model"}`;
+let loading = null;  // the promise of the list
+
+export const loadModels = () => loading = listModels();
+
+// A question may come before the list has.
+export async function haveModels() {
+  await loading;
+  if (!state.chosen) await loadModels();
 }
 
-export async function loadModels() {
+async function listModels() {
   const wanted = load("model", "");
   try {
-    listed = (await (await request("api/tags")).json()).models;
-    inMemory = (await (await request("api/ps")).json()).models;
-    // a model that only makes vectors answers nothing
-    offered = listed.filter((one) => !abilities(one).length || abilities(one).includes("completion")).map((one) => one.name);
+    state.listed = (await (await request("api/tags")).json()).models;
+    state.inMemory = (await (await request("api/ps")).json()).models;
     // What is in memory answers at once; another one is loaded only where somebody picks it.
-    const loaded = inMemory.map((one) => one.name);
-    const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => offered.includes(name)) : wanted;
-    choose(offered.includes(first) ? first : offered[0] ?? "");
-    if (!offered.length) complain("There is no model on this machine yet. Models, in the list at the left, downloads one; so does eaglecpp pull NAME.");
+    const names = state.listed.filter(answers).map((one) => one.name), loaded = state.inMemory.map((one) => one.name);
+    const first = loaded.length && !loaded.includes(wanted) ? loaded.find((name) => names.includes(name)) : wanted;
+    set({ chosen: [state.chosen, first, names[0]].find((name) => names.includes(name)) ?? "" });
+    if (!names.length) complain("There is no model on this machine yet. The button at the top downloads one; so does eaglecpp pull NAME.");
   } catch (error) {
     complain(`Cannot list the server's models: ${error.message}`);
   }
-  drawModels();
-  changed();
 }
 
-// What is in memory now, after an answer has loaded it.
-export async function look() {
-  try {
-    inMemory = (await (await request("api/ps")).json()).models;
-    changed();
-  } catch { /* an answer came; what it says of the memory can wait */ }
-}
+// The list, where one is chosen, and what downloads more. The notices of the page are behind it.
+export const Models = () => html`
+  <dialog id="models" aria-labelledby="models-title">
+    <form method="dialog" class="bar"><h2 id="models-title">Models</h2><button class="main">Done</button></form>
+    <ul>${state.listed.map((model) => html`<${Model} model=${model}/>`)}</ul>
+    <form id="pull" onSubmit=${submit}>
+      <label>Download a model<input name="model" placeholder="smollm2, or hf.co/owner/name" spellcheck=${false} autocomplete="off"/></label>
+      <button class="main">${state.pulling ? "Cancel" : "Download"}</button>
+      <label class="switch"><input name="draft" type="checkbox" defaultChecked/> With a drafter, where one is known for it</label>
+    </form>
+    ${state.pulling && html`<progress aria-label="Download" value=${state.pulled || undefined}/>`}
+    <${Notice}/>
+  </dialog>`;
 
 // Parameters, type, size and context of a model, and how it drafts.
-function describe(name) {
-  const { details, size, context_length: trained, draft } = listed.find((one) => one.name === name) ?? {}, now = loadedModel(name);
-  const context = now?.context_length ?? trained;
-  const parts = [details?.parameter_size, details?.quantization_level, bytes(size), context && `context ${context.toLocaleString("en")}`, now && "in memory"];
-  return { text: parts.filter(Boolean).join(" · "), drafter: draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own")) };
+function Model({ model }) {
+  const { name, details, size, context_length, draft } = model, now = loadedModel(name), isChosen = name === state.chosen;
+  const context = now?.context_length ?? context_length, drafter = draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own"));
+  const facts = [details?.parameter_size, details?.quantization_level, bytes(size), context && `context ${context.toLocaleString("en")}`, now && "in memory"];
+  return html`
+    <li>
+      <button class="row" type="button" aria-pressed=${isChosen} disabled=${!answers(model)} onClick=${() => choose(name)}>
+        <${Icon} name=${isChosen ? "check" : "box"}/><span>${name}<small>${facts.filter(Boolean).join(" · ")}</small></span>
+        ${drafter && html`<small class="badge">drafter: ${drafter}</small>`}
+      </button>
+      ${!drafter && html`<button type="button" aria-label="Get a drafter for ${name}" disabled=${state.pulling} onClick=${() => pull(name, "auto")}>Get a drafter</button>`}
+    </li>`;
 }
 
-const badge = (drafter) => make("span", { className: drafter ? "badge" : "soft", textContent: drafter ? `drafter: ${drafter}` : "no drafter" });
-
-function drawChoice(name) {
-  const { text, drafter } = describe(name), isChosen = name === chosen;
-  const node = entry(isChosen ? "check" : "box", name, () => { choose(name); save("model", name); changed(); }, { role: "menuitemradio", extra: [badge(drafter)] });
-  node.ariaChecked = String(isChosen);
-  node.children[1].append(make("small", { textContent: text }));
-  return node;
-}
-
-function drawModels() {
-  $("stored").replaceChildren(...listed.map(({ name }) => {
-    const { text, drafter } = describe(name);
-    const facts = drafter ? `${text} · drafter: ${drafter}` : text;
-    return make("li", {}, make("div", {}, name, make("div", { className: "soft", textContent: facts })),
-      ...(drafter ? [] : [button("Get a drafter", () => { if (!pulling) pull(name, "auto"); }, { ariaLabel: `Get a drafter for ${name}` })]));
-  }));
+function choose(chosen) {
+  save("model", chosen);
+  set({ chosen });
+  $("models").close();
 }
 
 function bytes(n) {
@@ -107,34 +89,29 @@ function bytes(n) {
   return n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
 }
 
+function submit(event) {
+  event.preventDefault();
+  const { model, draft } = event.target.elements;
+  if (state.pulling) state.pulling.abort();
+  else pull(model.value.trim(), draft.checked ? "auto" : undefined);
+}
+
 // draft: "auto" for a drafter that is known for it; undefined leaves that to the model
 async function pull(name, draft) {
   if (!name) return;
-  pulling = new AbortController();
-  $("pull-go").textContent = "Cancel";
-  $("pull-bar").hidden = false;
-  $("pull-bar").removeAttribute("value");
+  set({ pulling: new AbortController(), pulled: 0 });
   try {
-    for await (const { status, total, completed } of lines(await request("api/pull", { method: "POST", body: { model: name, draft }, signal: pulling.signal }))) {
-      tell(total ? `${status}: ${bytes(completed) || "0 MB"} of ${bytes(total)}` : status);
-      if (total) $("pull-bar").value = (completed ?? 0) / total;
+    for await (const { status, total, completed } of lines(await request("api/pull", { method: "POST", body: { model: name, draft }, signal: state.pulling.signal }))) {
+      if (total) state.pulled = (completed ?? 0) / total;
+      say(total ? `${status}: ${bytes(completed) || "0 MB"} of ${bytes(total)}` : status);
     }
     await loadModels();
-    const entered = listed.find((one) => one.name === name || one.name === `${name}:latest`);
-    tell(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
+    const entered = state.listed.find((one) => one.name === name || one.name === `${name}:latest`);
+    say(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
   } catch (error) {
-    if (error.name === "AbortError") tell("Cancelled; what is here already is used when you download it again.");
-    else tell(`${name}: ${error.message}`, true);
+    if (error.name === "AbortError") say("Cancelled; what is here already is used when you download it again.");
+    else complain(`${name}: ${error.message}`);
   } finally {
-    pulling = null;
-    $("pull-go").textContent = "Download";
-    $("pull-bar").hidden = true;
+    set({ pulling: null });
   }
-}
-
-// Where the dialog is open, the notices behind it cannot be seen.
-function tell(text, isBad = false) {
-  $("pull-said").textContent = text;
-  $("pull-said").className = isBad ? "bad" : "";
-  if (!$("models").open) (isBad ? complain : say)(text);
 }

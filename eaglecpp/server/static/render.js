@@ -105,15 +105,10 @@ function formulaBlock(state, first, end, silent) {
   return true;
 }
 
-// Headings of an answer are below the page's own and leave out no level, for those who go from one to the next.
+// Headings of an answer are below the page's own, in two levels: none is left out for those who go from one to the next.
 function headings({ tokens }) {
-  const found = tokens.filter((one) => one.type.startsWith("heading_"));
-  const top = Math.min(...found.map((one) => Number(one.tag[1])));
-  let last = 2;
-  for (const token of found) {
-    if (token.nesting > 0) last = Math.min(6, last + 1, Number(token.tag[1]) - top + 3);
-    token.tag = `h${last}`;
-  }
+  const found = tokens.filter((one) => one.type.startsWith("heading_")), top = found[0]?.tag;
+  for (const token of found) token.tag = token.tag > top ? "h4" : "h3";
 }
 
 // Wraps the characters of `root` that were drafted. runs: [length, whether it was], over the source. The rendered text
@@ -125,28 +120,18 @@ export function colour(root, source, runs) {
   while (walker.nextNode()) if (!walker.currentNode.parentNode.closest("math")) nodes.push(walker.currentNode);
   let at = 0;
   for (const node of nodes) {
-    const text = node.data;
     const parts = [];
-    let run = "", on = false;
-    for (const char of text) {
-      let now = on;
+    let isOn = false;
+    for (const char of node.data) {
       const found = at + source.slice(at, at + 120).indexOf(char);
       if (found >= at) {
-        now = flags[found];
+        isOn = flags[found];
         at = found + char.length;
       }
-      if (now !== on && run) {
-        parts.push([run, on]);
-        run = "";
-      }
-      on = now;
-      run += char;
+      if (parts.at(-1)?.isOn === isOn) parts.at(-1).text += char;
+      else parts.push({ text: char, isOn });
     }
-    if (run) parts.push([run, on]);
-    if (!parts.some((part) => part[1])) continue;
-    node.replaceWith(...parts.map(([piece, accepted]) => {
-      if (!accepted) return document.createTextNode(piece);
-      return Object.assign(document.createElement("span"), { className: "acc", textContent: piece });
-    }));
+    const spans = parts.map(({ text, isOn }) => isOn ? Object.assign(document.createElement("span"), { className: "acc", textContent: text }) : text);
+    if (parts.some((part) => part.isOn)) node.replaceWith(...spans);
   }
 }

@@ -1,94 +1,129 @@
 // SPDX-License-Identifier: MIT
 // The settings, which the browser keeps, presets of them, and what of them a request says. The system prompt is the
 // conversation's.
+import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { chat, saveChat } from "./chats.js";
-import { $, load, save } from "./dom.js";
-import { defaults, loadedModel } from "./models.js";
+import { defaults, loadedModel, loadModels } from "./models.js";
 
-const NUMBERS = ["temperature", "top_p", "top_k", "min_p", "repeat_penalty", "seed", "num_predict", "num_ctx"];
-const TEXTS = ["think", "strategy", "key", "theme"];
-const SWITCHES = ["drafting", "compare", "colour"];
-const SAVED = [...NUMBERS, "think", "strategy"];  // of a preset, with the system prompt
+const NUMBERS = {  // label, step, most, least
+  temperature: ["Temperature", 0.1, 2], top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1],
+  repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1] };
+const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // of a preset, with the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
+const FIRST = { ...Object.fromEntries(SAVED.map((name) => [name, ""])), key: "", theme: "", drafting: true, compare: false, colour: false };
 
-// onChange: called with the name of a switch; onClose: the dialog was closed
-export function useSettings(onChange, onClose) {
-  for (const name of [...NUMBERS, ...TEXTS]) $(name).value = load(name, "");
-  for (const name of SWITCHES) {
-    $(name).checked = load(name, $(name).checked);
-    $(name).onchange = () => { save(name, $(name).checked); onChange(name); };
-  }
-  $("setup-open").onclick = openSetup;
-  $("setup").onclose = () => {
-    for (const name of [...NUMBERS, ...TEXTS]) save(name, $(name).value);
-    if (chat()) chat().system = $("system").value;
-    saveChat();
-    onClose();
-  };
-  $("setup").onclick = (event) => { if (event.target === $("setup")) $("setup").close(); };
-  $("preset").onchange = () => usePreset($("preset").value);
-  $("preset-save").onclick = savePreset;
-  $("preset-delete").onclick = () => {
-    const { [$("preset").value]: gone, ...rest } = load("presets", {});
-    save("presets", rest);
-    drawPresets();
-  };
-  $("theme").onchange = showTheme;
-  showTheme();
+Object.assign(state, {
+  settings: Object.fromEntries(Object.entries(FIRST).map(([name, value]) => [name, load(name, value)])),
+  preset: "",  // the name of the chosen one
+  inForce: {},  // what an empty field means
+});
+
+export function change(changes) {
+  for (const [name, value] of Object.entries(changes)) save(name, value);
+  set({ settings: { ...state.settings, ...changes } });
 }
 
-const showTheme = () => { document.documentElement.dataset.theme = $("theme").value; };
+// Attributes of a field, and of a switch, that are a setting.
+const field = (id) => ({ id, value: state.settings[id], onInput: ({ target }) => change({ [id]: target.value }) });
+export const toggle = (id) => ({ id, type: "checkbox", checked: state.settings[id], onChange: ({ target }) => change({ [id]: target.checked }) });
 
-function openSetup() {
-  $("system").value = chat()?.system ?? "";
-  drawPresets();
-  drawInForce();
+export async function openSettings() {
+  set({ preset: "" });
   $("setup").showModal();
+  set({ inForce: (await defaults().catch(() => null)) ?? {} });
 }
 
-const values = () => Object.fromEntries([...SAVED, "system"].map((name) => [name, $(name).value]).filter(([, value]) => value));
-
-function drawPresets(chosen = "") {
-  const own = load("presets", {}), names = [...Object.keys(BUILT_IN), ...Object.keys(own)];
-  $("preset").replaceChildren(new Option("Choose …", ""), ...names.map((name) => new Option(name, name)));
-  $("preset").value = chosen;
-  $("preset-delete").disabled = !(chosen in own);
+function closeSettings() {
+  saveChat();
+  if (!state.chosen) loadModels();  // the key may have been missing
 }
 
-function usePreset(name) {
+function setSystem(system) {
+  chat().system = system;
+  set();
+}
+
+export function Settings() {
+  const own = load("presets", {}), { preset } = state;
+  return html`
+    <dialog id="setup" class="sheet" aria-labelledby="setup-title" closedby="any" onClose=${closeSettings}>
+      <form method="dialog">
+        <div class="bar"><h2 id="setup-title">Settings</h2><button class="main">Done</button></div>
+        <fieldset><legend>This conversation</legend>
+          <label>System prompt<textarea rows="3" placeholder="What the model should know or be" value=${chat()?.system ?? ""} onInput=${({ target }) => setSystem(target.value)}/></label>
+        </fieldset>
+        <fieldset><legend>Preset</legend>
+          <div class="bar">
+            <select aria-label="Preset" value=${preset} onChange=${({ target }) => choose(target.value)}>
+              <option value="">Choose …</option>
+              ${Object.keys({ ...BUILT_IN, ...own }).map((name) => html`<option>${name}</option>`)}
+            </select>
+            <button type="button" onClick=${savePreset}>Save as …</button>
+            <${IconButton} icon="trash-2" label="Delete this preset" disabled=${!(preset in own)} onClick=${deletePreset}/>
+          </div>
+        </fieldset>
+        <fieldset><legend>Answers</legend>
+          <div class="grid">
+            ${Object.entries(NUMBERS).map(([name, [label, step, max, min = 0]]) => html`
+              <label>${label}<input type="number" min=${min} max=${max} step=${step} placeholder=${inForce(name)} ...${field(name)}/></label>`)}
+            <label>Thinking<select ...${field("think")}><option value="">model's own</option><option value="true">on</option><option value="false">off</option></select></label>
+          </div>
+          <p id="in-force" class="soft">${inMemory(loadedModel())}</p>
+        </fieldset>
+        <fieldset><legend>Drafting</legend>
+          <label>Strategy<input list="strategies" placeholder="server's own" spellcheck=${false} autocomplete="off" ...${field("strategy")}/></label>
+          <datalist id="strategies"><option>auto</option><option>chain:3</option><option>chain:5</option><option>tree:k=4,depth=5,nodes=16</option></datalist>
+          <label class="switch"><input ...${toggle("colour")}/> Show what was drafted</label>
+        </fieldset>
+        <fieldset><legend>This page</legend>
+          <label>Theme<select ...${field("theme")}><option value="">the system's</option><option>light</option><option>dark</option></select></label>
+          <label>API key<input type="password" autocomplete="off" placeholder="if the server requires one" ...${field("key")}/></label>
+        </fieldset>
+      </form>
+    </dialog>`;
+}
+
+function choose(name) {
   const preset = load("presets", {})[name] ?? BUILT_IN[name];
   if (!preset) return;
-  for (const field of SAVED) $(field).value = typeof preset[field] === "string" ? preset[field] : "";
-  if (typeof preset.system === "string") $("system").value = preset.system;
-  drawPresets(name);
+  change(Object.fromEntries(SAVED.map((one) => [one, typeof preset[one] === "string" ? preset[one] : ""])));
+  if (typeof preset.system === "string") setSystem(preset.system);
+  set({ preset: name });
 }
 
 function savePreset() {
   const name = prompt("Name of the preset; it takes the system prompt, the values and the strategy with it.")?.trim().slice(0, 60);
   if (!name || name in BUILT_IN) return;
-  save("presets", { ...load("presets", {}), [name]: values() });
-  drawPresets(name);
+  const values = [...SAVED.map((one) => [one, state.settings[one]]), ["system", chat().system]].filter(([, value]) => value);
+  save("presets", { ...load("presets", {}), [name]: Object.fromEntries(values) });
+  set({ preset: name });
 }
 
-// What the server was started with, as far as it says, and what an empty field means.
-async function drawInForce() {
-  const now = loadedModel();
-  $("in-force").textContent = now ? `In memory: a context of ${now.context_length} tokens, ${now.n_parallel} ${now.n_parallel === 1 ? "conversation" : "conversations"} at a time, ` +
-    `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}` : "The model is not in memory yet.";
-  const own = await defaults().catch(() => null);
-  for (const name of NUMBERS) $(name).placeholder = inForce(name, own?.[name]);
+function deletePreset() {
+  const { [state.preset]: gone, ...rest } = load("presets", {});
+  save("presets", rest);
+  set({ preset: "" });
 }
 
-function inForce(name, value) {
+// What the server was started with, as far as it says.
+function inMemory(now) {
+  if (!now) return "The model is not in memory yet.";
+  return `In memory: a context of ${now.context_length} tokens, ${now.n_parallel} ${now.n_parallel === 1 ? "conversation" : "conversations"} at a time, ` +
+    `strategy ${now.strategy}, ${now.drafts ? "with" : "without"} drafts. ${(now.notices ?? []).join(" ")}`;
+}
+
+// What an empty field means.
+function inForce(name) {
+  const value = state.inForce[name];
   if (name === "seed") return "random";
   if (name === "num_predict" && !(value > 0)) return "no limit";
   return typeof value === "number" ? String(Number(value.toFixed(4))) : "model's own";
 }
 
-export const strategy = () => $("strategy").value.trim();
+export const strategy = () => state.settings.strategy.trim();
 
 export function options() {
-  const given = NUMBERS.filter((name) => $(name).value !== "" && Number.isFinite(Number($(name).value)));
-  return Object.fromEntries(given.map((name) => [name, Number($(name).value)]));
+  const given = Object.keys(NUMBERS).map((name) => [name, state.settings[name]]).filter(([, value]) => value !== "" && Number.isFinite(Number(value)));
+  return Object.fromEntries(given.map(([name, value]) => [name, Number(value)]));
 }

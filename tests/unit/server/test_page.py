@@ -31,14 +31,13 @@ def test_libraries_are_what_the_manifest_says() -> None:
     found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir()}
     assert found.pop("manifest.json")
     assert found == wanted
-    page = "".join((STATIC / name).read_text(encoding="utf-8") for name in ("index.html", "dom.js"))
+    page = "".join(path.read_text(encoding="utf-8") for path in STATIC.glob("*.*"))
     icons = (folder / "icons.svg").read_text(encoding="utf-8")
-    named = re.findall(r'data-icon="([\w-]+)"', page)
-    for script in STATIC.glob("*.js"):
-        named += re.findall(r'(?:iconButton|icon|entry|step)\("([\w-]+)"', script.read_text(encoding="utf-8"))
-    assert set(named) and all(f'id="{one}"' in icons for one in named), named
+    named = re.findall(r'(?:icon|Icon} name)="([\w-]+)"|step\("([\w-]+)"', page)
+    assert named and all(f'id="{one or other}"' in icons for one, other in named), named
+    assert all(f'"{one}"' in page for one in re.findall(r'id="([\w-]+)"', icons)), "none is shown by nobody"
     for name in wanted:
-        assert name.startswith("LICENSE-") or f"static/vendor/{name}" in page, name
+        assert name.startswith("LICENSE-") or f"vendor/{name}" in page, name
 
 
 def run(script: str) -> Any:
@@ -46,20 +45,22 @@ def run(script: str) -> Any:
     step.
     """
     head = f"""
-        import {{ branch, fork, turnTo }} from {json.dumps(BRANCHES.as_uri())};
-        let turns = [];
+        import {{ addTurn, isTree, shown, showTurn, versions }} from {json.dumps(BRANCHES.as_uri())};
+        let chat = {{ turns: [] }};
         const told = [];
         const say = (index, ...texts) => {{
-            for (const text of texts) fork(turns, index++, {{ content: text }});
-            turns = JSON.parse(JSON.stringify(turns));
+            for (const text of texts) addTurn(chat, index++, {{ content: text }});
+            chat = JSON.parse(JSON.stringify(chat));
         }};
         const turn = (index, step) => {{
-            turnTo(turns, index, step);
-            turns = JSON.parse(JSON.stringify(turns));
+            const turn = shown(chat)[index], all = versions(chat, turn);
+            showTurn(chat, all[all.indexOf(turn) + step]);
+            chat = JSON.parse(JSON.stringify(chat));
         }};
-        const tell = () => told.push(turns.map((one) => {{
-            const {{ at, count }} = branch(one);
-            return count > 1 ? `${{one.content}} ${{at}}/${{count}}` : one.content;
+        const tell = () => told.push(isTree(chat) && shown(chat).map((one) => {{
+            const all = versions(chat, one);
+            const at = all.indexOf(one) + 1;
+            return all.length > 1 ? `${{one.content}} ${{at}}/${{all.length}}` : one.content;
         }}).join(" "));
     """
     assert NODE is not None
@@ -79,8 +80,8 @@ def run(script: str) -> Any:
          ["Q 2/2 A", "q 1/2 a r b", "Q 2/2 A"]),
         # branches are in the order in which they were made
         ('say(0, "one", "1"); say(0, "two", "2"); turn(0, -1); say(0, "three", "3"); tell(); turn(0, -1);'
-         "tell(); turn(0, -1); tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); turn(0, 1); tell()",
-         ["three 3/3 3", "two 2/3 2", "one 1/3 1", "one 1/3 1", "three 3/3 3"]),
+         "tell(); turn(0, -1); tell(); turn(0, 1); turn(0, 1); tell()",
+         ["three 3/3 3", "two 2/3 2", "one 1/3 1", "three 3/3 3"]),
         # a branch has branches of its own
         ('say(0, "q", "a", "r", "b"); say(1, "A"); tell(); say(2, "s", "c"); say(2, "t"); tell();'
          'turn(1, -1); tell(); say(0, "Q"); turn(0, -1); turn(1, 1); tell(); turn(2, -1); tell()',

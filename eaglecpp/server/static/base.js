@@ -1,35 +1,27 @@
 // SPDX-License-Identifier: MIT
-// What every part of the page uses: elements, what the browser keeps, notices, requests.
+// What every part of the page uses: the state that all is drawn from, controls, notices, what the browser keeps, requests.
+import htm from "./vendor/htm.mjs";
+import { h, render } from "./vendor/preact.mjs";
 
 const SAID_MS = 8000;
 let fading = 0;
 
+export const html = htm.bind(h);
 export const $ = (id) => document.getElementById(id);
+export const state = {};
 
-export function make(name, attributes = {}, ...children) {
-  const node = Object.assign(document.createElement(name), attributes);
-  node.append(...children);
-  return node;
+// Changes the state; `state.page`, once it is there, is drawn anew.
+export function set(changes = {}) {
+  Object.assign(state, changes);
+  if (state.page) render(h(state.page), document.body);
 }
-
-export const button = (textContent, onclick, more = {}) => make("button", { type: "button", textContent, onclick, ...more });
 
 // One of vendor/icons.svg, which says nothing to a screen reader.
-export function icon(name) {
-  const [svg, use] = ["svg", "use"].map((kind) => document.createElementNS("http://www.w3.org/2000/svg", kind));
-  use.setAttribute("href", `static/vendor/icons.svg#${name}`);
-  svg.classList.add("icon");
-  svg.setAttribute("aria-hidden", "true");
-  svg.append(use);
-  return svg;
-}
+export const Icon = ({ name }) => html`<svg class="icon" aria-hidden="true"><use href="static/vendor/icons.svg#${name}"/></svg>`;
 
 // A button that is only an icon; its label is its tooltip.
-export function iconButton(name, ariaLabel, onclick, more = {}) {
-  const node = make("button", { type: "button", className: "icon-only", ariaLabel, title: ariaLabel, onclick, ...more });
-  node.append(icon(name));
-  return node;
-}
+export const IconButton = ({ icon, label, ...more }) => html`
+  <button type="button" class="icon-only" aria-label=${label} title=${label} ...${more}><${Icon} name=${icon}/></button>`;
 
 // What the browser keeps of that name, if it is of the kind that is expected.
 export function load(name, otherwise) {
@@ -50,16 +42,16 @@ export function save(name, value) {
 }
 
 // What only screen readers say: everybody else sees it.
-export const speak = (text) => { $("spoken").textContent = text; };
+export const speak = (spoken) => set({ spoken });
 
 // A notice over the page, which screen readers say. What went wrong stays until something else is said.
-export function say(text, isBad = false) {
-  $("status").className = isBad ? "bad" : "";
-  $("status").role = isBad ? "alert" : "status";
-  $("status").textContent = text;
+export function say(notice, isBad = false) {
+  set({ notice, isBad });
   clearTimeout(fading);
-  if (!isBad) fading = setTimeout(() => { $("status").textContent = ""; }, SAID_MS);
+  if (!isBad) fading = setTimeout(() => set({ notice: "" }), SAID_MS);
 }
+
+export const Notice = () => html`<p class="notice ${state.isBad ? "bad" : ""}" role=${state.isBad ? "alert" : "status"}>${state.notice}</p>`;
 
 export const complain = (text) => say(text, true);
 
@@ -74,7 +66,7 @@ export async function copyText(text) {
 
 // A request to the server this page came from. Throws an Error with what the server says.
 export async function request(path, { method = "GET", body, signal } = {}) {
-  const key = $("key").value.trim();
+  const key = state.settings.key.trim();
   const headers = { "Content-Type": "application/json", ...(key ? { Authorization: "Bearer " + key } : {}) };
   const answer = await fetch(path, { method, headers, signal, body: body && JSON.stringify(body) });
   if (!answer.ok) throw new Error((await answer.json().catch(() => ({}))).error ?? answer.statusText);
@@ -83,17 +75,14 @@ export async function request(path, { method = "GET", body, signal } = {}) {
 
 // The objects of a streamed answer, one a line. Throws where one of them is an error.
 export async function* lines(answer) {
-  const reader = answer.body.getReader();
-  const decoder = new TextDecoder();
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
   let held = "";
   for (let done = false; !done;) {
     const read = await reader.read();
     done = read.done;
-    held += decoder.decode(read.value, { stream: !done }) + (done ? "\n" : "");
-    const parts = held.split("\n");
+    const parts = (held + (read.value ?? "\n")).split("\n");
     held = parts.pop();
-    for (const part of parts) {
-      if (!part.trim()) continue;
+    for (const part of parts.filter((one) => one.trim())) {
       const told = JSON.parse(part);
       if (told.error) throw new Error(told.error);
       yield told;

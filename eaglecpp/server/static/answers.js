@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: MIT
+// Asking: what /api/chat of the server answers goes into a turn of the conversation while it comes.
+import { $, complain, lines, request, set, speak, state } from "./base.js";
+import { addTurn, shown } from "./branches.js";
+import { chat, clear, endEdit, saveChat, touch } from "./chats.js";
+import { asMessage } from "./files.js";
+import { haveModels, loadModels } from "./models.js";
+import { options, strategy } from "./settings.js";
+
+const MIN_TOKENS = 32;  // that an answer has before anything is said of a gain: the speed of a short one is noise
+
+export const views = new WeakMap();  // of answers: the components that show them
+
+Object.assign(state, {
+  running: null,  // the AbortController of the answer under way
+  live: null,  // that answer
+  editing: null,  // the turn that what is written replaces
+});
+
+// What is written becomes a question, or another version of what is edited.
+export function ask(content) {
+  const one = chat(), turns = shown(one), { editing, files, images } = state, index = editing ? turns.indexOf(editing) : turns.length;
+  if (!content || state.running) return;
+  if (!index && one.title === "New conversation") one.title = content.slice(0, 60);
+  clear();
+  if (editing?.answers) {
+    const [{ draft, thinking }] = editing.answers;
+    addTurn(one, index, { role: "assistant", answers: [{ draft, thinking, content, figures: "edited", runs: [] }] });
+    saveChat();
+    set();
+  } else {
+    addTurn(one, index, { role: "user", content, files, images });
+    answer();
+  }
+}
+
+// index: of an answer that is asked for again; turn: of one that goes on from where it ends
+export async function answer(index = shown(chat()).length, turn = null) {
+  const owner = chat(), { compare: isPair, drafting } = turn ? {} : state.settings, control = new AbortController();
+  endEdit();
+  touch(owner);
+  set({ running: control });
+  await haveModels();
+  const asked = messages(owner, index), wanted = options();
+  if (isPair) wanted.seed ??= Math.floor(Math.random() * 2 ** 31);  // the same text in both
+  speak(turn ? "The answer goes on." : "The answer has started.");
+  if (turn) delete turn.answers[0].error;
+  else {
+    turn = { role: "assistant", answers: (isPair ? [true, false] : [drafting]).map((draft) => ({ draft, content: "", thinking: "", runs: [] })) };
+    addTurn(owner, index, turn);
+    saveChat(owner);
+    $("log").scrollTop = 0;  // its end
+  }
+  let isWhole = true;
+  // one after the other, so that their speeds compare
+  for (const one of turn.answers) isWhole &&= await stream(one, asked, wanted, isPair, control.signal);
+  if (isPair) compare(...turn.answers);
+  set({ running: null, live: null });
+  saveChat(owner);
+  if (isWhole) speak("The answer is complete.");
+  else if (turn.answers.some((one) => one.error)) complain("The answer failed.");
+  else speak("Stopped.");
+  loadModels();  // it may be in memory only now
+}
+
+function messages(one, end) {
+  const said = shown(one).slice(0, end).map((turn) => turn.answers ? { role: turn.role, content: turn.answers[0].content } : asMessage(turn));
+  return [{ role: "system", content: one.system?.trim() }, ...said].filter(({ content }) => content);
+}
+
+// What drafting gave, below the first of two answers.
+function compare(first, second) {
+  if (!second.speed) return;
+  const n = Math.min(first.n, second.n);
+  if (n < MIN_TOKENS) first.figures += ` · ${n} tokens are too few to compare speeds`;
+  else first.figures += ` · ${(first.speed / second.speed).toFixed(2)} × the speed without drafting, measured`;
+  if (first.content === second.content) first.figures += ", the same text";
+}
+
+// isPair: the speed without drafting is measured, so that the planner's estimate is not told beside it
+async function stream(answer, messages, options, isPair, signal) {
+  let isPending = false, next = 0;
+  const show = () => {
+    const begun = performance.now();
+    isPending = false;
+    views.get(answer)?.forceUpdate(() => { next = performance.now() + 4 * (performance.now() - begun); });  // a long answer takes a fifth of the page's time
+  };
+  const { think } = state.settings, body = { model: state.chosen, messages, options, show_drafts: true, draft: answer.draft };
+  if (think) body.think = think === "true";
+  if (answer.draft && strategy()) body.strategy = strategy();
+  const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the gain is estimated
+  set({ live: answer });
+  try {
+    for await (const part of lines(await request("api/chat", { method: "POST", body, signal }))) {
+      answer.content += part.message?.content ?? "";
+      answer.thinking += part.message?.thinking ?? "";
+      if (part.drafts) {
+        const now = part.drafts;
+        for (const [text, isAccepted, isThinking] of now.pieces) if (!isThinking) addRun(answer.runs, text.length, isAccepted);
+        if (now.predicted_n) answer.figures = inWords({ ...now, predicted_per_second: 1000 * now.predicted_n / Math.max(now.predicted_ms, 1) }).join(" · ");
+      }
+      if (part.done) finish(answer, part, isPlanned);
+      if (!isPending) setTimeout(() => requestAnimationFrame(show), Math.max(0, next - performance.now()));
+      isPending = true;
+    }
+    return true;
+  } catch (error) {
+    if (error.name === "AbortError") answer.figures = [answer.figures, "stopped"].filter(Boolean).join(" · ");
+    else answer.error = error.message;
+    return false;
+  }
+}
+
+// runs: how many characters of the answer were drafted, or not, one after the other
+function addRun(runs, length, isAccepted) {
+  const end = runs.at(-1);
+  if (end && end[1] === isAccepted) end[0] += length;
+  else runs.push([length, isAccepted]);
+}
+
+// The one place that says how fast an answer is, while it comes and afterwards; the gain is a badge beside it.
+const inWords = ({ predicted_n, predicted_per_second }) => [`${predicted_n} tokens`, `${predicted_per_second.toFixed(1)} tokens/s`];
+
+function finish(answer, part, isPlanned) {
+  const t = part.timings;
+  answer.speed = t.predicted_per_second;
+  answer.n = t.predicted_n;
+  answer.used = part.prompt_eval_count + part.eval_count;
+  delete answer.speedup;  // of what came before it went on
+  answer.drafts = `${t.acceptance_length.toFixed(1)} tokens a round, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
+  if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
+  const figures = inWords(t);
+  if (part.done_reason === "length") figures.push("cut at the limit");
+  if (t.messages_left_out) figures.push(`${t.messages_left_out} old messages did not fit`);
+  figures.push(...(t.notices ?? []));
+  answer.figures = figures.join(" · ");
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+// The turns of the conversation: questions, answers, and what can be done with them.
+import { answer as ask, views } from "./answers.js";
+import { $, copyText, html, Icon, IconButton, set, state } from "./base.js";
+import { showTurn, versions } from "./branches.js";
+import { chat, endEdit, saveChat } from "./chats.js";
+import { Files } from "./files.js";
+import { colour, render as layOut } from "./render.js";
+import { change } from "./settings.js";
+import { Component, render } from "./vendor/preact.mjs";
+
+const MIN_GAIN = 1.05;  // that is worth a badge
+
+export function Turn({ turn, isLeft, ...more }) {
+  const isUser = turn.role === "user";
+  return html`
+    <div class="turn ${turn.role} ${isLeft ? "left" : ""}" role="group" aria-label=${isUser ? "You" : "Answer"}>
+      <${isUser ? Question : Answers} turn=${turn} ...${more}/>
+    </div>`;
+}
+
+const Question = ({ turn }) => html`
+  <h2 class="unseen">You</h2>
+  <${Files} ...${turn}/>
+  <div class="text">${turn.content}</div>
+  <div class="tools">
+    <${IconButton} icon="pencil" label="Edit" onClick=${() => edit(turn)}/>
+    <${IconButton} icon="copy" label="Copy the question" onClick=${() => copyText(turn.content)}/>
+    <${Versions} turn=${turn}/>
+  </div>`;
+
+function Answers({ turn, index, isLast }) {
+  const isPair = turn.answers.length > 1, disabled = state.running;
+  return html`
+    ${!isPair && html`<h2 class="unseen">Answer</h2>`}
+    <div class=${isPair ? "pair" : ""}>${turn.answers.map((answer) => html`<${Answer} key=${answer} ref=${(view) => views.set(answer, view)} answer=${answer} isNamed=${isPair}/>`)}</div>
+    <div class="tools">
+      <${IconButton} icon="copy" label="Copy" onClick=${() => copyText(turn.answers[0].content)}/>
+      <${IconButton} icon="refresh-cw" label="Regenerate" disabled=${disabled} onClick=${() => ask(index)}/>
+      ${!isPair && html`<${IconButton} icon="pencil" label="Edit the answer" disabled=${disabled} onClick=${() => edit(turn)}/>`}
+      ${!isPair && isLast && html`<${IconButton} icon="step-forward" label="Continue" disabled=${disabled} onClick=${() => ask(index + 1, turn)}/>`}
+      <${Versions} turn=${turn}/>
+    </div>`;
+}
+
+// Where a turn was edited, or answered again: ‹ 2 of 3 ›
+function Versions({ turn }) {
+  const all = versions(chat(), turn), at = all.indexOf(turn);
+  const step = (icon, label, to) => html`<${IconButton} icon=${icon} label=${label} disabled=${!to || state.running} onClick=${() => turnTo(to)}/>`;
+  return all.length > 1 && html`
+    ${step("chevron-left", "Earlier version", all[at - 1])}<span class="soft">${at + 1} of ${all.length}</span>${step("chevron-right", "Later version", all[at + 1])}`;
+}
+
+function turnTo(turn) {
+  endEdit();
+  showTurn(chat(), turn);
+  saveChat();
+  set();
+}
+
+// The field of questions has its text; nothing changes before that is sent.
+function edit(turn) {
+  $("question").value = turn.content ?? turn.answers[0].content;
+  set({ editing: turn, files: turn.files ?? [], images: turn.images ?? [] });
+  $("question").focus();
+}
+
+class Answer extends Component {
+  render({ answer, isNamed }) {
+    const { content, thinking, runs, error, figures, speedup, draft } = answer;
+    return html`
+      <article class="answer">
+        ${isNamed && html`<h2 class="soft">${draft ? "With drafting" : "Without drafting"}</h2>`}
+        ${thinking && html`<details><summary>Thinking</summary><div>${thinking}</div></details>`}
+        <${Text} content=${content} runs=${runs} isColoured=${state.settings.colour} isLive=${answer === state.live} isWaiting=${answer === state.live && !content && !thinking}/>
+        ${error && html`<p class="bad" role="alert">${error}</p>`}
+        <p class="figures soft">${speedup >= MIN_GAIN && html`<${Gain} ...${answer}/>`}${figures}</p>
+      </article>`;
+  }
+}
+
+// Markdown, which is laid out again only where it is another one.
+class Text extends Component {
+  shouldComponentUpdate(next) {
+    return Object.keys(next).some((name) => next[name] !== this.props[name]);
+  }
+
+  componentDidMount() {
+    const { content, runs, isColoured, isLive } = this.props;
+    this.node.replaceChildren(layOut(content, isLive));
+    if (isColoured && runs.some((run) => run[1])) colour(this.node, content, runs);
+    this.node.querySelectorAll("pre").forEach(frame);
+  }
+
+  componentDidUpdate = this.componentDidMount;
+
+  render({ isWaiting }) {
+    return html`<div class="text ${isWaiting ? "waiting" : ""}" ref=${(node) => { this.node = node; }}/>`;
+  }
+}
+
+// A code block below a bar with its language and what copies it.
+function frame(pre) {
+  const language = /language-(\S+)/.exec(pre.querySelector("code")?.className)?.[1] ?? "text";
+  const box = Object.assign(document.createElement("div"), { className: "code" });
+  pre.replaceWith(box);
+  render(html`<div class="bar soft"><span>${language}</span><${IconButton} icon="copy" label="Copy code" onClick=${() => copyText(pre.textContent)}/></div>`, box);
+  box.append(pre);
+}
+
+// A badge that shows and hides what was drafted.
+function Gain({ speedup, drafts }) {
+  const isShown = state.settings.colour;
+  const title = `Drafting: about ${speedup.toFixed(2)} times the speed without it, ${drafts}. ${isShown ? "Hides" : "Shows"} what was drafted.`;
+  return html`
+    <button type="button" class="badge" aria-pressed=${isShown} title=${title} onClick=${() => change({ colour: !isShown })}><${Icon} name="zap"/>${speedup.toFixed(1)}× faster</button>`;
+}
