@@ -99,6 +99,16 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 
 @contextmanager
+def budgeted() -> Iterator[None]:
+    """What one rendering makes inside is paid for from one budget."""
+    token = budget.set(Budget())
+    try:
+        yield
+    finally:
+        budget.reset(token)
+
+
+@contextmanager
 def rendered_together() -> Iterator[None]:
     """All renderings inside, which have to be in this thread, share the time of one. Whoever makes room in a
     prompt renders it many times.

@@ -5,16 +5,16 @@
     text = template.render(messages)
 
 The language: text, comments, `if`, `with`, `range` (with `break` and `continue`), `define`, `template`,
-`block`, variables, pipelines, and the functions below. Anything else is an error with its line, found while
-the template is read where Go finds it too. Each construct becomes a closure over those inside it; what runs
-is bounded by `chat.bounds`.
+variables, pipelines, and the functions below. Anything else is an error with its line, found while the
+template is read. It becomes a tree of Jinja's, which compiles and bounds it as one of its own (`chat.jinja`);
+values are those of Python, whose truth is Go's:
 
     nil            None        prints as <no value>, inside of functions as <nil>
     string         str         bytes that are not UTF-8 are surrogates U+DC80 to U+DCFF
     bool, int      bool, int
     float64        float
     slice          list, tuple an empty tuple is nil
-    map            dict        str keys; Go walks and prints them sorted
+    map            dict        str keys, sorted
     struct         Struct      a fixed set of fields; any other field is an error
 
 Sources of the rules: golang/go: src/text/template, src/fmt, src/encoding/json; ollama/ollama:
@@ -23,33 +23,41 @@ template/template.go, api/types.go.
 
 from __future__ import annotations
 
+import inspect
 import json
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
-from decimal import Decimal
+from functools import cache, reduce
 from itertools import islice, pairwise
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jinja2 import nodes
 
 from eaglecpp.chat import bounds
-from eaglecpp.chat.bounds import as_text, budget, counted, joined
+from eaglecpp.chat.bounds import as_text, joined, made
+from eaglecpp.chat.jinja import environment, own_errors
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError, TemplateError
 
+if TYPE_CHECKING:
+    import jinja2
+
 # Values
 
 
-class Struct(dict[str, Any]):
-    """A Go struct. json: its fields' names in JSON, with "?" for one that is left out when empty; "" prints
-    as {a b c}.
+class Struct:
+    """A Go struct. json_names: its fields' names in JSON, as which it prints, with "?" for one that is left
+    out when empty; "" prints as {a b c}.
     """
 
     def __init__(self, json_names: str = "", **fields: Any) -> None:
-        super().__init__(fields)
-        self.json_names = json_names.split()
+        named = zip(json_names.split() or fields, fields.values(), strict=True)
+        self.fields = fields
+        self.json = {name.removesuffix("?"): one for name, one in named if one or not name.endswith("?")}
+        self.is_json = bool(json_names)
 
 
 class JsonList(tuple[Any, ...]):
@@ -64,81 +72,45 @@ class TypeNames(tuple[str, ...]):
     """The type of a tool's property: one name, or several. One prints as the bare name."""
 
 
-def is_true(value: Any) -> bool:
-    """Go's truth: nil, zero, false and everything of length zero are false; a struct is true."""
-    return isinstance(value, Struct) or bool(value)
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")
-
-
-def _sorted_items(value: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(value.items(), key=lambda item: _bytes(item[0]))
+def go_value(value: Any) -> Any:
+    """A value of JSON as Go has it, whose maps are walked and printed in the order of their keys."""
+    if isinstance(value, Mapping):
+        return {key: go_value(value[key]) for key in sorted(value)}
+    if isinstance(value, list | tuple):
+        return [go_value(one) for one in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def printed(value: Any) -> str:
     """What printing the value gives, as `%v`."""
-    if isinstance(value, str):
-        return value
     if value is None:
         return "<nil>"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return _float_text(value)
-    if isinstance(value, JsonList | JsonDict) or (isinstance(value, Struct) and value.json_names):
-        return _json_text(value)
+    if isinstance(value, JsonList | JsonDict) or (isinstance(value, Struct) and value.is_json):
+        return _json(value)
     if isinstance(value, Struct):
-        return "{" + " ".join(map(printed, value.values())) + "}"
+        return "{" + " ".join(map(printed, value.fields.values())) + "}"
     if isinstance(value, dict):
-        return "map[" + " ".join(f"{key}:{printed(one)}" for key, one in _sorted_items(value)) + "]"
+        return "map[" + " ".join(f"{key}:{printed(one)}" for key, one in value.items()) + "]"
     if isinstance(value, TypeNames) and len(value) <= 1:
         return "".join(value)
-    return "[" + " ".join(map(printed, value)) + "]"
+    if isinstance(value, list | tuple):
+        return "[" + " ".join(map(printed, value)) + "]"
+    return str(value)
 
 
-def _float_text(value: float, low: int = -4, high: int = 6) -> str:
-    """The shortest digits that give the number back; in exponent form outside 10**low to 10**high."""
-    if not math.isfinite(value):
-        return "NaN" if math.isnan(value) else f"{value:+}".capitalize()
-    number = Decimal(repr(value)).normalize()
-    if number and not low <= number.adjusted() < high:
-        digits, power = f"{number:e}".split("e")
-        return f"{digits}e{int(power):+03d}"
-    return f"{number:f}"
+_JSON_ESCAPES = {ord(char): f"\\u{ord(char):04x}" for char in "<>&\u2028\u2029"}
 
 
-_JSON_ESCAPES = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
-_JSON_SPECIAL = re.compile("[<>&\u2028\u2029\udc80-\udcff]")
+def _json(value: Any) -> str:
+    """The value as Go's encoding/json writes it: no spaces, `<`, `>` and `&` escaped."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=lambda one: one.json)
+    return text.translate(_JSON_ESCAPES)
 
 
-def _json_text(value: Any, is_html: bool = True) -> str:
-    """The value as Go's encoding/json writes it: no spaces, map keys sorted, `<`, `>` and `&` escaped."""
-    if isinstance(value, TypeNames) and len(value) == 1:
-        value = value[0]
-    if isinstance(value, str):
-        escaped = json.dumps(value, ensure_ascii=False)
-        replaced = _JSON_SPECIAL.sub(lambda match: _JSON_ESCAPES.get(match[0], "\\ufffd"), escaped)
-        return replaced if is_html else escaped
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError(f"json: unsupported value: {value}")
-        return re.sub(r"e-0(\d)$", r"e-\1", _float_text(value, low=-6, high=21))
-    if isinstance(value, dict):
-        items = _fields(value) if isinstance(value, Struct) else _sorted_items(value)
-        return "{" + ",".join(f"{_json_text(key)}:{_json_text(one)}" for key, one in items) + "}"
-    if isinstance(value, list) or (isinstance(value, tuple) and value):
-        return "[" + ",".join(map(_json_text, value)) + "]"
-    return json.dumps(value or None if isinstance(value, tuple) else value)
-
-
-def _fields(value: Struct) -> Iterator[tuple[str, Any]]:
-    for name, one in zip(value.json_names or value, value.values(), strict=True):
-        if is_true(one) or not name.endswith("?"):
-            yield name.removesuffix("?"), one
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 # Functions. Each raises ValueError for what it cannot do.
@@ -157,13 +129,13 @@ def _position(index: Any, end: int) -> int:
     return index
 
 
-def _index(value: Any, *indexes: Any) -> Any:
-    for index in indexes:
-        if isinstance(value, dict) and isinstance(index, str):
-            value = value.get(index)
+def _index(value: Any, index: Any, *others: Any) -> Any:
+    for one in (index, *others):
+        if isinstance(value, dict) and isinstance(one, str):
+            value = value.get(one)
         else:
             elements = _elements(value)
-            value = elements[_position(index, len(elements) - 1)]
+            value = elements[_position(one, len(elements) - 1)]
     return value
 
 
@@ -174,13 +146,10 @@ def _slice(value: Any, first: Any = 0, end: Any = None) -> Any:
     return part.decode("utf-8", "surrogateescape") if isinstance(part, bytes) else part
 
 
-def _is_nil(value: Any) -> bool:
-    return value is None or (isinstance(value, tuple) and not value)
-
-
 def _equal(first: Any, second: Any) -> bool:
-    if _is_nil(first) or _is_nil(second):
-        return _is_nil(first) and _is_nil(second)
+    nils = [value is None or value == () for value in (first, second)]
+    if any(nils):
+        return all(nils)
     if type(first) is not type(second) or not isinstance(first, str | bool | int | float):
         raise ValueError(f"{printed(first):.40} and {printed(second):.40} cannot be compared")
     return bool(first == second)
@@ -190,14 +159,14 @@ def _less(first: Any, second: Any) -> bool:
     _equal(first, second)
     if isinstance(first, bool) or first is None or second is None:
         raise ValueError(f"{printed(first):.40} and {printed(second):.40} have no order")
-    return bool(_bytes(first) < _bytes(second) if isinstance(first, str) else first < second)
+    return bool(first < second)
 
 
 def _print(*values: Any) -> str:
     """Values one after the other, a space between two that are both no strings."""
     parts: list[str] = []
-    for index, value in enumerate(values):
-        is_apart = index and not isinstance(value, str) and not isinstance(values[index - 1], str)
+    for before, value in pairwise(("", *values)):
+        is_apart = not isinstance(value, str) and not isinstance(before, str)
         parts += [" " if is_apart else "", as_text(printed(value))]
     return joined(parts)
 
@@ -223,7 +192,8 @@ def _printf(form: Any, *values: Any) -> str:
             raise ValueError(f"{match[0]} of {printed(value):.40}")
         if verb == "d":
             return f"%{spec}d" % value
-        return as_text(f"%{spec}s" % (_json_text(value, is_html=False) if verb == "q" else printed(value)))
+        text = json.dumps(value, ensure_ascii=False) if verb == "q" else printed(value)
+        return as_text(f"%{spec}s" % text)
 
     text = _DIRECTIVE.sub(formatted, as_text(form))
     if left:
@@ -231,40 +201,71 @@ def _printf(form: Any, *values: Any) -> str:
     return text
 
 
-def _json(value: Any) -> str:
-    try:
-        return _json_text(value)
-    except ValueError:
-        return ""  # as in Ollama, which drops the error
-
-
 def _day(days: int) -> Callable[..., str]:
     return lambda *_: (date.today() + timedelta(days=days)).isoformat()
 
 
-_MANY = 1 << 20
-_FUNCTIONS: dict[str, tuple[Callable[..., Any], int, int]] = {
-    "and": (is_true, 1, _MANY),
-    "or": (is_true, 1, _MANY),
-    "not": (lambda value: not is_true(value), 1, 1),
-    "eq": (lambda first, *others: any(_equal(first, other) for other in others), 2, _MANY),
-    "ne": (lambda first, second: not _equal(first, second), 2, 2),
-    "lt": (_less, 2, 2),
-    "le": (lambda first, second: not _less(second, first), 2, 2),
-    "gt": (lambda first, second: _less(second, first), 2, 2),
-    "ge": (lambda first, second: not _less(first, second), 2, 2),
-    "len": (lambda value: len(value if isinstance(value, dict) else _elements(value)), 1, 1),
-    "index": (_index, 2, _MANY),
-    "slice": (_slice, 1, 3),
-    "print": (_print, 0, _MANY),
-    "printf": (_printf, 1, _MANY),
-    "json": (_json, 1, 1),
-    "currentDate": (_day(0), 0, _MANY),
-    "yesterdayDate": (_day(-1), 0, _MANY),
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "not": lambda value: not value,
+    "eq": lambda first, second, *others: any(_equal(first, one) for one in (second, *others)),
+    "ne": lambda first, second: not _equal(first, second),
+    "lt": _less,
+    "le": lambda first, second: not _less(second, first),
+    "gt": lambda first, second: _less(second, first),
+    "ge": lambda first, second: not _less(first, second),
+    "len": lambda value: len(value if isinstance(value, dict) else _elements(value)),
+    "index": _index,
+    "slice": _slice,
+    "print": _print,
+    "printf": _printf,
+    "json": _json,
+    "currentDate": _day(0),
+    "yesterdayDate": _day(-1),
 }
-"""What a name stands for, and how many arguments it takes: at least, at most. `and` and `or` evaluate only
-those that they need (`_shortcut`).
-"""
+_OPERATORS = {"and": nodes.And, "or": nodes.Or}
+
+
+def _called(name: str, *values: Any) -> Any:
+    try:
+        return made(_FUNCTIONS[name](*values))
+    except TemplateError:
+        raise
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _field(value: Any, *names: str) -> Any:
+    for name in names if value is not None else ():
+        fields = value.fields if isinstance(value, Struct) else value
+        if not isinstance(fields, dict) or (isinstance(value, Struct) and name not in fields):
+            raise ValueError(f"there is no field {name} in {printed(value):.80}")
+        value = fields.get(name)
+    return value
+
+
+def _items(value: Any, n_variables: int) -> Iterable[tuple[Any, Any]]:
+    if value is None:
+        return ()
+    if isinstance(value, list | tuple):
+        return enumerate(value)
+    if isinstance(value, dict):
+        return value.items()
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and n_variables < 2:
+        return ((None, number) for number in range(value))
+    raise ValueError(f"range over {printed(value):.80}")
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Jinja's with filters for the above, whose names no template can write."""
+    own = environment().overlay()
+    own.filters = own.filters | {
+        "go call": _called,
+        "go field": _field,
+        "go items": _items,
+        "go text": lambda value: "<no value>" if value is None else printed(value),
+    }
+    return own
 
 
 # The language
@@ -281,10 +282,6 @@ _TOKEN = re.compile(
     r"|(?P<word>(?:if|with|range|else|end|define|block|template|break|continue|nil|true|false)\b)"
     r"|(?P<name>[^\W\d]\w*)"
 )
-_ESCAPE = re.compile(
-    r"\\(?:([abfnrtv\\\"])|x([0-7][0-9a-fA-F])|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL
-)
-_SIMPLE = dict(zip('abfnrtv\\"', '\a\b\f\n\r\t\v\\"', strict=True))
 
 
 class Token(NamedTuple):
@@ -322,18 +319,15 @@ def lex(text: str) -> Iterator[Token]:
 
 
 def _constant(token: Token) -> Any:
-    """The value of a literal."""
-
-    def replacement(match: re.Match[str]) -> str:
-        simple, *codes, other = match.groups()
-        code = int(next(filter(None, codes), "-1"), 16)
-        if other is not None or not (simple or 0 <= code < 0xD800 or 0xDFFF < code <= 0x10FFFF):
-            raise TemplateError(f"{match[0]!r} in a string is not supported", token.line)
-        return _SIMPLE[simple] if simple else chr(code)
-
+    """The value of a literal. A string may have the escapes that it has in JSON."""
     match token.kind:
         case "string":
-            return _ESCAPE.sub(replacement, token.text[1:-1])
+            try:
+                text = str(json.loads(token.text, strict=False))
+                text.encode()
+            except ValueError:
+                raise TemplateError(f"{token.text}: an escape is not supported", token.line) from None
+            return text
         case "raw":
             return token.text[1:-1].replace("\r", "")
         case "int":
@@ -347,67 +341,50 @@ def _unexpected(token: Token, where: str) -> TemplateError:
     return TemplateError(f"unexpected {token.text} in {where}", token.line)
 
 
-Frame = list[Any]
-"""The values of the variables that are visible, by the numbers that the parser gave them."""
-Expression = Callable[[Any, Frame], Any]
-"""The value of an operand or a pipeline, given the dot."""
+def _load(name: str) -> nodes.Expr:
+    return nodes.Name(name, "load")
 
 
-Node = Callable[[list[str], Any, Frame], str]
-"""Writes to the parts; gives "break" or "continue" where that ends a body early, else ""."""
+def _get(slot: str) -> nodes.Expr:
+    return nodes.Getattr(_load("slots"), slot, "load")
 
 
-class _Open(list[str]):
-    """The parts of a prompt that ends where its answer begins: nothing behind the first place that prints
-    `.Response` comes into it.
-    """
+def _set(slot: str, value: nodes.Expr) -> nodes.Node:
+    return nodes.Assign(nodes.NSRef("slots", slot), value)
 
 
-class Pipeline(NamedTuple):
-    """numbers: of the variables that it sets; is_new: by `:=`."""
-
-    value: Expression
-    numbers: Sequence[int]
-    is_new: bool
-
-    def assign(self, frame: Frame, values: Sequence[Any]) -> None:
-        """Sets the variables, one value each."""
-        if self.is_new:
-            frame[self.numbers[0] :] = values
-        else:
-            for number, value in zip(self.numbers, values, strict=True):
-                frame[number] = value
-
-    def run(self, dot: Any, frame: Frame) -> Any:
-        """The value, after it was assigned."""
-        value = self.value(dot, frame)
-        self.assign(frame, [value] * len(self.numbers))
-        return value
+def _filter(name: str, value: nodes.Expr, *others: Any) -> nodes.Expr:
+    return nodes.Filter(value, name, [nodes.Const(one) for one in others], [], None, None)
 
 
-class Program:
-    """A template, parsed by recursive descent to closures. uses: the fields and variables that it mentions;
-    templates: by their names.
+def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
+    """With slots of its own for variables, which an inner block may set."""
+    call = nodes.Call(_load("namespace"), [], [], None, None)
+    return [nodes.Assign(nodes.Name("slots", "store"), call), _set("root", _load("dot")), *body]
+
+
+class Parser:
+    """A template, parsed by recursive descent to a tree of Jinja's. uses: the fields and variables that it
+    mentions.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tokens
-        self._at = self._level = self._n_loops = 0
-        self._variables = ["$"]
+        self._at = self._level = self._n_loops = self._n_names = 0
+        self._dot = "dot"
+        self._variables = [("$", "root")]  # and their slots
         self._is_late: bool | None = False  # behind the first `.Response`; None = in what is defined
+        self._called: list[tuple[str, int]] = []
+        self._defined: dict[str, nodes.Node] = {}
         self.uses: set[str] = set()
-        self.templates: dict[str, Node] = {}
-        self._all, end = self._body(is_top=True)
+        body, end = self._body()
         if end.kind != "eof":
             raise _unexpected(end, "the text")
-
-    def run(self, data: Mapping[str, Any], is_open: bool = False) -> list[str]:
-        """The parts of the text with `data` as dot, paid for from the `budget`; is_open: those before the
-        answer. Raises TemplateError.
-        """
-        parts: list[str] = _Open() if is_open else []
-        self._all(parts, data, [data])
-        return parts
+        for name, line in self._called:
+            if name not in self._defined:
+                raise TemplateError(f"template {name!r} is not defined", line)
+        self.tree = nodes.Template([*self._defined.values(), *_framed(body)], lineno=1)
+        self.tree.set_lineno(1).set_environment(_environment())
 
     def _peek(self, n: int = 0) -> Token:
         return self._tokens[min(self._at + n, len(self._tokens) - 1)]
@@ -424,19 +401,25 @@ class Program:
         if self._level > bounds.MAX_NESTING:
             raise TemplateError(f"more than {bounds.MAX_NESTING} blocks in each other", self._peek().line)
 
-    def _body(self, is_top: bool = False) -> tuple[Node, Token]:
+    def _name(self) -> str:
+        self._n_names += 1
+        return f"n{self._n_names}"
+
+    def _body(self) -> tuple[list[nodes.Node], Token]:
         """What comes before an `end`, an `else` or the end of the text, and that."""
-        nodes: list[Node] = []
+        found: list[nodes.Node] = []
         self._enter()
         while True:
             token, is_late = self._take(), self._is_late
             if token.kind == "eof" or (token.kind == "open" and self._peek().kind in ("end", "else")):
                 self._level -= 1
-                return _all_of(nodes), token if token.kind == "eof" else self._take()
-            node = _writing(_is(token.text))
+                return found, token if token.kind == "eof" else self._take()
+            some: list[nodes.Node] = [nodes.Output([nodes.Const(token.text)])]
             if token.kind == "open":
-                node = _located(self._action(is_top), token.line)
-            nodes.append(_closing(node) if is_late else node)
+                some = self._action()
+            if is_late:
+                some = [nodes.If(nodes.Not(_load("is_open")), some, [], [])]
+            found += [node.set_lineno(token.line) for node in some]
 
     def _ended(self, end: Token) -> None:
         """Behind the body of a block."""
@@ -444,7 +427,7 @@ class Program:
             raise TemplateError(f"unexpected {end.text}; a block is closed with {{{{ end }}}}", end.line)
         self._take("end", "close")
 
-    def _action(self, is_top: bool) -> Node:
+    def _action(self) -> list[nodes.Node]:
         token = self._peek()
         match token.kind:
             case "if" | "with" | "range":
@@ -452,25 +435,27 @@ class Program:
             case "break" | "continue" if self._n_loops:
                 self._take()
                 self._take(token.kind, "close")
-                return lambda parts, dot, frame: token.kind
-            case "define" if is_top:
-                return self._named(self._take().kind)
-            case "block" | "template":
-                return self._named(self._take().kind)
+                return [nodes.Break() if token.kind == "break" else nodes.Continue()]
+            case "define" if self._level == 1:
+                return self._define()
+            case "template":
+                return self._template()
         start = self._at
-        pipeline = self._pipeline("an action", "close")
+        value, slots = self._pipeline("an action", "close")
         if self._is_late is False:
             read = pairwise(self._tokens[start - 1 : self._at])
             self._is_late = any(t.text == ".Response" and before.kind != "variable" for before, t in read)
-        return _writing(pipeline.run, is_silent=bool(pipeline.numbers))
+        return [_set(slot, value) for slot in slots] or [nodes.Output([_filter("go text", value)])]
 
-    def _control(self, kind: str) -> Node:
-        n_variables = len(self._variables)
-        pipeline = self._pipeline(kind, "close")
+    def _control(self, kind: str) -> list[nodes.Node]:
+        n_variables, dot, what = len(self._variables), self._dot, self._name()
+        value, slots = self._pipeline(kind, "close")
+        self._dot = {"if": dot, "with": what, "range": f"{what}_one"}[kind]
         self._n_loops += kind == "range"
         body, end = self._body()
         self._n_loops -= kind == "range"
-        orelse = _all_of(())
+        self._dot = dot
+        orelse: list[nodes.Node] = []
         if end.kind == "else" and self._peek().kind == kind != "range":
             self._enter()
             orelse = self._control(self._take().kind)
@@ -481,40 +466,52 @@ class Program:
                 orelse, end = self._body()
             self._ended(end)
         del self._variables[n_variables:]
-        return _range(pipeline, body, orelse) if kind == "range" else _branch(kind, pipeline, body, orelse)
+        keep = nodes.Assign(nodes.Name(what, "store"), value)
+        if kind != "range":
+            sets = [_set(slot, _load(what)) for slot in slots]
+            return [keep, *sets, nodes.If(_load(what), body, [], orelse)]
+        names = [f"{what}_key", f"{what}_one"]
+        sets = [_set(slot, _load(name)) for slot, name in zip(slots, names[-len(slots) :], strict=False)]
+        target = nodes.Tuple([nodes.Name(name, "store") for name in names], "store")
+        items = _filter("go items", _load(what), len(slots))
+        loop = nodes.For(target, items, [*sets, *body], [], None, False)
+        return [keep, loop, nodes.If(_load(what), [], [], orelse)]
 
-    def _named(self, kind: str) -> Node:
-        name = _constant(self._take(kind, "string", "raw"))
-        given = _is(None)
-        if kind == "block" or (kind == "template" and self._peek().kind != "close"):
-            given = self._pipeline(kind, "close").run
+    def _define(self) -> list[nodes.Node]:
+        token = self._take()
+        name = _constant(self._take("define", "string", "raw"))
+        self._take("define", "close")
+        saved = self._variables, self._n_loops, self._is_late, self._dot
+        self._variables, self._n_loops, self._is_late, self._dot = [("$", "root")], 0, None, "dot"
+        body, end = self._body()
+        self._ended(end)
+        self._variables, self._n_loops, self._is_late, self._dot = saved
+        macro = nodes.Macro(_macro(name), [nodes.Name("dot", "param")], [], _framed(body))
+        if self._defined.setdefault(name, macro.set_lineno(token.line)) is not macro:
+            raise TemplateError(f"template {name!r} is defined twice", end.line)
+        return []
+
+    def _template(self) -> list[nodes.Node]:
+        token = self._take()
+        name = _constant(self._take("template", "string", "raw"))
+        value: nodes.Expr = nodes.Const(None)
+        if self._peek().kind == "close":
+            self._take()
         else:
-            self._take(kind, "close")
-        if kind != "template":
-            saved = self._variables, self._n_loops, self._is_late
-            self._variables, self._n_loops, self._is_late = ["$"], 0, None
-            body, end = self._body()
-            self._ended(end)
-            self._variables, self._n_loops, self._is_late = saved
-            if self.templates.setdefault(name, body) is not body:
-                raise TemplateError(f"template {name!r} is defined twice", end.line)
+            value, _ = self._pipeline("template", "close")
+        self._called.append((name, token.line))
+        return [nodes.Output([nodes.Call(_load(_macro(name)), [value], [], None, None)])]
 
-        def run(parts: list[str], dot: Any, frame: Frame) -> str:
-            if name not in self.templates:
-                raise ValueError(f"template {name!r} is not defined")
-            value = given(dot, frame)
-            return self.templates[name](parts, value, [value])
-
-        return run if kind != "define" else _all_of(())
-
-    def _pipeline(self, where: str, end: str) -> Pipeline:
+    def _pipeline(self, where: str, end: str) -> tuple[nodes.Expr, list[str]]:
+        """The value, and the slots of the variables that it is for."""
         start, names, sign = self._peek(), [], Token(",", ",", 0)
         while sign.kind == "," and self._peek().kind == "variable" and self._peek(1).kind in (":=", "=", ","):
             names.append(self._take())
             sign = self._take()
-        if names and (sign.kind == "," or len(names) > 1 + (where == "range") or end == ")"):
+        n_most = {"range": 2, "parentheses": 0, "template": 0}.get(where, 1)
+        if names and (sign.kind == "," or len(names) > n_most):
             raise _unexpected(sign, where)
-        value: Expression | None = None
+        value: nodes.Expr | None = None
         while self._peek().kind != end:
             value = self._command(value)
             if self._peek().kind != end:
@@ -522,21 +519,22 @@ class Program:
         self._take()
         if value is None:
             raise TemplateError(f"{where} without a value", start.line)
-        numbers = [self._variable(name) for name in names] if sign.kind == "=" else []
-        if sign.kind == ":=":
-            numbers = list(range(len(self._variables), len(self._variables) + len(names)))
-            self._variables += [name.text for name in names]
-        return Pipeline(value, numbers, sign.kind == ":=")
+        if sign.kind == "=":
+            return value, [self._variable(name) for name in names]
+        slots = [self._name() for _ in names]
+        self._variables += [(name.text, slot) for name, slot in zip(names, slots, strict=True)]
+        return value, slots
 
-    def _variable(self, token: Token) -> int:
-        if token.text not in self._variables:
-            raise TemplateError(f"undefined variable {token.text}; declare it first, with :=", token.line)
-        return len(self._variables) - 1 - self._variables[::-1].index(token.text)
+    def _variable(self, token: Token) -> str:
+        for name, slot in reversed(self._variables):
+            if name == token.text:
+                return slot
+        raise TemplateError(f"undefined variable {token.text}; declare it first, with :=", token.line)
 
-    def _command(self, piped: Expression | None) -> Expression:
+    def _command(self, piped: nodes.Expr | None) -> nodes.Expr:
         """Operands with spaces between them, and what the command before gave as the last one."""
         first = self._peek()
-        operands: list[Expression] = []
+        operands: list[nodes.Expr] = []
         if first.kind == "name":
             self._take()
         while not (first.kind == "name" or operands) or self._peek().kind not in ("|", ")", "close"):
@@ -551,163 +549,51 @@ class Program:
             raise TemplateError(f"{first.text} is no function, and cannot have arguments", first.line)
         return operands[0]
 
-    def _operand(self) -> Expression:
+    def _operand(self) -> nodes.Expr:
         token = self._take()
         names: list[str] = []
-        base: Expression = _dot
+        base = _load(self._dot)
         match token.kind:
             case "name":
                 base = _call(token, ())
             case "variable":
-                number = self._variable(token)
+                base = _get(self._variable(token))
                 self.uses.add(token.text)
-                base = _value_of(number)
             case "field":
                 names = [token.text[1:]]
             case "(":
                 self._enter()
-                base = self._pipeline("parentheses", ")").run
+                base, _ = self._pipeline("parentheses", ")")
                 self._level -= 1
             case "dot":
                 return base
             case _:
-                return _is(_constant(token))
+                return nodes.Const(_constant(token))
         while self._peek().kind == "field" and not self._peek().spaced:
             names.append(self._take().text[1:])
         if token.kind != "(":
             self.uses.update(names)
-        return _field(base, names) if names else base
+        return _filter("go field", base, *names) if names else base
 
 
-def _dot(dot: Any, frame: Frame) -> Any:
-    return dot
+def _macro(name: str) -> str:
+    return "t" + name.encode().hex()
 
 
-def _value_of(variable: int) -> Expression:
-    return lambda dot, frame: frame[variable]
-
-
-def _is(value: Any) -> Expression:
-    return lambda dot, frame: value
-
-
-def _field(base: Expression, names: Sequence[str]) -> Expression:
-    def run(dot: Any, frame: Frame) -> Any:
-        value = base(dot, frame)
-        for name in names if value is not None else ():
-            if not isinstance(value, dict) or (isinstance(value, Struct) and name not in value):
-                raise ValueError(f"there is no field {name} in {printed(value):.80}")
-            value = value.get(name)
-        return value
-
-    return run
-
-
-def _call(token: Token, arguments: Sequence[Expression]) -> Expression:
+def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
     name = token.text
-    if name not in _FUNCTIONS:
-        hint = f"known: {', '.join(sorted(_FUNCTIONS))}; a field needs a dot before its name"
+    if name in _OPERATORS and arguments:
+        return reduce(_OPERATORS[name], arguments)
+    if name not in _FUNCTIONS and name not in _OPERATORS:
+        hint = f"known: {', '.join(sorted((*_OPERATORS, *_FUNCTIONS)))}; a field needs a dot before its name"
         raise TemplateError(f'function "{name}" not defined', token.line, hint=hint)
-    function, min_args, max_args = _FUNCTIONS[name]
-    if not min_args <= len(arguments) <= max_args:
-        raise TemplateError(f"{name}: {len(arguments)} arguments, expected {min_args}", token.line)
-
-    def shortcut(dot: Any, frame: Frame) -> Any:
-        """The first argument that decides, or the last one."""
-        value = None
-        for argument in arguments:
-            value = argument(dot, frame)
-            if is_true(value) == (name == "or"):
-                break
-        return value
-
-    def run(dot: Any, frame: Frame) -> Any:
-        budget.get().check_time()
-        values = [argument(dot, frame) for argument in arguments]
-        try:
-            made = function(*values)
-        except TemplateError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from None
-        return as_text(made) if isinstance(made, str) else made
-
-    return shortcut if name in ("and", "or") else run
-
-
-def _located(node: Node, line: int) -> Node:
-    def run(parts: list[str], dot: Any, frame: Frame) -> str:
-        try:
-            return node(parts, dot, frame)
-        except TemplateError as error:
-            error.line = error.line or line
-            raise
-        except ValueError as error:
-            raise TemplateError(str(error), line) from None
-
-    return run
-
-
-def _all_of(nodes: Sequence[Node]) -> Node:
-    def run(parts: list[str], dot: Any, frame: Frame) -> str:
-        for node in nodes:
-            jump = node(parts, dot, frame)
-            if jump:
-                return jump
-        return ""
-
-    return run
-
-
-def _writing(value: Expression, is_silent: bool = False) -> Node:
-    def run(parts: list[str], dot: Any, frame: Frame) -> str:
-        found = value(dot, frame)
-        if not is_silent:
-            parts.append(as_text("<no value>" if found is None else printed(found)))
-        return ""
-
-    return run
-
-
-def _closing(node: Node) -> Node:
-    """What comes behind an answer."""
-    return lambda parts, dot, frame: "" if isinstance(parts, _Open) else node(parts, dot, frame)
-
-
-def _branch(kind: str, pipeline: Pipeline, body: Node, orelse: Node) -> Node:
-    def run(parts: list[str], dot: Any, frame: Frame) -> str:
-        value = pipeline.run(dot, frame)
-        if is_true(value):
-            return body(parts, value if kind == "with" else dot, frame)
-        return orelse(parts, dot, frame)
-
-    return run
-
-
-def _range(pipeline: Pipeline, body: Node, orelse: Node) -> Node:
-    def run(parts: list[str], dot: Any, frame: Frame) -> str:
-        value = pipeline.run(dot, frame)
-        n_variables, is_empty = len(pipeline.numbers), True
-        for index, element in counted(_items(value, n_variables)):
-            is_empty = False
-            pipeline.assign(frame, [index, element][-n_variables:] if n_variables else [])
-            if body(parts, element, frame) == "break":
-                break
-        return orelse(parts, dot, frame) if is_empty else ""
-
-    return run
-
-
-def _items(value: Any, n_variables: int) -> Iterable[tuple[Any, Any]]:
-    if value is None:
-        return ()
-    if isinstance(value, list | tuple):
-        return enumerate(value)
-    if isinstance(value, dict) and not isinstance(value, Struct):
-        return _sorted_items(value)
-    if isinstance(value, int) and not isinstance(value, bool) and n_variables < 2:
-        return ((None, number) for number in range(value))
-    raise ValueError(f"range over {printed(value):.80}")
+    try:
+        inspect.signature(_FUNCTIONS[name]).bind(*arguments)
+    except (KeyError, TypeError):
+        raise TemplateError(
+            f"{name}: {len(arguments)} arguments, which it does not take", token.line
+        ) from None
+    return nodes.Filter(nodes.Const(name), "go call", list(arguments), [], None, None)
 
 
 # What Ollama feeds to a template. Which fields exist, what they are called and in which order they print as
@@ -723,7 +609,10 @@ _PROPERTY_JSON = "anyOf? type? items? description? enum? properties? required?"
 def _message_value(message: Message) -> Struct:
     """One element of `.Messages`."""
     calls = [
-        Struct(ID=call.id, Function=Struct(Index=index, Name=call.name, Arguments=JsonDict(call.arguments)))
+        Struct(
+            ID=call.id,
+            Function=Struct(Index=index, Name=call.name, Arguments=JsonDict(go_value(call.arguments))),
+        )
         for index, call in enumerate(message.tool_calls)
     ]
     return Struct(
@@ -767,16 +656,22 @@ def _properties(schema: Mapping[str, Any]) -> JsonDict:
 
 def _property(schema: Mapping[str, Any]) -> Struct:
     types = schema.get("type")
-    return Struct(
+    names = TypeNames([types] if isinstance(types, str) else map(str, _given(schema, "type", list)))
+    found = Struct(
         _PROPERTY_JSON,
-        AnyOf=tuple(map(_property, _given(schema, "anyOf", list))),
-        Type=TypeNames([types] if isinstance(types, str) else map(str, _given(schema, "type", list))),
+        AnyOf=tuple(
+            _property(_given({"anyOf": one}, "anyOf", Mapping)) for one in _given(schema, "anyOf", list)
+        ),
+        Type=names,
         Items=schema.get("items"),
         Description=_text(schema, "description"),
         Enum=tuple(_given(schema, "enum", list)),
         Properties=_properties(schema),
         Required=tuple(_given(schema, "required", list)),
     )
+    if len(names) == 1:
+        found.json["type"] = names[0]
+    return found
 
 
 def _given(values: Mapping[str, Any], key: str, kind: type) -> Any:
@@ -802,7 +697,7 @@ class Template:
     """
 
     uses: frozenset[str]
-    _program: Program
+    _compiled: jinja2.Template
 
     @classmethod
     def parse(cls, text: str) -> Template:
@@ -816,11 +711,19 @@ class Template:
             raise TemplateError(
                 f"more than {bounds.MAX_TOKENS} words and signs of the language", tokens[-1].line
             )
-        program = Program(tokens)
-        uses = frozenset(map(str.lower, program.uses))
-        if not uses & {"messages", "response"}:
-            program = Program([*tokens[:-1], *lex("{{ .Response }}")])
-        return cls(uses, program)
+        with own_errors():
+            parsed = Parser(tokens)
+            uses = frozenset(map(str.lower, parsed.uses))
+            if not uses & {"messages", "response"}:
+                parsed = Parser([*tokens[:-1], *lex("{{ .Response }}")])
+            return cls(uses, _environment().from_string(parsed.tree))
+
+    def run(self, data: Mapping[str, Any], is_open: bool = False) -> str:
+        """The text with `data` as dot, paid for from the `budget`; is_open: up to where the answer begins.
+        Raises TemplateError.
+        """
+        with own_errors():
+            return self._compiled.render(dot=data, is_open=is_open)
 
     def render(
         self,
@@ -842,32 +745,27 @@ class Template:
             "ThinkLevel": think if isinstance(think, str) else "",
             "IsThinkSet": think is not None,
         }
-        token = budget.set(bounds.Budget())
-        try:
+        with bounds.budgeted():
             if "messages" in self.uses:
-                values = {"System": "\n\n".join(systems), "Tools": JsonList(map(_tool_value, tools))}
+                values = {
+                    "System": "\n\n".join(systems),
+                    "Tools": JsonList(map(_tool_value, go_value(tools))),
+                }
                 values["Messages"] = list(map(_message_value, messages))
-                parts = self._program.run(common | values)
+                text = self.run(common | values)
             else:
-                parts = self._exchanges(messages, common)
-            return _bytes(joined(parts)).decode("utf-8", "replace")
-        except RecursionError:
-            raise TemplateError(
-                "nested too deeply", 0, hint="use fewer nested templates and blocks"
-            ) from None
-        finally:
-            budget.reset(token)
+                text = joined(self._exchanges(messages, common))
+            return _bytes(text).decode("utf-8", "replace")
 
-    def _exchanges(self, messages: Sequence[Message], common: dict[str, Any]) -> list[str]:
+    def _exchanges(self, messages: Sequence[Message], common: dict[str, Any]) -> Iterator[str]:
         """The older form: one execution for each exchange, the last one open at its end."""
-        parts: list[str] = []
         turn = {"System": "", "Prompt": "", "Response": ""}
         for message in messages:
             pending = {"system": ("Prompt", "Response"), "user": ("Response",)}.get(message.role, ())
             if any(turn[name] for name in pending):
-                parts += self._program.run(common | turn)
+                yield self.run(common | turn)
                 turn = dict.fromkeys(turn, "")
             name = {"system": "System", "user": "Prompt", "assistant": "Response"}.get(message.role)
             if name:
                 turn[name] = message.content
-        return parts + self._program.run(common | turn, is_open=True)
+        yield self.run(common | turn, is_open=True)

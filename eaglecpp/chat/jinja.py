@@ -25,7 +25,7 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from eaglecpp.chat import bounds
-from eaglecpp.chat.bounds import NODE, Budget, as_text, budget, chars, counted, failed, made, measure, stopped
+from eaglecpp.chat.bounds import NODE, as_text, budget, chars, counted, failed, made, measure, stopped
 from eaglecpp.errors import TemplateError
 
 if TYPE_CHECKING:
@@ -49,21 +49,17 @@ class JinjaTemplate:
 
     def __init__(self, text: str) -> None:
         bounds.check_size(text)
-        with _own_errors():
-            self._template = _environment().from_string(text)
+        with own_errors():
+            self._template = environment().from_string(text)
 
     def render(self, variables: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError for an error of the template and beyond the limits."""
-        token = budget.set(Budget())
-        try:
-            with _own_errors():
-                return self._template.render(variables)
-        finally:
-            budget.reset(token)
+        with bounds.budgeted(), own_errors():
+            return self._template.render(variables)
 
 
 @contextmanager
-def _own_errors() -> Iterator[None]:
+def own_errors() -> Iterator[None]:
     """An untrusted program is compiled or runs: whatever it raises is the template's error."""
     try:
         yield
@@ -193,7 +189,7 @@ def _tojson(
 
 
 @cache
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
     """The one environment; classes are made here because their bases load with Jinja."""
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError

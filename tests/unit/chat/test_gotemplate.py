@@ -117,7 +117,7 @@ EXPLOSIONS = {
     "long output": "{{ range 900000 }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ end }}",
     "a template that calls itself": '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
     "a wide range over long text": "{{ range 90000000 }}{{ $x := len $.Prompt }}{{ end }}",
-    "many texts of all messages": "{{ $x := print" + " $.Messages" * 8000 + " }}",
+    "many texts of all messages": "{{ $x := print" + " $.Messages" * 2000 + " }}",
     "copies of lists": "{{ range 900000 }}{{ $x := slice $.Messages 1 }}{{ end }}",
 }
 
