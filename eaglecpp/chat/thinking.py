@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -83,11 +83,17 @@ class Part:
     is_next: bool = False
 
 
-class Splitter(ABC):
-    """Feed text, take parts; every character comes out once, in order."""
+class Splitter:
+    """Feed text, take parts; every character comes out once, in order. For tags around one thought, which
+    comes first.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, tags: ThinkTags | None, begins: Begins = "any") -> None:
         self._held = ""
+        self._tags = tags
+        begins = "answer" if tags is None else begins
+        self._kind: Kind | None = {"any": None, "thought": "thinking", "answer": "answer"}[begins]
+        self._is_behind_tag = begins == "thought"
 
     def feed(self, text: str) -> list[Part]:
         """Takes the next text; returns what became certain."""
@@ -98,83 +104,62 @@ class Splitter(ABC):
         """Returns what was held back; no more text will come."""
         return self._advance(final=True)
 
+    def _advance(self, final: bool) -> list[Part]:
+        parts: list[Part] = []
+        while self._held and (self._begin(parts, final) if self._kind is None else self._go_on(parts, final)):
+            pass
+        return [part for part in parts if part.text or part.is_next]
+
     def _take(self, kind: Kind, n_chars: int) -> Part:
         text, self._held = self._held[:n_chars], self._held[n_chars:]
         return Part(kind, text)
 
-    @abstractmethod
-    def _advance(self, final: bool) -> list[Part]:
-        """Takes from the held text what is certain, all of it at the end."""
+    def _begin(self, parts: list[Part], final: bool) -> bool:
+        """Finds out what kind of text comes next; whether to look again."""
+        assert self._tags is not None
+        text, tag = self._held.lstrip(), self._tags.open
+        if tag != text and tag.startswith(text) and not final:
+            return False
+        self._kind = "answer"
+        if text.startswith(tag):
+            parts.append(self._take("tag", len(self._held) - len(text) + len(tag)))
+            self._kind, self._is_behind_tag = "thinking", True
+        return True
+
+    def _go_on(self, parts: list[Part], final: bool) -> bool:
+        """Takes text of the kind; whether to look again."""
+        if self._is_behind_tag:
+            parts.append(self._take("tag", len(self._held) - len(self._held.lstrip())))
+            self._is_behind_tag = not self._held
+        if self._kind == "answer" or self._tags is None:
+            parts.append(self._take("answer", len(self._held)))
+            return False
+        at, close = first_mark(self._held, (self._tags.close,), final)
+        # the beginning of the tag, and white space before it, may have to go
+        n_text = at if final and not close else len(self._held[:at].rstrip())
+        parts.append(self._take("thinking", n_text))
+        if close:
+            parts.append(self._take("tag", at - n_text + len(close)))
+            self._kind, self._is_behind_tag = "answer", True
+        return bool(close)
 
 
 def splitter(tags: ThinkTags | None, begins: Begins = "any", has_tools: bool = False) -> Splitter:
     """For one answer. has_tools: calls of them come out as answers, with the marks around them."""
-    if tags is HARMONY:
-        return HarmonySplitter(begins, has_tools)
-    return ThinkSplitter(tags, begins)
+    return HarmonySplitter(begins, has_tools) if tags is HARMONY else Splitter(tags, begins)
 
 
-class ThinkSplitter(Splitter):
-    """For tags around one thought, which comes first."""
-
-    def __init__(self, tags: ThinkTags | None, begins: Begins = "any") -> None:
-        super().__init__()
-        self._tags = tags
-        self._state: Literal["begin", "think begins", "think", "answer begins", "answer"] = "answer"
-        if tags is not None and begins != "answer":
-            self._state = "think begins" if begins == "thought" else "begin"
-
-    def _advance(self, final: bool) -> list[Part]:
-        parts: list[Part] = []
-        while self._held:
-            before = self._state
-            self._step(parts, final)
-            if self._state == before:
-                break
-        return [part for part in parts if part.text]
-
-    def _step(self, parts: list[Part], final: bool) -> None:
-        """Takes from the held text what the state allows; a change of state means: look again."""
-        if self._state == "begin":
-            self._begin(parts, final)
-        elif self._state == "think":
-            self._think(parts, final)
-        elif self._state == "answer":
-            parts.append(self._take("answer", len(self._held)))
-        else:  # white space behind a tag
-            n_blank = len(self._held) - len(self._held.lstrip())
-            parts.append(self._take("tag", n_blank))
-            if self._held:
-                self._state = "think" if self._state == "think begins" else "answer"
-
-    def _begin(self, parts: list[Part], final: bool) -> None:
-        assert self._tags is not None
-        text = self._held.lstrip()
-        n_blank = len(self._held) - len(text)
-        tag = self._tags.open
-        if text.startswith(tag):
-            parts.append(self._take("tag", n_blank + len(tag)))
-            self._state = "think begins"
-        elif final or not tag.startswith(text):
-            self._state = "answer"
-
-    def _think(self, parts: list[Part], final: bool) -> None:
-        assert self._tags is not None
-        close = self._tags.close
-        end = self._held.find(close)
-        if end >= 0:
-            n_text = len(self._held[:end].rstrip())
-            parts.append(self._take("thinking", n_text))
-            parts.append(self._take("tag", end - n_text + len(close)))
-            self._state = "answer begins"
-            return
-        n_sure = len(self._held)
-        if not final:  # the beginning of the tag, and white space before it, may have to go
-            n_sure = len(self._held[: n_sure - n_begun(self._held, close)].rstrip())
-        parts.append(self._take("thinking", n_sure))
+def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[int, str]:
+    """Where the first one of some marks is in a text, and that. "" where there is none, behind what cannot
+    belong to one; final: no more text will come.
+    """
+    found = [(at, mark) for mark in marks if (at := text.find(mark)) >= 0]
+    if found or final:
+        return min(found, default=(len(text), ""))
+    return len(text) - max((_n_begun(text, mark) for mark in marks), default=0), ""
 
 
-def n_begun(text: str, mark: str) -> int:
+def _n_begun(text: str, mark: str) -> int:
     """How many characters at the end of a text may be the beginning of a mark."""
     return next(n for n in range(min(len(mark) - 1, len(text)), -1, -1) if text.endswith(mark[:n]))
 
@@ -186,7 +171,6 @@ _BEGINNINGS = ("<|start|>", "<|channel|>", "to=")
 _TO_FUNCTION = "to=functions."
 _PEOPLE = ("assistant", "user", "all")
 _LONGEST_HEADER = 512
-_HEADER = re.compile(r"<\|channel\|>\s*(\w+)|to=([\w.-]+)")
 
 
 class HarmonySplitter(Splitter):
@@ -196,22 +180,15 @@ class HarmonySplitter(Splitter):
     """
 
     def __init__(self, begins: Begins = "any", has_tools: bool = False) -> None:
-        super().__init__()
+        super().__init__(HARMONY, begins)
         self._has_tools = has_tools
-        self._kind: Kind | None = {"any": None, "thought": "thinking", "answer": "answer"}[begins]
         self._is_call = False
         self._said: set[Kind] = set()  # of messages that are over
 
-    def _advance(self, final: bool) -> list[Part]:
-        parts: list[Part] = []
-        while self._held and (self._header(parts, final) if self._kind is None else self._body(parts, final)):
-            pass
-        return [part for part in parts if part.text or part.is_next]
-
-    def _header(self, parts: list[Part], final: bool) -> bool:
-        """Reads a header; whether to look again."""
-        end = self._held.find(_MESSAGE)
-        if end < 0:
+    def _begin(self, parts: list[Part], final: bool) -> bool:
+        """Reads a header."""
+        head, mark, _ = self._held.partition(_MESSAGE)
+        if not mark:
             text = self._held.lstrip()
             is_one = any(text.startswith(begin) or begin.startswith(text) for begin in _BEGINNINGS)
             if is_one and len(text) <= _LONGEST_HEADER:
@@ -220,31 +197,27 @@ class HarmonySplitter(Splitter):
                 return False
             self._kind = "answer"  # a model that forgot its channels
             return True
-        found = [(match[1], match[2]) for match in _HEADER.finditer(self._held, 0, end)]
-        channel = next((name for name, _ in reversed(found) if name), "final")
-        to = next((name for _, name in reversed(found) if name and name not in _PEOPLE), "")
+        channel = ("final", *re.findall(r"<\|channel\|>\s*(\w+)", head))[-1]
+        to = ("", *(name for name in re.findall(r"to=([\w.-]+)", head) if name not in _PEOPLE))[-1]
         self._is_call = self._has_tools and to.startswith("functions.")
         is_thought = channel == "analysis" or (to and not to.startswith("functions."))
         self._kind = "thinking" if is_thought and not self._is_call else "answer"
-        if self._is_call:
-            parts.append(self._take("tag", self._held.find(_TO_FUNCTION)))
-            parts.append(self._take("answer", self._held.find(_MESSAGE) + len(_MESSAGE)))
-            return True
-        if self._kind in self._said:
+        if self._kind in self._said and not self._is_call:
             parts.append(Part(self._kind, "", is_next=True))
-        parts.append(self._take("tag", end + len(_MESSAGE)))
+        n_all = len(head) + len(mark)
+        n_tag = head.find(_TO_FUNCTION) if self._is_call else n_all
+        parts += [self._take("tag", n_tag), self._take("answer", n_all - n_tag)]
         return True
 
-    def _body(self, parts: list[Part], final: bool) -> bool:
-        """Reads on in a message; whether to look again. What ends the whole answer is text elsewhere."""
+    def _go_on(self, parts: list[Part], final: bool) -> bool:
+        """Reads on in a message. What ends the whole answer is text elsewhere."""
         assert self._kind is not None
-        found = [(at, mark) for mark in (_END, _NEXT) if (at := self._held.find(mark)) >= 0]
-        at, mark = min(found, default=(len(self._held), ""))
+        at, mark = first_mark(self._held, (_END, _NEXT), final)
         last = next((one for one in _LAST if self._held.endswith(one)), "")
         if not mark and last:
-            at, mark = at - len(last), last if final else ""
+            at, mark = len(self._held) - len(last), last if final else ""
         elif not mark and not final:
-            at -= max(n_begun(self._held, one) for one in (_END, _NEXT, *_LAST))
+            at = min(at, *(len(self._held) - _n_begun(self._held, one) for one in _LAST))
         if at and not self._is_call:
             self._said.add(self._kind)
         parts.append(self._take(self._kind, at))
@@ -277,25 +250,16 @@ def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
 
 
 def _until(mark: str, then: str) -> list[str]:
-    """Rules for any text up to the first time that a mark is in it: the states of Knuth, Morris and Pratt."""
+    """Rules for any text up to the first time that a mark is in it, which has its first character once."""
     rules = []
-    for state in range(len(mark)):
-        to = {char: _next_state(mark, state, char) for char in set(mark)}
-        ways = [f"{_literal(char)} {_THOUGHT}-{to[char]}" for char in sorted(to) if to[char]]
-        others = "".join(sorted(char for char in to if to[char]))
-        rules.append(f"{_THOUGHT}-{state} ::= {' | '.join(ways)} | [^{_in_class(others)}] {_THOUGHT}-0")
+    for n, char in enumerate(mark):
+        again = f" | {_literal(mark[0])} {_THOUGHT}-1" if n else ""
+        others = "".join(f"\\x{ord(one):02x}" for one in sorted({mark[0], char}))
+        rules.append(
+            f"{_THOUGHT}-{n} ::= {_literal(char)} {_THOUGHT}-{n + 1}{again} | [^{others}] {_THOUGHT}-0"
+        )
     return [*rules, f"{_THOUGHT}-{len(mark)} ::= {then}"]
-
-
-def _next_state(mark: str, state: int, char: str) -> int:
-    """How many characters of the mark end a text that ended in `state` of them, with one more."""
-    text = mark[:state] + char
-    return next(n for n in range(len(text), -1, -1) if text.endswith(mark[:n]))
 
 
 def _literal(text: str) -> str:
     return json.dumps(text, ensure_ascii=False) if text else ""
-
-
-def _in_class(chars: str) -> str:
-    return "".join(f"\\x{ord(char):02x}" for char in chars)

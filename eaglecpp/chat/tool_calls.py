@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.thinking import n_begun
+from eaglecpp.chat.thinking import first_mark
 
 
 @dataclass(frozen=True)
@@ -21,20 +21,15 @@ class CallMarks:
     """`open` begins a call or a list of calls, `close` ends it; "" = the end of the answer does.
 
     inside: other control tokens of a call
-    stray:  the end that may follow where a model forgot the beginning that belongs to it
+    is_end: not a call, but the end of one whose beginning a model forgot
     word:   what templates with these marks have; "" = `open`
     """
 
     open: str
     close: str = ""
     inside: str = ""
-    stray: str = ""
+    is_end: bool = False
     word: str = ""
-
-    @property
-    def keeps_open(self) -> bool:
-        """Whether `open` is a part of the call itself."""
-        return self.open == _FUNCTION
 
 
 _FUNCTION = "<function="
@@ -57,8 +52,8 @@ _KNOWN = (
     CallMarks(_FUNCTION, "</function>"),
     CallMarks("<|python_tag|>"),  # Llama 3
 )
-_FORGOTTEN = CallMarks(_FUNCTION, "</function>", stray=HERMES.close)
-"""What calls begin with where Qwen Coder forgets the beginning."""
+_FORGOTTEN = (CallMarks(_FUNCTION, "</function>"), CallMarks(HERMES.close, is_end=True))
+"""What calls are between where Qwen Coder forgets the beginning."""
 
 
 def call_marks(template: str) -> tuple[CallMarks, ...]:
@@ -66,7 +61,7 @@ def call_marks(template: str) -> tuple[CallMarks, ...]:
     found = next((marks for marks in _KNOWN if (marks.word or marks.open) in template), None)
     if found is None:
         return ()
-    return (found, _FORGOTTEN) if found == HERMES and _FUNCTION in template else (found,)
+    return (found, *_FORGOTTEN) if found == HERMES and _FUNCTION in template else (found,)
 
 
 class ToolReader:
@@ -84,7 +79,6 @@ class ToolReader:
         self._held = ""
         self._inside: CallMarks | None = None  # of the block that has begun
         self._looked = 0  # the block does not end before that
-        self._stray = ""  # the end of a block that a model did not begin
         self._said = False  # something that is not white space
         self._n_calls = 0
 
@@ -99,8 +93,6 @@ class ToolReader:
 
     def _advance(self, final: bool) -> Iterator[str | ToolCall]:
         while self._held:
-            if self._stray and not self._drop_stray(final):
-                return
             if self._inside is not None:
                 end = self._end_of_block(self._inside, final)
                 if end == 0:
@@ -124,19 +116,11 @@ class ToolReader:
         return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
-        starts = {self._held.find(one): one for one in reversed(self._marks) if one in self._held}
-        if starts:
-            start = min(starts)
-            text, self._held = self._held[:start], self._held[start:]
-            self._inside, self._looked = self._marks[starts[start]], 0
-            if text.strip():
-                yield self._noted(text.rstrip())
-            return
-        n_sure = len(self._held)
-        if not final:
-            n_sure -= max((n_begun(self._held, one) for one in self._marks), default=0)
-            n_sure = len(self._held[:n_sure].rstrip())  # white space before a call is not text
-        text, self._held = self._held[:n_sure], self._held[n_sure:]
+        at, mark = first_mark(self._held, self._marks, final)
+        # white space before a call is not text
+        n_text = at if final and not mark else len(self._held[:at].rstrip())
+        text, self._held = self._held[:n_text], self._held[at if mark else n_text :]
+        self._inside, self._looked = self._marks.get(mark), 0
         if text.strip() or (text and not self._n_calls):
             yield self._noted(text)
 
@@ -149,6 +133,8 @@ class ToolReader:
         within a value is none.
         """
         close, first = marks.close, len(marks.open)
+        if marks.is_end:
+            return first
         at = self._held.find(close, max(first, self._looked)) if close else -1
         while at >= 0:
             if not is_inside_value(self._held[:at]):
@@ -165,23 +151,11 @@ class ToolReader:
         whole, self._held = self._held[:n_all], self._held[n_all:]
         is_cut = bool(marks.close) and not whole.endswith(marks.close)
         inner = whole
-        if not marks.keeps_open:
+        if marks.open != _FUNCTION:  # which is a part of the call
             inner = whole[len(marks.open) : None if is_cut or not marks.close else -len(marks.close)]
-        if not is_cut:
-            self._stray = marks.stray
         self._inside = None
-        if inner.strip() or is_cut:
+        if inner.strip() or is_cut or (marks.is_end and not self._n_calls):
             yield from self._calls(whole, inner, (), is_cut)
-
-    def _drop_stray(self, final: bool) -> bool:
-        """Leaves out the end that belongs to a forgotten beginning; False while it may still come."""
-        text = self._held.lstrip()
-        if self._stray.startswith(text) and text != self._stray and not final:
-            return False
-        if text.startswith(self._stray):
-            self._held = text[len(self._stray) :]
-        self._stray = ""
-        return True
 
     def _calls(self, whole: str, inner: str, names: Sequence[str], is_cut: bool) -> Iterator[str | ToolCall]:
         calls = parse_calls(inner, names, self._tools, is_cut)
