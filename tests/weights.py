@@ -29,7 +29,7 @@ BUDGETS = {
     "eaglecpp/server": 4404,
     "eaglecpp/cli": 3464,
     "eaglecpp/engine": 3455,
-    "eaglecpp/chat": 2555,
+    "eaglecpp/chat": 2468,
     "eaglecpp/store": 2160,
     "eaglecpp/train": 3905,  # DFlash2 is trained, too; the group stays within its 9,000
     "eaglecpp/learn": 473,

@@ -224,15 +224,14 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """The types that a schema allows; none where it does not say."""
-    kind = schema.get("type")
-    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
-    values = schema.get("enum")
-    if not found and isinstance(values, list) and values and all(isinstance(one, str) for one in values):
+    kind, values = schema.get("type"), _list(schema.get("enum"))
+    found = {one for one in (kind, *_list(kind)) if isinstance(one, str)}
+    if not found and values and all(isinstance(one, str) for one in values):
         found = {"string"}
     for other in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
         if isinstance(other, Mapping):
             found |= _kinds(other)
-    return {one for one in found if isinstance(one, str)}
+    return found
 
 
 def _list(value: Any) -> list[Any]:
@@ -245,16 +244,13 @@ def _python(text: str, names: Collection[str]) -> list[ToolCall]:
     if not (body.startswith("[") and body.endswith("]") and _PYTHON.search(body)):
         return []
     try:
-        tree = ast.parse(body, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        nodes: Any = ast.parse(body, mode="eval").body
+        calls = [
+            ToolCall(node.func.id, {key.arg: ast.literal_eval(key.value) for key in node.keywords})
+            for node in nodes.elts
+            if not node.args and all(key.arg for key in node.keywords)
+        ]
+    except (AttributeError, SyntaxError, ValueError, RecursionError, MemoryError):  # other than such calls
         return []
-    calls: list[ToolCall] = []
-    for node in tree.elts if isinstance(tree, ast.List) else []:
-        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name) or node.args:
-            return []
-        try:
-            arguments = {key.arg: ast.literal_eval(key.value) for key in node.keywords if key.arg}
-        except ValueError:
-            return []
-        calls.append(ToolCall(node.func.id, arguments))
-    return calls if not names or all(call.name in names for call in calls) else []
+    is_whole = len(calls) == len(nodes.elts)
+    return calls if is_whole and (not names or all(call.name in names for call in calls)) else []

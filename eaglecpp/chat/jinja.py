@@ -84,21 +84,15 @@ def _line(error: BaseException) -> int:
     return line
 
 
-_METHODS: dict[type, str] = {
-    str: """capitalize casefold count endswith find format index isalnum isalpha isascii isdecimal isdigit
-        isidentifier islower isnumeric isprintable isspace istitle isupper join lower lstrip partition
-        removeprefix removesuffix replace rfind rindex rpartition rsplit rstrip split splitlines startswith
-        strip swapcase title upper""",
-    dict: "get items keys values copy",
-    list: "count index copy",
-    tuple: "count index",
-    float: "is_integer",
-    int: "bit_length",
-}
+_METHODS = """bit_length capitalize casefold copy count endswith find format get index is_integer isalnum
+    isalpha isascii isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper
+    items join keys lower lstrip partition removeprefix removesuffix replace rfind rindex rpartition
+    rsplit rstrip split splitlines startswith strip swapcase title upper values"""
 _FILTERS = """abs capitalize count d default dictsort e escape first float forceescape format groupby indent
     int items join last length list lower map max min reject rejectattr replace reverse safe select selectattr
     sort string sum title tojson trim truncate unique upper wordcount"""
 """Methods and filters that templates may use."""
+_OWNERS = (str, dict, list, tuple, float, int)  # of the methods
 _GROWING = "format indent join lstrip replace rfind rindex rpartition rsplit rstrip split strip tojson trim"
 _TAKING_APART = "dictsort groupby list map reverse rsplit select sort split splitlines title unique wordcount"
 _WIDE = re.compile(r"[0-9]{4}|%[^a-zA-Z%]*\*|\{[^{}]*\{")
@@ -268,8 +262,7 @@ def environment() -> jinja2.Environment:
             args = _whole(args)
             is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
             if not is_own and not isinstance(owner, LoopContext) and function not in known:
-                kind = next((kind for kind in _METHODS if isinstance(owner, kind)), None)
-                if kind is None or name not in _METHODS[kind].split():
+                if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
                     raise SecurityError(f"{type(owner).__name__}.{name} is not for templates")
                 given = {key: kwargs[key] for key in kwargs if not key.startswith("_")}  # Jinja adds its own
                 _ask(name, owner, *args, **given)

@@ -12,21 +12,13 @@ from __future__ import annotations
 import codecs
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from eaglecpp.chat.thinking import Begins, Part, ThinkTags, splitter
 from eaglecpp.results import Chunk, Piece
 
 _GAP = "\n\n"  # between two messages that one answer has
-
-
-@dataclass
-class _Run:
-    """Characters of one token; a mark is text that the chunk's own does not have."""
-
-    text: str
-    is_accepted: bool
-    is_mark: bool = False
 
 
 class AnswerReader:
@@ -54,8 +46,10 @@ class AnswerReader:
         self._marks = marks or {}
         self._splitter = splitter(tags, begins, has_tools)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._decoded: deque[_Run] = deque()  # of tokens whose text is not certain yet
-        self._split: deque[_Run] = deque()  # what the splitter holds back
+        # the characters of tokens whose text is not certain yet: whether they were drafted; and marks, which
+        # are text that the stream does not have
+        self._decoded: deque[tuple[str, bool]] = deque()
+        self._accepted: deque[bool] = deque()  # of the characters that the splitter holds back
 
     def read(self, chunk: Chunk) -> list[Piece]:
         """The pieces that a chunk makes certain."""
@@ -71,45 +65,31 @@ class AnswerReader:
         """Takes tokens whose text comes later."""
         for token, is_accepted in zip(tokens, accepted, strict=True):
             if token in self._marks:
-                self._decoded.append(_Run(self._marks[token], is_accepted, is_mark=True))
-            text = self._decoder.decode(self._token_bytes(token))
-            if text:
-                self._decoded.append(_Run(text, is_accepted))
+                self._decoded.append((self._marks[token], is_accepted))
+            self._decoded.extend(("", is_accepted) for _ in self._decoder.decode(self._token_bytes(token)))
 
     def _take(self, text: str) -> list[Piece]:
         """Pairs the stream's next characters with the tokens they are from."""
         self.text += text
-        pieces: list[Piece] = []
-        while text or (self._decoded and self._decoded[0].is_mark):
-            run = self._decoded.popleft() if self._decoded else _Run(text, False)
-            if not run.is_mark:
-                if len(run.text) > len(text):
-                    self._decoded.appendleft(_Run(run.text[len(text) :], run.is_accepted))
-                run = _Run(text[: len(run.text)], run.is_accepted)
-                text = text[len(run.text) :]
-            self._split.append(run)
-            pieces += self._labelled(self._splitter.feed(run.text))
-        return pieces
+        given, n_taken = [], 0
+        while n_taken < len(text) or (self._decoded and self._decoded[0][0]):
+            mark, is_accepted = self._decoded.popleft() if self._decoded else ("", False)
+            given.append(mark or text[n_taken])
+            n_taken += not mark
+            self._accepted += [is_accepted] * len(given[-1])
+        return self._labelled(self._splitter.feed("".join(given)))
 
     def _labelled(self, parts: Iterable[Part]) -> list[Piece]:
         pieces: list[Piece] = []
         for part in parts:
-            runs = [(_GAP, False)] if part.is_next else self._next_runs(len(part.text))
-            for text, is_accepted in runs:
-                if part.kind == "thinking":
-                    self.thinking += text
-                elif part.kind == "answer":
-                    self.content += text
-                if part.kind != "tag":
-                    pieces.append(Piece(text, part.kind == "thinking", is_accepted))
+            text = _GAP if part.is_next else part.text
+            accepted = [not part.is_next and self._accepted.popleft() for _ in text]
+            if part.kind == "tag":
+                continue
+            if part.kind == "thinking":
+                self.thinking += text
+            else:
+                self.content += text
+            for is_accepted, run in groupby(zip(accepted, text, strict=True), key=itemgetter(0)):
+                pieces.append(Piece("".join(char for _, char in run), part.kind == "thinking", is_accepted))
         return pieces
-
-    def _next_runs(self, n_chars: int) -> list[tuple[str, bool]]:
-        runs = []
-        while n_chars:
-            run = self._split.popleft()
-            if len(run.text) > n_chars:
-                self._split.appendleft(_Run(run.text[n_chars:], run.is_accepted))
-            runs.append((run.text[:n_chars], run.is_accepted))
-            n_chars -= len(runs[-1][0])
-        return runs

@@ -159,7 +159,7 @@ class ChatTemplate:
     @cached_property
     def takes(self) -> Takes:
         """What of a conversation reaches its prompts. Raises TemplateError."""
-        return probe(self._probed)
+        return probe(self._text)
 
     def render(
         self,
@@ -190,7 +190,7 @@ class ChatTemplate:
             think = False
         check_time_left()
         form = self.takes.form if self.language == "jinja" else Form()
-        text = self._text(turns, form, tools, think, add_generation_prompt, values or {})
+        text = self._text(turns, form, tools, think, add_generation_prompt, values)
         begins: Begins = "any"
         if add_generation_prompt:
             text, begins = self._begun(text, start, think, answers)
@@ -225,18 +225,14 @@ class ChatTemplate:
             return text + tags.plain + said, "answer"
         return text + said, "thought" if is_open else "answer" if said else "any"
 
-    def _probed(self, messages: Sequence[Message], form: Form, tools: Sequence[Mapping[str, Any]]) -> str:
-        """For `probe`."""
-        return self._text(messages, form, tools, None, True, {})
-
     def _text(
         self,
         turns: Sequence[Message],
         form: Form,
         tools: Sequence[Mapping[str, Any]],
-        think: bool | str | None,
-        add: bool,
-        values: Mapping[str, Any],
+        think: bool | str | None = None,
+        add: bool = True,
+        values: Mapping[str, Any] | None = None,
     ) -> str:
         compiled = self._compiled
         if not isinstance(compiled, JinjaTemplate):
@@ -257,8 +253,12 @@ class ChatTemplate:
             }
         if isinstance(think, str):
             variables["reasoning_effort"] = think
-        named = [name for name in values if re.search(rf"\b{re.escape(name)}\b", self.text)]
-        return compiled.render(variables | {name: values[name] for name in named})
+        named = {
+            name: one
+            for name, one in (values or {}).items()
+            if re.search(rf"\b{re.escape(name)}\b", self.text)
+        }
+        return compiled.render(variables | named)
 
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate:

@@ -191,26 +191,19 @@ def _short_id(id: str) -> str:
 
 
 def _one_by_one(messages: Sequence[Message]) -> list[Message]:
-    """Each call in a message of its own, with its result behind it."""
-    turns: list[Message] = []
-    at = 0
-    while at < len(messages):
-        message = messages[at]
-        at += 1
-        if len(message.tool_calls) < 2:
-            turns.append(message)
+    """Each call in a message of its own, with its results behind it."""
+    groups: list[list[Message]] = [[]]
+    of_call: dict[str, list[Message]] = {}
+    for message in messages:
+        if message.role == Role.TOOL:
+            of_call.get(message.tool_call_id, groups[-1]).append(message)
             continue
-        results: list[Message] = []
-        while at < len(messages) and messages[at].role == Role.TOOL:
-            results.append(messages[at])
-            at += 1
-        for index, call in enumerate(message.tool_calls):
-            begin = message if index == 0 else Message(message.role)
-            turns.append(replace(begin, tool_calls=(call,)))
-            turns += [one for one in results if one.tool_call_id == call.id]
-        ids = {call.id for call in message.tool_calls}
-        turns += [one for one in results if one.tool_call_id not in ids]
-    return turns
+        calls = message.tool_calls
+        made = [[replace(message, tool_calls=calls[:1])]]
+        made += [[Message(message.role, tool_calls=(call,))] for call in calls[1:]]
+        of_call = {call.id: group for call, group in zip(calls, made, strict=False)}
+        groups += [*made, []]
+    return [message for group in groups for message in group]
 
 
 def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
