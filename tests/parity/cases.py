@@ -28,7 +28,7 @@ KIMI_YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
-UNEVEN_YARN = KIMI_YARN | {"beta_fast": 32, "mscale": 0.7, "mscale_all_dim": 0.4}
+UNEVEN_YARN = KIMI_YARN | {"type": "deepseek_yarn", "beta_fast": 32, "mscale": 0.7, "mscale_all_dim": 0.4}
 
 EAGLE3 = DraftShape()
 EAGLE1 = DraftShape(eagle1=True, layers=(9,), own_head=False, n_draft_vocab=367)
@@ -76,7 +76,7 @@ CASES = {
     "latent-plain-queries": DraftShape(latent=LatentShape(q_rank=0)),
     "latent-wide-values": DraftShape(latent=LatentShape(value=48, rope=2)),
     "latent-two-layers-31": DraftShape(latent=LatentShape(), n_layers=2, fc_norm=True, norm_output=True),
-    "latent-window": DraftShape(latent=LatentShape(), window=13),
+    "latent-window": DraftShape(latent=LatentShape(), rope=YARN, window=13),
     "latent-norm-before-residual": DraftShape(latent=LatentShape(), norm_before_residual=True),
     "whole-vocabulary": DraftShape(n_draft_vocab=367),
     "eagle1": EAGLE1,

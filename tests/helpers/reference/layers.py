@@ -50,7 +50,7 @@ class Rope:
             self.inv_freq /= scaling["factor"]
         elif kind == "llama3":
             self._llama3(scaling)
-        elif kind == "yarn":
+        elif kind in ("yarn", "deepseek_yarn"):
             self._yarn(scaling, config)
         elif kind != "default":
             raise ValueError(f"rope type {kind!r}")

@@ -254,18 +254,6 @@ def test_layer_ids_can_be_given(convert: Convert, tmp_path: Path) -> None:
         convert(checkpoint, readings={"feed": "post"})
 
 
-def test_heads_are_stored_for_target_ids(convert: Convert, tmp_path: Path) -> None:
-    """Ids are absolute, rows by predecessor are the target's, rows by draft id the draft vocabulary's."""
-    checkpoint = REDUCED.write(tmp_path / "in")
-    found, weights = tensors(convert(checkpoint).out), REDUCED.weights()
-    np.testing.assert_array_equal(found["d2t"], BlockDrafter.load(checkpoint).target_ids)
-    assert found["d2t"].tolist() != weights["d2t"].tolist()
-    assert (len(found["markov_w1.weight"]), len(found["markov_w2.weight"])) == (367, 160)
-    weights["d2t"], weights["t2d"] = found["d2t"], weights["t2d"]
-    again = tensors(convert(write_files(tmp_path / "absolute", REDUCED.config(), weights)).out)
-    np.testing.assert_array_equal(again["d2t"], found["d2t"])
-
-
 def test_a_confidence_head_without_the_markov_part_reads_zeros_of_it(
     convert: Convert, tmp_path: Path
 ) -> None:
@@ -286,11 +274,6 @@ def test_rows_above_the_targets_tokens_are_left_out(
         tensor for tensor in report.tensors if tensor.name.startswith(("markov", "selector_p", "output."))
     ]
     assert {tensor.shape[0] for tensor in tables} == {367}
-
-
-def test_the_mask_token_is_the_drafters(convert: Convert, tmp_path: Path) -> None:
-    report = convert(replace(BARE, extra={"mask_token_id": 9}).write(tmp_path / "in"))
-    assert gguf.GGUFReader(report.out).fields["tokenizer.ggml.mask_token_id"].contents() == 9
 
 
 ONES = np.ones((4, 4), F32)

@@ -132,27 +132,3 @@ def test_p_eagle_is_eagle_31_with_a_mask(
         tensors_of(report.out)["mask_feature.weight"], shape.weights()["mask_hidden"].reshape(-1)
     )
     assert any("at once: using at most 8" in note for note in report.notes) == (depth == 8)
-
-
-@pytest.mark.parametrize("kind", ["keys", "values"])
-def test_gemmas_own_layer_has_a_key_for_each_difference(kind: str, convert: Convert, tmp_path: Path) -> None:
-    shape = DraftShape(gemma=kind, n_draft_vocab=367, head_dim=32)
-    out = convert(write_checkpoint(tmp_path / "in", shape=shape)).out
-    for name, value in {
-        "attention.scale": 1.0,
-        "attention.value_norm": True,
-        "hidden_activation": "gelu",
-        "embedding_scale": 8.0,
-        "final_logit_softcapping": 5.0,
-        "attention.key_length": 32,
-    }.items():
-        assert key_of(out, f"eagle31.{name}") == value
-    found, weights = tensors_of(out), shape.weights()
-    assert ("blk.0.attn_v.weight" in found) == (kind == "values")
-    for name, source in {
-        "post_attention_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_feedforward_layernorm",
-        "post_ffw_norm": "post_feedforward_layernorm",
-    }.items():
-        np.testing.assert_array_equal(found[f"blk.0.{name}.weight"], weights[f"layers.0.{source}.weight"])
-    np.testing.assert_array_equal(found["rope_freqs.weight"], [1.0] * 4 + [np.float32(1e15)] * 12)

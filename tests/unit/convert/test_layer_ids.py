@@ -11,86 +11,62 @@ import pytest
 
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import LayerIdError
-from eaglecpp.convert.readings import layer_ids_choice, resolve_layer_ids
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_drafter import DraftShape
 
 Convert = Callable[..., ConvertReport]
+IDS = "eagle_aux_hidden_state_layer_ids"
+BOUNDARY, POST = {"readings": {"layer_ids": "boundary"}}, {"readings": {"layer_ids": "post"}}
 
 
 @pytest.mark.parametrize(
-    ("ids", "n_blocks", "options", "expected", "rule"),
+    ("ids", "given", "expected", "rule"),
     [
-        (None, 32, {}, (2, 16, 29), "default"),
-        ([], 32, {}, (2, 16, 29), "default"),
-        ([2, 16, 29], 32, {}, (2, 16, 29), "boundary"),
-        ([24, 30, 36], 36, {}, (24, 30, 36), "boundary"),
-        ([24, 30, 36], 36, {"convention": "post"}, (24, 30, 36), "boundary"),
-        ([1, 17, 33], 36, {"convention": "post"}, (2, 18, 34), "post+1"),
-        ([1, 17, 33], 36, {"convention": "boundary"}, (1, 17, 33), "boundary"),
-        ([1, 15, 28], 32, {"convention": "post"}, (2, 16, 29), "post+1"),
-        ([1, 15, 28], 32, {"convention": "boundary"}, (1, 15, 28), "boundary"),
-        ([1, 21, 40], 43, {"forced": "post"}, (2, 22, 41), "post+1"),
-        ([1, 21, 40], 43, {"forced": "boundary"}, (1, 21, 40), "boundary"),
-        ([1, 15, 28], 32, {"forced": "boundary"}, (1, 15, 28), "boundary"),
-        ([9, 9, 9], 32, {"given": [2, 16, 29]}, (2, 16, 29), "given"),
-        (None, 32, {"given": [1, 15, 28], "forced": "post"}, (2, 16, 29), "given"),
-        (None, 6, {"given": [0, 3, 6]}, (0, 3, 6), "given"),
-    ],
-)  # fmt: skip
-def test_rules(
-    ids: list[int] | None, n_blocks: int, options: dict[str, Any], expected: tuple[int, ...], rule: str
-) -> None:
-    found = resolve_layer_ids(ids, n_blocks, 3, **options)
-    assert (found.ids, found.rule) == (expected, rule)
-
-
-@pytest.mark.parametrize(
-    ("ids", "n_blocks", "n_aux", "options", "message"),
-    [
-        (None, 32, 4, {}, "default exists only for 3"),
-        (None, 6, 3, {}, "distinct ascending"),
-        ([2, 16, 29], 32, 4, {}, "expected 4, one per feature of fc.weight, found 3"),
-        ([16, 2, 29], 32, 3, {"forced": "boundary"}, "distinct ascending"),
-        ([2, 2, 29], 32, 3, {"forced": "boundary"}, "distinct ascending"),
-        ([2, 16, 33], 32, 3, {"forced": "boundary"}, "from 0 to 32"),
-        ([2, 16, 32], 32, 3, {"forced": "post"}, "from 0 to 32"),
-        ([-1, 16, 29], 32, 3, {"forced": "boundary"}, "from 0 to 32"),
-        (None, 32, 3, {"given": [2, 16]}, "found 2"),
-    ],
-)  # fmt: skip
-def test_refusals(
-    ids: list[int] | None, n_blocks: int, n_aux: int, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(LayerIdError, match=message):
-        resolve_layer_ids(ids, n_blocks, n_aux, **options)
-
-
-@pytest.mark.parametrize(
-    ("ids", "n_blocks", "convention", "values"),
-    [
-        (None, 32, None, ()),
-        ([1, 21, 43], 43, None, ()),  # n is a boundary
-        ([1, 21, 40], 43, "post", ()),
-        ([1, 21, 40], 43, "boundary", ()),
-        ([2, 16, 29], 32, None, ()),
-        ([2, 16, 29], 32, "post", ("boundary", "post")),
-        ([1, 15, 28], 32, "post", ()),
-        ([1, 15, 28], 32, "boundary", ("boundary", "post")),  # speculators writes boundaries
-        ([1, 15, 28], 32, None, ("post", "boundary")),
+        (None, {}, (2, 4, 5), "default"),
+        ([], {}, (2, 4, 5), "default"),
+        ([2, 4, 5], {}, (2, 4, 5), "boundary"),
+        ([1, 3, 4], {}, (2, 4, 5), "post+1"),  # the default in the other form
+        ([1, 3, 4], BOUNDARY, (1, 3, 4), "boundary"),
+        ([1, 3, 8], {}, (1, 3, 8), "boundary"),  # no block has this number
+        ([9, 9, 9], {"aux_layers": [0, 3, 8]}, (0, 3, 8), "given"),
+        (None, {"aux_layers": [1, 3, 4], **POST}, (2, 4, 5), "given"),
     ],
 )
-def test_what_ids_can_mean_beside_their_default(
-    ids: list[int] | None, n_blocks: int, convention: Any, values: tuple[str, ...]
+def test_ids_where_the_family_does_not_say_how_it_counts(
+    ids: list[int] | None,
+    given: dict[str, Any],
+    expected: tuple[int, ...],
+    rule: str,
+    convert: Convert,
+    tmp_path: Path,
 ) -> None:
-    found = layer_ids_choice(ids, n_blocks, "this family", convention)
-    assert [choice.values for choice in found] == ([values] if values else [])
-    assert not any(choice.is_open for choice in found)
+    spec = convert(write_checkpoint(tmp_path / "in", edit={IDS: ids}), **given).spec
+    assert (spec.aux_layers, spec.layer_ids_rule) == (expected, rule)
 
 
-def test_ids_that_explain_nothing_have_no_default() -> None:
-    (choice,) = layer_ids_choice([1, 21, 40], 43, "this family", None)
-    assert choice.is_open and "ambiguous for this family" in choice.why
+@pytest.mark.parametrize(
+    ("layers", "ids", "given", "message"),
+    [
+        ((1, 2, 4, 6), None, {}, "default exists only for 3"),
+        ((2, 4, 5), [4, 2, 5], BOUNDARY, "distinct ascending"),
+        ((2, 4, 5), [2, 2, 5], BOUNDARY, "distinct ascending"),
+        ((2, 4, 5), [2, 4, 9], BOUNDARY, "from 0 to 8"),
+        ((2, 4, 5), [2, 4, 8], POST, "from 0 to 8"),
+        ((2, 4, 5), [-1, 4, 5], BOUNDARY, "from 0 to 8"),
+        ((2, 4, 5), None, {"aux_layers": [2, 4]}, "expected 3, one per feature of fc.weight, found 2"),
+    ],
+)
+def test_ids_that_cannot_be_are_refused(
+    layers: tuple[int, ...],
+    ids: list[int] | None,
+    given: dict[str, Any],
+    message: str,
+    convert: Convert,
+    tmp_path: Path,
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", shape=DraftShape(layers=layers), edit={IDS: ids})
+    with pytest.raises(LayerIdError, match=message):
+        convert(checkpoint, **given)
 
 
 @pytest.mark.parametrize("ids", [(1, 3, 4), (1, 3, 6)])

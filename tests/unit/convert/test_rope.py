@@ -6,11 +6,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import pytest
 
 from eaglecpp.convert.errors import ConfigError, UnsupportedError
-from eaglecpp.convert.rope import parse_rope, rope_divisors
+from eaglecpp.convert.rope import parse_rope
 from eaglecpp.convert.spec import RopeSpec
 
 LLAMA3 = {
@@ -36,10 +35,6 @@ YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 )
 def test_theta_is_found_where_each_version_writes_it(config: dict[str, Any], theta: float) -> None:
     assert parse_rope(config)[0] == RopeSpec(theta)
-
-
-def test_linear() -> None:
-    assert parse_rope({"rope_scaling": {"type": "linear", "factor": 2}})[0] == RopeSpec(1e4, "linear", 2.0)
 
 
 def test_mrope_is_plain_rope_with_a_note() -> None:
@@ -100,13 +95,6 @@ def test_two_scalings_that_contradict_each_other_are_refused(
         parse_rope({"rope_parameters": parameters, "rope_scaling": scaling})
 
 
-def test_yarn_betas_are_kept() -> None:
-    rope, _ = parse_rope(
-        {"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "extrapolation_factor": 0.5}}
-    )
-    assert (rope.beta_fast, rope.beta_slow, rope.ext_factor) == (16, 2, 0.5)
-
-
 @pytest.mark.parametrize(
     ("scaling", "error", "message"),
     [
@@ -130,16 +118,3 @@ def test_refusals(scaling: Any, error: type[Exception], message: str) -> None:
 def test_a_partly_rotated_head_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="partial_rotary_factor"):
         parse_rope({"partial_rotary_factor": 0.5})
-
-
-def test_llama3_divisors_follow_the_three_bands() -> None:
-    rope, _ = parse_rope({"rope_theta": 5e5, "rope_scaling": LLAMA3})
-    divisors = rope_divisors(rope, 128)
-    wavelengths = 2 * np.pi * 5e5 ** (np.arange(0, 128, 2) / 128)
-    assert divisors.shape == (64,)
-    assert (divisors[wavelengths < 8192 / 4] == 1).all()
-    assert (divisors[wavelengths > 8192] == 8).all()
-    middle = (wavelengths >= 8192 / 4) & (wavelengths <= 8192)
-    smooth = (8192 / wavelengths - 1) / 3
-    np.testing.assert_allclose(divisors[middle], 1 / ((1 - smooth) / 8 + smooth)[middle], rtol=1e-5)
-    assert 1 < middle.sum() < 40
