@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""The layer rules of docs/architecture.md, read off the sources: who includes what in native/, and who may
-print, touch the extension or know HTTP in Python. import-linter holds the Python import order
-(pyproject.toml).
+"""The layer rules of docs/architecture.md, read off the sources: who includes what in native/. Of Python,
+pyproject.toml has them: import-linter the order of imports and that there are no circles, ruff who may print
+and who loads the extension.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
 import pytest
-
-from helpers.import_graph import circle, import_graph, imports
 
 ROOT = Path(__file__).resolve().parents[2]
 NATIVE = ROOT / "native"
@@ -66,43 +63,3 @@ def test_native_includes(path: Path) -> None:
         for foreign, allowed in FOREIGN.items():
             is_it = first == foreign or (foreign in {"llama", "ggml"} and re.match(rf"{foreign}[-.]", first))
             assert not is_it or folder in allowed, f"{folder} must not include {header}"
-
-
-def python_files(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
-
-
-def nodes(path: Path) -> list[ast.AST]:
-    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-
-
-def prints(path: Path) -> bool:
-    calls = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
-    return any(
-        (isinstance(f, ast.Name) and f.id == "print")
-        or (isinstance(f, ast.Attribute) and f.attr in {"echo", "secho"})
-        for f in calls
-    )
-
-
-def test_only_the_command_line_prints() -> None:
-    library = [p for p in [*python_files("eaglecpp"), *python_files("convert")] if "cli" not in p.parts]
-    assert [p.name for p in library if p.name not in {"cli.py", "__main__.py"} and prints(p)] == []
-
-
-@pytest.mark.parametrize("package", ["eaglecpp", "convert"])
-def test_no_module_is_in_a_circle(package: str) -> None:
-    """Imports inside functions and for type checkers count as well."""
-    assert circle(import_graph(ROOT, package)) == []
-
-
-def test_convert_is_a_leaf() -> None:
-    for path in python_files("convert"):
-        assert not {name for name in imports(path) if name.split(".")[0] in {"eaglecpp", "convert"}}, path
-
-
-def test_one_file_loads_the_extension() -> None:
-    users = [
-        p.relative_to(ROOT).as_posix() for p in python_files("eaglecpp") if "eaglecpp._core" in imports(p)
-    ]
-    assert users == ["eaglecpp/_extension.py"]
