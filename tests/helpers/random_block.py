@@ -16,7 +16,17 @@ import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
 from helpers.checkpoints import write_files
-from helpers.random_drafter import MASK_TOKEN, matrix, norm, vector
+from helpers.random_drafter import (
+    MASK_TOKEN,
+    base_config,
+    gemma_config,
+    layer_matrices,
+    matrix,
+    norm,
+    table,
+    vector,
+    vocab_maps,
+)
 
 __all__ = ["BlockShape"]
 
@@ -67,29 +77,17 @@ class BlockShape:
         kinds = [
             "full" if i in self.full_layers or not self.window else "sliding" for i in range(self.n_layers)
         ]
-        config: dict[str, Any] = {
+        config = base_config(self) | {
             "architectures": [{"dflash": "DFlashDraftModel", "dflash2": "DFlash2DraftModel"}.get(self.kind)],
             "model_type": "qwen3",
-            "hidden_size": self.n_embd,
-            "intermediate_size": self.n_ff,
-            "num_attention_heads": self.n_heads,
-            "num_key_value_heads": self.n_kv_heads,
-            "head_dim": self.head_dim,
-            "num_hidden_layers": self.n_layers,
             "num_target_layers": 8,
-            "rms_norm_eps": 1e-5,
-            "vocab_size": self.n_vocab,
-            "hidden_act": "silu",
             "attention_bias": False,
-            "max_position_embeddings": 2048,
-            "rope_theta": 10000.0,
             "rope_scaling": self.rope or None,
             "tie_word_embeddings": False,
             "layer_types": [f"{kind}_attention" for kind in kinds],
             "sliding_window": self.window or None,
             "use_sliding_window": bool(self.window),
             "is_causal": self.causal,
-            "torch_dtype": "float32",
             "block_size": self.block,
         }
         told = {"mask_token_id": MASK_TOKEN, "target_layer_ids": [k - 1 for k in self.layers]}
@@ -114,30 +112,9 @@ class BlockShape:
         if self.n_draft_vocab < self.n_vocab:
             config["draft_vocab_size"] = self.n_draft_vocab
         if self.gemma:
-            config |= self.gemma_config()
+            config |= gemma_config(self)
         config |= self.extra
         return {key: value for key, value in config.items() if value is not None}
-
-    def gemma_config(self) -> dict[str, Any]:
-        """The keys of Gemma 4's text config beside the usual ones."""
-        turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
-        return {
-            "model_type": "gemma4_text",
-            "head_dim": self.head_dim // 2,
-            "global_head_dim": self.head_dim,
-            "num_global_key_value_heads": self.n_kv_heads,
-            "attention_k_eq_v": self.gemma == "keys",
-            "hidden_activation": "gelu_pytorch_tanh",
-            "hidden_act": None,
-            "final_logit_softcapping": 5.0,
-            "enable_moe_block": False,
-            "hidden_size_per_layer_input": 0,
-            "rope_theta": None,
-            "rope_parameters": {
-                "full_attention": turned,
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
-            },
-        }
 
     def weights(self) -> dict[str, Any]:
         """Tensors by their names in such checkpoints."""
@@ -151,41 +128,23 @@ class BlockShape:
         for i in range(self.n_layers):
             w |= {f"layers.{i}.{name}": value for name, value in self.layer(rng).items()}
         if self.has_tables:
-            w["embed_tokens.weight"] = vector(rng, self.n_vocab * n, 0.0, 1.0).reshape(-1, n)
+            w["embed_tokens.weight"] = table(rng, self.n_vocab, n)
             w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, n)
         if self.kind == "dspark" and self.rank:
-            w["markov_head.markov_w1.weight"] = vector(rng, self.n_vocab * self.rank, 0.0, 1.0).reshape(
-                -1, self.rank
-            )
+            w["markov_head.markov_w1.weight"] = table(rng, self.n_vocab, self.rank)
             w["markov_head.markov_w2.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, self.rank)
         if self.kind == "dspark" and self.confidence:
             w["confidence_head.proj.weight"] = matrix(rng, 1, width)
             w["confidence_head.proj.bias"] = vector(rng, 1, 0.5, 0.1)
         if self.kind == "dflash2":
             for name in ("predecessor", "successor"):
-                w[f"candidate_selector.{name}_codebook"] = vector(
-                    rng, self.n_vocab * self.rank, 0.0, 1.0
-                ).reshape(-1, self.rank)
+                w[f"candidate_selector.{name}_codebook"] = table(rng, self.n_vocab, self.rank)
             w["candidate_selector.hidden_projection.weight"] = matrix(rng, self.rank, n)
-        if self.n_draft_vocab < self.n_vocab:
-            kept = np.sort(rng.choice(self.n_vocab, self.n_draft_vocab, replace=False))
-            w["d2t"] = kept - np.arange(self.n_draft_vocab)
-            w["t2d"] = np.isin(np.arange(self.n_vocab), kept)
-        return w
+        return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator) -> dict[str, Any]:
         """Tensors of one layer, named within it."""
-        n, n_q, n_kv = self.n_embd, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
-        w: dict[str, Any] = {
-            f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, rows, n)
-            for x, rows in (("q", n_q), ("k", n_kv), ("v", n_kv))
-        }
-        w |= {
-            "self_attn.o_proj.weight": matrix(rng, n, n_q),
-            "mlp.gate_proj.weight": matrix(rng, self.n_ff, n),
-            "mlp.up_proj.weight": matrix(rng, self.n_ff, n),
-            "mlp.down_proj.weight": matrix(rng, n, self.n_ff),
-        }
+        n, w = self.n_embd, layer_matrices(rng, self, self.n_embd, {})
         w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
         names = ["input_layernorm", "post_attention_layernorm"]
         if self.gemma:

@@ -24,13 +24,6 @@ __all__ = ["MASK_TOKEN", "DraftShape", "LatentShape"]
 Array = NDArray[np.float32]
 
 MASK_TOKEN = 5
-EAGLE_1_KEYS = frozenset(
-    {
-        "model_type", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-        "head_dim", "num_hidden_layers", "rms_norm_eps", "vocab_size", "hidden_act",
-        "max_position_embeddings", "rope_theta", "torch_dtype",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -118,37 +111,21 @@ class DraftShape:
 
     def config(self) -> dict[str, Any]:
         """`config.json`, flat."""
-        config: dict[str, Any] = {
-            "architectures": ["Eagle3LlamaForCausalLM"],
-            "model_type": "llama",
-            "hidden_size": self.n_embd,
-            "target_hidden_size": self.n_embd_target,
-            "intermediate_size": self.n_ff,
-            "num_attention_heads": self.n_heads,
-            "num_key_value_heads": self.n_kv_heads,
-            "head_dim": self.head_dim,
-            "num_hidden_layers": self.n_layers,
-            "rms_norm_eps": self.eps,
-            "vocab_size": self.n_vocab,
-            "draft_vocab_size": self.n_draft_vocab,
-            "hidden_act": "silu",
-            "max_position_embeddings": 2048,
-            "rope_theta": 10000.0,
-            "torch_dtype": "float32",
-            "eagle_aux_hidden_state_layer_ids": list(self.layers),
-            "attention_bias": self.attention_bias,
-            "mlp_bias": self.mlp_bias,
-        }
-        for switch in ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual"):
-            config[switch] = getattr(self, switch)
+        config = base_config(self) | {"rms_norm_eps": self.eps}
         if self.eagle1:
-            config = {key: value for key, value in config.items() if key in EAGLE_1_KEYS}
             name = "EagleMistralForCausalLM" if self.eagle1_norms else "LlamaForCausalLM"
             config |= {"architectures": [name], "bias": self.fc_bias, "norm_output": self.eagle1_norms}
-        if self.gemma:
-            config = {
-                key: value for key, value in config.items() if key in EAGLE_1_KEYS
-            } | self.gemma_config()
+        elif self.gemma:
+            config |= self.gemma_config()
+        else:
+            config |= {
+                "architectures": ["Eagle3LlamaForCausalLM"],
+                "target_hidden_size": self.n_embd_target,
+                "draft_vocab_size": self.n_draft_vocab,
+                "eagle_aux_hidden_state_layer_ids": list(self.layers),
+            }
+            switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
+            config |= {name: getattr(self, name) for name in (*switches, "attention_bias", "mlp_bias")}
         if self.n_parallel:
             config |= {"parallel_drafting": True, "ptd_token_id": MASK_TOKEN, "para_depths": self.n_parallel}
         if self.rope:
@@ -181,29 +158,18 @@ class DraftShape:
         if self.own_head:
             w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, self.n_embd)
         if self.own_embedding:
-            w["embed_tokens.weight"] = vector(rng, self.n_vocab * self.n_embd, 0.0, self.embedding).reshape(
-                -1, self.n_embd
-            )
-        if self.n_draft_vocab < self.n_vocab:
-            kept = np.sort(rng.choice(self.n_vocab, self.n_draft_vocab, replace=False))
-            w["d2t"] = kept - np.arange(self.n_draft_vocab)
-            w["t2d"] = np.isin(np.arange(self.n_vocab), kept)
-        return w
+            w["embed_tokens.weight"] = table(rng, self.n_vocab, self.n_embd, self.embedding)
+        return w | vocab_maps(rng, self.n_vocab, self.n_draft_vocab)
 
     def layer(self, rng: np.random.Generator, i: int) -> dict[str, Array]:
         """Tensors of one layer, named within it."""
         width = self.n_embd * (2 if i == 0 and not self.eagle1 else 1)
         n_q, n_kv = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         rows = {"q": n_q, "k": n_kv, "v": n_kv}
-        if self.latent is None:
-            w = {f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, n, width) for x, n in rows.items()}
-            w["self_attn.o_proj.weight"] = matrix(rng, self.n_embd, n_q)
-        else:
+        made = {}
+        if self.latent is not None:
             made = self.latent.weights(rng, width, self.n_heads, self.n_embd)
-            w = {f"self_attn.{name}": value for name, value in made.items()}
-        w["mlp.gate_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
-        w["mlp.up_proj.weight"] = matrix(rng, self.n_ff, self.n_embd)
-        w["mlp.down_proj.weight"] = matrix(rng, self.n_embd, self.n_ff)
+        w = layer_matrices(rng, self, width, made)
         if i > 0 or self.eagle1_norms or not self.eagle1:
             w["input_layernorm.weight"] = norm(rng, self.n_embd)
         w["post_attention_layernorm.weight"] = norm(rng, self.n_embd)
@@ -225,29 +191,13 @@ class DraftShape:
         return w
 
     def gemma_config(self) -> dict[str, Any]:
-        """The keys of Gemma 4's text config beside the usual ones."""
-        turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
-        return {
+        """The keys of Gemma 4's drafters beside the usual ones."""
+        return gemma_config(self) | {
             "architectures": ["Gemma4Eagle3Model"],
-            "model_type": "gemma4_text",
-            "head_dim": self.head_dim // 2,
-            "global_head_dim": self.head_dim,
             "num_key_value_heads": 2 * self.n_kv_heads if self.gemma == "keys" else self.n_kv_heads,
-            "num_global_key_value_heads": self.n_kv_heads,
-            "attention_k_eq_v": self.gemma == "keys",
             "attention_bias": False,
-            "hidden_activation": "gelu_pytorch_tanh",
-            "hidden_act": None,
-            "final_logit_softcapping": 5.0,
-            "enable_moe_block": False,
-            "hidden_size_per_layer_input": 0,
             "sliding_window": 512,
             "layer_types": ["full_attention"],
-            "rope_theta": None,
-            "rope_parameters": {
-                "full_attention": turned,
-                "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
-            },
             "target_layer_ids": [k - 1 for k in self.layers],
             "ttt_length": 7,
             "step_loss_decay": 0.8,
@@ -256,6 +206,76 @@ class DraftShape:
     def write(self, directory: Path) -> Path:
         """The checkpoint directory, written."""
         return write_checkpoint(directory, self.config(), self.weights())
+
+
+def base_config(shape: Any) -> dict[str, Any]:
+    """What the configs of all drafters say."""
+    return {
+        "model_type": "llama",
+        "hidden_size": shape.n_embd,
+        "intermediate_size": shape.n_ff,
+        "num_attention_heads": shape.n_heads,
+        "num_key_value_heads": shape.n_kv_heads,
+        "head_dim": shape.head_dim,
+        "num_hidden_layers": shape.n_layers,
+        "rms_norm_eps": 1e-5,
+        "vocab_size": shape.n_vocab,
+        "hidden_act": "silu",
+        "max_position_embeddings": 2048,
+        "rope_theta": 10000.0,
+        "torch_dtype": "float32",
+    }
+
+
+def gemma_config(shape: Any) -> dict[str, Any]:
+    """The keys of Gemma 4's text config beside the usual ones, or instead."""
+    turned = {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 10000.0}
+    return {
+        "model_type": "gemma4_text",
+        "head_dim": shape.head_dim // 2,
+        "global_head_dim": shape.head_dim,
+        "num_global_key_value_heads": shape.n_kv_heads,
+        "attention_k_eq_v": shape.gemma == "keys",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "hidden_act": None,
+        "final_logit_softcapping": 5.0,
+        "enable_moe_block": False,
+        "hidden_size_per_layer_input": 0,
+        "rope_theta": None,
+        "rope_parameters": {
+            "full_attention": turned,
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1000.0},
+        },
+    }
+
+
+def layer_matrices(
+    rng: np.random.Generator, shape: Any, width: int, attention: dict[str, Array]
+) -> dict[str, Array]:
+    """Of one layer. width: of its input; attention: another kind's tensors, or none."""
+    w = {f"self_attn.{name}": value for name, value in attention.items()}
+    if not attention:
+        n_q, n_kv = shape.n_heads * shape.head_dim, shape.n_kv_heads * shape.head_dim
+        rows = {"q": n_q, "k": n_kv, "v": n_kv}
+        w = {f"self_attn.{x}_proj.weight": 1.5 * matrix(rng, n, width) for x, n in rows.items()}
+        w["self_attn.o_proj.weight"] = matrix(rng, shape.n_embd, n_q)
+    w["mlp.gate_proj.weight"] = matrix(rng, shape.n_ff, shape.n_embd)
+    w["mlp.up_proj.weight"] = matrix(rng, shape.n_ff, shape.n_embd)
+    w["mlp.down_proj.weight"] = matrix(rng, shape.n_embd, shape.n_ff)
+    return w
+
+
+def vocab_maps(rng: np.random.Generator, n_vocab: int, n_draft: int) -> dict[str, Any]:
+    """`d2t` and `t2d` of a draft vocabulary that is a part of the target's."""
+    if n_draft == n_vocab:
+        return {}
+    kept = np.sort(rng.choice(n_vocab, n_draft, replace=False))
+    return {"d2t": kept - np.arange(n_draft), "t2d": np.isin(np.arange(n_vocab), kept)}
+
+
+def table(rng: np.random.Generator, n_rows: int, width: int, std: float = 1.0) -> Array:
+    """Rows that are looked up."""
+    return vector(rng, n_rows * width, 0.0, std).reshape(-1, width)
 
 
 def matrix(rng: np.random.Generator, n_out: int, n_in: int) -> Array:

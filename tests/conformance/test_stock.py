@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """llama.cpp itself, in a child process, gets from our `dflash` files what PyTorch gets from the checkpoint;
-our `dflash_ex` ones it refuses.
+it loads our `eagle3` ones, and refuses `dflash_ex` and `eagle31`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ import numpy as np
 import pytest
 import torch
 
+from eaglecpp.convert import convert_checkpoint
 from helpers.random_block import MASK_TOKEN, BlockShape
+from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter
 from helpers.script import run_script
 from helpers.tiny import TinyTarget, make_target
@@ -55,6 +57,18 @@ tokens = [7, *[int(mask)] * 4]
 process(5, len(features), tokens=tokens)
 n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
 np.save(folder + "/logits.npy", np.ctypeslib.as_array(lib.llama_get_logits(context), (5, n_vocab)))
+"""
+LOAD = """
+import sys
+import llama_cpp.llama_cpp as lib
+
+params = lib.llama_model_default_params()
+params.use_extra_bufts = False
+model = lib.llama_model_load_from_file(sys.argv[1].encode(), params)
+if not model:
+    sys.exit("refused")
+vocab = lib.llama_model_get_vocab(model)
+print(lib.llama_model_n_embd(model), lib.llama_model_n_layer(model), lib.llama_vocab_n_tokens(vocab))
 """
 DFLASH, DSPARK = BlockShape(own_tables=True), BlockShape("dspark")
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -113,17 +127,40 @@ def test_llama_cpp_computes_what_the_reference_does(name: str, target: TinyTarge
 
 
 @pytest.mark.parametrize(
-    "shape",
+    ("shape", "type"),
     [
-        replace(DSPARK, rank=0, confidence=False),
-        replace(DFLASH, window=6, full_layers=(1,)),
-        replace(DSPARK, gemma="keys"),
+        (DraftShape(), "Q8_0"),
+        (DraftShape(norm_before_fc=True, norm_before_residual=True), "F16"),
+        (DraftShape(n_draft_vocab=367, own_head=False, own_embedding=False), "F16"),
+        (DraftShape(rope={"rope_type": "linear", "factor": 2.0}), "BF16"),
+        (DraftShape(rope=YARN), "F16"),
     ],
-    ids=["anchor first", "layers that differ", "soft cap"],
+    ids=["Q8_0", "norms", "shared", "linear", "yarn"],
+)
+def test_llama_cpp_loads_plain_eagle3(
+    shape: DraftShape, type: str, target: TinyTarget, tmp_path: Path
+) -> None:
+    report = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf", type)
+    child = run_script(LOAD, report.out)
+    assert report.spec.architecture == "eagle3" and child.returncode == 0, child.stderr[-2000:]
+    assert child.stdout.split() == ["64", "1", "367"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "arch"),
+    [
+        (replace(DSPARK, rank=0, confidence=False), "dflash_ex"),
+        (replace(DFLASH, window=6, full_layers=(1,)), "dflash_ex"),
+        (replace(DSPARK, gemma="keys"), "dflash_ex"),
+        (DraftShape(fc_norm=True), "eagle31"),
+    ],
+    ids=["anchor first", "layers that differ", "soft cap", "eagle31"],
 )
 def test_llama_cpp_refuses_what_it_would_run_wrong(
-    shape: BlockShape, target: TinyTarget, tmp_path: Path
+    shape: BlockShape | DraftShape, arch: str, target: TinyTarget, tmp_path: Path
 ) -> None:
-    child = run_script(RUN, shape.gguf(tmp_path, target.gguf), tmp_path, MASK_TOKEN, False)
+    """Whatever has this architecture, see tests/unit/convert."""
+    out = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf").out
+    child = run_script(LOAD, out)
     assert child.returncode == 1, (child.returncode, child.stderr[-2000:])
-    assert "unknown model architecture: 'dflash_ex'" in child.stderr
+    assert f"unknown model architecture: '{arch}'" in child.stderr
