@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What `tests/run.py arm` runs on 64-bit ARM: a drafter against its reference, the text with and without
-drafting, and the command.
+"""What `tests/run.py arm` runs on 64-bit ARM: the text with and without drafting, and the command. That the
+arithmetic is that of other machines is shown by the step `neon`, and here by how many drafts are accepted.
 
     python3 arm_engine.py FOLDER KERNELS
 
-FOLDER has the drafter, the recorded reference and the demo pair; KERNELS are `neon`, `neon_i8mm` or `off`.
+FOLDER has the demo pair; KERNELS are `neon`, `neon_i8mm` or `off`.
 """
 
 from __future__ import annotations
@@ -14,38 +14,15 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-
 import eaglecpp
 from eaglecpp.cli import main as command
-from eaglecpp.lowlevel import Drafter, EngineOptions, system_info
+from eaglecpp.lowlevel import system_info
 
-# what is left is the order of summation, as in tests/parity
-TOLERANCE = 1e-3
 KNOWN = {
     "What does os.path.join do?": "Join two or more pathname components",
     "What is len?": "Return the number of items in a container.",
 }
 STRATEGIES = ("chain:4", "tree:k=3,depth=4,nodes=8", "auto")
-
-
-def parity(folder: Path, kernels: str) -> None:
-    recorded = np.load(folder / "reference.npz")
-    for flash_attn in ("on", "off"):
-        options = EngineOptions()
-        options.n_ctx, options.n_threads, options.draft_type_kv = 512, 1, "f32"
-        options.flash_attn, options.kernels = flash_attn, kernels
-        drafter = Drafter(str(folder / "draft.gguf"), options)
-        worst, start = 0.0, 0
-        for i, n_rows in enumerate(recorded["chunks"].tolist()):
-            rows = slice(start, start + n_rows)
-            features = np.ascontiguousarray(recorded["features"][:, rows])
-            logits, state = drafter.commit(features, recorded["tokens"][rows].tolist())
-            start += n_rows
-            for found, name in ((logits, f"logits{i}"), (state, f"state{i}")):
-                worst = max(worst, float(np.abs(found - recorded[name]).max()))
-        assert worst < TOLERANCE, f"fused attention {flash_attn}: {worst}"
-        print(f"parity, fused attention {flash_attn}: {worst:.1e}", flush=True)
 
 
 def same_text(folder: Path, kernels: str) -> None:
@@ -76,7 +53,7 @@ def same_text(folder: Path, kernels: str) -> None:
                     assert it.timings.exact, strategy
                     n_tokens += len(it.tokens)
                     n_accepted += it.timings.draft_n_accepted
-        assert n_accepted > n_tokens / 5, (n_accepted, n_tokens)
+        assert n_accepted > n_tokens / 4, (n_accepted, n_tokens)
         print(f"same text: {n_tokens} tokens, {n_accepted} of them drafted", flush=True)
 
 
@@ -96,7 +73,7 @@ def main() -> None:
     if wanted != "off":
         assert found["active"] and found["table"] == wanted, found
     kernels = "off" if wanted == "off" else "auto"
-    for step in (parity, same_text, run):
+    for step in (same_text, run):
         start = time.monotonic()
         step(folder, kernels)
         print(f"-- {wanted}, {step.__name__}: {time.monotonic() - start:.0f} s", flush=True)

@@ -14,7 +14,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import tempfile
 from importlib import metadata
 from pathlib import Path
 
@@ -86,7 +85,7 @@ def call(root: Path, folder: Path, *command: str, **environment: str) -> None:
 
 
 def install(into: Path, extension: Path) -> None:
-    """eaglecpp with this extension, the demo pair, and a drafter with what PyTorch makes of it."""
+    """eaglecpp with this extension, and the demo pair."""
     shutil.copytree(
         ROOT / "eaglecpp", into / "eaglecpp", ignore=shutil.ignore_patterns("*.so", "__pycache__")
     )
@@ -99,38 +98,6 @@ def install(into: Path, extension: Path) -> None:
     for model in (ROOT / "examples" / "demo_model" / "pair").glob("*.gguf"):
         shutil.copy(model, into)
     shutil.copy(ROOT / "tests" / "arm_engine.py", into)
-    _record(into)
-
-
-def _record(into: Path) -> None:
-    """A drafter as `draft.gguf`, rows, and what the reference makes of them as `reference.npz`."""
-    import numpy as np
-    import torch
-
-    from eaglecpp.convert import convert_checkpoint
-    from helpers.random_drafter import DraftShape
-    from helpers.reference.drafter import Drafter
-    from helpers.tiny import make_target
-
-    with tempfile.TemporaryDirectory() as name:
-        shape = DraftShape(fc_norm=True, norm_output=True, n_layers=2)
-        checkpoint = shape.write(Path(name, "checkpoint"))
-        target = make_target(Path(name)).gguf
-        layers = list(shape.layers)
-        convert_checkpoint(checkpoint, target=target, out=into / "draft.gguf", type="F32", aux_layers=layers)
-        reference = Drafter.load(checkpoint)
-    chunks = (1, 7, 20, 3, 17)
-    rng = np.random.default_rng(5)
-    features = rng.normal(size=(len(layers), sum(chunks), shape.n_embd_target)).astype(np.float32)
-    tokens = rng.integers(0, shape.n_vocab, sum(chunks))
-    recorded = {"chunks": np.array(chunks), "features": features, "tokens": tokens}
-    start = 0
-    for i, n_rows in enumerate(chunks):
-        rows = slice(start, start + n_rows)
-        logits, state = reference.commit(torch.from_numpy(features[:, rows].copy()), tokens[rows].tolist())
-        recorded |= {f"logits{i}": logits.numpy(), f"state{i}": state.numpy()}
-        start += n_rows
-    np.savez(into / "reference.npz", **recorded)
 
 
 def _unpack_debian(root: Path) -> None:
@@ -158,39 +125,20 @@ def _install_packages(site: Path, python: str) -> None:
         if requirement.name != "llama-cpp-python" and requirement.marker is None:
             wanted.append(f"{requirement.name}{requirement.specifier}")
     glibc = [f"--platform=manylinux_2_{minor}_aarch64" for minor in (17, 28, 34)]
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--target",
-        str(site),
-        "--only-binary=:all:",
-        *glibc,
-    ]
-    command += ["--implementation=cp", f"--python-version={python.removeprefix('python')}", *wanted]
+    command = [sys.executable, "-m", "pip", "install", "-q", "--target", str(site), "--only-binary=:all:"]
+    command += [*glibc, "--implementation=cp", f"--python-version={python.removeprefix('python')}", *wanted]
     print("+", *command, flush=True)
     subprocess.run(command, check=True)
 
 
 def _install_llama(made: Path, site: Path) -> None:
     """llama_cpp: the installed package's Python, with libraries from the cross-compiler."""
-    not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
-    options = [
-        *(f"-DLLAMA_BUILD_{part}=OFF" for part in not_built),
-        "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64", f"-DCMAKE_CXX_COMPILER={COMPILER}",
-        f"-DCMAKE_C_COMPILER={COMPILER.replace('g++', 'gcc')}", "-DCMAKE_BUILD_TYPE=Release",
-        "-DGGML_NATIVE=OFF", f"-DGGML_CPU_ARM_ARCH={ARCHITECTURE}", "-DBUILD_SHARED_LIBS=ON",
-        "-DCMAKE_BUILD_WITH_INSTALL_RPATH=ON", "-DCMAKE_INSTALL_RPATH=$ORIGIN",
-    ]  # fmt: skip
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    for command in (
-        ["cmake", "-G", "Ninja", "-S", str(backends.sources(backends.folder())), "-B", str(made), *options],
-        ["cmake", "--build", str(made), "--target", "llama"],
-    ):
-        print("+", *command, flush=True)
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PATH": path})
+    options = (
+        "CMAKE_SYSTEM_NAME=Linux", "CMAKE_SYSTEM_PROCESSOR=aarch64", f"CMAKE_CXX_COMPILER={COMPILER}",
+        f"CMAKE_C_COMPILER={COMPILER.replace('g++', 'gcc')}", f"GGML_CPU_ARM_ARCH={ARCHITECTURE}",
+        "CMAKE_BUILD_WITH_INSTALL_RPATH=ON", "CMAKE_INSTALL_RPATH=$ORIGIN",
+    )  # fmt: skip
+    backends.build_llama(made, "llama", *options)
     package = metadata.distribution("llama-cpp-python")
     for file in package.files or []:
         if file.parts[0].startswith("llama_cpp") and "lib" not in file.parts and file.suffix != ".pyc":

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Backend", "build", "folder", "sources"]
+__all__ = ["Backend", "build", "build_llama", "folder", "sources"]
 
 DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
 # VK_EXT_layer_settings: ggml-vulkan names it without a guard, Vulkan headers before 1.3.272 lack it
@@ -106,10 +106,10 @@ def build(name: str) -> Backend:
         return Backend(name, None, why_not)
     try:
         folder().mkdir(parents=True, exist_ok=True)
-        found = sources(folder())
+        sources(folder())
     except OSError as error:
         return Backend(name, None, str(error))
-    made = _compile(name, found)
+    made = _compile(name)
     partial = kept.with_suffix(f".{os.getpid()}")
     shutil.copy(made, partial)
     partial.replace(kept)
@@ -127,25 +127,30 @@ def _preload(name: str) -> Path | None:
     return out
 
 
-def _compile(name: str, llama: Path) -> Path:
+def _compile(name: str) -> Path:
     made = folder() / f"build-{name}"
     header = folder() / "old_vulkan_headers.h"
     header.write_text(OLD_HEADERS, encoding="utf-8")
-    off = ("GGML_NATIVE", "GGML_OPENMP", "GGML_LLAMAFILE", "GGML_RPC_RDMA")
-    # all of llama.cpp is configured: the source distribution lacks parts of ggml as a project of its own
+    options = ["GGML_OPENMP=OFF", "GGML_LLAMAFILE=OFF", "GGML_RPC_RDMA=OFF", "GGML_BACKEND_DL=ON"]
+    options += [f"GGML_{name.upper()}=ON"]
+    options += [f"CMAKE_CXX_FLAGS=-include {header}"] if name == "vulkan" else []
+    build_llama(made, f"ggml-{name}", *options)
+    return next(made.rglob(f"libggml-{name}.so"))
+
+
+def build_llama(made: Path, target: str, *options: str) -> None:
+    """A target of llama.cpp, all of which is configured: the source distribution lacks parts of ggml as a
+    project of its own. Raises CalledProcessError.
+    """
     not_built = ("APP", "COMMON", "EXAMPLES", "SERVER", "TESTS", "TOOLS")
-    options = [
-        *(f"-D{option}=OFF" for option in (*off, *(f"LLAMA_BUILD_{part}" for part in not_built))),
-        "-DGGML_BACKEND_DL=ON", "-DBUILD_SHARED_LIBS=ON", "-DCMAKE_BUILD_TYPE=Release",
-        f"-DGGML_{name.upper()}=ON",
-        *([f"-DCMAKE_CXX_FLAGS=-include {header}"] if name == "vulkan" else []),
-    ]  # fmt: skip
+    options += ("GGML_NATIVE=OFF", "BUILD_SHARED_LIBS=ON", "CMAKE_BUILD_TYPE=Release")
+    options += tuple(f"LLAMA_BUILD_{part}=OFF" for part in not_built)
     # cmake and ninja may be the environment's own
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
+    source = ["-S", str(sources(folder())), "-B", str(made)]
     for command in (
-        ["cmake", "-G", "Ninja", "-S", str(llama), "-B", str(made), *options],
-        ["cmake", "--build", str(made), "--target", f"ggml-{name}"],
+        ["cmake", "-G", "Ninja", *source, *(f"-D{option}" for option in options)],
+        ["cmake", "--build", str(made), "--target", target],
     ):
         print("+", *command, flush=True)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=os.environ | {"PATH": path})
-    return next(made.rglob(f"libggml-{name}.so"))

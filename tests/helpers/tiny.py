@@ -236,6 +236,18 @@ def add_sizes(
     writer.add_vocab_size(n_vocab)
 
 
+def add_settings(writer: gguf.GGUFWriter, settings: Mapping[str, Any]) -> None:
+    """Keys of the architecture, named without it, besides or in place of others."""
+    for key, setting in settings.items():
+        name = f"{writer.arch}.{key}"
+        writer.kv_data[0].pop(name, None)
+        kind = gguf.GGUFValueType.get_type(setting)
+        kind = gguf.GGUFValueType.UINT32 if kind is gguf.GGUFValueType.INT32 else kind
+        writer.add_array(name, setting) if isinstance(setting, list) else writer.add_key_value(
+            name, setting, kind
+        )
+
+
 def write_gguf(
     path: Path,
     spec: TargetSpec,
@@ -243,7 +255,7 @@ def write_gguf(
     weights: Weights,
     dtype: str,
     arch: str = "",
-    settings: Mapping[str, int | float | list[int]] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> None:
     """The target as GGUF; matrices in `dtype` (F32, F16, Q8_0, ...), vectors in F32. `arch`: as whose its
     tensors pass; `settings`: what its header says besides or instead, without the architecture in front.
@@ -256,14 +268,7 @@ def write_gguf(
     writer.add_rope_dimension_count(spec.head_dim)
     writer.add_file_type(int(gguf.LlamaFileType[f"MOSTLY_{dtype}" if dtype != "F32" else "ALL_F32"]))
     tokenizer.add_to(writer, spec.chat_template)
-    for key, setting in (settings or {}).items():
-        writer.kv_data[0].pop(f"{arch}.{key}", None)
-        if isinstance(setting, list):
-            writer.add_array(f"{arch}.{key}", setting)
-        elif isinstance(setting, float):
-            writer.add_float32(f"{arch}.{key}", setting)
-        else:
-            writer.add_uint32(f"{arch}.{key}", setting)
+    add_settings(writer, settings or {})
     kind = gguf.GGMLQuantizationType[dtype]
     for name, value in gguf_tensors(spec, weights).items():
         if value.ndim == 1 or dtype == "F32":

@@ -11,7 +11,7 @@ of meaning.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from helpers.tiny import (
     TargetSpec,
     TinyTarget,
     Weights,
+    add_settings,
     add_sizes,
     gguf_tensors,
     make_eagle3,
@@ -76,9 +77,7 @@ def make_windowed(directory: Path) -> ArchPair:
     """`gemma3`: five of six layers see only the last `WINDOW` positions."""
     spec = TargetSpec(arch="gemma3")
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_sliding_window(WINDOW)
-        writer.add_head_count_kv(spec.n_kv_heads)
+    keys = {"attention.sliding_window": WINDOW, "attention.head_count_kv": spec.n_kv_heads}
 
     def tensors(weights: Weights) -> Weights:
         out = gguf_tensors(spec, weights)
@@ -97,9 +96,7 @@ def make_hybrid(directory: Path) -> ArchPair:
     """`lfm2`: short convolutions with a recurrent state, and three layers of attention."""
     spec = TargetSpec(arch="lfm2", n_kv_heads=4, head_dim=16)
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_shortconv_l_cache(_L_CACHE)
-        writer.add_head_count_kv([spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)])
+    keys = {"shortconv.l_cache": _L_CACHE, "attention.head_count_kv": _attention_heads(spec)}
 
     def tensors(weights: Weights) -> Weights:
         rng, width = np.random.default_rng(spec.seed + 7), spec.n_embd
@@ -109,15 +106,14 @@ def make_hybrid(directory: Path) -> ArchPair:
             if i in _ATTENTION_LAYERS:
                 out |= _unit_norms(i, spec.head_dim)
                 continue
-            for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
-                del out[f"blk.{i}.{role}.weight"]
+            _drop_attention(out, i)
             added = spec.mixing / spec.n_layers**0.5
-            for role, shape, std in (
-                ("conv", (width, _L_CACHE), 0.7),
-                ("in_proj", (3 * width, width), 1.0 / width**0.5),
-                ("out_proj", (width, width), added / width**0.5),
-            ):
-                out[f"blk.{i}.shortconv.{role}.weight"] = rng.normal(0.0, std, shape).astype(np.float32)
+            rows = (
+                ("conv.weight", (width, _L_CACHE), 0.7),
+                ("in_proj.weight", (3 * width, width), 1.0 / width**0.5),
+                ("out_proj.weight", (width, width), added / width**0.5),
+            )
+            out |= _random(rng, f"blk.{i}.shortconv.", rows)
         return out
 
     return _make(directory, spec, keys, tensors)
@@ -130,23 +126,15 @@ def make_latent(directory: Path, *, chat_template: bool = False) -> ArchPair:
     spec, c = TargetSpec(arch="deepseek2", chat_template=chat_template), LATENT_CONFIG
     cached = c["kv_lora_rank"] + c["qk_rope_head_dim"], c["kv_lora_rank"]
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_head_count_kv(1)
-        writer.add_q_lora_rank(c["q_lora_rank"])
-        writer.add_kv_lora_rank(c["kv_lora_rank"])
-        writer.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
-        writer.add_value_length_mla(c["v_head_dim"])
-        writer.add_rope_dimension_count(c["qk_rope_head_dim"])
-        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
-        writer.add_rope_scaling_factor(c["rope_scaling"]["factor"])
-        writer.add_rope_scaling_orig_ctx_len(c["rope_scaling"]["original_max_position_embeddings"])
-        writer.add_rope_scaling_yarn_log_mul(0.1 * c["rope_scaling"]["mscale_all_dim"])
-        writer.add_leading_dense_block_count(1)
-        writer.add_expert_count(_N_EXPERTS)
-        writer.add_expert_used_count(_N_USED)
-        writer.add_expert_shared_count(1)
-        writer.add_expert_feed_forward_length(_N_EXPERT_FF)
-        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SOFTMAX)
+    n_key = c["qk_nope_head_dim"] + c["qk_rope_head_dim"]
+    yarn = c["rope_scaling"]
+    keys: dict[str, Any] = {"attention.head_count_kv": 1, "rope.dimension_count": c["qk_rope_head_dim"]}
+    keys |= {f"attention.{name}": c[name] for name in ("q_lora_rank", "kv_lora_rank")}
+    keys |= {"attention.key_length_mla": n_key, "attention.value_length_mla": c["v_head_dim"]}
+    keys |= {"rope.scaling.type": "yarn", "rope.scaling.factor": yarn["factor"]}
+    keys |= {"rope.scaling.original_context_length": yarn["original_max_position_embeddings"]}
+    keys |= {"rope.scaling.yarn_log_multiplier": 0.1 * yarn["mscale_all_dim"]}
+    keys |= _expert_keys(1) | {"expert_gating_func": int(gguf.ExpertGatingFuncType.SOFTMAX)}
 
     def tensors(weights: Weights) -> Weights:
         out = {n: v for n, v in gguf_tensors(spec, weights).items() if "attn_" not in n or "norm" in n}
@@ -217,11 +205,8 @@ def make_mixture(directory: Path) -> ArchPair:
     """`qwen3moe`: two of eight experts for each token in every layer."""
     spec = TargetSpec(arch="qwen3moe")
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_head_count_kv(spec.n_kv_heads)
-        writer.add_expert_count(N_EXPERTS)
-        writer.add_expert_used_count(2)
-        writer.add_expert_feed_forward_length(spec.n_ff)
+    keys = {"attention.head_count_kv": spec.n_kv_heads, "expert_count": N_EXPERTS, "expert_used_count": 2}
+    keys |= {"expert_feed_forward_length": spec.n_ff}
 
     def tensors(weights: Weights) -> Weights:
         rng, width = np.random.default_rng(spec.seed + 9), spec.n_embd
@@ -282,19 +267,17 @@ def _write_with_head(
         out[f"{head}.nextn.eh_proj.weight"] = reads.astype(np.float32)
         for norm in ("enorm", "hnorm"):
             out[f"{head}.nextn.{norm}.weight"] = np.ones(width, np.float32)
-    add_keys = {"glm4moe": _add_experts, "qwen35": _add_linear_attention, "hy_v3": _add_expert_sizes}[arch]
-    keys = add_keys(out, spec, rng)
-
-    def all_keys(writer: gguf.GGUFWriter) -> None:
-        writer.kv_data[0].pop(f"{arch}.block_count", None)
-        writer.add_block_count(n_blocks)
-        writer.add_nextn_predict_layers(n_heads)
-        if sections:
-            writer.add_rope_dimension_sections(sections)
-        writer.add_head_count_kv(spec.n_kv_heads)
-        keys(writer)
-
-    _write(path, spec, tokenizer, all_keys, {name: data for name, data in out.items() if keep(name)})
+    keys: dict[str, Any] = {"block_count": n_blocks, "nextn_predict_layers": n_heads}
+    keys |= {"attention.head_count_kv": spec.n_kv_heads}
+    if arch == "glm4moe":
+        keys |= _add_experts(out, spec, rng)
+    elif arch == "qwen35":
+        keys |= _add_linear_attention(out, spec, rng)
+    else:
+        keys |= {"expert_feed_forward_length": _N_EXPERT_FF}  # of experts that no block has
+    if sections:
+        keys |= {"rope.dimension_sections": list(sections)}
+    _write(path, spec, tokenizer, keys, {name: data for name, data in out.items() if keep(name)})
     return path
 
 
@@ -310,20 +293,14 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
     _add_gemma_norms(out, spec.n_layers, width, spec.head_dim)
     target, assistant = directory / "target-gemma4.gguf", directory / "assistant-gemma4.gguf"
 
-    def keys(writer: gguf.GGUFWriter, n_layers: int, **changed: int) -> None:
-        writer.add_head_count_kv(changed.get("n_kv_heads", spec.n_kv_heads))
-        writer.add_sliding_window(WINDOW)
-        writer.add_array(
-            f"{writer.arch}.attention.sliding_window_pattern",
-            [i % 4 != 3 if n_layers > 2 else i != 1 for i in range(n_layers)],
-        )
-        for kind in ("key", "value"):
-            writer.add_uint32(
-                f"{writer.arch}.attention.{kind}_length_swa", changed.get("head_dim", spec.head_dim)
-            )
-        writer.add_uint32(f"{writer.arch}.embedding_length_per_layer_input", 0)
+    def keys(of: TargetSpec) -> dict[str, Any]:
+        slides = [i % 4 != 3 if of.n_layers > 2 else i != 1 for i in range(of.n_layers)]
+        found = {"attention.head_count_kv": of.n_kv_heads, "embedding_length_per_layer_input": 0}
+        found |= {f"attention.{kind}_length_swa": of.head_dim for kind in ("key", "value")}
+        windows = {"attention.sliding_window": WINDOW, "attention.sliding_window_pattern": slides}
+        return found | windows
 
-    _write(target, spec, tokenizer, lambda writer: keys(writer, spec.n_layers), out)
+    _write(target, spec, tokenizer, keys(spec), out)
     small = replace(spec, arch="gemma4-assistant", n_layers=2, n_embd=2 * width, **sizes)
     own = gguf_tensors(small, target_weights(small, tokenizer))
     _add_gemma_norms(own, small.n_layers, small.n_embd, small.head_dim)
@@ -340,12 +317,8 @@ def make_with_assistant(directory: Path, **sizes: int) -> tuple[Path, Path]:
     own["nextn.post_projection.weight"] = np.ascontiguousarray(kept, np.float32)
     assert own["token_embd.weight"].shape == (n_vocab, small.n_embd)
 
-    def own_keys(writer: gguf.GGUFWriter) -> None:
-        keys(writer, small.n_layers, **sizes)
-        writer.add_uint32("gemma4-assistant.embedding_length_out", width)
-        writer.add_nextn_predict_layers(small.n_layers)
-
-    _write(assistant, small, tokenizer, own_keys, own)
+    more = {"embedding_length_out": width, "nextn_predict_layers": small.n_layers}
+    _write(assistant, small, tokenizer, keys(small) | more, own)
     return target, assistant
 
 
@@ -357,16 +330,7 @@ def _add_gemma_norms(out: Weights, n_layers: int, width: int, head_dim: int) -> 
             out[f"blk.{i}.{name}.weight"] = np.full(width, 0.3, np.float32)
 
 
-def _add_expert_sizes(
-    out: Weights, spec: TargetSpec, rng: np.random.Generator
-) -> Callable[[gguf.GGUFWriter], None]:
-    """Of experts that no block has."""
-    return lambda writer: writer.add_expert_feed_forward_length(_N_EXPERT_FF)
-
-
-def _add_experts(
-    out: Weights, spec: TargetSpec, rng: np.random.Generator
-) -> Callable[[gguf.GGUFWriter], None]:
+def _add_experts(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
     """Those of the head; the blocks before it are dense."""
     head = f"blk.{spec.n_layers}"
     out[f"{head}.ffn_gate_inp.weight"] = rng.normal(0.0, 0.1, (_N_EXPERTS, spec.n_embd)).astype(np.float32)
@@ -377,19 +341,15 @@ def _add_experts(
         out[f"{head}.ffn_{role}_exps.weight"] = np.stack([one] * _N_EXPERTS)
         out[f"{head}.ffn_{role}_shexp.weight"] = one
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_leading_dense_block_count(spec.n_layers)
-        writer.add_expert_count(_N_EXPERTS)
-        writer.add_expert_used_count(_N_USED)
-        writer.add_expert_shared_count(1)
-        writer.add_expert_feed_forward_length(_N_EXPERT_FF)
-
-    return keys
+    return _expert_keys(spec.n_layers)
 
 
-def _add_linear_attention(
-    out: Weights, spec: TargetSpec, rng: np.random.Generator
-) -> Callable[[gguf.GGUFWriter], None]:
+def _expert_keys(n_dense: int) -> dict[str, Any]:
+    keys = {"leading_dense_block_count": n_dense, "expert_feed_forward_length": _N_EXPERT_FF}
+    return keys | {"expert_count": _N_EXPERTS, "expert_used_count": _N_USED, "expert_shared_count": 1}
+
+
+def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generator) -> dict[str, Any]:
     """In three of four blocks; the others' queries get a gate beside them."""
     n_state, n_groups, n_heads, n_kernel = 16, 2, 4, 4
     n_key, n_value = n_state * n_groups, n_state * n_heads
@@ -400,12 +360,11 @@ def _add_linear_attention(
             out[f"{block}.attn_q.weight"] = np.concatenate([q, 0 * q], axis=1).reshape(-1, spec.n_embd)
             out |= _unit_norms(i, spec.head_dim)
             continue
-        for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
-            del out[f"{block}.{role}.weight"]
+        _drop_attention(out, i)
         added = spec.mixing / spec.n_layers**0.5
         out[f"{block}.ssm_a"] = -rng.uniform(0.2, 2.0, n_heads).astype(np.float32)
         out[f"{block}.ssm_norm.weight"] = np.ones(n_state, np.float32)
-        for role, shape, std in (
+        rows = (
             ("attn_qkv.weight", (2 * n_key + n_value, spec.n_embd), 1.0 / spec.n_embd**0.5),
             ("attn_gate.weight", (n_value, spec.n_embd), 1.0 / spec.n_embd**0.5),
             ("ssm_conv1d.weight", (2 * n_key + n_value, n_kernel), 0.5),
@@ -413,20 +372,13 @@ def _add_linear_attention(
             ("ssm_beta.weight", (n_heads, spec.n_embd), 1.0 / spec.n_embd**0.5),
             ("ssm_alpha.weight", (n_heads, spec.n_embd), 1.0 / spec.n_embd**0.5),
             ("ssm_out.weight", (spec.n_embd, n_value), added / n_value**0.5),
-        ):
-            out[f"{block}.{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+        )
+        out |= _random(rng, f"{block}.", rows)
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_rope_dimension_sections([6, 5, 5, 0])
-        writer.add_rope_dimension_count(spec.head_dim)
-        writer.add_ssm_conv_kernel(n_kernel)
-        writer.add_ssm_inner_size(n_value)
-        writer.add_ssm_state_size(n_state)
-        writer.add_ssm_time_step_rank(n_heads)
-        writer.add_ssm_group_count(n_groups)
-        writer.add_full_attention_interval(4)
-
-    return keys
+    keys: dict[str, Any] = {"rope.dimension_sections": [6, 5, 5, 0], "rope.dimension_count": spec.head_dim}
+    keys |= {"ssm.conv_kernel": n_kernel, "ssm.inner_size": n_value, "ssm.state_size": n_state}
+    keys |= {"ssm.time_step_rank": n_heads, "ssm.group_count": n_groups}
+    return keys | {"full_attention_interval": 4}
 
 
 def make_recurrent(directory: Path) -> ArchPair:
@@ -434,11 +386,8 @@ def make_recurrent(directory: Path) -> ArchPair:
     spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_ssm_conv_kernel(_CONV)
-        writer.add_ssm_inner_size(inner)
-        writer.add_ssm_state_size(_STATE)
-        writer.add_ssm_time_step_rank(_RANK)
+    keys = {"ssm.conv_kernel": _CONV, "ssm.inner_size": inner, "ssm.state_size": _STATE}
+    keys |= {"ssm.time_step_rank": _RANK}
 
     def tensors(weights: Weights) -> Weights:
         rng, renamed = np.random.default_rng(spec.seed + 8), gguf_tensors(spec, weights)
@@ -448,7 +397,7 @@ def make_recurrent(directory: Path) -> ArchPair:
             out[f"blk.{i}.attn_norm.weight"] = renamed[f"blk.{i}.attn_norm.weight"]
             out[f"blk.{i}.ssm_a"] = -np.tile(np.arange(1.0, _STATE + 1), (inner, 1)).astype(np.float32)
             out[f"blk.{i}.ssm_d"] = np.ones(inner, np.float32)
-            for role, shape, std in (
+            rows = (
                 ("in.weight", (2 * inner, spec.n_embd), 1.0 / spec.n_embd**0.5),
                 ("conv1d.weight", (inner, _CONV), 0.5),
                 ("conv1d.bias", (inner,), 0.1),
@@ -456,8 +405,8 @@ def make_recurrent(directory: Path) -> ArchPair:
                 ("dt.weight", (inner, _RANK), 0.5),
                 ("dt.bias", (inner,), 0.5),
                 ("out.weight", (spec.n_embd, inner), added / inner**0.5),
-            ):
-                out[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+            )
+            out |= _random(rng, f"blk.{i}.ssm_", rows)
         return out
 
     return _make(directory, spec, keys, tensors)
@@ -468,33 +417,28 @@ def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_sta
     spec = spec or TargetSpec(arch="granitehybrid", n_kv_heads=4, head_dim=16)
     inner, n_conv = 2 * spec.n_embd, 2 * spec.n_embd + 2 * n_state
 
-    def keys(writer: gguf.GGUFWriter) -> None:
-        writer.add_head_count_kv([spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)])
-        writer.add_ssm_conv_kernel(_CONV)
-        writer.add_ssm_inner_size(inner)
-        writer.add_ssm_state_size(n_state)
-        writer.add_ssm_group_count(1)
-        writer.add_ssm_time_step_rank(_N_SSM_HEADS)
+    keys: dict[str, Any] = {"attention.head_count_kv": _attention_heads(spec), "ssm.group_count": 1}
+    keys |= {"ssm.conv_kernel": _CONV, "ssm.inner_size": inner, "ssm.state_size": n_state}
+    keys |= {"ssm.time_step_rank": _N_SSM_HEADS}
 
     def tensors(weights: Weights) -> Weights:
         rng, out = np.random.default_rng(spec.seed + 8), gguf_tensors(spec, weights)
         for i in range(spec.n_layers):
             if i in _ATTENTION_LAYERS:
                 continue
-            for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
-                del out[f"blk.{i}.{role}.weight"]
+            _drop_attention(out, i)
             added = spec.mixing / spec.n_layers**0.5
             out[f"blk.{i}.ssm_a"] = -rng.uniform(0.2, 2.0, (_N_SSM_HEADS, 1)).astype(np.float32)
             out[f"blk.{i}.ssm_d"] = np.ones((_N_SSM_HEADS, 1), np.float32)
             out[f"blk.{i}.ssm_norm.weight"] = np.ones((1, inner), np.float32)
-            for role, shape, std in (
+            rows = (
                 ("in.weight", (inner + n_conv + _N_SSM_HEADS, spec.n_embd), 1.0 / spec.n_embd**0.5),
                 ("conv1d.weight", (n_conv, _CONV), 0.5),
                 ("conv1d.bias", (n_conv,), 0.1),
                 ("dt.bias", (_N_SSM_HEADS,), 0.5),
                 ("out.weight", (spec.n_embd, inner), added / inner**0.5),
-            ):
-                out[f"blk.{i}.ssm_{role}"] = rng.normal(0.0, std, shape).astype(np.float32)
+            )
+            out |= _random(rng, f"blk.{i}.ssm_", rows)
         return out
 
     return _make(directory, spec, keys, tensors)
@@ -503,7 +447,7 @@ def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_sta
 def _make(
     directory: Path,
     spec: TargetSpec,
-    keys: Callable[[gguf.GGUFWriter], None],
+    keys: Mapping[str, Any],
     tensors: Callable[[Weights], Weights],
     lengths: tuple[int, int] | None = None,
 ) -> ArchPair:
@@ -517,6 +461,23 @@ def _make(
     return ArchPair(target, draft)
 
 
+def _attention_heads(spec: TargetSpec) -> list[int]:
+    """Of keys and values, by layer, where few have any."""
+    return [spec.n_kv_heads * (i in _ATTENTION_LAYERS) for i in range(spec.n_layers)]
+
+
+def _drop_attention(out: Weights, layer: int) -> None:
+    for role in ("attn_q", "attn_k", "attn_v", "attn_output"):
+        del out[f"blk.{layer}.{role}.weight"]
+
+
+def _random(
+    rng: np.random.Generator, prefix: str, rows: Iterable[tuple[str, tuple[int, ...], float]]
+) -> Weights:
+    """rows: name, shape, size."""
+    return {f"{prefix}{name}": rng.normal(0.0, std, shape).astype(np.float32) for name, shape, std in rows}
+
+
 def _unit_norms(layer: int, head_dim: int) -> Weights:
     return {f"blk.{layer}.attn_{x}_norm.weight": np.ones(head_dim, np.float32) for x in "qk"}
 
@@ -525,7 +486,7 @@ def _write(
     path: Path,
     spec: TargetSpec,
     tokenizer: Tokenizer,
-    keys: Callable[[gguf.GGUFWriter], None],
+    keys: Mapping[str, Any],
     tensors: Weights,
     lengths: tuple[int, int] | None = None,
 ) -> None:
@@ -533,7 +494,7 @@ def _write(
     add_sizes(writer, spec, len(tokenizer.tokens), lengths)
     writer.add_file_type(int(gguf.LlamaFileType.ALL_F32))
     tokenizer.add_to(writer, spec.arch == "deepseek2" and spec.chat_template)
-    keys(writer)
+    add_settings(writer, keys)
     for name, value in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))
     finish(writer)

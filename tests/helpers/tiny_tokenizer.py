@@ -9,7 +9,8 @@ directory agree.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,10 +40,20 @@ def byte_symbols() -> list[str]:
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Token texts in id order, and the merges as pairs of texts."""
+    """Token texts in id order, and the merges as pairs of texts. kind, pre: as llama.cpp calls the tokenizer
+    and what cuts its texts; types: of the tokens, where they are others than the first few control ones; ids:
+    of special tokens; name: of the model, over its own.
+    """
 
     tokens: list[str]
     merges: list[tuple[str, str]]
+    kind: str = "gpt2"
+    pre: str = "gpt-2"
+    types: tuple[int, ...] = ()
+    scores: tuple[float, ...] = ()
+    ids: Mapping[str, int] = field(default_factory=lambda: {"bos": BOS, "eos": EOS})
+    add_bos: bool = True
+    name: str = ""
 
     def is_plain(self, token: int) -> bool:
         """Whether the token is printable ASCII text: what random weights are made to prefer."""
@@ -89,14 +100,21 @@ class Tokenizer:
     def add_to(self, writer: gguf.GGUFWriter, with_template: bool) -> None:
         """The `tokenizer.*` fields."""
         normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
-        writer.add_tokenizer_model("gpt2")
-        writer.add_tokenizer_pre("gpt-2")
+        types = [control if i < len(CONTROL) else normal for i in range(len(self.tokens))]
+        writer.add_tokenizer_model(self.kind)
+        if self.pre:
+            writer.add_tokenizer_pre(self.pre)
         writer.add_token_list(self.tokens)
-        writer.add_token_types([control if i < len(CONTROL) else normal for i in range(len(self.tokens))])
-        writer.add_token_merges([" ".join(pair) for pair in self.merges])
-        writer.add_bos_token_id(BOS)
-        writer.add_eos_token_id(EOS)
-        writer.add_add_bos_token(True)
+        writer.add_token_types(self.types or types)
+        if self.scores:
+            writer.add_token_scores(self.scores)
+        if self.merges:
+            writer.add_token_merges([" ".join(pair) for pair in self.merges])
+        for name, token in self.ids.items():
+            writer.add_uint32(f"tokenizer.ggml.{name}_token_id", token)
+        writer.add_add_bos_token(self.add_bos)
+        if self.name:
+            writer.kv_data[0]["general.name"].value = self.name
         if with_template:
             writer.add_chat_template(CHAT_TEMPLATE)
 

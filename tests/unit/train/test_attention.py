@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eaglecpp.train.fit.attention import Layout, attention_for, dense, merged
+from eaglecpp.train.fit.attention import Layout, dense, merged
 
 
 def step_inputs(n_rows: int, n_later: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -35,45 +35,6 @@ def test_merged_equals_dense_in_output_and_gradients(lengths: tuple[int, ...], n
     results = run(merged, inputs, n_later, layout), run(dense, inputs, n_later, layout)
     for found, expected in zip(*results, strict=True):
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("attention", [merged, dense])
-def test_samples_do_not_see_each_other(attention: object) -> None:
-    """Two samples side by side give what each gives alone, in gradients too."""
-    both = step_inputs(12, 2, torch.float32)
-    whole = run(attention, both, 2, all_of(5, 7))
-    weight = torch.linspace(-1, 1, whole[0].numel()).view(whole[0].shape)
-    for rows in (slice(0, 5), slice(5, 12)):
-        q, k0, v0, *later = alone = [x[:, rows].detach().requires_grad_() for x in both]
-        out = attention(q, k0, v0, later[:2], later[2:], all_of(rows.stop - rows.start))  # type: ignore[operator]
-        gradients = torch.autograd.grad((out * weight[:, rows]).sum(), alone)
-        for found, expected in zip(whole, (out, *gradients), strict=True):
-            torch.testing.assert_close(found[:, rows], expected, rtol=1e-5, atol=1e-6)
-
-
-def test_bf16_is_as_near_as_its_rounding() -> None:
-    inputs, layout = step_inputs(64, 2, torch.bfloat16), all_of(40, 24)
-    for found, expected in zip(run(merged, inputs, 2, layout), run(dense, inputs, 2, layout), strict=True):
-        error = (found.float() - expected.float()).norm() / expected.float().norm()
-        assert error < 0.02
-
-
-def test_a_row_sees_no_later_row_and_only_its_own_later_entries() -> None:
-    q, k0, v0, k1, v1 = (x.detach() for x in step_inputs(9, 1, torch.float32))
-    before = merged(q, k0, v0, [k1], [v1], all_of(9))
-    for changed in (k0, v0, k1, v1):
-        changed[:, 5] += 1.0
-    after = merged(q, k0, v0, [k1], [v1], all_of(9))
-    torch.testing.assert_close(after[:, :5], before[:, :5], rtol=0, atol=0)
-    assert not torch.allclose(after[:, 5], before[:, 5])
-    v1[:, 5] += 100.0
-    again = merged(q, k0, v0, [k1], [v1], all_of(9))
-    torch.testing.assert_close(again[:, 6:], after[:, 6:], rtol=0, atol=0)
-
-
-def test_the_processor_runs_the_merged_kernel() -> None:
-    assert attention_for(torch.device("cpu"), torch.float32) is merged
-    assert attention_for(torch.device("cpu"), torch.bfloat16) is merged
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
