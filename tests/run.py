@@ -315,9 +315,9 @@ def gpu() -> str | None:
 
     folder = cmake(
         "gpu", "-DEAGLECPP_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release",
-        targets=("counting_device", "test_remote_drafter", "test_whose_target", "test_graph"),
+        targets=("counting_device", "test_together", "test_whose_target"),
     )  # fmt: skip
-    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "remote_drafter|whose_target|draft_graph")
+    run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "whose_target|draft_together")
     counting = folder / "tests" / "native" / "gpu" / "libcounting_device.so"
     for name in ("counting", "rpc", "vulkan"):
         backend = backends.Backend(name, counting) if name == "counting" else backends.build(name)

@@ -121,7 +121,7 @@ class Counts(ctypes.Structure):
         (name, ctypes.c_uint64)
         for name in (
             "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
-            "bytes_held", "distinct_graphs", "built", "captured",
+            "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
         )
     ]  # fmt: skip
 

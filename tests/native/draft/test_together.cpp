@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Conversations that draft in one graph against the same ones that draft alone: the same bits, whoever else is there,
-// and whoever reads rows that another one saved.
+// Conversations that draft in one graph, here or on a device of their own, against the same ones that draft alone on
+// the CPU: the same numbers, whoever else is there, whatever fills a device's graphs up to their size, and whoever
+// reads rows that another one saved.
+#include <cmath>
 #include <cstring>
+#include <memory>
+#include <random>
 
 #include "../check.h"
 #include "../engine/tiny_models.h"
 #include "../gguf/draft_files.h"
 #include "base/error.h"
+#include "counting_device.h"
+#include "draft/feature_sequence.h"
 #include "ggml_hook/hook.h"
-#include "seeded_drafter.h"
 #include "target/llama_bridge.h"
 
 using namespace eaglecpp;
@@ -16,28 +21,88 @@ using namespace eaglecpp::test;
 
 namespace {
 
-constexpr int n_conversations = 5;
+constexpr int n_ctx = 600, n_conversations = 5;
+
+// Where the drafter computes; the same one on the CPU, without filled graphs, is what it is held to.
+struct Place {
+    const char * name;
+    ggml_backend_dev_t device;
+    bool is_remote, use_kernels;
+};
+
+void fill(float * out, size_t n, int seed, float deviation) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal(0.0f, deviation);
+    for (size_t i = 0; i < n; ++i) out[i] = normal(random);
+}
+
+// a drafter with tables of its own and seeded weights
+std::unique_ptr<FeatureDrafter> make_drafter(const DraftFile & file, const Place & place, bool flash_attn) {
+    DrafterOptions o;
+    o.device = place.device;
+    o.n_ctx = n_ctx;
+    o.type_kv = GGML_TYPE_F32;
+    o.flash_attn = flash_attn;
+    o.use_kernels = place.use_kernels;
+    o.is_remote = place.is_remote;
+    auto drafter = std::make_unique<FeatureDrafter>(file, o);
+    const DraftSpec & s = drafter->spec();
+    std::vector<float> values((size_t)s.n_embd * s.n_vocab);
+    fill(values.data(), values.size(), 1, 1.0f);
+    const auto * table = (const uint8_t *)values.data();
+    drafter->set_embedding(
+        EmbeddingTable::from_bytes({table, table + values.size() * sizeof(float)}, GGML_TYPE_F32, s.n_embd, s.n_vocab));
+    int seed = 2;
+    ggml_context * ctx = drafter->weights().ctx.get();
+    for (ggml_tensor * t = ggml_get_first_tensor(ctx); t; t = ggml_get_next_tensor(ctx, t)) {
+        values.resize(ggml_nelements(t));
+        fill(values.data(), values.size(), ++seed, 1.0f / std::sqrt((float)t->ne[0]));
+        ggml_backend_tensor_set(t, values.data(), 0, values.size() * sizeof(float));
+    }
+    drafter->finish();
+    return drafter;
+}
+
+struct Rows {
+    std::vector<std::vector<float>> layers;
+    Tokens tokens;
+
+    FeatureRows features() const {
+        FeatureRows out;
+        for (const auto & l : layers) out.layer.push_back(l.data());
+        out.n_rows = (int)tokens.size();
+        return out;
+    }
+};
+
+Rows make_rows(const DraftSpec & s, int n) {
+    static std::mt19937 random{3};
+    std::normal_distribution<float> normal;
+    Rows out;
+    for (int a = 0; a < s.n_aux(); ++a) {
+        out.layers.emplace_back((size_t)n * s.n_embd_target);
+        for (float & v : out.layers.back()) v = normal(random);
+    }
+    for (int i = 0; i < n; ++i) out.tokens.push_back((Token)(random() % s.n_vocab));
+    return out;
+}
 
 class Pair {
   public:
-    Pair(const DraftFile & file, bool is_remote, bool flash_attn, bool use_kernels)
-        : together_(file, nullptr, is_remote, flash_attn, use_kernels),
-          alone_(file, nullptr, is_remote, flash_attn, use_kernels),
-          // ggml's own products depend on the number of rows
-          tolerance_(use_kernels ? 0.0f : 2e-5f) {
-        for (int i = 0; i < n_conversations; ++i) open();
-    }
-
-    void open() {
-        a_.push_back(std::make_unique<FeatureSequence>(*together_.drafter));
-        b_.push_back(std::make_unique<FeatureSequence>(*alone_.drafter));
+    Pair(const DraftFile & file, const Place & place, bool flash_attn)
+        : together_(make_drafter(file, place, flash_attn)),
+          alone_(make_drafter(file, {"", nullptr, false, place.use_kernels}, flash_attn)),
+          // ggml's own products and attention depend on the number of rows; latent attention is always its own
+          tolerance_(place.use_kernels && flash_attn && !place.is_remote && !file.spec().has_latent() ? 0.0f : 2e-5f) {
+        CHECK(!place.device || together_->form().n_top > 0);
+        for (int i = 0; i < n_conversations; ++i) reopen(i);
     }
 
     void reopen(int i) {
         a_[i].reset();
         b_[i].reset();
-        a_[i] = std::make_unique<FeatureSequence>(*together_.drafter);
-        b_[i] = std::make_unique<FeatureSequence>(*alone_.drafter);
+        a_[i] = std::make_unique<FeatureSequence>(*together_);
+        b_[i] = std::make_unique<FeatureSequence>(*alone_);
     }
 
     // rows without output, as those of a prompt
@@ -56,9 +121,9 @@ class Pair {
         for (size_t w = 0; w < who.size(); ++w) {
             commits.push_back({a_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])});
         }
-        const int n_runs = together_.drafter->n_runs();
-        together_.drafter->commit_together(commits);
-        CHECK_MSG(together_.drafter->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
+        const int n_runs = together_->n_runs();
+        together_->commit_together(commits);
+        CHECK_MSG(together_->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
             b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true, n_ahead(widths[w]));
             compare(who[w], 1, what + ": commit");
@@ -81,7 +146,7 @@ class Pair {
                 there.push_back(w);
             }
             if (levels.empty()) return;
-            together_.drafter->extend_together(levels);
+            together_->extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
                 b_[who[there[l]]]->extend(levels[l].rows);
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
@@ -93,33 +158,90 @@ class Pair {
     void nobody_moves_in_an_error() {
         const Rows few = make_rows(spec(), 2), many = make_rows(spec(), n_ctx + 1);
         const int n = a_[0]->n_rows();
-        CHECK_THROWS(together_.drafter->commit_together({{a_[0].get(), few.features(), few.tokens.data()},
-                                                         {a_[1].get(), many.features(), many.tokens.data()}}),
+        CHECK_THROWS(together_->commit_together({{a_[0].get(), few.features(), few.tokens.data()},
+                                                 {a_[1].get(), many.features(), many.tokens.data()}}),
                      "the drafter's cache holds");
         CHECK(a_[0]->n_rows() == n);
         if (spec().is_block()) return;  // a conversation without a pass has no slots to ask for
         const int n_draft = a_[0]->n_draft_rows();
-        CHECK_THROWS(together_.drafter->extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
+        CHECK_THROWS(together_->extend_together({{a_[0].get(), {{90, 1, 0}}}, {a_[1].get(), {{90, 1, 77}}}}),
                      "node 77 has no draft row");
         CHECK(a_[0]->n_draft_rows() == n_draft);
     }
 
     void saved_rows_serve_another() {
-        FeatureSequence &from = *a_[0], &to = *b_[1];
+        FeatureSequence &from = *a_[0], &to = *a_[1];
         to.load_rows(from.save_rows(from.n_rows()), from.n_rows());
         const Rows more = make_rows(spec(), 2);
         for (FeatureSequence * seq : {&from, &to}) seq->commit(more.features(), more.tokens.data(), true);
         const auto expected = from.candidates(0, 3), found = to.candidates(0, 3);
         for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
-        if (spec().is_block() && !together_.drafter->is_remote())
+        if (spec().is_block() && !together_->is_remote())
             CHECK_THROWS(from.extend({{1, 2, 0}}), "this pass gave 1 tokens");
     }
 
-    const DraftSpec & spec() const { return together_.drafter->spec(); }
+    // each is a graph of its own on a device
+    void every_number_of_rows(const std::string & what) {
+        reopen(0);
+        for (int n : {1, 2, 3, 4, 5, 6, 7, 8, 9, 17}) round({0}, {n}, {{1, 3, 5}}, what + strf(", %d rows", n));
+        read(0, 130);
+        round({0}, {2}, {{1}}, what + ", behind a prompt");
+    }
+
+    // What one conversation leaves, the next one must not read; a device's memory serves again.
+    void caches_serve_again(const std::string & what) {
+        every_number_of_rows(what);
+        const EaglecppCounts before = eaglecpp_counts();
+        for (int i = 0; i < 3; ++i) every_number_of_rows(what + strf(", conversation %d", i + 1));
+        CHECK_MSG(eaglecpp_counts().allocations == before.allocations, what + ": device memory is allocated anew");
+        CHECK_MSG(eaglecpp_counts().frees == before.frees, what + ": device memory is freed");
+    }
+
+    // A chain that is drafted in the graph of its commit is the one that comes level by level, for one wait.
+    void steps_are_levels(const std::string & what) {
+        constexpr int n_steps = 5;
+        reopen(0);
+        FeatureSequence &a = *a_[0], &b = *b_[0];
+        CHECK_MSG(together_->can_step(), what);
+        for (int n : {1, 3, 4, 2}) {
+            const Rows rows = make_rows(spec(), n);
+            b.commit(rows.features(), rows.tokens.data(), true);
+            together_->commit_together({{&a, rows.features(), rows.tokens.data(), 0, n_steps}});
+            const uint64_t before = eaglecpp_counts().waits;
+            for (int i = 0; i < n_steps; ++i) {
+                same_candidates(a.candidates(i, 4), b.candidates(0, 4), what + strf(": step %d", i));
+                const std::vector<Candidate> best = b.candidates(0, 4);
+                const DraftRow next{i + 1, best[0].token, i};
+                b.extend({next});
+                CHECK(!a.take_step(i, {i + 1, best[1].token, i}) && a.take_step(i, next));
+            }
+            same_candidates(a.candidates(n_steps, 4), b.candidates(0, 4), what + ": the last step");
+            CHECK(eaglecpp_counts().waits == before);
+            // what follows goes on from them
+            CHECK(b.n_draft_rows() == n_steps && a.n_draft_rows() == n_steps);
+            const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
+            b.extend(level);
+            a.extend(level);
+            compare(0, 2, what + ": a level behind the steps");
+        }
+    }
+
+    const DraftSpec & spec() const { return together_->spec(); }
 
   private:
     // of a block drafter: levels ask for slots
     int n_ahead(const std::vector<int> & levels) const { return spec().is_block() ? (int)levels.size() : 0; }
+
+    void same_candidates(const std::vector<Candidate> & ours, const std::vector<Candidate> & theirs,
+                         const std::string & what) {
+        if (!CHECK_MSG(ours.size() == theirs.size(), what)) return;
+        for (size_t c = 0; c < ours.size(); ++c) {
+            CHECK_MSG(ours[c].token == theirs[c].token, what + strf(": candidate %zu", c));
+            CHECK_NEAR(ours[c].logp, theirs[c].logp, tolerance_);
+            CHECK_NEAR(ours[c].logq, theirs[c].logq, tolerance_);
+            CHECK_NEAR(ours[c].confidence, theirs[c].confidence, 1e-4);
+        }
+    }
 
     void compare(int i, int n_rows, const std::string & what) {
         FeatureSequence &a = *a_[i], &b = *b_[i];
@@ -133,11 +255,12 @@ class Pair {
         for (int row = 0; row < n_rows; ++row) {
             // rows behind a selector are no graph's
             if (!spec().is_block()) same(a.logits(row), b.logits(row), spec().n_draft_vocab, strf("row %d", row));
-            const auto ours = a.candidates(row, 3), theirs = b.candidates(row, 3);
-            for (size_t c = 0; c < ours.size(); ++c) {
-                CHECK(ours[c].token == theirs[c].token && std::fabs(ours[c].logp - theirs[c].logp) <= tolerance_);
-                CHECK_NEAR(ours[c].confidence, theirs[c].confidence, 1e-4);
-            }
+            same_candidates(a.candidates(row, 3), b.candidates(row, 3), what);
+            if (spec().is_block()) continue;
+            CoupledSampling sampling;
+            sampling.seed = 7;
+            sampling.top_k = row % 2 ? 0 : 10;
+            same_candidates(a.candidates(row, 3, sampling, 11), b.candidates(row, 3, sampling, 11), what + ", drawn");
         }
         if (spec().is_block()) return;
         std::vector<float> x(spec().n_embd), y(spec().n_embd);
@@ -148,14 +271,15 @@ class Pair {
         }
     }
 
-    Side together_, alone_;
-    std::vector<std::unique_ptr<FeatureSequence>> a_, b_;
+    std::unique_ptr<FeatureDrafter> together_, alone_;
+    std::unique_ptr<FeatureSequence> a_[n_conversations], b_[n_conversations];
     float tolerance_;
 };
 
-void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, bool use_kernels) {
-    const std::string kind = strf("remote %d, flash %d, kernels %d", is_remote, flash_attn, use_kernels);
-    Pair pair(file, is_remote, flash_attn, use_kernels);
+void check(const DraftFile & file, Kind of, const Place & place, bool flash_attn) {
+    const std::string kind = strf("kind %d, %s, flash %d", (int)of, place.name, flash_attn);
+    const uint64_t n_misaligned = eaglecpp_counts().misaligned;
+    Pair pair(file, place, flash_attn);
     pair.read(1, 7);
     pair.read(2, 300);  // other numbers of slots
     pair.round({0, 1, 2, 3}, {1, 1, 1, 1}, {{1, 1}, {1, 1}, {1, 1}, {1, 1}}, kind + ", chains");
@@ -170,23 +294,31 @@ void together_as_alone(const DraftFile & file, bool is_remote, bool flash_attn, 
     pair.nobody_moves_in_an_error();
     pair.round({1, 0}, {2, 2}, {{2, 2}, {3}}, kind + ", after an error");
     pair.saved_rows_serve_another();
+    pair.caches_serve_again(kind);
+    if (!place.device || pair.spec().is_block()) return;
+    pair.steps_are_levels(kind);
+    CHECK_MSG(eaglecpp_counts().misaligned == n_misaligned, kind + ": shaders cannot bind what is read");
 }
 
 }  // namespace
 
 int main() {
     llama_start();
+    ggml_backend_register(ggml_backend_init());
     const Folder folder;
     const std::string path = folder.file("draft.gguf");
-    std::vector<bool> kernels{false};
-    if (kernels::status().is_active) kernels.push_back(true);
+    std::vector<Place> places = {{"ggml", nullptr, false, false},
+                                 {"filled graphs", nullptr, true, false},
+                                 {"device", find_device("Counting0", -1), true, false}};
+    if (kernels::status().is_active) {
+        places.push_back({"kernels", nullptr, false, true});
+        places.push_back({"filled graphs with kernels", nullptr, true, true});
+    }
     for (Kind kind : all_kinds) {
         write_draft_file(path, kind);
         const DraftFile file(path);
         for (bool flash_attn : {false, true}) {
-            for (bool is_remote : {false, true}) {
-                for (bool use_kernels : kernels) together_as_alone(file, is_remote, flash_attn, use_kernels);
-            }
+            for (const Place & place : places) check(file, kind, place, flash_attn);
         }
     }
     return test::result();

@@ -14,10 +14,11 @@
 
 namespace eaglecpp {
 
-constexpr int n_embd = 32, n_ff = 48, n_head = 2, n_head_kv = 1, head_dim = 16, n_vocab = 20, n_draft_vocab = 8,
+// rows are multiples of 256 bytes, as those of real drafters are
+constexpr int n_embd = 64, n_ff = 64, n_head = 2, n_head_kv = 1, head_dim = 64, n_vocab = 20, n_draft_vocab = 8,
               n_aux = 3, n_layer_target = 6;
 constexpr int n_rank = 8, n_taps = 2, n_group = 8;
-constexpr int kv_rank = 16, q_rank = 24, nope_dim = 12, rope_dim = 4, value_dim = 10;
+constexpr int kv_rank = 128, q_rank = 64, nope_dim = 64, rope_dim = 64, value_dim = 128;
 
 // Keys and tensors of a file that is still to be written.
 class DraftParts {
@@ -84,12 +85,13 @@ class DraftParts {
     bool is_eagle_1() const { return kind_ == Kind::eagle; }
     bool is_latent() const { return kind_ == Kind::latent; }
     bool is_block() const { return kind_ == Kind::dspark || kind_ == Kind::dflash2; }
-    bool has_fc_norm() const { return kind_ == Kind::eagle31 || is_latent(); }
+    bool has_fc_norm() const { return arch_ == "eagle31"; }
+    int n_layer() const { return kind_ == Kind::windows ? 3 : 1; }
 
     void set_keys() {
         str("general.architecture", arch_.c_str());
         str("general.name", "tiny");
-        u32("{arch}.block_count", 1);
+        u32("{arch}.block_count", n_layer());
         u32("{arch}.context_length", 128);
         u32("{arch}.embedding_length", n_embd);
         u32("{arch}.feed_forward_length", n_ff);
@@ -112,6 +114,12 @@ class DraftParts {
         u32("{arch}.target_hidden_size", n_embd);
         u32("eaglecpp.target.block_count", n_layer_target);
         if (has_fc_norm()) flag("{arch}.fc_norm", true);
+        if (kind_ == Kind::windows) {
+            u32("{arch}.attention.sliding_window", 8);
+            const uint8_t slides[] = {1, 0, 1};
+            gguf_set_arr_data(gguf.get(), key("{arch}.attention.sliding_window_pattern").c_str(), GGUF_TYPE_BOOL,
+                              slides, 3);
+        }
         if (is_block()) {
             u32("{arch}.block_size", 5);
             u32("{arch}.draft_vocab_size", n_draft_vocab);
@@ -134,20 +142,11 @@ class DraftParts {
     void add(const std::string & name, std::vector<int64_t> ne) { tensors.push_back({name, std::move(ne)}); }
 
     void add_tensors() {
-        const int n_in = is_eagle_1() || is_block() ? n_embd : 2 * n_embd;
         add("fc.weight", {(is_eagle_1() ? 2 : n_aux) * n_embd, n_embd});
         for (int i = 0; has_fc_norm() && i < n_aux; ++i) add(fill("fc_norm.{i}.weight", i), {n_embd});
         add("output.weight", {n_embd, n_draft_vocab});
-        if (!is_eagle_1()) {
-            add("output_norm.weight", {n_embd});
-            add(fill("blk.{i}.attn_norm.weight", 0), {n_embd});
-            if (!is_block()) add(fill("blk.{i}.attn_norm_2.weight", 0), {n_embd});
-        }
-        if (is_block()) {
-            add("enc.output_norm.weight", {n_embd});
-            for (const char * norm : {"blk.{i}.attn_q_norm.weight", "blk.{i}.attn_k_norm.weight"})
-                add(fill(norm, 0), {head_dim});
-        }
+        if (!is_eagle_1()) add("output_norm.weight", {n_embd});
+        if (is_block()) add("enc.output_norm.weight", {n_embd});
         if (kind_ == Kind::dspark) {
             add("markov_w1.weight", {n_rank, n_vocab});
             add("markov_w2.weight", {n_rank, n_draft_vocab});
@@ -158,30 +157,43 @@ class DraftParts {
             add("selector_predecessor.weight", {n_rank, n_vocab});
             add("selector_successor.weight", {n_rank, n_vocab});
             add("selector_hidden.weight", {n_embd, n_rank});
+        }
+        for (int i = 0; i < n_layer(); ++i) add_layer(i);
+    }
+
+    void add_layer(int i) {
+        const int n_in = is_eagle_1() || is_block() || i > 0 ? n_embd : 2 * n_embd;
+        if (!is_eagle_1()) add(fill("blk.{i}.attn_norm.weight", i), {n_embd});
+        if (n_in > n_embd) add(fill("blk.{i}.attn_norm_2.weight", i), {n_embd});
+        if (is_block()) {
+            for (const char * norm : {"blk.{i}.attn_q_norm.weight", "blk.{i}.attn_k_norm.weight"})
+                add(fill(norm, i), {head_dim});
+        }
+        if (kind_ == Kind::dflash2) {
             for (const char * base : {"blk.{i}.attn_conv_base", "blk.{i}.ffn_conv_base"}) {
-                add(fill(base, 0), {n_embd, n_taps, 2});
+                add(fill(base, i), {n_embd, n_taps, 2});
             }
             for (const char * kernel : {"blk.{i}.attn_conv_proj.weight", "blk.{i}.ffn_conv_proj.weight"}) {
-                add(fill(kernel, 0), {n_embd, 2 * n_taps * (n_embd / n_group)});
+                add(fill(kernel, i), {n_embd, 2 * n_taps * (n_embd / n_group)});
             }
         }
         if (is_latent()) {
-            add(fill("blk.{i}.attn_q_a.weight", 0), {n_in, q_rank});
-            add(fill("blk.{i}.attn_q_a_norm.weight", 0), {q_rank});
-            add(fill("blk.{i}.attn_q_b.weight", 0), {q_rank, n_head * (nope_dim + rope_dim)});
-            add(fill("blk.{i}.attn_kv_a_mqa.weight", 0), {n_in, kv_rank + rope_dim});
-            add(fill("blk.{i}.attn_kv_a_norm.weight", 0), {kv_rank});
-            add(fill("blk.{i}.attn_k_b.weight", 0), {nope_dim, kv_rank, n_head});
-            add(fill("blk.{i}.attn_v_b.weight", 0), {kv_rank, value_dim, n_head});
+            add(fill("blk.{i}.attn_q_a.weight", i), {n_in, q_rank});
+            add(fill("blk.{i}.attn_q_a_norm.weight", i), {q_rank});
+            add(fill("blk.{i}.attn_q_b.weight", i), {q_rank, n_head * (nope_dim + rope_dim)});
+            add(fill("blk.{i}.attn_kv_a_mqa.weight", i), {n_in, kv_rank + rope_dim});
+            add(fill("blk.{i}.attn_kv_a_norm.weight", i), {kv_rank});
+            add(fill("blk.{i}.attn_k_b.weight", i), {nope_dim, kv_rank, n_head});
+            add(fill("blk.{i}.attn_v_b.weight", i), {kv_rank, value_dim, n_head});
         } else {
-            add(fill("blk.{i}.attn_q.weight", 0), {n_in, n_head * head_dim});
+            add(fill("blk.{i}.attn_q.weight", i), {n_in, n_head * head_dim});
             for (const char * kv : {"blk.{i}.attn_k.weight", "blk.{i}.attn_v.weight"})
-                add(fill(kv, 0), {n_in, n_head_kv * head_dim});
+                add(fill(kv, i), {n_in, n_head_kv * head_dim});
         }
-        add(fill("blk.{i}.attn_output.weight", 0), {n_head * (is_latent() ? value_dim : head_dim), n_embd});
-        add(fill("blk.{i}.ffn_norm.weight", 0), {n_embd});
-        for (const char * in : {"blk.{i}.ffn_gate.weight", "blk.{i}.ffn_up.weight"}) add(fill(in, 0), {n_embd, n_ff});
-        add(fill("blk.{i}.ffn_down.weight", 0), {n_ff, n_embd});
+        add(fill("blk.{i}.attn_output.weight", i), {n_head * (is_latent() ? value_dim : head_dim), n_embd});
+        add(fill("blk.{i}.ffn_norm.weight", i), {n_embd});
+        for (const char * in : {"blk.{i}.ffn_gate.weight", "blk.{i}.ffn_up.weight"}) add(fill(in, i), {n_embd, n_ff});
+        add(fill("blk.{i}.ffn_down.weight", i), {n_ff, n_embd});
     }
 
     std::string arch_;
@@ -237,7 +249,7 @@ const std::vector<Flaw> of_eagle31 = {
     no_fc,
     with_tensor("surprise.weight", "unknown tensor 'surprise.weight'"),
     {"'output_norm.weight' has shape", [](Parts & p) { ++p.tensor("output_norm.weight").ne[0]; }},
-    {"'output_norm.weight' has shape [32, 1, 2], expected [32]",
+    {"'output_norm.weight' has shape [64, 1, 2], expected [64]",
      [](Parts & p) { p.tensor("output_norm.weight").ne = {n_embd, 1, 2}; }},
     {"'output_norm.weight' has type", [](Parts & p) { p.tensor("output_norm.weight").type = GGML_TYPE_Q8_0; }},
     {"'d2t'", [](Parts & p) { p.type_d2t = GGML_TYPE_I32; }},
@@ -265,7 +277,7 @@ const std::vector<Flaw> of_eagle = {
 
 const std::vector<Flaw> of_latent = {
     with("{arch}.attention.head_count_kv", 2u, "expected 1 kv head"),
-    with("{arch}.attention.key_length", kv_rank + rope_dim - 2u, "rows of 20"),
+    with("{arch}.attention.key_length", kv_rank + rope_dim - 2u, "rows of 192"),
     without("{arch}.attention.scale", "attention.scale"),
     {"attention.scale", [](Parts & p) { p.f32("{arch}.attention.scale", 0.0f); }},
     with("{arch}.rope.type", "neox", "rope.type"),

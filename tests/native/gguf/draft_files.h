@@ -8,10 +8,12 @@
 
 namespace eaglecpp {
 
-// eagle31: fc_norm, norm_output; latent: these and latent attention; dspark: a Markov head, and llama.cpp's
-// architecture; dflash2: convolutions, a selector, and ours
-enum class Kind { eagle, eagle3, eagle31, latent, dspark, dflash2 };
-constexpr Kind all_kinds[] = {Kind::eagle, Kind::eagle3, Kind::eagle31, Kind::latent, Kind::dspark, Kind::dflash2};
+// eagle31: fc_norm, norm_output; windows: these and three layers, of which the second sees everything; latent: these
+// and latent attention; dspark: a Markov head, and llama.cpp's architecture; dflash2: convolutions, a selector, and
+// ours
+enum class Kind { eagle, eagle3, eagle31, windows, latent, dspark, dflash2 };
+constexpr Kind all_kinds[] = {Kind::eagle,  Kind::eagle3, Kind::eagle31, Kind::windows,
+                              Kind::latent, Kind::dspark, Kind::dflash2};
 
 class DraftParts;
 

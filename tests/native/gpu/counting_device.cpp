@@ -32,7 +32,7 @@ extern "C" ggml_backend_buffer_t ggml_backend_buffer_init(ggml_backend_buffer_ty
 namespace {
 
 constexpr int api_version = 2;
-constexpr size_t n_align = 256;
+constexpr size_t n_align = 256;     // Vulkan's minStorageBufferOffsetAlignment is at most this
 constexpr int n_offload_rows = 32;  // as CUDA
 
 EaglecppCounts counts;
@@ -286,7 +286,11 @@ const abi::BackendInterface backend_interface = {
         stream(backend).is_busy = true;
         const uint64_t n_before = stream(backend).n_operations;
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
-            const ggml_op op = ggml_graph_node(gf, i)->op;
+            const ggml_tensor * node = ggml_graph_node(gf, i);
+            const ggml_op op = node->op;
+            for (const ggml_tensor * src : node->src) {
+                counts.misaligned += src && src->op == GGML_OP_VIEW && src->view_offs % n_align != 0;
+            }
             stream(backend).n_operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
                                             op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
         }

@@ -20,6 +20,7 @@ struct EaglecppCounts {
     uint64_t distinct_graphs;  // by their operations and sizes: a GPU prepares each anew
     uint64_t built;            // graphs that were built anew, be it as they were
     uint64_t captured;         // graphs that ggml's CUDA backend would run from what it has captured
+    uint64_t misaligned;       // operations that read where a GPU's shaders cannot bind
 };
 
 ggml_backend_reg_t ggml_backend_init(void);
