@@ -23,7 +23,7 @@ from common import table
 ROOT = Path(__file__).parents[1]
 HEAD = ["without", "speed, %", "worst window over its limit", "changes of 1 % and more", "limits broken"]
 
-PROGRAMS = ("test_planner_scenarios", "test_planner_shared", "test_batch_sizes")
+PROGRAMS = ("test_planner_scenarios", "test_planner_shared")
 
 # name: (file, what is there, what takes its place), ...
 PATCHES: dict[str, list[tuple[str, str, str]]] = {
@@ -143,10 +143,6 @@ def run(programs: Path, n_seeds: int) -> tuple[dict[str, float], float, list[str
                 margins.append(float(margin))
             elif "planner" in line:
                 speeds[line.split()[0]] = float(line.split("planner")[1].split("/")[0])
-            elif " of plain" in line:  # a device: one speed, or those of code, prose and hostile text
-                name, found = line.split(" of plain")[0].rsplit(":", 1)
-                for number, speed in enumerate(found.split(",")):
-                    speeds[f"{name} {number}"] = float(speed)
         broken += [line.split(": ", 1)[1] for line in done.stderr.splitlines() if ": S" in line]
     return speeds, min(margins), broken
 

@@ -34,8 +34,7 @@ Card card(const char * name, double plain_ms, std::vector<std::pair<int, double>
 
 // clang-format off
 const std::vector<Card> cards = {
-    card("H200, 8B Q4_0", 2.98, {{1, 1}, {2, 1.09}, {3, 1.27}, {4, 1.42}, {5, 1.62}, {6, 1.74}, {7, 1.88}, {8, 2.06},
-                                 {9, 2.39}, {16, 2.54}, {32, 3.13}}, 6.0),
+    {machine(18), 6.0},
     {machine(1), 6.0},
     {machine(6), 6.0},
     card("MI50, 27B Q8_0", 40.0, {{1, 1}, {2, 1.2}, {4, 1.34}, {8, 1.99}, {9, 3.21}, {16, 3.33}}, 6.0),
@@ -78,26 +77,14 @@ Machine with_drafter(Machine m, const Drafter & d, bool is_device) {
     return m;
 }
 
-// prices as they are measured when an engine opens
-LearnedState measured_costs(const Machine & m, double change_ms) {
-    CostTable known;
-    for (int n : {1, 2, 3, 4, 5, 8, 16}) {
-        for (int i = 0; i < 3; ++i) known.learn_verify(n, m.verify_ms(n));
-    }
-    for (int i = 1; m.is_device && i <= 3; ++i) {
-        known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? change_ms / 2.0 : 0.0));
-    }
-    return known.state();
-}
-
 void print(const Card & on, const Drafter & d, const Text & text) {
     const Machine m = with_drafter(on.machine, d, on.change_ms > 0.0);
     RunOptions options;
-    options.costs = measured_costs(m, on.change_ms);
+    const Change change{on.change_ms, 0.75 * on.change_ms};
+    options.costs = change.costs(m);
     options.planner.pads_rows = m.is_device;
     Disturbance disturbance;
-    disturbance.rebuild = 0.25 * on.change_ms / m.plain_ms();
-    disturbance.capture = 0.75 * on.change_ms / m.plain_ms();
+    change.put_into(disturbance, m);
     std::vector<double> speed;
     double worst = 1e9, rows = 0.0, n_rounds = 0.0;
     for (int seed = 1; seed <= n_seeds; ++seed) {

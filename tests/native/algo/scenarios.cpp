@@ -33,6 +33,10 @@ static std::vector<Machine> machines() {
         {"deep CPU", {{1, 10.7}, {2, 12.8}, {3, 15.1}, {4, 17.7}, {5, 23.5}, {6, 26}, {8, 33}, {16, 60}}},
         {"experts on the CPU", {}},
         {"shared experts on the CPU", {}},
+        {"H200, 8B Q4_0", {{1, 2.98}, {2, 3.25}, {3, 3.78}, {4, 4.23}, {5, 4.83}, {6, 5.19}, {7, 5.6}, {8, 6.14}, {9, 7.12},
+                           {16, 7.57}, {32, 9.33}}},
+        {"RTX 3090, a device", {}},
+        {"flat, a device", {}},
     };
     const auto number = [&](int n) -> Machine & { return all[n - 1]; };
     number(12).level = 0.1;
@@ -49,6 +53,10 @@ static std::vector<Machine> machines() {
     // as published for a mixture whose neighbouring tokens share experts; the drafter stays on the GPU
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
+    number(18).host = 0.02;
+    number(19).curve = number(1).curve;
+    number(20).curve = number(7).curve;
+    for (int n : {18, 19, 20}) number(n).is_device = true;
     return all;
 }
 // clang-format on
@@ -110,6 +118,9 @@ std::vector<Text> texts() {
         {"requests of 32", mixed, 32},
         {"code in answers of 64", [](int) { return code; }, 64},
         {"well-trained drafter, answers of 64", [](int) { return Style{1.3, 2.0, 2.0, 0.1, 0.7}; }, 64},
+        {"code in answers of 128", [](int) { return code; }, 128},
+        {"prose in answers of 128", [](int) { return prose; }, 128},
+        {"hostile answers of 128", [](int) { return hostile; }, 128},
     };
     all[12].is_adversary = true;
     return all;
@@ -199,6 +210,21 @@ Criterion wakes_within(int median, int worst) {
     };
 }
 
+// Few rounds whose batch had another size than the one before, and trees or none of them.
+Criterion keeps_sizes(double most_rebuilt, bool takes_trees) {
+    return [=](const Cell & c) {
+        double n_rebuilt = 0.0, n_rounds = 0.0;
+        bool has_trees = false;
+        for (const Result & r : c.results) {
+            n_rebuilt += r.n_rebuilt;
+            n_rounds += (double)r.marks.size();
+            has_trees = has_trees || r.has_trees;
+        }
+        const bool is_fine = n_rebuilt <= most_rebuilt * n_rounds && has_trees == takes_trees;
+        return is_fine ? "" : strf("%.3f of the rounds built, trees: %d", n_rebuilt / n_rounds, has_trees);
+    };
+}
+
 // --- scenarios -------------------------------------------------------------------------------------------------------
 
 // a cost table that holds factor(n) times the machine's curve
@@ -233,7 +259,7 @@ LearnedState wrong_by_20_percent(const Machine & m, int seed) {
     return costs(m, [&](int n) { return n == 1 ? 1.0 : std::exp(0.2 * normal(hash(seed, n))); });
 }
 
-Scenario scenario(const char * name, int machine, int text, Criterion criterion = {}) {
+Scenario scenario(const std::string & name, int machine, int text, Criterion criterion = {}) {
     Scenario s{name, machine, text};
     s.is_stationary = text <= 5 || text == 11 || text == 12;
     s.criterion = std::move(criterion);
@@ -326,11 +352,51 @@ std::vector<Scenario> disturbed() {
             s50, s51, s52, s53, s54, s55, s56, s57, s58,  s59,  s60, s61};
 }
 
+Scenario on_device(int number, int machine_number, int text, const Change & change, Criterion criterion) {
+    Scenario s = scenario(strf("S%d", number), machine_number, text, std::move(criterion));
+    s.is_stationary = false;
+    change.put_into(s.disturbance, machine(machine_number));
+    s.costs = [change](const Machine & m, int) { return change.costs(m); };
+    return s;
+}
+
+// Devices keep a graph while the size of their batches stays. On a fast card, where a change costs two plain rounds,
+// or, as for models of 1 GB, six, an answer keeps its size; trees are taken where the prices say so.
+std::vector<Scenario> on_devices() {
+    std::vector<Scenario> all = {
+        on_device(62, 19, 1, {1.0, 0.0}, keeps_sizes(0.05, false)),
+        on_device(63, 19, 2, {1.0, 0.0}, keeps_sizes(0.05, false)),
+        on_device(64, 20, 2, {1.0, 0.0}, keeps_sizes(1.0, true)),
+    };
+    for (double change : {6.0, 18.0}) {
+        for (const auto & [text, least] : {std::pair{1, 1.7}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
+            const int number = 62 + (int)all.size();
+            all.push_back(on_device(number, 18, text, {change, 0.75 * change}, speed_at_least(least)));
+            if (change > 6.0) all.back().window = 0.95;  // a try or two cost more than a window earns
+        }
+    }
+    return all;
+}
+
 }  // namespace
+
+void Change::put_into(Disturbance & d, const Machine & m) const {
+    d.rebuild = (all - capture) / m.plain_ms();
+    d.capture = capture / m.plain_ms();
+}
+
+LearnedState Change::costs(const Machine & m) const {
+    CostTable known;
+    for (int n : {1, 2, 3, 4, 5, 8, 16}) {
+        for (int i = 0; i < 3; ++i) known.learn_verify(n, m.verify_ms(n));
+    }
+    for (int i = 1; m.is_device && i <= 3; ++i) known.learn_alike(i, 1, m.plain_ms() + (i < 3 ? all / 2.0 : 0.0));
+    return known.state();
+}
 
 std::vector<Scenario> scenarios() {
     std::vector<Scenario> all = undisturbed();
-    for (Scenario & s : disturbed()) all.push_back(std::move(s));
+    for (const auto & more : {disturbed(), on_devices()}) all.insert(all.end(), more.begin(), more.end());
     return all;
 }
 

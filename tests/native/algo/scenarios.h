@@ -28,6 +28,14 @@ struct Scenario {
 };
 std::vector<Scenario> scenarios();
 
+// What another size of batch costs on a device, in ms: all of it, and what of it falls into the second batch.
+struct Change {
+    double all, capture;
+
+    void put_into(Disturbance & d, const Machine & m) const;
+    LearnedState costs(const Machine & m) const;  // with the prices that are measured when an engine opens
+};
+
 // A scenario and its results, one entry per seed; speeds against plain decoding.
 struct Cell {
     Scenario scenario;

@@ -50,6 +50,7 @@ void run_seed(Cell & cell, int seed, bool is_plain) {
         if (ms < best) best = ms, name = f.name;
     }
     RunOptions options;
+    options.planner.pads_rows = m.is_device;
     if (s.costs) options.costs = s.costs(m, seed);
     Result r = scene.run_planner(options);
     cell.window.push_back(worst_window(r.marks, plain, 512));
