@@ -60,6 +60,10 @@ GRAMMARS = {
     "japanese-text": "root ::= ([ぁ-ゟ] | [ァ-ヿ] | [、-〿] | [一-鿿])+",
     "counted": 'root ::= ([a-z]{2,5} " "?){3,7} ("x" | "yz"{2,}){0,3}',
     "empty": 'root ::= a? b* c\na ::= "" | "x"\nb ::= a "y"\nc ::= a a a',
+    "escaped": 'root ::= ([^a-c\\n] . [\\x41\\u00e9] "\\"" [a-b-] [\\]\\-])+ # note\n',
+    "lines": 'root ::= x # note\n# another\nx ::= "(" x ")" | "" |\n  [ab]\nx ::= "[" x "]" | "c"\n',
+    "none of it": 'root ::= "ab"* "c"+ "a"{0} ([z-a] | "d")',
+    "nested": 'root ::= (("a" | "b" "c"){2} "d"){1,2} ("e"{3,} "f" | "g"{2,4})+',
 }
 
 
