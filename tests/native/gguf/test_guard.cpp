@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Assertions of ggml become exceptions that pass through its C functions, and end the process with their text where
-// they cannot.
+// they cannot; and a forked child can write to the log.
 #include "gguf/guard.h"
 
 #include <ggml-backend.h>
@@ -8,12 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <functional>
+#include <thread>
 #include <vector>
 
 #include "../check.h"
 #include "base/error.h"
+#include "base/log.h"
 
 using namespace eaglecpp;
 
@@ -98,5 +101,14 @@ int main() {
     });
     fate = in_child([] { reshape_wrongly(); });
     CHECK(fate.signal == SIGABRT);
+
+    // a log line in a child, whatever other threads were writing
+    std::atomic<bool> is_done{false};
+    std::thread writer([&] {
+        while (!is_done) log_line(LogLevel::debug, "busy");
+    });
+    for (int i = 0; i < 50; ++i) CHECK(in_child([] { log_line(LogLevel::debug, "child"); }).signal == 0);
+    is_done = true;
+    writer.join();
     return test::result();
 }
