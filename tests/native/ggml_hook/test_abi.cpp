@@ -25,94 +25,62 @@ using namespace eaglecpp::kernels;
     static_assert(offsetof(ours, field) == offsetof(theirs, field) &&                 \
                       std::is_same_v<decltype(ours::field), decltype(theirs::field)>, \
                   #theirs "::" #field)
+// SAME_FIELD of each; the preprocessor comes back to NEXT as often as EXPAND looks again
+#define EXPAND(...) EXPAND2(EXPAND2(EXPAND2(EXPAND2(__VA_ARGS__))))
+#define EXPAND2(...) EXPAND1(EXPAND1(EXPAND1(EXPAND1(__VA_ARGS__))))
+#define EXPAND1(...) __VA_ARGS__
+#define PARENS ()
+#define AGAIN() NEXT
+#define NEXT(ours, theirs, field, ...) \
+    SAME_FIELD(ours, theirs, field);   \
+    __VA_OPT__(AGAIN PARENS(ours, theirs, __VA_ARGS__))
+#define SAME_FIELDS(ours, theirs, ...) EXPAND(NEXT(ours, theirs, __VA_ARGS__))
 #define SAME_PLACE(ours, theirs, field) \
     static_assert(offsetof(ours, field) == offsetof(theirs, field), #theirs "::" #field)
 
 using TheirTypeI = ggml_backend_buffer_type_i;
 using TheirBufferI = ggml_backend_buffer_i;
 static_assert(sizeof(abi::BufferTypeInterface) == sizeof(TheirTypeI), "ggml_backend_buffer_type_i");
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_name);
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, alloc_buffer);
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alignment);
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_max_size);
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, get_alloc_size);
-SAME_FIELD(abi::BufferTypeInterface, TheirTypeI, is_host);
+SAME_FIELDS(abi::BufferTypeInterface, TheirTypeI, get_name, alloc_buffer, get_alignment, get_max_size, get_alloc_size,
+            is_host);
 static_assert(sizeof(abi::BufferType) == sizeof(ggml_backend_buffer_type), "ggml_backend_buffer_type");
 SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, device);
 SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, context);
 
 static_assert(sizeof(abi::BufferInterface) == sizeof(TheirBufferI), "ggml_backend_buffer_i");
-SAME_FIELD(abi::BufferInterface, TheirBufferI, free_buffer);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, get_base);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, init_tensor);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, memset_tensor);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, set_tensor_2d);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, get_tensor_2d);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, cpy_tensor);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, clear);
-SAME_FIELD(abi::BufferInterface, TheirBufferI, reset);
+SAME_FIELDS(abi::BufferInterface, TheirBufferI, free_buffer, get_base, init_tensor, memset_tensor, set_tensor,
+            get_tensor, set_tensor_2d, get_tensor_2d, cpy_tensor, clear, reset);
 static_assert(sizeof(abi::Buffer) == sizeof(ggml_backend_buffer), "ggml_backend_buffer");
-SAME_FIELD(abi::Buffer, ggml_backend_buffer, buft);
-SAME_FIELD(abi::Buffer, ggml_backend_buffer, context);
-SAME_FIELD(abi::Buffer, ggml_backend_buffer, size);
-SAME_FIELD(abi::Buffer, ggml_backend_buffer, usage);
+SAME_FIELDS(abi::Buffer, ggml_backend_buffer, buft, context, size, usage);
 
 using TheirDeviceI = ggml_backend_device_i;
 static_assert(sizeof(abi::DeviceInterface) == sizeof(TheirDeviceI), "ggml_backend_device_i");
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_name);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_description);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_memory);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_type);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_props);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, init_backend);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_buffer_type);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, get_host_buffer_type);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, buffer_from_host_ptr);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_op);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, supports_buft);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, offload_op);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_new);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_free);
-SAME_FIELD(abi::DeviceInterface, TheirDeviceI, event_synchronize);
+SAME_FIELDS(abi::DeviceInterface, TheirDeviceI, get_name, get_description, get_memory, get_type, get_props,
+            init_backend, get_buffer_type, get_host_buffer_type, buffer_from_host_ptr, supports_op, supports_buft,
+            offload_op, event_new, event_free, event_synchronize);
 static_assert(sizeof(abi::Device) == sizeof(ggml_backend_device), "ggml_backend_device");
-SAME_FIELD(abi::Device, ggml_backend_device, reg);
-SAME_FIELD(abi::Device, ggml_backend_device, context);
+SAME_FIELDS(abi::Device, ggml_backend_device, reg, context);
 
 using TheirRegistryI = ggml_backend_reg_i;
 static_assert(sizeof(abi::RegistryInterface) == sizeof(TheirRegistryI), "ggml_backend_reg_i");
-SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_name);
-SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device_count);
-SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_device);
-SAME_FIELD(abi::RegistryInterface, TheirRegistryI, get_proc_address);
+SAME_FIELDS(abi::RegistryInterface, TheirRegistryI, get_name, get_device_count, get_device, get_proc_address);
 static_assert(sizeof(abi::Registry) == sizeof(ggml_backend_reg), "ggml_backend_reg");
 SAME_PLACE(abi::Registry, ggml_backend_reg, iface);
 SAME_FIELD(abi::Registry, ggml_backend_reg, context);
 
 static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
-SAME_FIELD(ComputeParams, ggml_compute_params, ith);
-SAME_FIELD(ComputeParams, ggml_compute_params, nth);
-SAME_FIELD(ComputeParams, ggml_compute_params, wsize);
-SAME_FIELD(ComputeParams, ggml_compute_params, wdata);
+SAME_FIELDS(ComputeParams, ggml_compute_params, ith, nth, wsize, wdata);
 SAME_PLACE(ComputeParams, ggml_compute_params, threadpool);
 SAME_FIELD(ComputeParams, ggml_compute_params, use_ref);
 
 using TheirBackendI = ggml_backend_i;
 static_assert(sizeof(abi::BackendInterface) == sizeof(TheirBackendI), "ggml_backend_i");
-SAME_FIELD(abi::BackendInterface, TheirBackendI, get_name);
-SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_plan_compute);
-SAME_FIELD(abi::BackendInterface, TheirBackendI, graph_compute);
-SAME_FIELD(abi::BackendInterface, TheirBackendI, event_record);
+SAME_FIELDS(abi::BackendInterface, TheirBackendI, get_name, graph_plan_compute, graph_compute, event_record);
 static_assert(sizeof(abi::Backend) == sizeof(ggml_backend), "ggml_backend");
 SAME_PLACE(abi::Backend, ggml_backend, iface);
-SAME_FIELD(abi::Backend, ggml_backend, device);
-SAME_FIELD(abi::Backend, ggml_backend, context);
+SAME_FIELDS(abi::Backend, ggml_backend, device, context);
 static_assert(sizeof(abi::Graph) == sizeof(ggml_cgraph), "ggml_cgraph");
-SAME_FIELD(abi::Graph, ggml_cgraph, n_nodes);
-SAME_FIELD(abi::Graph, ggml_cgraph, nodes);
-SAME_FIELD(abi::Graph, ggml_cgraph, use_counts);
-SAME_FIELD(abi::Graph, ggml_cgraph, uid);
+SAME_FIELDS(abi::Graph, ggml_cgraph, n_nodes, nodes, use_counts, uid);
 
 // the order of virtual functions cannot be asked for; their signatures can
 static_assert(std::is_same_v<decltype(&ggml::cpu::tensor_traits::work_size),
