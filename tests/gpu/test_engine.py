@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import prompt_ids
 
@@ -150,12 +149,7 @@ def test_prices_are_known_before_the_first_answer(
 def test_a_parallel_drafter_of_two_tokens_opens(
     device: Device, it: ConvertedPair, tmp_path: Path, greedy: dict[str, Any]
 ) -> None:
-    shape = DraftShape(n_parallel=2)
-    draft = tmp_path / "draft.gguf"
-    convert_checkpoint(
-        shape.write(tmp_path / "checkpoint"),
-        target=it.pair.target.gguf, out=draft, type="F32", aux_layers=list(shape.layers),
-    )  # fmt: skip
+    draft = DraftShape(n_parallel=2).gguf(tmp_path, it.pair.target.gguf)
     options: dict[str, Any] = {**SIZES, "draft_device": device.name, "planner_cache": False}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=draft, **options) as engine:
         assert engine.generate(prompt_ids(40), strategy="chain:2", **greedy).timings.draft_n > 0

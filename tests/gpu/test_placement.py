@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TargetSpec, make_target, prompt_ids, write_gguf
 from helpers.tiny_arch import ArchPair, make_mixture
@@ -97,9 +96,7 @@ def test_a_tied_head_is_shared_in_place(
     sizes = {}
     for own in (True, False):
         shape = DraftShape(n_draft_vocab=target.n_vocab, own_embedding=False, own_head=own)
-        draft = tmp_path / f"draft-{own}.gguf"
-        checkpoint = shape.write(tmp_path / f"checkpoint-{own}")
-        convert_checkpoint(checkpoint, target=tied, out=draft, type="F32", aux_layers=list(shape.layers))
+        draft = shape.gguf(tmp_path / str(own), tied)
         with eaglecpp.Engine.open(tied, draft=draft, **OPEN) as engine:
             sizes[own] = held(engine, device.name, "draft_weights")
             assert engine.device_info["draft"] == device.name

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eaglecpp.convert import convert_checkpoint
 from helpers.tiny import write_checkpoint
 
 __all__ = ["MASK_TOKEN", "DraftShape", "LatentShape"]
@@ -206,6 +207,12 @@ class DraftShape:
     def write(self, directory: Path) -> Path:
         """The checkpoint directory, written."""
         return write_checkpoint(directory, self.config(), self.weights())
+
+    def gguf(self, directory: Path, target: Path, type: str = "F32") -> Path:
+        """Checkpoint and GGUF in the directory; returns the GGUF. target: the target's."""
+        layers = None if self.eagle1 or self.gemma else list(self.layers)
+        checkpoint = self.write(directory / "checkpoint")
+        return convert_checkpoint(checkpoint, target, directory / "draft.gguf", type, aux_layers=layers).out
 
 
 def base_config(shape: Any) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
-from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target
+from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target, tiny_tokenizer, write_gguf
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
 EXACT: dict[str, Any] = {
@@ -77,10 +77,8 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
     def make(shape: DraftShape) -> Both:
         if shape not in made:
             directory = tmp_path_factory.mktemp("draft")
-            checkpoint = shape.write(directory / "checkpoint")
-            path = directory / "draft.gguf"
-            given_layers = None if shape.eagle1 or shape.gemma else list(shape.layers)
-            convert_checkpoint(checkpoint, target=target.gguf, out=path, type="F32", aux_layers=given_layers)
+            path = shape.gguf(directory, target.gguf)
+            checkpoint = directory / "checkpoint"
             table = target.weights["model.embed_tokens.weight"] if not shape.own_embedding else None
             head = target.weights["lm_head.weight"] if not shape.own_head else None
             given = [None if x is None else torch.from_numpy(x) for x in (table, head)]
@@ -122,6 +120,38 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
         return made[kind, arch]
 
     return make
+
+
+@pytest.fixture(scope="session")
+def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[ConvertedPair, str], Path]:
+    """`quantised(it, dtype)`: the pair's target in another type; one per session."""
+    made: dict[tuple[Path, str], Path] = {}
+
+    def make(it: ConvertedPair, dtype: str = "Q8_0") -> Path:
+        path = tmp_path_factory.mktemp("quantised") / f"target-{dtype}.gguf"
+        target = it.pair.target
+        if (target.gguf, dtype) not in made:
+            write_gguf(path, target.spec, tiny_tokenizer(), target.weights, dtype)
+        return made.setdefault((target.gguf, dtype), path)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
+    return pairs("eagle31")
+
+
+@pytest.fixture(scope="module")
+def q8(it: ConvertedPair, quantised: Callable[..., Path]) -> Path:
+    """The pair's target in 8 bits."""
+    return quantised(it)
+
+
+@pytest.fixture(scope="module", params=["auto", "off"])
+def kernels(request: pytest.FixtureRequest) -> str:
+    """Our kernels, and ggml's, whose attention reads long prompts in tiles."""
+    return str(request.param)
 
 
 def random_rows(shape: DraftShape | BlockShape, n_rows: int, seed: int = 5) -> tuple[np.ndarray, list[int]]:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Block drafters, DFlash, DSpark and DFlash2: rows of the text and slots as in PyTorch, and texts that they
-leave as they are.
+"""Drafters of one pass, DFlash, DSpark, DFlash2 and P-EAGLE: rows of the text and slots as in PyTorch, and
+texts that they leave as they are.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ import eaglecpp
 from eaglecpp.lowlevel import Drafter
 from helpers.by_lot import accepted_by_lot
 from helpers.random_block import BlockShape
+from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter, BlockPass
+from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
 from helpers.tiny import TinyTarget, prompt_ids
 from helpers.tiny_split import rewrite
 
 from .conftest import EXACT, exact_options, random_rows
+from .steps import gap
 
 DFLASH = BlockShape(own_tables=True)
 DSPARK = BlockShape(kind="dspark")
@@ -42,12 +45,23 @@ SHAPES = {
     "dflash2": DFLASH2,
     "dflash2-window": replace(DFLASH2, window=5, block=8, top_k=6),
 }
+PARALLEL = DraftShape(n_parallel=6)
+PARALLEL_SHAPES = {
+    "parallel": PARALLEL,
+    "parallel-3.1": replace(PARALLEL, fc_norm=True, norm_output=True),
+    "parallel-norm-before-fc": replace(PARALLEL, norm_before_fc=True, norm_before_residual=True),
+    "parallel-two-layers": replace(PARALLEL, n_layers=2, n_kv_heads=4),
+    "parallel-three-layers-of-3.1": replace(PARALLEL, n_layers=3, fc_norm=True),
+    "parallel-window": replace(PARALLEL, window=13),
+    "parallel-own-everything": replace(PARALLEL, n_draft_vocab=367, qk_norm=True),
+}
 N_ROWS, N_BEFORE = 24, 19
+Part = tuple[np.ndarray, list[int]]
 
 
 @dataclass
 class Made:
-    shape: BlockShape
+    shape: Any
     gguf: Path
 
     def native(self, **options: Any) -> Drafter:
@@ -56,15 +70,27 @@ class Made:
             setattr(given, name, value)
         return Drafter(str(self.gguf), given)
 
-    def reference(self, kind: type[BlockDrafter] = BlockDrafter) -> BlockDrafter:
+    def reference(self, kind: Any = None) -> Any:
+        kind = kind or (ParallelDrafter if self.is_parallel else BlockDrafter)
         return kind.load(self.gguf.parent / "checkpoint")
+
+    @property
+    def is_parallel(self) -> bool:
+        return isinstance(self.shape, DraftShape)
+
+    def ahead(self, native: Drafter, part: Part) -> Any:
+        """Commits these rows; what the pass behind them says."""
+        return native.commit_ahead(*part, 5).tolist() if self.is_parallel else native.block(*part, [], 4)
+
+
+Make = Callable[[BlockShape | DraftShape], Made]
 
 
 @pytest.fixture(scope="module")
-def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callable[[BlockShape], Made]:
-    made: dict[BlockShape, Made] = {}
+def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
+    made: dict[BlockShape | DraftShape, Made] = {}
 
-    def of(shape: BlockShape) -> Made:
+    def of(shape: BlockShape | DraftShape) -> Made:
         if shape not in made:
             made[shape] = Made(shape, shape.gguf(tmp_path_factory.mktemp("block"), target.gguf))
         return made[shape]
@@ -92,7 +118,7 @@ def expected(it: BlockDrafter, done: BlockPass, behind: list[int]) -> list[dict[
     ]
 
 
-def differences(made: Made, kind: type[BlockDrafter] = BlockDrafter, **options: Any) -> list[float]:
+def differences(made: Made, kind: Any = None, **options: Any) -> list[float]:
     """Of each slot's log-probabilities, and last of keys and values. The tokens that are put into the slots
     are the walk's for DFlash2, which knows no others, and random for the rest.
     """
@@ -123,9 +149,7 @@ TOLERANCE = 1e-4
 
 
 @pytest.mark.parametrize("shape", [DSPARK, replace(DSPARK, rank=0)], ids=["dspark", "rank-0"])
-def test_a_slots_confidence_equals_the_reference(
-    shape: BlockShape, make: Callable[[BlockShape], Made]
-) -> None:
+def test_a_slots_confidence_equals_the_reference(shape: BlockShape, make: Make) -> None:
     made = make(shape)
     features, tokens = random_rows(made.shape, N_ROWS)
     right = made.reference()
@@ -140,9 +164,7 @@ def test_a_slots_confidence_equals_the_reference(
 
 @pytest.mark.parametrize("options", [{}, {"flash_attn": "on"}, {"kernels": "off"}], ids=["", "fused", "ggml"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_slots_and_rows_equal_the_reference(
-    name: str, options: dict[str, str], make: Callable[[BlockShape], Made]
-) -> None:
+def test_slots_and_rows_equal_the_reference(name: str, options: dict[str, str], make: Make) -> None:
     assert max(differences(make(SHAPES[name]), **options)) < TOLERANCE
 
 
@@ -154,7 +176,7 @@ class Window(BlockDrafter):
         return False
 
 
-def test_a_window_can_be_given_when_the_drafter_is_opened(make: Callable[[BlockShape], Made]) -> None:
+def test_a_window_can_be_given_when_the_drafter_is_opened(make: Make) -> None:
     assert max(differences(make(SHAPES["dspark"]), Window, draft_window=7)) < TOLERANCE
 
 
@@ -184,36 +206,76 @@ MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "method", "mistake"), MISTAKES)
-def test_a_mistake_is_seen(
-    name: str, method: str, mistake: Callable[..., Any], make: Callable[[BlockShape], Made]
-) -> None:
+def test_a_mistake_is_seen(name: str, method: str, mistake: Callable[..., Any], make: Make) -> None:
     wrong = type("Mistaken", (BlockDrafter,), {method: mistake})
     assert max(differences(make(SHAPES[name]), wrong)[:-1]) > 100 * TOLERANCE
 
 
-@pytest.mark.parametrize("name", ["dflash", "dspark", "dflash2"])
-def test_blocks_leave_nothing_behind(name: str, make: Callable[[BlockShape], Made]) -> None:
+def parallel_differences(made: Made, kind: type[ParallelDrafter] = ParallelDrafter) -> list[float]:
+    """Of each of the six distributions."""
+    features, tokens = random_rows(made.shape, N_ROWS)
+    native = made.native()
+    native.append(np.ascontiguousarray(features[:, :N_BEFORE]), tokens[:N_BEFORE])
+    found = native.commit_ahead(np.ascontiguousarray(features[:, N_BEFORE:]), tokens[N_BEFORE:], 5)
+    expected = made.reference(kind).ahead(torch.from_numpy(features), tokens, 5)
+    return [gap(one, other) for one, other in zip(found, expected, strict=True)]
+
+
+@pytest.mark.parametrize("name", PARALLEL_SHAPES)
+def test_all_depths_of_one_pass_equal_the_reference(name: str, make: Make) -> None:
+    assert max(parallel_differences(make(PARALLEL_SHAPES[name]))) < 10 * TOLERANCE
+
+
+def alone(it: ParallelDrafter, n_known: int, n_ahead: int) -> torch.Tensor:
+    """Masked rows that see the text, but not the masked rows before them."""
+    seen = ParallelDrafter.visible(it, n_known, n_ahead)
+    seen[n_known:, n_known:] = torch.eye(n_ahead, dtype=torch.bool)
+    return seen
+
+
+# zeros, as of a tensor that was never loaded; another token; all masked rows at the place of the first
+PARALLEL_MISTAKES: list[tuple[str, Callable[..., Any]]] = [
+    ("mask_feature", lambda it, n: torch.zeros_like(ParallelDrafter.mask_feature(it, n))),
+    ("mask_token", lambda it: ParallelDrafter.mask_token(it) + 1),
+    ("mask_positions", lambda it, first, n: torch.full((n,), first)),
+    ("visible", alone),
+]
+
+
+@pytest.mark.parametrize(("method", "mistake"), PARALLEL_MISTAKES)
+def test_a_mistake_in_masked_rows_is_seen(method: str, mistake: Callable[..., Any], make: Make) -> None:
+    """The first masked row has none before it: places and views show from the second."""
+    found = parallel_differences(make(PARALLEL), type("Mistaken", (ParallelDrafter,), {method: mistake}))
+    assert found[0] < 10 * TOLERANCE
+    assert min(found[2:]) > 100 * TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [DFLASH, DSPARK, DFLASH2, PARALLEL_SHAPES["parallel-two-layers"]],
+    ids=["dflash", "dspark", "dflash2", "parallel"],
+)
+def test_a_pass_leaves_nothing_behind(shape: Any, make: Make) -> None:
     """Nor does what was cut off, and the rows of a text are the same in any parts."""
-    made = make(SHAPES[name])
+    made = make(shape)
     features, tokens = random_rows(made.shape, N_ROWS)
 
-    def part(a: int, b: int) -> tuple[np.ndarray, list[int]]:
+    def part(a: int, b: int) -> Part:
         return np.ascontiguousarray(features[:, a:b]), tokens[a:b]
 
     one, other = made.native(), made.native()
     for a, b in ((0, 7), (7, 20)):
-        one.block(*part(a, b), [], 4)
+        made.ahead(one, part(a, b))
     one.truncate(12)
     other.append(*part(0, 12))
-    assert one.block(*part(12, 24), [], 4) == other.block(*part(12, 24), [], 4)
+    assert made.ahead(one, part(12, 24)) == made.ahead(other, part(12, 24))
+    assert one.n_rows == 24
     for layer in range(made.shape.n_layers):
         for mine, theirs in zip(one.kv(layer), other.kv(layer), strict=True):
             np.testing.assert_array_equal(mine, theirs)
 
 
-def test_numbers_that_are_none_end_nothing(
-    make: Callable[[BlockShape], Made], target: TinyTarget, tmp_path: Path
-) -> None:
+def test_numbers_that_are_none_end_nothing(make: Make, target: TinyTarget, tmp_path: Path) -> None:
     """As of weights that overflow: nothing, or anything, is drafted, and the text is the plain one."""
     made = make(DFLASH2)
     draft = rewrite(
@@ -226,42 +288,18 @@ def test_numbers_that_are_none_end_nothing(
             assert drafted.tokens == engine.generate(prompt_ids(20), strategy="off", **more).tokens
 
 
-def test_a_short_block_may_be_less_than_a_convolution_reads(
-    make: Callable[[BlockShape], Made], target: TinyTarget
-) -> None:
+def test_a_short_block_may_be_less_than_a_convolution_reads(make: Make, target: TinyTarget) -> None:
     made = make(replace(DFLASH2, causal=True, extra={}, taps=4))
     with eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1) as engine:
         drafted = engine.generate(prompt_ids(20), max_tokens=20, temperature=0.0, strategy="chain:1")
     assert drafted.timings.draft_n > 0
 
 
-def foreseeing(target: TinyTarget) -> BlockShape:
-    """A DFlash2 drafter that is right now and then: the token before says most of what comes."""
-    shape, weights = replace(DFLASH2, rank=64, top_k=64), target.weights
-    table, head = weights["model.embed_tokens.weight"], weights["lm_head.weight"]
-    unit = table / np.sqrt((table**2).mean(-1, keepdims=True) + 1e-5)
-    made = shape.weights() | {
-        "embed_tokens.weight": table,
-        "candidate_selector.predecessor_codebook": unit * weights["model.norm.weight"],
-        "candidate_selector.successor_codebook": head,
-    }
-    # every state gives about ones: it is normed, and its weights are the projection
-    for name in ("candidate_selector.hidden_projection.weight", "lm_head.weight"):
-        made[name] = 0.02 * made[name]
-
-    class Foreseeing(BlockShape):
-        def weights(self) -> dict[str, Any]:
-            return made
-
-    return Foreseeing(**vars(shape))
-
-
 @pytest.fixture(scope="module")
-def engine(make: Callable[[BlockShape], Made], target: TinyTarget) -> Iterator[eaglecpp.Engine]:
-    """Trained DFlash and DSpark drafters are in test_trained_blocks.py."""
+def engine(make: Make, target: TinyTarget) -> Iterator[eaglecpp.Engine]:
+    """Trained block drafters are in e2e/test_trained_pairs.py."""
     sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1, "n_leaves_max": 12, "planner_cache": False}
-    draft = make(foreseeing(target)).gguf
-    with eaglecpp.Engine.open(target.gguf, draft=draft, **sizes, **EXACT) as opened:
+    with eaglecpp.Engine.open(target.gguf, draft=make(PARALLEL).gguf, **sizes, **EXACT) as opened:
         yield opened
 
 
@@ -282,14 +320,26 @@ def test_the_text_is_the_plain_one(engine: eaglecpp.Engine, strategy: str, tempe
     assert strategy == "auto" or n_drafted > 0
 
 
-@pytest.mark.parametrize("kind", ["dflash", "dspark", "dflash2"])
+def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int) -> list[int]:
+    """The likeliest ones; the last token that is known has no features yet."""
+    if isinstance(reference, ParallelDrafter):
+        return reference.drafts(features, known[1:], depth)
+    reference.reset()
+    reference.commit(features)
+    walked: list[int] = reference.walk(reference.run(known[-1]))
+    return walked
+
+
+@pytest.mark.parametrize(
+    ("shape", "depth"),
+    [(DFLASH, 4), (DSPARK, 5), (DFLASH2, 5), (PARALLEL, 6)],
+    ids=["dflash", "dspark", "dflash2", "parallel"],
+)
 def test_the_engine_drafts_what_the_reference_drafts(
-    kind: str, make: Callable[[BlockShape], Made], target: TinyTarget
+    shape: Any, depth: int, make: Make, target: TinyTarget
 ) -> None:
     """Every draft is taken, so that the text is the drafts, with one token of the target's own a round."""
-    made, prompt = make(SHAPES[kind]), prompt_ids(20)
-    reference = made.reference()
-    depth = len(reference.slots())
+    made, prompt = make(shape), prompt_ids(20)
     with (
         eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1, **EXACT) as engine,
         accepted_by_lot([1.0] * depth),
@@ -297,31 +347,34 @@ def test_the_engine_drafts_what_the_reference_drafts(
         text = engine.generate(
             prompt, max_tokens=3 * depth + 4, strategy=f"chain:{depth}", temperature=0.0, ignore_eos=True
         ).tokens
+        more = f"depth {depth + 1}: this drafter gives {depth} tokens"
+        with pytest.raises(ValueError, match=more):
+            engine.generate([1, 2, 3], max_tokens=20, strategy=f"chain:{depth + 1}")
     states = Target(target.directory, list(made.shape.layers))
     for start in (1, 2 + depth, 3 + 2 * depth):
         known = [*prompt, *text[:start]]
         states.reset()
         features, _ = states.forward(known[:-1])
-        reference.reset()
-        reference.commit(features)
-        assert text[start : start + depth] == reference.walk(reference.run(known[-1]))
+        assert text[start : start + depth] == drafts(made.reference(), features, known, depth)
 
 
-def test_what_a_block_drafter_cannot_do_is_refused(
-    make: Callable[[BlockShape], Made], target: TinyTarget
-) -> None:
-    made = make(DSPARK)
-    features, tokens = random_rows(made.shape, N_ROWS)
-    with pytest.raises(ValueError, match="9 masked rows behind a commit, expected 0 to 4"):
-        made.native().block(features, tokens, [1] * 9, 4)
-    native = made.native()
-    with pytest.raises(ValueError, match="fed no states"):
-        native.commit(features, tokens)
-    with pytest.raises(ValueError, match="depend on the tokens before them"):
-        native.commit_ahead(features, tokens, 2)
-    assert native.n_rows == 0
-    with (
-        eaglecpp.Engine.open(target.gguf, draft=made.gguf, n_ctx=256, n_threads=1) as engine,
-        pytest.raises(ValueError, match="depth 7: this drafter gives 5 tokens"),
+def test_what_a_drafter_of_one_pass_cannot_do_is_refused(make: Make) -> None:
+    features, tokens = random_rows(DSPARK, N_ROWS)
+    native = make(DSPARK).native()
+    for call, text in (
+        (
+            lambda: native.block(features, tokens, [1] * 9, 4),
+            "9 masked rows behind a commit, expected 0 to 4",
+        ),
+        (lambda: native.commit(features, tokens), "fed no states"),
+        (lambda: native.commit_ahead(features, tokens, 2), "depend on the tokens before them"),
     ):
-        engine.generate([1, 2, 3], max_tokens=20, strategy="chain:7")
+        with pytest.raises(ValueError, match=text):
+            call()
+    assert native.n_rows == 0
+    native = make(PARALLEL).native()
+    with pytest.raises(ValueError, match="200 masked rows behind a commit, expected 0 to 128"):
+        native.commit_ahead(features, tokens, 200)
+    native.commit(features, tokens)
+    with pytest.raises(ValueError, match="gives all its tokens with the commit"):
+        native.extend(np.zeros((1, PARALLEL.n_embd), np.float32), [1], [-1], 1)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Same seed, same text on unusual caches: a sliding window takes trees, a recurrent state takes chains,
-whether llama.cpp keeps its past or not.
+"""Same seed, same text on unusual caches: a sliding window and latent attention take trees, a recurrent state
+takes chains, whether llama.cpp keeps its past or not.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.engine.stream import next_chunks
 from helpers.tiny import prompt_ids
 from helpers.tiny_arch import (
     WINDOW,
     ArchPair,
     make_forgetful_hybrid,
     make_hybrid,
+    make_latent,
     make_recurrent,
     make_windowed,
 )
@@ -35,8 +35,8 @@ FORGETFUL = (make_recurrent, make_forgetful_hybrid)
 
 @pytest.fixture(
     scope="module",
-    params=[make_windowed, make_hybrid, *FORGETFUL],
-    ids=["windowed", "hybrid", "recurrent", "forgetful"],
+    params=[make_windowed, make_latent, make_hybrid, *FORGETFUL],
+    ids=["windowed", "latent", "hybrid", "recurrent", "forgetful"],
 )
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
     made: ArchPair = request.param(tmp_path_factory.mktemp("arch"))
@@ -72,8 +72,9 @@ def test_same_seed_same_tokens(pair: ArchPair, temperature: float) -> None:
                 assert 0.0 < drafted.timings.acceptance_rate < 1.0
 
 
-def test_a_window_takes_trees(tmp_path: Path) -> None:
-    with open_pair(make_windowed(tmp_path)) as engine:
+@pytest.mark.parametrize("make", [make_windowed, make_latent])
+def test_attention_takes_trees(make: Callable[[Path], ArchPair], tmp_path: Path) -> None:
+    with open_pair(make(tmp_path)) as engine:
         assert engine.chains_only == ""
         tree = run(engine, strategy="tree:k=3,depth=4,nodes=12", temperature=0.0)
         assert tree.timings.plan["nodes"] > 10
@@ -164,18 +165,5 @@ def test_several_conversations_go_back_each_by_itself(forgetful: ArchPair) -> No
     with open_pair(forgetful, n_sequences=4) as engine:
         plain = [engine.generate(prompt, strategy="off", **options).tokens for prompt in prompts]
         engine.clear()
-        sessions = [engine.session() for _ in prompts]
-        streams = [
-            session.stream(prompt, strategy="chain:3", **options)
-            for session, prompt in zip(sessions, prompts, strict=True)
-        ]
-        found: list[list[int]] = [[] for _ in prompts]
-        left = list(range(len(streams)))
-        while left:
-            for i, chunk in zip(left, next_chunks([streams[i] for i in left]), strict=True):
-                if chunk is None:  # its prompt waits: here they share no batch
-                    continue
-                assert isinstance(chunk, eaglecpp.Chunk), chunk
-                found[i] += chunk.tokens
-            left = [i for i in left if len(found[i]) < len(plain[i])]
-    assert found == plain
+        found = engine.generate_many(prompts, strategy="chain:3", **options)
+    assert [one.tokens for one in found] == plain

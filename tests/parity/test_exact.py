@@ -15,47 +15,26 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from helpers.tiny import prompt_ids, tiny_tokenizer, write_gguf
+from helpers.tiny import prompt_ids
 
 from .conftest import ConvertedPair
 
 SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatch": 128}
 STRATEGIES = ["chain:1", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"]
 N_TOKENS = 40
-
-
-def quantised(it: ConvertedPair, dtype: str, folder: Path) -> Path:
-    path = folder / f"target-{dtype}.gguf"
-    write_gguf(path, it.pair.target.spec, tiny_tokenizer(), it.pair.target.weights, dtype)
-    return path
+Quantised = Callable[..., Path]
 
 
 @pytest.fixture(scope="module")
-def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
-    return pairs("eagle31")
-
-
-@pytest.fixture(scope="module")
-def target(it: ConvertedPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return quantised(it, "Q8_0", tmp_path_factory.mktemp("exact"))
-
-
-@pytest.fixture(scope="module", params=["auto", "off"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    """Our kernels, and ggml's, whose attention reads long prompts in tiles."""
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def drafted(it: ConvertedPair, target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+def drafted(it: ConvertedPair, q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
     sizes = {**SIZES, "n_leaves_max": 12, "kernels": kernels}
-    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", **sizes) as engine:
+    with eaglecpp.Engine.open(q8, draft=it.draft, exact="on", **sizes) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def plain(target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
-    with eaglecpp.Engine.open(target, kernels=kernels, **SIZES) as engine:
+def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    with eaglecpp.Engine.open(q8, kernels=kernels, **SIZES) as engine:
         yield engine
 
 
@@ -113,10 +92,10 @@ def test_every_kind_of_reuse_gives_plain_decodings_bits(
 
 @pytest.mark.parametrize("dtype", ["F16", "F32", "BF16", "Q5_0"])
 def test_exact_means_exact_for_every_type(
-    dtype: str, kernels: str, it: ConvertedPair, tmp_path: Path
+    dtype: str, kernels: str, it: ConvertedPair, quantised: Quantised
 ) -> None:
     """Whatever the kernels of this machine do: what is said to be exact is, and `on` gives nothing else."""
-    path = quantised(it, dtype, tmp_path)
+    path = quantised(it, dtype)
     for exact in ("on", "off", "auto"):
         sizes = {**SIZES, "kernels": kernels}
         with (
@@ -143,9 +122,8 @@ def test_exact_means_exact_for_every_type(
                         assert ours.logprobs == theirs.logprobs, (exact, strategy, temperature)
 
 
-def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair, tmp_path: Path) -> None:
-    path = quantised(it, "F32", tmp_path)
-    with eaglecpp.Engine.open(path, draft=it.draft, exact="off", **SIZES) as engine:
+def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair) -> None:
+    with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, exact="off", **SIZES) as engine:
         engine.native.set_exact_rows([])  # nothing is known to be exact
         options: dict[str, Any] = {"max_tokens": 20, "ignore_eos": True, "temperature": 0.0}
         prompt = prompt_ids(40)
@@ -156,8 +134,8 @@ def test_a_row_that_was_not_exact_is_remembered_until_it_goes(it: ConvertedPair,
         assert engine.generate(prompt, strategy="off", **options).timings.exact, "those rows are gone"
 
 
-def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
-    with eaglecpp.Engine.open(target, draft=it.draft, exact="on", strategy="chain:7", **SIZES) as engine:
+def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, q8: Path) -> None:
+    with eaglecpp.Engine.open(q8, draft=it.draft, exact="on", strategy="chain:7", **SIZES) as engine:
         engine.native.set_exact_rows([(2, True), (3, True), (4, True), (5, False), (17, False)])
         options: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0.0}
         done = engine.generate(prompt_ids(40), **options)
@@ -171,13 +149,13 @@ def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, target: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["tree:k=3,depth=4,nodes=12", "auto"])
 def test_trees_stay_exact_until_the_context_is_full(
-    strategy: str, kernels: str, it: ConvertedPair, target: Path
+    strategy: str, kernels: str, it: ConvertedPair, q8: Path
 ) -> None:
     """Rejected nodes leave cells behind, also of answers that were given up: in time, more than there are."""
     sizes: dict[str, Any] = {**SIZES, "n_ctx": 320, "kernels": kernels}
     with (
-        eaglecpp.Engine.open(target, draft=it.draft, exact="on", n_leaves_max=12, **sizes) as engine,
-        eaglecpp.Engine.open(target, **sizes) as reference,
+        eaglecpp.Engine.open(q8, draft=it.draft, exact="on", n_leaves_max=12, **sizes) as engine,
+        eaglecpp.Engine.open(q8, **sizes) as reference,
     ):
         for seed in range(4):
             options: dict[str, Any] = {"seed": seed, "temperature": 1.0, "ignore_eos": True, "n_probs": 3}
@@ -190,39 +168,27 @@ def test_trees_stay_exact_until_the_context_is_full(
             assert ours.timings.exact, seed
 
 
-def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, target: Path) -> None:
+def test_a_drafter_does_not_change_where_a_prompt_is_cut(it: ConvertedPair, q8: Path) -> None:
     """A tree with more nodes than a batch has rows must not make the batches of prompts larger."""
     sizes = {**SIZES, "n_batch": 96, "n_ubatch": 32}
-    with eaglecpp.Engine.open(target, **sizes) as engine:
+    with eaglecpp.Engine.open(q8, **sizes) as engine:
         plain = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3)
     strategy = "tree:k=4,depth=6,nodes=120"
-    with eaglecpp.Engine.open(target, draft=it.draft, strategy=strategy, n_leaves_max=8, **sizes) as engine:
+    with eaglecpp.Engine.open(q8, draft=it.draft, strategy=strategy, n_leaves_max=8, **sizes) as engine:
         ours = engine.generate(prompt_ids(300), max_tokens=20, temperature=0.0, n_probs=3, strategy="off")
     assert (ours.tokens, ours.logprobs) == (plain.tokens, plain.logprobs)
 
 
 def test_rows_of_another_conversation_are_not_taken_over_where_bits_may_change(
-    it: ConvertedPair, target: Path
+    it: ConvertedPair, q8: Path
 ) -> None:
     prompts = [[*prompt_ids(90), *prompt_ids(4, seed=seed)] for seed in (1, 2)]
 
     def n_reused(exact: str) -> int:
-        with eaglecpp.Engine.open(target, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
+        with eaglecpp.Engine.open(q8, draft=it.draft, exact=exact, n_sequences=2, **SIZES) as engine:
             engine.native.set_exact_rows([])  # nothing is known to be exact
             _, second = engine.generate_many(prompts, max_tokens=8, temperature=0.0)
             return second.timings.reused_n
 
     assert n_reused("off") >= 80
     assert n_reused("on") == 0
-
-
-def test_a_long_prompt_beside_another_conversation_is_not_called_exact(
-    it: ConvertedPair, target: Path, kernels: str
-) -> None:
-    """ggml's attention reads it in tiles, whose borders the other conversation's cells shift."""
-    sizes: dict[str, Any] = {**SIZES, "kernels": kernels, "n_sequences": 2}
-    with eaglecpp.Engine.open(target, draft=it.draft, exact="off", **sizes) as engine:
-        prompts = [prompt_ids(100, seed=seed) for seed in (1, 2)]
-        first, second = engine.generate_many(prompts, max_tokens=1, strategy="off")
-    assert first.timings.exact
-    assert second.timings.exact == (kernels == "auto")

@@ -17,10 +17,9 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
-from helpers.tiny import make_target, prompt_ids, tiny_tokenizer, write_gguf
+from helpers.tiny import TinyTarget, prompt_ids
 
 from .cases import CASES
 from .conftest import ConvertedPair
@@ -48,22 +47,15 @@ def it(kind: str, pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
 
 
 @pytest.fixture(scope="module")
-def target(it: ConvertedPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("beside") / "target.gguf"
-    write_gguf(path, it.pair.target.spec, tiny_tokenizer(), it.pair.target.weights, "Q8_0")
-    return path
-
-
-@pytest.fixture(scope="module")
-def several(it: ConvertedPair, target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+def several(it: ConvertedPair, q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
     options = {**SIZES, "n_sequences": 5, "exact": "on", "kernels": kernels}
-    with eaglecpp.Engine.open(target, draft=it.draft, **options) as engine:
+    with eaglecpp.Engine.open(q8, draft=it.draft, **options) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module")
-def one(it: ConvertedPair, target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
-    with eaglecpp.Engine.open(target, draft=it.draft, **SIZES, exact="on", kernels=kernels) as engine:
+def one(it: ConvertedPair, q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    with eaglecpp.Engine.open(q8, draft=it.draft, **SIZES, exact="on", kernels=kernels) as engine:
         yield engine
 
 
@@ -160,17 +152,14 @@ LATENT = ("latent-31-yarn", "latent-two-layers-31", "latent-window")
 
 
 @pytest.mark.parametrize("name", [*KINDS, *LATENT])
-def test_drafters_of_every_kind(name: str, tmp_path: Path) -> None:
-    shape, draft = CASES[name], tmp_path / "draft.gguf"
-    base = make_target(tmp_path)
-    checkpoint = shape.write(tmp_path / "checkpoint")
-    convert_checkpoint(checkpoint, target=base.gguf, out=draft, type="F32", aux_layers=list(shape.layers))
+def test_drafters_of_every_kind(name: str, target: TinyTarget, tmp_path: Path) -> None:
+    draft = CASES[name].gguf(tmp_path, target.gguf)
     prompts = [prompt_ids(n, seed=n) for n in LENGTHS[:3]]
     options = {"strategy": "tree:k=3,depth=4,nodes=12", "max_tokens": 20, **SAMPLED}
     logs: list[list[list[list[str]]]] = []
     for n_sequences in (1, 4):
         sizes = {**SIZES, "n_sequences": n_sequences, "exact": "off"}
-        with eaglecpp.Engine.open(base.gguf, draft=draft, **sizes) as engine:
+        with eaglecpp.Engine.open(target.gguf, draft=draft, **sizes) as engine:
             logs.append([drafts(one) for one in engine.generate_many(prompts, **options)])
     assert logs[0] == logs[1]
 
@@ -230,19 +219,19 @@ def test_what_the_drafter_has_not_read_yet_is_taken_over(
 
 @contextmanager
 def two_sessions(
-    it: ConvertedPair, target: Path, exact: str
+    it: ConvertedPair, q8: Path, exact: str
 ) -> Iterator[tuple[eaglecpp.Engine, Session, Session]]:
     options = {**SIZES, "n_sequences": 2, "exact": exact}
     with (
-        eaglecpp.Engine.open(target, draft=it.draft, **options) as engine,
+        eaglecpp.Engine.open(q8, draft=it.draft, **options) as engine,
         engine.session() as a,
         engine.session() as b,
     ):
         yield engine, a, b
 
 
-def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: Path) -> None:
-    with two_sessions(it, target, "auto") as (engine, a, b):
+def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, q8: Path) -> None:
+    with two_sessions(it, q8, "auto") as (engine, a, b):
         engine.native.set_exact_rows([(n, n != 11) for n in range(2, 18)])  # beyond what prompts need
         first = a.generate(COMMON, **GOING_ON | {"strategy": "chain:10", "max_tokens": 40})
         assert not first.timings.exact
@@ -251,8 +240,8 @@ def test_rows_that_are_not_exact_are_not_taken_over(it: ConvertedPair, target: P
         assert second.timings.reused_n == len(COMMON)
 
 
-def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPair, target: Path) -> None:
-    with two_sessions(it, target, "off") as (engine, a, b):
+def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPair, q8: Path) -> None:
+    with two_sessions(it, q8, "off") as (engine, a, b):
         for points, is_exact in (([(17, True)], True), ([], False)):
             engine.native.set_exact_rows(points)
             a.clear()
@@ -264,10 +253,8 @@ def test_a_prompt_beside_rounds_that_are_not_exact_is_not_exact(it: ConvertedPai
             assert reading.completion().timings.exact == is_exact
 
 
-def test_a_prompt_for_which_drafts_leave_no_room_is_read_all_the_same(
-    it: ConvertedPair, target: Path
-) -> None:
-    with two_sessions(it, target, "auto") as (engine, a, b):
+def test_a_prompt_for_which_drafts_leave_no_room_is_read_all_the_same(it: ConvertedPair, q8: Path) -> None:
+    with two_sessions(it, q8, "auto") as (engine, a, b):
         engine.native.set_exact_rows([(16, True), (17, False)])
         answering = a.stream(COMMON, **GOING_ON | {"strategy": "chain:15", "max_tokens": 400})
         next(answering)

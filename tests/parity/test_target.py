@@ -7,10 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from eaglecpp.lowlevel import EngineOptions, Target
+from helpers.reference.latent_target import LatentTarget
 from helpers.reference.target import Target as ReferenceTarget
-from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids
+from helpers.tiny import TargetSpec, TinyTarget, make_target, prompt_ids, target_weights
+from helpers.tiny_arch import LATENT_CONFIG, latent_weights, make_latent
+from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import exact_options
 
@@ -20,50 +24,68 @@ N_TOKENS = 90
 TOLERANCE = 1e-4
 
 
-def native_target(target: TinyTarget, options: EngineOptions, layers: list[int] = LAYERS) -> Target:
-    options.target_path = str(target.gguf)
+def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS) -> Target:
+    options.target_path = str(path)
     return Target(options, layers)
 
 
-def cut_target(target: TinyTarget, n_ubatch: int, layers: list[int] = LAYERS) -> Target:
+def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     """Computes batches of up to 512 rows in graphs of n_ubatch; a round is short enough to allow that."""
     options = exact_options()
     options.n_batch, options.n_ubatch, options.n_draft_max = 512, n_ubatch, 15
-    it = native_target(target, options, layers)
+    it = native_target(path, options, layers)
     assert it.n_ubatch == n_ubatch, "a round would need larger graphs: nothing is cut"
     return it
 
 
-# libllama fills layer inputs for llama and qwen3; qwen2 can only be tapped through cb_eval
+def latent_reference(layers: list[int]) -> LatentTarget:
+    spec = TargetSpec(arch="deepseek2")
+    weights = {
+        name.removeprefix("model."): value
+        for name, value in target_weights(spec, tiny_tokenizer()).items()
+        if ".self_attn." not in name and ".mlp." not in name
+    }
+    tensors = {name: torch.from_numpy(value) for name, value in (weights | latent_weights(spec)).items()}
+    return LatentTarget(LATENT_CONFIG, tensors, 2, layers)
+
+
+# libllama fills layer inputs for llama and qwen3; the others can only be tapped through cb_eval
 @pytest.mark.parametrize(
-    ("arch", "taps"), [("llama", "layer_inp"), ("qwen3", "layer_inp"), ("qwen2", "cb_eval")]
+    ("arch", "taps", "layers"),
+    [
+        ("llama", "layer_inp", LAYERS),
+        ("qwen3", "layer_inp", LAYERS),
+        ("qwen2", "cb_eval", LAYERS),
+        ("deepseek2", "cb_eval", LAYERS),
+        ("deepseek2", "cb_eval", [8]),  # the last boundary
+    ],
 )
 @pytest.mark.parametrize("n_ubatch", [16, 512])
 def test_features_and_logits_equal_the_reference(
-    arch: str, taps: str, n_ubatch: int, tmp_path_factory: pytest.TempPathFactory
+    arch: str, taps: str, layers: list[int], n_ubatch: int, tmp_path: Path
 ) -> None:
-    target = make_target(tmp_path_factory.mktemp(arch), TargetSpec.of(arch))
-    it = cut_target(target, n_ubatch)
-    assert it.taps == taps
-    tokens = prompt_ids(N_TOKENS)
-    expected, expected_logits = ReferenceTarget(target.directory, LAYERS).forward(tokens)
-    features, _ = it.forward(tokens, want_logits=False)  # in one batch
-    features_of_rounds, logits = it.forward(tokens)  # a batch holds as many rows with logits as a round
-    assert features.shape == (len(LAYERS), N_TOKENS, target.spec.n_embd)
-    for found in (features, features_of_rounds):
-        for layer, native, reference in zip(LAYERS, found, expected, strict=True):
-            assert np.abs(native - reference.numpy()).max() < TOLERANCE, f"R_{layer}"
-    assert logits is not None
-    assert np.abs(logits - expected_logits.numpy()).max() < 10 * TOLERANCE
-
-
-def test_another_layer_is_another_feature(target: TinyTarget) -> None:
     """The tolerance tells neighbouring layers apart: an id off by one cannot pass."""
     tokens = prompt_ids(N_TOKENS)
-    features, _ = native_target(target, exact_options()).forward(tokens)
-    shifted, _ = ReferenceTarget(target.directory, [k + 1 for k in LAYERS]).forward(tokens)
-    for native, reference in zip(features, shifted, strict=True):
-        assert np.abs(native - reference.numpy()).max() > 100 * TOLERANCE
+    others = [k - 1 for k in layers]
+    if arch == "deepseek2":
+        path = make_latent(tmp_path).target
+        references = [latent_reference(ids).forward(tokens) for ids in (layers, others)]
+    else:
+        target = make_target(tmp_path, TargetSpec.of(arch))
+        path = target.gguf
+        references = [ReferenceTarget(target.directory, ids).forward(tokens) for ids in (layers, others)]
+    (expected, expected_logits), (shifted, _) = references
+    it = cut_target(path, n_ubatch, layers)
+    assert it.taps == taps
+    features, _ = it.forward(tokens, want_logits=False)  # in one batch
+    features_of_rounds, logits = it.forward(tokens)  # a batch holds as many rows with logits as a round
+    assert features.shape == (len(layers), N_TOKENS, TargetSpec().n_embd)
+    for found in (features, features_of_rounds):
+        for layer, native, right, wrong in zip(layers, found, expected, shifted, strict=True):
+            assert np.abs(native - right.numpy()).max() < TOLERANCE, f"R_{layer}"
+            assert np.abs(native - wrong.numpy()).max() > 100 * TOLERANCE, f"R_{layer}"
+    assert logits is not None
+    assert np.abs(logits - expected_logits.numpy()).max() < 10 * TOLERANCE
 
 
 @pytest.mark.parametrize("n_ubatch", [16, 512])
@@ -73,7 +95,7 @@ def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
     """With their logits, which come from one batch: all rows have output then."""
     last = [target.spec.n_layers, target.spec.n_layers + 1]
     tokens = prompt_ids(N_TOKENS)
-    features, logits = cut_target(target, n_ubatch, last).forward(tokens)
+    features, logits = cut_target(target.gguf, n_ubatch, last).forward(tokens)
     expected, expected_logits = ReferenceTarget(target.directory, last).forward(tokens)
     assert np.abs(features - expected.numpy()).max() < 10 * TOLERANCE
     assert logits is not None
@@ -85,7 +107,7 @@ def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
 def test_a_tree_equals_the_chains_of_its_paths(arch: str, tmp_path: Path) -> None:
     options = exact_options()
     options.n_leaves_max, options.n_draft_max = 8, 16
-    it = native_target(make_target(tmp_path, TargetSpec.of(arch)), options)
+    it = native_target(make_target(tmp_path, TargetSpec.of(arch)).gguf, options)
     prefix = prompt_ids(40)
     tokens = [30, 31, 32, 33, 41, 42, 43, 44, 51, 52, 61]
     parents = [-1, 0, 0, 0, 1, 1, 2, 3, 4, 7, 9]
@@ -106,7 +128,7 @@ def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
     """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
     options = exact_options()
     options.n_ctx, options.n_draft_max = 64, 3
-    it = native_target(target, options)
+    it = native_target(target.gguf, options)
     prefix, tokens, parents = prompt_ids(40), [30, 31, 32], [-1, 0, 1]
     before = it.forward_tree(prefix, tokens, parents)
     for n_prefix in (40, 0, 40, 20):  # 40 rows of repeats would not fit the context

@@ -14,45 +14,30 @@ import pytest
 
 import eaglecpp
 from helpers.tiny import prompt_ids
-from helpers.tiny_arch import make_hybrid, make_recurrent
+from helpers.tiny_arch import ArchPair, make_hybrid, make_recurrent
 
 from .conftest import ConvertedPair
-from .test_exact import SIZES, check_conversation, quantised
+from .test_exact import SIZES, check_conversation
 
 STRATEGIES = ["chain:1", "chain:12", "tree:k=3,depth=8,nodes=16", "auto"]
 COPY = [*prompt_ids(60, seed=3), *prompt_ids(60, seed=4), *prompt_ids(60, seed=3)[:40]]
 
 
 @pytest.fixture(scope="module")
-def it(pairs: Callable[..., ConvertedPair]) -> ConvertedPair:
-    return pairs("eagle31")
-
-
-@pytest.fixture(scope="module")
-def target(it: ConvertedPair, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return quantised(it, "Q8_0", tmp_path_factory.mktemp("text"))
-
-
-@pytest.fixture(scope="module", params=["auto", "off"])
-def kernels(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture(scope="module")
-def plain(target: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
-    with eaglecpp.Engine.open(target, kernels=kernels, n_sequences=2, **SIZES) as engine:
+def plain(q8: Path, kernels: str) -> Iterator[eaglecpp.Engine]:
+    with eaglecpp.Engine.open(q8, kernels=kernels, n_sequences=2, **SIZES) as engine:
         yield engine
 
 
 @pytest.fixture(scope="module", params=["text", "both"])
 def drafted(
-    request: pytest.FixtureRequest, it: ConvertedPair, target: Path, kernels: str
+    request: pytest.FixtureRequest, it: ConvertedPair, q8: Path, kernels: str
 ) -> Iterator[eaglecpp.Engine]:
     """Drafts from the text alone, and beside a drafter."""
     draft = "text" if request.param == "text" else it.draft
     sizes = {**SIZES, "n_leaves_max": 12, "n_draft_max": 16, "kernels": kernels, "n_sequences": 3}
     with eaglecpp.Engine.open(
-        target, draft=draft, exact="on", text_drafts="on", planner_cache=False, **sizes
+        q8, draft=draft, exact="on", text_drafts="on", planner_cache=False, **sizes
     ) as engine:
         yield engine
 
@@ -102,10 +87,10 @@ def test_the_law_holds_for_every_sampler(
         )
 
 
-def test_an_answer_that_copies_runs_many_tokens_a_round(target: Path) -> None:
+def test_an_answer_that_copies_runs_many_tokens_a_round(q8: Path) -> None:
     """What greedy decoding says twice it says again: an answer that is in the prompt is copied."""
     options: dict[str, Any] = {"max_tokens": 64, "ignore_eos": True, "temperature": 0.0}
-    with eaglecpp.Engine.open(target, draft="text", n_leaves_max=1, **SIZES) as engine:
+    with eaglecpp.Engine.open(q8, draft="text", n_leaves_max=1, **SIZES) as engine:
         first = engine.generate(COPY, **options)
         prompt = [*COPY, *first.tokens, *COPY]
         again = engine.generate(prompt, strategy="chain:16", **options)
@@ -113,49 +98,35 @@ def test_an_answer_that_copies_runs_many_tokens_a_round(target: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_state_without_a_past_takes_drafts_from_the_text(tmp_path: Path, temperature: float) -> None:
-    path = make_recurrent(tmp_path).target
-    sizes = {"n_ctx": 512, "n_threads": 1}
-    options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
-    runs = []
-    for _ in range(2):  # nothing is drafted unasked: "auto" has no drafter to go beside
-        with eaglecpp.Engine.open(path, **sizes) as engine:
-            assert not engine.has_draft
-            done = engine.generate(COPY, strategy="auto", **options)
-        assert done.timings.draft_n == 0 and len(done.tokens) == 60
-        runs.append(done.tokens)
-    assert runs[0] == runs[1]
-    with eaglecpp.Engine.open(path, draft="text", **sizes) as engine:
-        for strategy in ("chain:4", "auto"):
-            engine.clear()
-            drafted = engine.generate(COPY, strategy=strategy, **options)
-            assert drafted.tokens == runs[0]
-            assert strategy == "auto" or drafted.timings.draft_n > 0
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_targets_that_take_chains_only_draft_chains(tmp_path: Path, temperature: float) -> None:
-    """A recurrent state beside attention goes back by snapshots, and only along one chain."""
-    path = make_hybrid(tmp_path).target
+@pytest.mark.parametrize("make", [make_recurrent, make_hybrid], ids=["recurrent", "hybrid"])
+def test_states_take_drafts_from_the_text(
+    make: Callable[[Path], ArchPair], tmp_path: Path, temperature: float
+) -> None:
+    """Chains: beside attention a recurrent state goes back by snapshots, alone it has no past."""
+    path = make(tmp_path).target
     options: dict[str, Any] = {"max_tokens": 60, "ignore_eos": True, "temperature": temperature, "seed": 3}
     with eaglecpp.Engine.open(path, n_ctx=512, n_threads=1) as engine:
-        expected = engine.generate(COPY, **options).tokens
+        assert not engine.has_draft
+        plain = engine.generate(COPY, strategy="auto", **options)
+        assert plain.timings.draft_n == 0, "nothing is drafted unasked"
     with eaglecpp.Engine.open(path, draft="text", n_ctx=512, n_threads=1, exact="off") as engine:
         assert engine.chains_only
-        assert engine.native.n_draft_max == 16, "each node takes a copy of the state"
-        for strategy in ("tree:k=2,depth=4,nodes=8", "auto"):
+        if make == make_hybrid:
+            assert engine.native.n_draft_max == 16, "each node takes a copy of the state"
+        for strategy in ("tree:k=2,depth=4,nodes=8", "chain:4", "auto"):
+            engine.clear()
             drafted = engine.generate(COPY, strategy=strategy, **options)
-            assert drafted.tokens == expected
+            assert drafted.tokens == plain.tokens
             assert strategy == "auto" or drafted.timings.draft_n > 0
         assert "chains only" in drafted.timings.plan["why"]
 
 
-def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, target: Path) -> None:
+def test_what_a_grammar_forbids_is_not_drafted(it: ConvertedPair, q8: Path) -> None:
     """Only one text is allowed, and neither drafter nor prompt would say it."""
     options: dict[str, Any] = {"max_tokens": 40, "temperature": 0.0, "strategy": "chain:3"}
     only = 'root ::= "' + "zq" * 30 + '"'
     for draft in (it.draft, "text"):
-        with eaglecpp.Engine.open(target, draft=draft, n_draft_max=16, **SIZES) as engine:
+        with eaglecpp.Engine.open(q8, draft=draft, n_draft_max=16, **SIZES) as engine:
             free = engine.generate(COPY, ignore_eos=True, **options)
             bound = engine.generate(COPY, grammar=only, **options)
         assert free.timings.draft_n > free.timings.rounds // 2
