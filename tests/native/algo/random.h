@@ -24,6 +24,12 @@ class Random {
     uint64_t state_;
 };
 
+inline std::vector<float> some_logits(Random & random, int n, double spread) {
+    std::vector<float> x(n);
+    for (float & v : x) v = (float)(spread * (random.real() + random.real() + random.real() - 1.5));
+    return x;
+}
+
 // Any tree of n draft nodes, level by level; siblings carry different tokens; many exact ties.
 inline DraftTree random_tree(Random & random, int n) {
     DraftTree tree(7);

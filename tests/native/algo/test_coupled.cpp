@@ -12,12 +12,6 @@
 using namespace eaglecpp;
 using namespace eaglecpp::test;
 
-static std::vector<float> some_logits(Random & random, int n, double spread) {
-    std::vector<float> x(n);
-    for (float & v : x) v = (float)(spread * (random.real() + random.real() + random.real() - 1.5));
-    return x;
-}
-
 // the cuts in llama.cpp's order, without shortcuts: probabilities of what is left after temperature, 0 elsewhere
 static std::vector<double> slow_cut(const std::vector<float> & logits, const CoupledSampling & s) {
     const int n = (int)logits.size();

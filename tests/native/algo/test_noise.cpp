@@ -22,14 +22,6 @@ TEST(has_known_values) {
     CHECK(Noise(1, 100).uniform() == 0x1.e194663ce4b94p-3);
 }
 
-static std::vector<float> some_logits(Random & random, int n, double spread) {
-    std::vector<float> x(n);
-    for (float & v : x) {
-        v = (float)(spread * (random.real() + random.real() + random.real() - 1.5));
-    }
-    return x;
-}
-
 TEST(choice_is_the_argmax) {
     Random random(9);
     for (int round = 0; round < 3000; ++round) {
