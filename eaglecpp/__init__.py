@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.async_engine import AsyncEngine as AsyncEngine
     from eaglecpp.engine.async_stream import AsyncStream as AsyncStream
     from eaglecpp.engine.engine import Engine as Engine
-    from eaglecpp.engine.loading import CancelFlag as CancelFlag
     from eaglecpp.engine.session import Session as Session
     from eaglecpp.engine.stream import Stream as Stream
     from eaglecpp.errors import EagleError as EagleError
@@ -51,7 +50,6 @@ _HOMES = {
     "engine.async_engine": ("AsyncEngine",),
     "engine.async_stream": ("AsyncStream",),
     "engine.engine": ("Engine",),
-    "engine.loading": ("CancelFlag",),
     "engine.session": ("Session",),
     "engine.stream": ("Stream",),
     "errors": ("EagleError",),

@@ -60,8 +60,6 @@ class EngineOptions:
     lora: list[tuple[str, float]]
 
     def __init__(self) -> None: ...
-    def cancel(self) -> None:
-        """From any thread: ends the loading that was begun with these options, with OpeningCancelledError."""
 
 class SamplingParams:
     """Plain struct in llama.cpp's terms; defaults are llama.cpp's where it has one."""

@@ -31,7 +31,6 @@ __all__ = [
     "InvalidValueError",
     "MismatchError",
     "ModelNotFoundError",
-    "OpeningCancelledError",
     "OutOfMemoryError",
     "PlaceLostError",
     "QueueFullError",
@@ -77,10 +76,6 @@ class InvalidStateError(EagleError, ValueError):
 
 class OutOfMemoryError(EagleError):
     """Weights, caches or compute buffers did not fit into the memory of a device."""
-
-
-class OpeningCancelledError(EagleError):
-    """Somebody ended the opening of an engine, see `CancelFlag`."""
 
 
 class PlaceLostError(EagleError):

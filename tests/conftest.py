@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -134,9 +134,29 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return Models(pair.target.gguf, draft)
 
 
+@pytest.fixture(scope="module")
+def engine(models: Models) -> Iterator[Any]:
+    """The pair, opened for the tests of a file."""
+    from eaglecpp import Engine
+
+    with Engine.open(models.target, models.draft, n_ctx=256, n_threads=1) as opened:
+        yield opened
+
+
 @pytest.fixture(scope="session")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny target without a chat template."""
     from helpers.tiny import TargetSpec, make_target
 
     return make_target(tmp_path_factory.mktemp("base"), TargetSpec(n_layers=2, chat_template=False)).gguf
+
+
+@pytest.fixture
+def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
+    """`named(*lines)`: a stored model of the tiny pair with these lines; gives its name."""
+
+    def make(*lines: str) -> str:
+        create("\n".join([f"FROM {models.target}", f"DRAFT {models.draft}", *lines, ""]))
+        return "tiny"
+
+    return make

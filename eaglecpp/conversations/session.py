@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 from weakref import ref
@@ -60,7 +61,7 @@ class ChatSession:
         if callable(engine):
             self.answers: Answers = engine
         else:
-            self.answers = (session or engine.default_session).answer_fitting
+            self.answers = partial((session or engine.default_session).answer, truncate=True)
             conversation = conversation or engine.shared.chat.conversation(system=system)
         self._conversation = conversation or Conversation(system or "")
         self.saved = saved

@@ -34,12 +34,10 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypedDict, TypeVar, overload
 
-from eaglecpp.engine.async_stream import AsyncStream, Task, tell
-from eaglecpp.engine.embedding import Turns
+from eaglecpp.engine.async_stream import AsyncStream, Event, Task, tell
 from eaglecpp.engine.engine import Engine
-from eaglecpp.engine.loading import CancelFlag
 from eaglecpp.engine.native import NativeSequence, checks_arguments
 from eaglecpp.engine.prompt_cache import PromptCache, why_none
 from eaglecpp.engine.request import GenerationRequest, Request
@@ -54,7 +52,7 @@ from eaglecpp.errors import (
     QueueFullError,
     UnsupportedError,
 )
-from eaglecpp.options.typed import GenerateKeywords
+from eaglecpp.options.typed import GenerateKeywords, OpenKeywords
 from eaglecpp.threads import Threads
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ if TYPE_CHECKING:
     from eaglecpp.engine.session import MessageList
     from eaglecpp.engine.vocabulary import Prompt
     from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-    from eaglecpp.options.typed import ChatKeywords, OpenKeywords
+    from eaglecpp.options.typed import ChatKeywords
     from eaglecpp.results import Completion, Embedding
 
 T = TypeVar("T")
@@ -75,11 +73,11 @@ _EMBEDDED_TEXTS, _EMBEDDED_CHARS = 64, 1 << 13  # in one turn of a request for v
 _log = logging.getLogger("eaglecpp.async")
 
 
-class AsyncEngine:
-    """Serves many asyncio tasks from one `Engine`, which it owns and closes.
+class Serving(TypedDict, total=False):
+    """How requests are served.
 
-    n_queue:    requests that may wait for a place, and others that may wait for embeddings
-    n_park_bytes: host memory for parked conversations
+    n_queue:    requests that may wait for a place, and others that may wait for embeddings; 512
+    n_park_bytes: host memory for parked conversations; 0
     place_s:    seconds for which a generation may keep its place while others wait, and a request for
                 embeddings take its turns; 0 = to its end
     n_unread:   chunks of a stream that may wait to be taken; a generation beyond that is cancelled. 0 = any
@@ -87,20 +85,34 @@ class AsyncEngine:
     turns:      a lock shared with other engines in this process, see `FairLock`
     """
 
+    n_queue: int
+    n_park_bytes: int
+    place_s: float
+    n_unread: int
+    turns: AbstractContextManager[Any]
+
+
+class OpenServing(Serving, OpenKeywords, total=False):
+    """Arguments of `AsyncEngine.open`, beside those of `Engine.open`."""
+
+    strategy: str | Strategy | None
+    model: ModelOptions | None
+    drafting: DraftOptions | None
+    sampling: SamplingOptions | None
+
+
+class AsyncEngine:
+    """Serves many asyncio tasks from one `Engine`, which it owns and closes."""
+
     def __init__(
         self,
         engine: Engine | Callable[[], Engine],
-        *,
-        n_queue: int = 512,
-        n_park_bytes: int = 0,
-        place_s: float = 0.0,
-        n_unread: int = 0,
-        turns: AbstractContextManager[Any] | None = None,
+        **serving: Unpack[Serving],
     ) -> None:
-        self._n_queue = n_queue
-        self._place_s = place_s
-        self._n_unread = n_unread
-        self._turns = turns if turns is not None else FairLock()
+        self._n_queue = serving.get("n_queue", 512)
+        self._place_s = serving.get("place_s", 0.0)
+        self._n_unread = serving.get("n_unread", 0)
+        self._turns = serving.get("turns") or FairLock()
         self._preparing = {lane: Threads(f"{lane} prompts", n) for lane, n in _N_PREPARED.items()}
         self._embedding = Threads("embeddings", 1)
         self._n_embedding = 0
@@ -108,14 +120,13 @@ class AsyncEngine:
         self._waiting: deque[Task] = deque()
         self._calls: deque[Callable[[], None]] = deque()
         self._running: list[Task] = []
-        self._host_cache = HostCache(n_park_bytes)
+        self._host_cache = HostCache(serving.get("n_park_bytes", 0))
         self._slots = Slots((), self._host_cache)
         self._prompts: PromptCache | None = None
         self._slot_turns = asyncio.Lock()  # one slot at a time is in memory beside the caches
         self._closing: Literal["no", "when idle", "now"] = "no"
         self._broken: EngineBrokenError | None = None
-        self._opened = threading.Event()
-        self._failure: BaseException | None = None
+        self._opened: Future[None] = Future()
         self._engine: Engine | None = None
         self._thread = threading.Thread(target=self._run, args=(engine,), name="eaglecpp-engine", daemon=True)
         self._thread.start()
@@ -127,51 +138,25 @@ class AsyncEngine:
         target: str | os.PathLike[str],
         draft: str | os.PathLike[str] | None = None,
         *,
-        strategy: str | Strategy | None = None,
-        model: ModelOptions | None = None,
-        drafting: DraftOptions | None = None,
-        sampling: SamplingOptions | None = None,
         n_parallel: int = 4,
-        n_queue: int = 512,
-        n_park_bytes: int = 0,
-        place_s: float = 0.0,
-        n_unread: int = 0,
-        turns: AbstractContextManager[Any] | None = None,
-        **options: Unpack[OpenKeywords],
+        **options: Unpack[OpenServing],
     ) -> Self:
         """Opens an engine as `Engine.open` does, with room for `n_parallel` conversations at a time. A task
-        that is cancelled meanwhile ends the loading.
+        that is cancelled meanwhile does not wait; what it asked for is closed once it is loaded.
         """
-        options["n_sequences"] = n_parallel
-        cancel = CancelFlag()
-        objects: dict[str, Any] = {
-            "strategy": strategy,
-            "model": model,
-            "drafting": drafting,
-            "sampling": sampling,
-        }
-        open_engine = partial(Engine.open, target, draft, cancel=cancel, **objects, **options)
-        own = cls(
-            open_engine,
-            n_queue=n_queue,
-            n_park_bytes=n_park_bytes,
-            place_s=place_s,
-            n_unread=n_unread,
-            turns=turns,
-        )
+        given: dict[str, Any] = {**options, "n_sequences": n_parallel}
+        serving = {name: given.pop(name) for name in options if name in Serving.__annotations__}
+        own = cls(partial(Engine.open, target, draft, **given), **serving)
         try:
             await asyncio.to_thread(own.wait_opened)
             return own
         except BaseException:
-            cancel.set()  # nobody else has it
             own._stop()
             raise
 
     def wait_opened(self) -> None:
         """Waits, blocking, until the engine is open; raises the error if it could not be opened."""
-        self._opened.wait()
-        if self._failure is not None:
-            raise self._failure
+        self._opened.result()
 
     @property
     def engine(self) -> Engine:
@@ -236,7 +221,7 @@ class AsyncEngine:
         engine = self.engine
         request = prompt if isinstance(prompt, Request) else engine.shared.make(prompt, **options)
         engine.vocabulary.check_fit(len(request.prompt.tokens))
-        task = Task(request, asyncio.get_running_loop(), asyncio.Queue(), watch=watch)
+        task = Task(request, asyncio.get_running_loop(), watch=watch)
         with self._condition:
             if self._broken is not None:
                 raise EngineBrokenError(f"the engine has failed: {self._broken}; open it again")
@@ -294,7 +279,7 @@ class AsyncEngine:
             raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
         found: list[Embedding] = []
         begun, gone = time.perf_counter(), threading.Event()
-        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, turns=Turns(self._turns, gone.is_set))
+        read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._turns, is_over=gone.is_set)
         self._n_embedding += 1
         try:
             for first, part in _parts(texts):
@@ -429,15 +414,15 @@ class AsyncEngine:
             self._engine = engine if isinstance(engine, Engine) else engine()
             shared = self._engine.shared
             shared.native.waits = True  # a call of another thread must not make a round fail
-            sequences = (NativeSequence(shared.native) for _ in range(self._engine.n_free))
+            sequences = [NativeSequence(shared.native) for _ in range(self._engine.n_free)]
+            self._engine.sequences.update(sequences)
             self._slots = Slots(sequences, self._host_cache)
             self._host_cache.prompts = self._prompts = shared.prompts
         except BaseException as error:
-            self._failure = error
             self._closing = "now"
+            self._opened.set_exception(error)
             return
-        finally:
-            self._opened.set()
+        self._opened.set_result(None)
         try:
             while self._turn():
                 pass
@@ -472,7 +457,7 @@ class AsyncEngine:
             gone = [task for task in self._waiting if task.cancelled]
             for task in gone:
                 self._waiting.remove(task)
-        self._end([*gone, *(task for task in self._running if task.cancelled)], "cancelled")
+        self._end([*gone, *(task for task in self._running if task.cancelled)])
 
     def _make_room(self) -> None:
         """Ends generations that had a place for long, as many as others wait for one."""
@@ -481,7 +466,7 @@ class AsyncEngine:
         now = time.perf_counter()
         late = [task for task in self._running if now - task.begun > self._place_s][: len(self._waiting)]
         text = f"the answer ended after {self._place_s:g} s: others wait for its place"
-        self._end(late, "error", PlaceLostError(text))
+        self._end(late, PlaceLostError(text))
 
     def _admit(self) -> None:
         while True:
@@ -499,12 +484,13 @@ class AsyncEngine:
                 task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)
-                self._end([task], "error", error)
+                self._end([task], error)
                 continue
             slot.take(task.request.prompt.tokens)
             task.slot, task.slot_number, task.begun = slot, slot.number, time.perf_counter()
             self._running.append(task)
-            tell([(task, "begun", None)])
+            with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
+                task.loop.call_soon_threadsafe(task.taken_up.set)
 
     def _is_fetched(self, task: Task) -> bool:
         """Whether it is known what files hold of the prompt. Rounds of others go on meanwhile."""
@@ -525,30 +511,31 @@ class AsyncEngine:
                 results = next_chunks(streams)
         except Exception as error:
             self._note_broken(error)
-            self._end(tasks, "error", error)
+            self._end(tasks, error)
             return
-        events: list[tuple[Task, str, Any]] = []
+        events: list[tuple[Task, Event]] = []
         for task, result in zip(tasks, results, strict=True):
+            if result is None:
+                continue
+            events.append((task, result))
             if isinstance(result, BaseException):
                 self._leave(task)
-                events.append((task, "error", result))
-            elif result is not None:
-                if task.watch and task.slot is not None:
-                    task.live = task.slot.sequence.timings()
-                if result.finish_reason is not None:
-                    self._leave(task)
-                events.append((task, "chunk", result))
-                if result.finish_reason is None and 0 < self._n_unread < task.events.qsize():
-                    _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
-                    self._leave(task)
-                    events.append((task, "cancelled", None))
+                continue
+            if task.watch and task.slot is not None:
+                task.live = task.slot.sequence.timings()
+            if result.finish_reason is not None:
+                self._leave(task)
+            elif 0 < self._n_unread < task.events.qsize():
+                _log.warning("a generation ends: %d of its chunks are unread", task.events.qsize())
+                self._leave(task)
+                events.append((task, None))
         tell(events)
 
-    def _end(self, tasks: Sequence[Task], kind: str, value: Any = None) -> None:
+    def _end(self, tasks: Sequence[Task], event: BaseException | None = None) -> None:
         """Ends tasks, whose last event this is."""
         for task in tasks:
             self._leave(task)
-        tell([(task, kind, value) for task in tasks])
+        tell([(task, event) for task in tasks])
 
     def _leave(self, task: Task) -> None:
         """Ends a task and frees its place."""
@@ -570,15 +557,11 @@ class AsyncEngine:
             rest = [*self._waiting]
             self._waiting.clear()
             calls, self._calls = list(self._calls), deque()
-        error = self._broken
-        event = ("cancelled", None) if error is None else ("error", error)
-        self._end([*self._running, *rest], *event)
+        self._end([*self._running, *rest], self._broken)
         engine, self._engine = self._engine, None
         for call in calls:  # each finds a closed engine, and says so to whoever waits
             call()
         if engine is not None:
-            if self._prompts is not None and self._broken is None:
-                self._slots.keep_all(self._prompts)
             with contextlib.suppress(EagleError):
                 engine.close()
 
@@ -596,16 +579,17 @@ def _stop_all() -> None:
         engine._thread.join()
 
 
-def _parts(texts: Sequence[T]) -> Iterator[tuple[int, Sequence[T]]]:
+def _parts(texts: Any) -> Iterator[tuple[int, Any]]:
     """A list in parts that are read in one turn, each with the number of its first entry. What is no list is
     left to whoever reads it.
     """
-    first = n_chars = 0
-    if isinstance(texts, Sequence) and not isinstance(texts, str | bytes):
-        for index, text in enumerate(texts):
-            n_chars += len(text) if isinstance(text, Sized) else 1
-            if index > first and (index - first == _EMBEDDED_TEXTS or n_chars > _EMBEDDED_CHARS):
-                yield first, texts[first:index]
-                first, n_chars = index, len(text) if isinstance(text, Sized) else 1
-        texts = texts[first:]
-    yield first, texts
+    if not isinstance(texts, Sequence) or isinstance(texts, str | bytes):
+        yield 0, texts
+        return
+    sizes = [len(text) if isinstance(text, Sized) else 1 for text in texts]
+    first = 0
+    for end in range(1, len(texts) + 1):
+        is_full = end - first == _EMBEDDED_TEXTS or sum(sizes[first : end + 1]) > _EMBEDDED_CHARS
+        if is_full or end == len(texts):
+            yield first, texts[first:end]
+            first = end

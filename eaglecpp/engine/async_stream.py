@@ -16,12 +16,16 @@ from eaglecpp.engine.request import Request
 from eaglecpp.engine.slots import Slot
 from eaglecpp.engine.stream import Stream
 from eaglecpp.errors import InvalidStateError, PlaceLostError
+from eaglecpp.results import Chunk
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-    from eaglecpp.engine.prompt_cache import Found
-    from eaglecpp.results import Chunk, Completion
+    from eaglecpp._extension import core
+    from eaglecpp.results import Completion
+
+Event = Chunk | BaseException | None
+"""What a generation gave; an error, or None where it was cancelled, is the last one."""
 
 
 @dataclass(eq=False)
@@ -30,7 +34,8 @@ class Task:
 
     request: Request
     loop: asyncio.AbstractEventLoop
-    events: asyncio.Queue[tuple[str, Any]]
+    events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    taken_up: asyncio.Event = field(default_factory=asyncio.Event)  # it has begun, or never will
     asked: float = field(default_factory=time.perf_counter)
     begun: float = 0.0
     cancelled: bool = False
@@ -39,10 +44,10 @@ class Task:
     stream: Stream | None = None
     watch: bool = False
     live: dict[str, Any] = field(default_factory=dict)
-    fetched: Future[Found | None] | None = None  # what files hold of its prompt
+    fetched: Future[core.ParkedSequence | None] | None = None  # what files hold of its prompt
 
 
-class AsyncStream(AsyncIterator["Chunk"]):
+class AsyncStream(AsyncIterator[Chunk]):
     """A running or waiting generation: `async for` gives chunks, `completion()` the result so far.
 
     Leaving `async with`, or `cancel()`, frees its place before the next round.
@@ -51,17 +56,8 @@ class AsyncStream(AsyncIterator["Chunk"]):
     def __init__(self, task: Task, cancel: Callable[[Task], None]) -> None:
         self._task = task
         self._cancel = cancel
-        self._held: list[tuple[str, Any]] = []
         self._lost: BaseException | None = None
         self._is_over = False
-
-    @property
-    def prompt_tokens(self) -> list[int]:
-        return list(self._task.request.prompt.tokens)
-
-    @property
-    def request(self) -> Request:
-        return self._task.request
 
     @property
     def slot_number(self) -> int:
@@ -77,34 +73,27 @@ class AsyncStream(AsyncIterator["Chunk"]):
         """Waits until the engine has taken the request up, and raises what kept it from doing so. False when
         `timeout` seconds were not enough.
         """
-        if self._task.begun or self._held or self._is_over:
-            return True
-        try:
-            async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
-                event = await self._task.events.get()
-        except TimeoutError:
-            return False
-        if event[0] == "error":
-            self._is_over = True
-            raise event[1]
-        if event[0] != "begun":
-            self._held.append(event)
+        if not self._is_over:
+            try:
+                async with asyncio.timeout(timeout):  # wait_for may lose a cancellation until Python 3.12
+                    await self._task.taken_up.wait()
+            except TimeoutError:
+                return False
+            if not self._task.begun:
+                async for _ in self:
+                    pass
         return True
 
     async def __anext__(self) -> Chunk:
-        while not self._is_over:
-            kind, value = self._held.pop(0) if self._held else await self._task.events.get()
-            if self._lost is not None:
-                kind, value = "error", self._lost
-            if kind == "chunk":
-                self._is_over = value.finish_reason is not None
-                chunk: Chunk = value
-                return chunk
-            if kind in ("error", "cancelled"):
-                self._is_over = True
-                if kind == "error":
-                    raise value
-        raise StopAsyncIteration
+        if self._is_over:
+            raise StopAsyncIteration
+        event = await self._task.events.get()
+        if self._lost is not None:
+            event = self._lost
+        self._is_over = not isinstance(event, Chunk) or event.finish_reason is not None
+        if isinstance(event, Chunk):
+            return event
+        raise event or StopAsyncIteration
 
     async def finish(self) -> Completion:
         """Waits for the end; returns the whole result. Frees the place if this task is cancelled."""
@@ -135,7 +124,7 @@ class AsyncStream(AsyncIterator["Chunk"]):
         """
         if self._lost is None and self._task.begun and time.perf_counter() - self._task.begun > max_s:
             self._lost = PlaceLostError(f"the answer ended after {max_s:g} s: others wait for its place")
-            self._task.events.put_nowait(("error", self._lost))
+            self._task.events.put_nowait(self._lost)
             self._cancel(self._task)
 
     async def __aenter__(self) -> Self:
@@ -150,16 +139,15 @@ class AsyncStream(AsyncIterator["Chunk"]):
                 self.cancel()
 
 
-def tell(events: Sequence[tuple[Task, str, Any]]) -> None:
+def tell(events: Sequence[tuple[Task, Event]]) -> None:
     """Hands events to the tasks' loops, one wake-up for each loop."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[tuple[Task, str, Any]]] = {}
-    for event in events:
-        by_loop.setdefault(event[0].loop, []).append(event)
-    for loop, own in by_loop.items():
+    for loop in {task.loop for task, _ in events}:
+        own = [event for event in events if event[0].loop is loop]
         with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
             loop.call_soon_threadsafe(_put, own)
 
 
-def _put(events: Sequence[tuple[Task, str, Any]]) -> None:
-    for task, kind, value in events:
-        task.events.put_nowait((kind, value))
+def _put(events: Sequence[tuple[Task, Event]]) -> None:
+    for task, event in events:
+        task.taken_up.set()
+        task.events.put_nowait(event)

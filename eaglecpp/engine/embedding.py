@@ -11,7 +11,6 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -35,19 +34,7 @@ if TYPE_CHECKING:
 _CHARS_PER_TOKEN = 16  # of which a long text is read first; more where that is too little
 _SPARE_TOKENS = 64  # at whose end a text that was cut has other tokens than the whole one
 _COUNTED_CHARS = 1 << 20  # a longer text that does not fit is refused uncounted
-
-
-@dataclass(frozen=True)
-class Turns:
-    """How texts are read among others. lock: held for each step; is_over: true = nobody waits for the
-    rest.
-    """
-
-    lock: AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
-    is_over: Callable[[], bool] = lambda: False
-
-
-_ALONE = Turns()
+_NO_LOCK: AbstractContextManager[Any] = contextlib.nullcontext()
 
 
 class EmbedKeywords(TypedDict, total=False):
@@ -85,13 +72,15 @@ class Embedder:
         n_ctx: int = 0,
         special: bool = True,
         n_before: int = 0,
-        turns: Turns = _ALONE,
+        lock: AbstractContextManager[Any] = _NO_LOCK,
+        is_over: Callable[[], bool] = lambda: False,
     ) -> list[Embedding]:
         """As `Engine.embed`, of a list. n_ctx: tokens of a text, where that is less than the engine's;
         special: the text of a special token becomes that token; n_before: inputs that errors count before
-        these.
+        these; lock: held for each step; is_over: true = nobody waits for the rest.
         """
-        _check_list(texts)
+        if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
+            raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")
         with self._lock:
             native = self._open(pooling or "")
             if dimensions is not None and not 1 <= dimensions <= native.n_values:
@@ -101,7 +90,16 @@ class Embedder:
                 )
             n_max = min(n_ctx or native.n_most, native.n_most)
             read = [self._read(text, i, n_max, truncate, special) for i, text in enumerate(texts, n_before)]
-            rows = self._run(native, [tokens for tokens, _ in read], turns)
+            try:
+                with checks_arguments():
+                    native.begin([tokens for tokens, _ in read])
+                goes_on = bool(read)
+                while goes_on and not is_over():
+                    with lock:
+                        goes_on = native.step(self._native.get().n_threads_now)
+                rows = native.take()
+            finally:
+                drain()
         rows = rows[:, :dimensions]
         if not np.isfinite(rows).all():
             raise EagleError("the model's vectors are not finite numbers; its file may be damaged")
@@ -120,18 +118,6 @@ class Embedder:
                 self._embedder = core.Embedder(self._native.get(), pooling)
             self._asked = pooling
         return self._embedder
-
-    def _run(self, native: core.Embedder, texts: list[list[int]], turns: Turns) -> NDArray[np.float32]:
-        try:
-            with checks_arguments():
-                native.begin(texts)
-            goes_on = bool(texts)
-            while goes_on and not turns.is_over():
-                with turns.lock:
-                    goes_on = native.step(self._native.get().n_threads_now)
-            return native.take()
-        finally:
-            drain()
 
     def _read(
         self, text: Prompt, index: int, n_max: int, truncate: bool, special: bool
@@ -176,9 +162,3 @@ class Embedder:
         whole, bare = (native.tokenize(b"a", special, False) for special in (True, False))
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0
-
-
-def _check_list(texts: Any) -> None:
-    """A text is a sequence of texts, too: its letters."""
-    if isinstance(texts, str | bytes) or not isinstance(texts, Sequence):
-        raise InvalidTypeError(f"expected a list of texts, found {type(texts).__name__}")

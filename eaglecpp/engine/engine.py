@@ -15,7 +15,6 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self, overload
 from weakref import WeakSet
 
@@ -24,8 +23,7 @@ from eaglecpp.chat.message import Message
 from eaglecpp.engine.embedding import Embedder, EmbedKeywords
 from eaglecpp.engine.exactness import Exactness
 from eaglecpp.engine.gains import Gains
-from eaglecpp.engine.infill import Infill
-from eaglecpp.engine.loading import CancelFlag, load
+from eaglecpp.engine.loading import load
 from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import Request
 from eaglecpp.engine.session import MessageList, Session, Talking, run_side_by_side
@@ -37,9 +35,7 @@ from eaglecpp.errors import (
 )
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
-from eaglecpp.references.reference import hub_text
 from eaglecpp.results import Completion, Embedding, Timings
-from eaglecpp.store.errors import Report, silent
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -51,13 +47,12 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 class Engine(Talking):
-    """A loaded target with an optional drafter, made by `open` or `from_pretrained`. Release it with `close`
-    or `with`.
+    """A loaded target with an optional drafter, made by `open`. Release it with `close` or `with`.
 
     plan: what is opened, see `eaglecpp.opening`; whoever makes one shows its notices.
     """
 
-    def __init__(self, plan: OpeningPlan, *, cancel: CancelFlag | None = None) -> None:
+    def __init__(self, plan: OpeningPlan) -> None:
         if not isinstance(plan, OpeningPlan):
             raise InvalidTypeError(
                 f"Engine: expected an OpeningPlan, found {type(plan).__name__}; to open a model use "
@@ -68,11 +63,10 @@ class Engine(Talking):
         self.model, self.sampling = plan.model_options(), plan.sampling_options()
         self.strategy: Strategy = plan.strategy.value
         self.timings = Timings()
-        self._open: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
+        self.sequences: WeakSet[NativeSequence] = WeakSet()  # a session that is gone was never opened
         self._main: Session | None = None
         self._opening = threading.Lock()  # of it, for which several threads may ask at once
-        loaded = load(plan, count=self._count, cancel=cancel)
-        self._native, self.shared, self._cache, self.drafting = loaded
+        self._native, self.shared, self._cache = load(plan, count=self._count)
         self.gains = Gains() if self._cache is None else self._cache.gains
         self.embedder = Embedder(self._native, self.shared.vocabulary)
 
@@ -86,7 +80,6 @@ class Engine(Talking):
         model: ModelOptions | None = None,
         drafting: DraftOptions | None = None,
         sampling: SamplingOptions | None = None,
-        cancel: CancelFlag | None = None,
         **options: Unpack[OpenKeywords],
     ) -> Self:
         """Loads a target and, if there is one, its drafter.
@@ -95,8 +88,7 @@ class Engine(Talking):
         drafter, drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the
         default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
         `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
-        given instead or in addition. cancel: its `set()`, in another thread, ends the loading:
-        `OpeningCancelledError`.
+        given instead or in addition.
 
         A model given by name brings its drafter (unless `strategy` is "off"), its adapters, its parameters
         and strategy as defaults, and for `chat` its template, system prompt and messages. Arguments override
@@ -107,38 +99,9 @@ class Engine(Talking):
         """
         objects = (model, drafting, sampling)
         plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-        return cls._noted(plan, cancel)
-
-    @classmethod
-    def from_pretrained(
-        cls,
-        reference: str,
-        *,
-        quant: str = "",
-        draft: str | os.PathLike[str] | None = None,
-        strategy: str | Strategy | None = None,
-        report: Report = silent,
-        **options: Unpack[OpenKeywords],
-    ) -> Self:
-        """Opens a model from the Hugging Face Hub, and downloads it if it is not on this machine.
-
-        reference: "owner/name" on the Hub; a tag or `quant` chooses the file ("Q4_K_M" by default)
-        draft:     "auto" for the repository's own drafter or a known one, or a drafter's reference; it is
-                   downloaded and, if it is a checkpoint, converted once
-        report:    called for every step, see `eaglecpp.store.Status`
-        Raises `DownloadError`, `ModelNotFoundError`, and what `open` raises.
-        """
-        from eaglecpp.opening.fetch import fetch
-
-        text = hub_text(reference) + (f":{quant}" if quant else "")
-        find = partial(fetch, report=report)
-        return cls._noted(plan_opening(text, draft, strategy=strategy, options=options, find=find))
-
-    @classmethod
-    def _noted(cls, plan: OpeningPlan, cancel: CancelFlag | None = None) -> Self:
         for notice in plan.notices:
             _log.warning("%s", notice)
-        return cls(plan, cancel=cancel)
+        return cls(plan)
 
     # Generating: the default conversation, see `Talking`
 
@@ -198,7 +161,7 @@ class Engine(Talking):
                 f"engine with n_sequences={self._n_open + 1}"
             )
         session = Session(self.shared)
-        self._open.add(session.slot)
+        self.sequences.add(session.slot)
         return session
 
     # Text and tokens
@@ -220,26 +183,6 @@ class Engine(Talking):
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """The token ids of a prompt, see `Session.stream`. Raises `ValueError` for an empty one."""
         return self.shared.vocabulary.prompt_tokens(prompt)
-
-    def infill_prompt(
-        self,
-        prefix: str,
-        suffix: str,
-        *,
-        extra: Sequence[tuple[str, str]] | None = None,
-        suffix_first: bool = False,
-        n_most: int = 0,
-    ) -> list[int]:
-        """The token ids of a prompt whose answer goes between two texts, ready for `generate`.
-
-        Made by the infill tokens of the target's file.
-        `extra`: (name, text) of other files that may help, most important last; these and `suffix_first`, the
-        order that Codestral was trained on, need the file's tokens. `n_most`: what is farthest from the gap
-        is left out beyond so many tokens, other files first; 0 = `ContextFullError` where it does not fit.
-        Raises `UnsupportedError` for a model that has neither such a template nor such tokens.
-        """
-        asked = Infill(prefix, suffix, extra, suffix_first=suffix_first)
-        return self.shared.chat.infill(asked, n_most).tokens
 
     def chat_prompt(
         self,
@@ -277,7 +220,7 @@ class Engine(Talking):
 
     @property
     def _n_open(self) -> int:
-        return sum(not sequence.closed for sequence in self._open)
+        return sum(not sequence.closed for sequence in self.sequences)
 
     @property
     def n_free(self) -> int:
@@ -366,16 +309,16 @@ class Engine(Talking):
         """
         prompts = self.shared.prompts
         if prompts is not None and not self.closed:
-            for sequence in [one for one in self._open if not one.closed]:
+            for sequence in [one for one in self.sequences if not one.closed]:
                 prompts.flush()
                 prompts.keep(sequence, at_last=True)
-        self._native.close(lambda native: self._cache.save(native) if self._cache else None)
+        self._native.close(lambda native: self._cache.save(native, is_last=True) if self._cache else None)
         self.embedder.close()
         if prompts is not None:
             prompts.close()
         if self.shared.vocabulary.projector is not None:
             self.shared.vocabulary.projector.close()
-        self._open.clear()
+        self.sequences.clear()
         self._main = None
 
     def __enter__(self) -> Self:
@@ -409,7 +352,7 @@ class Engine(Talking):
         self.gains.add(timings, temperature)
         if self._cache is not None:
             with contextlib.suppress(EngineBusyError), self._native.exclusive() as native:
-                self._cache.save_now_and_then(native)
+                self._cache.save(native)
 
     @property
     def default_session(self) -> Session:

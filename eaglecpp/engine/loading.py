@@ -26,34 +26,13 @@ from eaglecpp.results import Timings
 _log = logging.getLogger("eaglecpp.engine")
 
 
-class CancelFlag:
-    """Ends the opening of engines that it was given to, from any thread: they raise OpeningCancelledError."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-        self._openings: list[core.EngineOptions] = []
-
-    def set(self) -> None:
-        """Ends what is being opened, and what will be."""
-        self._is_set = True
-        for options in self._openings:
-            options.cancel()
-
-    def watch(self, options: core.EngineOptions) -> None:
-        """What will be opened with these options can be ended from now on."""
-        self._openings.append(options)
-        if self._is_set:
-            options.cancel()
-
-
 def load(
     plan: OpeningPlan,
     *,
     count: Callable[[Timings, float], None],
-    cancel: CancelFlag | None = None,
-) -> tuple[NativeEngine, Shared, PlannerCache | None, DraftOptions]:
-    """Opens what was planned: the engine, what its conversations share, where the planner's measurements go,
-    and the options for drafting, which RPC servers may have changed. count: takes the counters of each
+) -> tuple[NativeEngine, Shared, PlannerCache | None]:
+    """Opens what was planned: the engine, what its conversations share, and where the planner's measurements
+    go. count: takes the counters of each
     generation and its temperature.
     """
     drafting = _connect_servers(plan)
@@ -62,8 +41,6 @@ def load(
     resolved, _ = resolve_strategy(strategy, may_draft)
     model = plan.model_options()
     options = engine_options(plan.target, plan.draft, model, drafting, resolved)
-    if cancel is not None:
-        cancel.watch(options)
     native = NativeEngine(options)
     try:
         has_draft = may_draft and not native.get().only_embeds
@@ -100,7 +77,7 @@ def load(
     except BaseException:
         native.close(lambda native: None)
         raise
-    return native, shared, cache, drafting
+    return native, shared, cache
 
 
 def _on_answer(

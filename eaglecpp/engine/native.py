@@ -153,14 +153,11 @@ class NativeSequence:
         prompt: list[int],
         params: core.GenerateParams,
         sampler: core.MadeSampler | None = None,
-        parked: core.ParkedSequence | None = None,
     ) -> tuple[int, int]:
         """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
-        reused. parked: takes the place of what is held here before.
+        reused.
         """
         with self._exclusive() as native:
-            if parked is not None:
-                self._unpark(native, parked)
             with checks_arguments():
                 reused = native.begin(self.number, prompt, params, sampler)
             self._generation += 1
@@ -195,14 +192,11 @@ class NativeSequence:
         is none of this engine's.
         """
         with self._exclusive() as native:
-            return self._unpark(native, parked)
-
-    def _unpark(self, native: core.Engine, parked: core.ParkedSequence) -> bool:
-        try:
-            return native.unpark(self.number, parked)
-        except ValueError as error:  # it may come from a file
-            _log.info("not restored: %s", error)
-            return False
+            try:
+                return native.unpark(self.number, parked)
+            except ValueError as error:  # it may come from a file
+                _log.info("not restored: %s", error)
+                return False
 
     def close(self) -> None:
         """Gives the place back to the engine. A second call does nothing."""

@@ -115,13 +115,10 @@ class PlannerCache:
         self._saved = msgspec.json.encode(found)
         return True, has_exact
 
-    def save_now_and_then(self, native: core.Engine) -> None:
-        """As `save`, at most once a minute."""
-        if time.monotonic() - self._saved_at > _SAVE_EVERY:
-            self.save(native)
-
-    def save(self, native: core.Engine) -> None:
-        """Writes what has changed; an error is logged, once."""
+    def save(self, native: core.Engine, *, is_last: bool = False) -> None:
+        """Writes what has changed, at most once a minute until the last time; an error is logged, once."""
+        if not is_last and time.monotonic() - self._saved_at < _SAVE_EVERY:
+            return
         self._saved_at = time.monotonic()
         exact = self._exact | {self._batches: native.exact_points}
         gains, (costs, acceptance) = self.gains, native.planner_state()

@@ -34,8 +34,8 @@ class Projector:
     """mmproj: its file; target: the target's, of which only metadata is read; gpu: whether devices may be
     used.
 
-    Raises GgufError for a damaged file, MismatchError for a projector of another model, UnsupportedError for
-    one whose rows this engine cannot place.
+    Raises GgufError for a damaged file, MismatchError for a projector of another model, or with rows that
+    this engine cannot place.
     """
 
     _process: subprocess.Popen[bytes] | None = None
@@ -55,16 +55,7 @@ class Projector:
             "marker": self._marker, "mmproj": os.fspath(mmproj), "target": os.fspath(target),
             "n_threads": n_threads, "gpu": gpu,
         }  # fmt: skip
-        facts = self._open()
-        if not facts.get("vision"):
-            self.close()
-            raise MismatchError(f"{mmproj} reads no images; expected a projector with a vision encoder")
-        if facts.get("mrope"):
-            self.close()
-            raise UnsupportedError(
-                f"{mmproj}: this model numbers the rows of an image in three directions (M-RoPE, as Qwen-VL "
-                "does), which is not supported yet"
-            )
+        self._open()
 
     def tokens(self, text: str, images: Mapping[str, bytes], *, add_bos: bool) -> list[int]:
         """The ids of a text in which marks (`eaglecpp.chat.images`) stand for images. images: by mark.
@@ -111,12 +102,8 @@ class Projector:
         process, self._process = self._process, None
         if process is None:
             return
-        process.kill()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
-        process.wait()
+        with contextlib.suppress(OSError), process:
+            process.kill()
 
     def _rows(self, key: str, index: int, whole: bool) -> tuple[int, int]:
         native = self._engine.get()
@@ -129,7 +116,7 @@ class Projector:
             raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
         return native.add_image(key, rows, whole)
 
-    def _open(self) -> dict[str, Any]:
+    def _open(self) -> None:
         command = [sys.executable, "-P", "-m", projector_worker.__name__]
         self._process = subprocess.Popen(
             command,
@@ -139,7 +126,8 @@ class Projector:
             env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # no debugger is started where it ends
         )
         try:
-            return self._exchange(self._start)
+            self._exchange(self._start)
+            return
         except (EOFError, OSError):
             why = "llama.cpp's reader ended over it"
         except InvalidValueError as error:

@@ -5,7 +5,7 @@ llama.cpp ends its process over a damaged projector file, and images of stranger
 So neither is done in the process of the engine (`eaglecpp.engine.projector`), which talks to this one through
 stdin and stdout: a message is its length, and an object in MessagePack.
 
-* first {mmproj, target, marker, n_threads, gpu}: {vision, mrope}. Of the target only metadata is read.
+* first {mmproj, target, marker, n_threads, gpu}: {}. Of the target only metadata is read.
 * {text, add_special, images}, by id: {chunks}, in order, each {tokens} or {id, n, whole}.
   Each marker in the text stands for one image.
 * {chunk}, a number: {width, rows}, in float32.
@@ -64,13 +64,11 @@ class _Reader:
         self.context = mtmd_cpp.mtmd_init_from_file(mmproj.encode(), self.model, own)
         if not self.context:
             raise RuntimeError("")
+        if not mtmd_cpp.mtmd_support_vision(self.context):
+            raise RuntimeError("it has no encoder for images")
+        if mtmd_cpp.mtmd_decode_use_mrope(self.context):
+            raise RuntimeError("rows numbered in three directions (M-RoPE, Qwen-VL) are not supported")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "vision": bool(self.mtmd.mtmd_support_vision(self.context)),
-            "mrope": bool(self.mtmd.mtmd_decode_use_mrope(self.context)),
-        }
 
     def read(self, text: str, add_special: bool, images: list[tuple[str, bytes]]) -> dict[str, Any]:
         mtmd, bitmaps = self.mtmd, []
@@ -128,7 +126,7 @@ def main() -> None:
     except RuntimeError as error:
         send(outgoing, {"error": str(error)})
         return
-    send(outgoing, reader.facts())
+    send(outgoing, {})
     while True:
         try:
             message = receive(incoming)

@@ -61,14 +61,6 @@ _LEFT = re.compile(r"\..+\.eagle-(prompt|slot)\.[0-9a-f]{8}\.tmp")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A conversation that was read from a file, and how many tokens a prompt shares with it."""
-
-    state: core.ParkedSequence
-    n_shared: int
-
-
-@dataclass(frozen=True)
 class _Head:
     """of: what the rows depend on, hashed; sizes: of `core.ParkedSequence`."""
 
@@ -131,15 +123,13 @@ class PromptCache:
 
     # Reading
 
-    def fetch(self, prompt: Sequence[int], n_held: int) -> Future[Found | None]:
+    def fetch(self, prompt: Sequence[int], n_held: int) -> Future[core.ParkedSequence | None]:
         """Looks in a thread for the beginning of a prompt. n_held: tokens of it in the caches already."""
-        if len(prompt) < max(LEAST, n_held + WORTH):
-            nothing: Future[Found | None] = Future()
-            nothing.set_result(None)
-            return nothing
         return self._reader.submit(self._fetch, prompt, n_held)
 
-    def _fetch(self, prompt: Sequence[int], n_held: int) -> Found | None:
+    def _fetch(self, prompt: Sequence[int], n_held: int) -> core.ParkedSequence | None:
+        if len(prompt) < LEAST:
+            return None
         # the last token of a prompt is always run again
         shared = [(n_common(one.tokens, prompt[:-1]), one) for one in self._look()]
         for n_shared, one in sorted(shared, key=lambda pair: -pair[0]):
@@ -148,7 +138,7 @@ class PromptCache:
             with self._telling(one.path):
                 state = self._read(one.path)
                 os.utime(one.path)  # what was not used for longest goes first
-                return Found(state, n_shared)
+                return state
             one.tokens = []
         return None
 

@@ -77,15 +77,10 @@ class Drafting:
         if says_why and self.engine.chains_only:
             plan["why"] += f"; chains only: {self.engine.chains_only}"
         if raw["cut"] >= 0:
-            plan["why"] += f"; {self._why_cut(raw['cut'])}"
+            only = f"only batches of {self.exactness.rows} rows are exact"
+            plain = f"plain, to be exact: {self.exactness.reason or only}"
+            plan["why"] += f"; cut to {raw['cut']} nodes, because {only}" if raw["cut"] else f"; {plain}"
         return plan
-
-    def _why_cut(self, n_nodes: int) -> str:
-        """Why a strategy ran smaller than it is, or not at all."""
-        exact = self.exactness
-        if n_nodes == 0:
-            return f"plain, to be exact: {exact.reason or f'only batches of {exact.rows} rows are exact'}"
-        return f"cut to {n_nodes} nodes, because only batches of {exact.rows} rows are exact"
 
 
 _MIN_DRAFT_MAX = 16

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, overload
 
 from eaglecpp.chat.conversation import PromptMemory
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.prompt_cache import WORTH, n_common
+from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common
 from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.engine.vocabulary import Prompt
@@ -50,7 +50,7 @@ class Talking:
         `on_prefill(n_done, n_prompt)` is called while the prompt is read. `stop_when(tokens)` is called after
         each token with all generated ones, which it must not change; True ends the generation.
         `utf8_errors`: what to do with bytes that are not UTF-8, "replace" (U+FFFD) or "ignore". `suffix`: the
-        answer goes between a `prompt` that is a str and this text, see `Engine.infill_prompt`.
+        answer goes between a `prompt` that is a str and this text.
         `cache_prompt=False`: all of the prompt is computed, even if the caches hold its beginning.
 
         `log_plan`: record every round's decision, one line each, in `Completion.plan_log`.
@@ -112,55 +112,43 @@ class Session(Talking):
         """Starts a generation that was checked. An answer to a conversation that continues an earlier prompt
         and its answer begins with exactly their tokens, where they fit.
         """
-        if request.asked.messages is None:
-            return self._started(request)
-        prompt, rendered = request.prompt, request.prompt.rendered
-        tokens = self.memory.continued(rendered)
+        is_chat, prompts, prompt = request.asked.messages is not None, self.shared.prompts, request.prompt
+        tokens = self.memory.continued(prompt.rendered) if is_chat else None
         if tokens is not None and len(tokens) < self.shared.native.get().n_ctx:
             request = replace(request, prompt=replace(prompt, tokens=tokens))
-        running = self._started(request, lambda result: self.memory.remember(rendered, result))
-        running.notices = prompt.notices
-        return running
-
-    def _started(
-        self, request: Request, on_end: Callable[[Completion], None] = lambda result: None
-    ) -> Stream:
-        """Begins with what files hold of the prompt, and leaves them what was read."""
-        prompts, found = self.shared.prompts, None
         if prompts is not None:
-            tokens, before = request.prompt.tokens, self.slot.tokens
-            n_held = n_common(before, tokens)
-            found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
-            if found is not None or n_held + WORTH < len(before):
-                prompts.keep(self.slot, at_last=True)
+            self._exchange(prompts, request)
+        running = Stream(self.slot, self.shared, request)
+        running.notices = prompt.notices
 
         def ended(result: Completion) -> None:
-            on_end(result)
+            if is_chat:
+                self.memory.remember(prompt.rendered, result)
             if prompts is not None:
                 prompts.keep(self.slot)
 
-        running = Stream(self.slot, self.shared, request, found.state if found is not None else None)
         running.on_end = ended
         return running
 
-    def answer(self, messages: MessageList, options: Mapping[str, Any]) -> Stream:
-        """As `chat`, streamed."""
-        return self.begin(self.shared.make_chat(messages, options, self.memory))
+    def _exchange(self, prompts: PromptCache, request: Request) -> None:
+        """Takes what files hold of the prompt, and leaves them what was read."""
+        tokens, before = request.prompt.tokens, self.slot.tokens
+        n_held = n_common(before, tokens)
+        found = prompts.fetch(tokens, n_held).result() if request.asked.cache_prompt else None
+        if found is not None or n_held + WORTH < len(before):
+            prompts.keep(self.slot, at_last=True)
+        if found is not None:
+            self.slot.restore(found)
 
-    def answer_fitting(self, conversation: Conversation, options: Mapping[str, Any], **rest: Any) -> Stream:
-        """Answers a conversation, out of which old messages are left if it is too long; options as `chat`.
-        rest: fields of `GenerationRequest`.
-        """
-        return self.begin(self.shared.make_chat(conversation, options, self.memory, truncate=True, **rest))
+    def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
+        """As `chat`, streamed. rest: fields of `GenerationRequest`."""
+        return self.begin(self.shared.make_chat(messages, options, self.memory, **rest))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""
         if self.shared.prompts is not None and not self.slot.closed:
             self.shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()
-
-    def __repr__(self) -> str:
-        return f"<Session {self.slot.number}{', closed' if self.slot.closed else ''}>"
 
     def __enter__(self) -> Self:
         return self

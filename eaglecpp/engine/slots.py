@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 from eaglecpp.engine.native import NativeSequence
-from eaglecpp.engine.prompt_cache import WORTH, Found, PromptCache, n_common
+from eaglecpp.engine.prompt_cache import WORTH, PromptCache, n_common
 from eaglecpp.errors import EagleError, EngineBusyError, InvalidValueError, OutOfMemoryError
 
 if TYPE_CHECKING:
@@ -61,12 +61,15 @@ class HostCache:
 
     def __init__(self, n_max: int) -> None:
         self.n_max = n_max
-        self.n_bytes = 0
         self.prompts: PromptCache | None = None  # files that get what leaves the caches, too
         self._offloaded: list[Offloaded] = []  # the one left longest ago first
 
     def __len__(self) -> int:
         return len(self._offloaded)
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(one.state.n_bytes for one in self._offloaded)
 
     def offload(self, sequence: NativeSequence, tokens: list[int], n_kept: int) -> None:
         """Keeps a conversation, of whose tokens the next prompt there goes on with the first n_kept."""
@@ -80,7 +83,11 @@ class HostCache:
             if state is not None and to_file is not None:
                 to_file.write(state)
             if state is not None and state.n_bytes <= self.n_max:
-                self._add(Offloaded(tokens, state))
+                # the new one goes on from those that it begins with
+                kept = [one for one in self._offloaded if n_common(one.tokens, tokens) < len(one.tokens)]
+                self._offloaded = [*kept, Offloaded(tokens, state)]
+                while self.n_bytes > self.n_max:
+                    self._offloaded.pop(0)
 
     def find(self, prompt: Sequence[int]) -> tuple[Offloaded | None, int]:
         """The conversation that shares most with the beginning of a prompt, and how many tokens."""
@@ -93,19 +100,7 @@ class HostCache:
         the prompt leaves much of it.
         """
         if sequence.restore(one.state) and len(one.tokens) - n_shared < WORTH and one in self._offloaded:
-            self._remove(one)
-
-    def _add(self, new: Offloaded) -> None:
-        for old in [one for one in self._offloaded if n_common(one.tokens, new.tokens) == len(one.tokens)]:
-            self._remove(old)  # the new one goes on from there
-        self._offloaded.append(new)
-        self.n_bytes += new.state.n_bytes
-        while self.n_bytes > self.n_max:
-            self._remove(self._offloaded[0])
-
-    def _remove(self, one: Offloaded) -> None:
-        self._offloaded.remove(one)
-        self.n_bytes -= one.state.n_bytes
+            self._offloaded.remove(one)
 
 
 _REUSE_LEAST = 4  # a prompt that shares less than 1/4 of itself with a text does not claim that text's slot
@@ -167,13 +162,7 @@ class Slots:
                 slot.is_new = False
                 prompts.keep(slot.sequence)
 
-    def keep_all(self, prompts: PromptCache) -> None:
-        """The same before all leave the caches; waits until the last one is written."""
-        for slot in self._slots:
-            prompts.flush()
-            prompts.keep(slot.sequence, at_last=True)
-
-    def find(self, prompt: list[int], found: Found | None = None) -> Slot:
+    def find(self, prompt: list[int], found: core.ParkedSequence | None = None) -> Slot:
         """The free slot whose text the prompt shares most of, which may come from the host cache; where
         that is little, an unused one or the one left longest ago, so that texts that may go on stay. What
         another conversation loses there goes to the host cache. found: what a file holds of it.
@@ -185,8 +174,8 @@ class Slots:
         slot = best if shared[best] * _REUSE_LEAST >= len(prompt) else unused_longest
         n_kept = shared[slot]
         offloaded, n_offloaded = self._cache.find(prompt)
-        if found is not None and found.n_shared >= n_offloaded + WORTH:
-            offloaded, n_offloaded = Offloaded(found.state.tokens, found.state), found.n_shared
+        if found is not None and (n_found := n_common(found.tokens, prompt)) >= n_offloaded + WORTH:
+            offloaded, n_offloaded = Offloaded(found.tokens, found), n_found
         # what another slot holds is copied from there
         if offloaded and n_offloaded < WORTH + max(shared.values()):
             offloaded = None

@@ -37,7 +37,6 @@ class Stream(Answer):
         sequence: NativeSequence,
         shared: Shared,
         request: Request,
-        parked: core.ParkedSequence | None = None,
     ) -> None:
         self._failed = False
         self._sequence = sequence
@@ -54,13 +53,10 @@ class Stream(Answer):
         self._timings = Timings(plan=request.plan)
         self._finish: FinishReason | None = None
         self.prompt_tokens = request.prompt.tokens
-        begun = sequence.begin(self.prompt_tokens, request.params(), request.sampler, parked)
-        self._generation, self.reused_n = begun
+        self._generation, self.reused_n = sequence.begin(
+            self.prompt_tokens, request.params(), request.sampler
+        )
         self.is_open = True
-
-    def __repr__(self) -> str:
-        state = self._finish or ("running" if self.is_open else "cancelled")
-        return f"<Stream: {len(self._tokens)} tokens, {state}>"
 
     def finish(self) -> Completion:
         """Runs to the end with nobody watching: a chunk may hold several rounds."""

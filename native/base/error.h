@@ -18,7 +18,6 @@ enum class ErrorKind {
     broken,         // an assertion of llama.cpp or ggml fired; the engine must be opened again
     grammar,        // a grammar that does not parse or leaves no token
     not_found,      // no such file
-    cancelled,      // loading that somebody ended
     value,          // misuse of a call: Python's ValueError
 };
 

@@ -11,9 +11,9 @@ namespace eaglecpp {
 
 nb::object exception_of(const Error & e) {
     // in the order of ErrorKind, whose last one is Python's own
-    constexpr const char * names[] = {
-        "GgufError",       "MismatchError",     "UnsupportedError", "ContextFullError",   "OutOfMemoryError",
-        "EngineBusyError", "EngineBrokenError", "GrammarError",     "ModelNotFoundError", "OpeningCancelledError"};
+    constexpr const char * names[] = {"GgufError",         "MismatchError",    "UnsupportedError",
+                                      "ContextFullError",  "OutOfMemoryError", "EngineBusyError",
+                                      "EngineBrokenError", "GrammarError",     "ModelNotFoundError"};
     static_assert(std::size(names) == (size_t)ErrorKind::value);
     const nb::object type = e.kind == ErrorKind::value
                                 ? nb::borrow(nb::handle(PyExc_ValueError))

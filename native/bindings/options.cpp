@@ -14,9 +14,7 @@ void bind_options(nb::module_ & m) {
     {
         using T = EngineOptions;
         nb::class_<T> c(m, "EngineOptions");
-        c.def(nb::init<>()).def_rw("target_path", &T::path).def("cancel", [](T & options) {
-            *options.is_cancelled = true;
-        });
+        c.def(nb::init<>()).def_rw("target_path", &T::path);
         def_fields(c, FIELD(draft_path), FIELD(n_ctx), FIELD(n_batch), FIELD(n_ubatch), FIELD(n_threads),
                    FIELD(n_threads_batch), FIELD(n_gpu_layers), FIELD(main_gpu), FIELD(split_mode), FIELD(tensor_split),
                    FIELD(n_cpu_moe), FIELD(override_tensor), FIELD(flash_attn), FIELD(type_k), FIELD(type_v),

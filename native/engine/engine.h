@@ -26,7 +26,7 @@ namespace eaglecpp {
 
 class Engine {
   public:
-    // Error(not_found | gguf | mismatch | unsupported | out_of_memory | cancelled | value)
+    // Error(not_found | gguf | mismatch | unsupported | out_of_memory | value)
     explicit Engine(const EngineOptions & options);
 
     // Before the engine is freed: from now on every call fails as one that comes during another does. Error(busy) while

@@ -30,7 +30,7 @@ class ModelDrafter : public Drafter {
   public:
     // Opened where EngineOptions::draft_device says. heads: of the drafter's file, which is the target's own where they
     // are Heads::in_model; `target` outlives this. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
-    // cancelled | value)
+    // value)
     ModelDrafter(const EngineOptions & options, const Target & target, Heads heads);
 
     DraftTraits traits() const override;

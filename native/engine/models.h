@@ -25,7 +25,7 @@ struct Models {
 };
 
 // Loaded, found to fit each other, ready to run. Error(not_found | gguf | mismatch | unsupported | out_of_memory |
-// cancelled | value)
+// value)
 Models open_models(const EngineOptions & options);
 
 // Tokens of a drafter with n of them whose texts are others in the target: how many, and the first; "" = none.

@@ -83,8 +83,7 @@ void TargetModel::set_params(const TargetOptions & options) {
                                           : (options.use_mmap ? LLAMA_LOAD_MODE_MMAP : LLAMA_LOAD_MODE_NONE);
     params_.use_extra_bufts = use_repack_ || use_kernels_;
     if (!devices_.empty()) params_.devices = devices_.data();
-    params_.progress_callback = [](float, void * flag) { return !static_cast<std::atomic<bool> *>(flag)->load(); };
-    params_.progress_callback_user_data = options.is_cancelled.get();
+    params_.progress_callback = [](float, void *) { return true; };  // llama.cpp's own logs dots
 }
 
 TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
@@ -127,7 +126,6 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
     } catch (const std::bad_alloc & e) {
         log_line(LogLevel::error, e.what());
     }
-    if (*options.is_cancelled) fail(ErrorKind::cancelled, "%s: the opening was cancelled", path_.c_str());
     check_servers();
     if (!model_) {
         const std::string why = trail.text();

@@ -20,7 +20,7 @@ namespace eaglecpp {
 
 class TargetModel : Pinned {  // llama.cpp's parameters point into it
   public:
-    // Error(not_found | gguf | unsupported | out_of_memory | cancelled)
+    // Error(not_found | gguf | unsupported | out_of_memory)
     explicit TargetModel(const TargetOptions & options);
 
     llama_model * get() const { return model_.get(); }

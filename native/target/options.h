@@ -3,8 +3,6 @@
 
 #include <ggml-backend.h>
 
-#include <atomic>
-#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,8 +40,6 @@ struct TargetOptions {
     int n_draft_more = 0;          // beyond that, for one conversation without a recurrent state
     int n_leaves_max = 1;          // tree leaves of one round and conversation
     std::vector<std::pair<std::string, float>> lora;
-    // Shared by copies. True ends the loading with Error(cancelled); any thread may say so.
-    std::shared_ptr<std::atomic<bool>> is_cancelled = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace eaglecpp

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,12 +19,6 @@ if TYPE_CHECKING:
     from conftest import Models
 
 SHORT = ["-n", "8", "--seconds", "0", "-t", "1", "-c", "256"]
-
-
-@pytest.fixture(scope="module")
-def engine(models: Models) -> Iterator[Engine]:
-    with Engine.open(models.target, draft=models.draft, n_ctx=256, n_threads=1) as opened:
-        yield opened
 
 
 def test_everybody_answers_the_same_prompts_once_a_pass(engine: Engine) -> None:

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,12 +36,6 @@ LAMP = {
     "type": "function",
     "function": {"name": "lamp", "parameters": {"type": "object", "properties": {"on": {"type": "boolean"}}}},
 }
-
-
-@pytest.fixture(scope="module")
-def engine(models: Models) -> Iterator[Engine]:
-    with Engine.open(models.target, n_ctx=256, n_threads=1) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

@@ -163,11 +163,3 @@ def test_keys_are_found_before_and_behind_long_lists(tmp_path: Path) -> None:
     assert keys["llama.attention.key_length"] == 128
     assert keys["general.name"] == "big"
     assert "tokenizer.ggml.merges" not in keys, "long lists are passed over"
-
-
-def test_truncated_heads_give_what_they_have(tmp_path: Path) -> None:
-    data = write_model(tmp_path / "m.gguf").read_bytes()
-    path = tmp_path / "cut.gguf"
-    for size in range(0, 600, 7):
-        path.write_bytes(data[:size])
-        assert choose_n_ctx(path, None, {}, 0, GIB)[0] == 4096

@@ -51,16 +51,6 @@ def test_text_and_stop_do_not_depend_on_the_split(data: bytes, at: list[int], st
     assert run(pieces(data, at), stop) == expected(data, stop)
 
 
-@given(letters, cuts)
-def test_without_stop_strings_only_incomplete_characters_are_held(text: str, at: list[int]) -> None:
-    detokenizer, seen, data = Detokenizer(), b"", ""
-    for part in pieces(text.encode(), at):
-        seen += part
-        data += detokenizer.feed(part)
-        complete = seen.decode("utf-8", "ignore")
-        assert data == complete
-
-
 def test_what_may_become_a_stop_string_is_held_until_it_cannot() -> None:
     detokenizer = Detokenizer(["<end>"])
     assert detokenizer.feed(b"yes<e") == "yes"

@@ -17,7 +17,6 @@ import pytest
 
 import eaglecpp
 from eaglecpp import AsyncEngine, Engine
-from eaglecpp.engine.embedding import Turns
 from eaglecpp.errors import (
     ContextFullError,
     GgufError,
@@ -210,13 +209,13 @@ def test_between_two_steps_others_have_their_turn(bert: Engine) -> None:
 
     texts = ["the fox " * 60] * 12  # 122 tokens each, of which a batch of this model holds one
     lock = Counted()
-    assert len(bert.embedder.embed(texts, turns=Turns(lock))) == 12
+    assert len(bert.embedder.embed(texts, lock=lock)) == 12
     assert lock.n == 12
     short = Counted()
-    bert.embedder.embed(["the fox"] * 32, turns=Turns(short))
+    bert.embedder.embed(["the fox"] * 32, lock=short)
     assert short.n == 2
     ended = Counted()
-    bert.embedder.embed(texts, turns=Turns(ended, lambda: ended.n == 3))
+    bert.embedder.embed(texts, lock=ended, is_over=lambda: ended.n == 3)
     assert ended.n == 3
 
 

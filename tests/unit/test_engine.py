@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gguf
 import pytest
 
-from eaglecpp import Completion, Engine, SamplingOptions
+from eaglecpp import Completion, Engine
 from eaglecpp.errors import (
     ContextFullError,
     EngineBusyError,
@@ -211,25 +211,6 @@ def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
     assert anew.tokens == again.tokens
 
 
-def test_sessions_run_side_by_side(engine: Engine, fresh: Completion) -> None:
-    engine.clear()
-    with engine.session() as other:
-        mine = engine.stream(PROMPT, max_tokens=24, temperature=0.0)
-        theirs = other.stream("xy zz", max_tokens=24, temperature=0.0)
-        pairs = list(zip(mine, theirs, strict=False))
-        assert len(pairs) > 2
-        for stream in (mine, theirs):
-            for _ in stream:
-                pass
-        assert mine.completion().tokens == fresh.tokens
-        assert theirs.completion().tokens == greedy(engine, "xy zz").tokens
-        with pytest.raises(EngineBusyError, match="n_sequences=3"):
-            engine.session()
-    with pytest.raises(ValueError, match="closed"):
-        other.generate("x")
-    engine.session().close()
-
-
 def test_a_new_call_ends_a_stream_that_another_thread_has_open(engine: Engine, fresh: Completion) -> None:
     """A web framework leaves a generator where it is, and answers the next request in another thread."""
     stream = engine.stream("xy zz", max_tokens=24, temperature=0.0)
@@ -265,15 +246,6 @@ def test_concurrent_calls_are_refused_not_queued(engine: Engine) -> None:
 # Chat
 
 
-def test_chat_goes_through_the_template(engine: Engine) -> None:
-    messages = [{"role": "user", "content": "hello"}]
-    result = engine.chat(messages, max_tokens=6, temperature=0.0)
-    assert result.prompt_tokens == engine.chat_prompt(messages)
-    assert result.prompt_tokens.count(engine.native.bos) <= 1
-    chunks = list(engine.chat(messages, stream=True, max_tokens=6, temperature=0.0))
-    assert [token for chunk in chunks for token in chunk.tokens] == result.tokens
-
-
 # Opening and closing
 
 
@@ -288,15 +260,6 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         Engine.open(models.target, tmp_path / "none.gguf")
 
 
-def test_option_objects_and_keywords_mix(models: Models) -> None:
-    with Engine.open(
-        models.target, n_ctx=128, sampling=SamplingOptions(max_tokens=3), temperature=0.0
-    ) as engine:
-        assert engine.n_ctx == 128
-        assert len(engine.generate(PROMPT).tokens) == 3
-        assert len(engine.generate(PROMPT, sampling=SamplingOptions(max_tokens=5)).tokens) == 5
-
-
 def test_a_closed_engine_says_so(models: Models) -> None:
     engine = Engine.open(models.target, n_ctx=64)
     stream = engine.stream(PROMPT, temperature=0.0)
@@ -308,3 +271,16 @@ def test_a_closed_engine_says_so(models: Models) -> None:
         next(stream)
     with pytest.raises(ValueError, match="closed"):
         engine.generate(PROMPT)
+
+
+def test_sessions_run_side_by_side(engine: Engine, fresh: Completion) -> None:
+    engine.clear()
+    with engine.session() as other:
+        streams = [one.stream(PROMPT, max_tokens=24, temperature=0.0) for one in (engine, other)]
+        for _ in zip(*streams, strict=False):
+            pass
+        assert [stream.finish().tokens for stream in streams] == [fresh.tokens] * 2
+        with pytest.raises(EngineBusyError, match="n_sequences=3"):
+            engine.session()
+    with pytest.raises(ValueError, match="closed"):
+        other.generate("x")

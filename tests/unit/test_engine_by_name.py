@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from eaglecpp import Engine, Llama, ModelOptions, SamplingOptions
+from eaglecpp import Engine, Llama, ModelOptions
 from helpers.lora import write_lora
 
 if TYPE_CHECKING:
@@ -20,15 +20,8 @@ MESSAGES = [{"role": "user", "content": "Hi"}]
 
 
 @pytest.fixture
-def named(models: Models, create: Callable[..., Any]) -> Create:
-    """`named("SYSTEM s")`: a stored model of the tiny pair with these lines; gives its name."""
-
-    def make(*lines: str, draft: bool = True) -> str:
-        first = [f"FROM {models.target}", *([f"DRAFT {models.draft}"] if draft else [])]
-        create("\n".join([*first, "PARAMETER num_ctx 256", "PARAMETER num_thread 1", *lines, ""]))
-        return "tiny"
-
-    return make
+def named(named: Create) -> Create:
+    return lambda *lines: named("PARAMETER num_ctx 256", "PARAMETER num_thread 1", *lines)
 
 
 def test_the_drafter_and_the_parameters_come_with_it(named: Create) -> None:
@@ -41,36 +34,6 @@ def test_the_drafter_and_the_parameters_come_with_it(named: Create) -> None:
     with Engine.open(name, strategy="off", n_ctx=128, max_tokens=5) as engine:
         assert not engine.has_draft
         assert (engine.n_ctx, engine.generate("ab").tokens) == (128, result.tokens[:5])
-
-
-def test_what_is_given_overrides_it(named: Create, models: Models) -> None:
-    name = named(
-        "PARAMETER num_predict 9", "PARAMETER temperature 0", "#eaglecpp: strategy chain:2", draft=False
-    )
-    with Engine.open(name) as engine:
-        assert (engine.has_draft, str(engine.strategy)) == (False, "auto")
-    with Engine.open(name, models.draft, strategy="chain:3", sampling=SamplingOptions(seed=3)) as engine:
-        assert str(engine.strategy) == "chain:3"
-        assert (engine.sampling.max_tokens, engine.sampling.temperature) == (
-            -1,
-            SamplingOptions().temperature,
-        )
-        assert engine.model.n_ctx == 256
-
-
-def test_chat_uses_its_template_system_prompt_and_messages(named: Create) -> None:
-    name = named(
-        "TEMPLATE [{{ .System }}|{{ .Prompt }}]",
-        "SYSTEM Be brief.",
-        "MESSAGE user one",
-        "MESSAGE assistant two",
-    )
-    with Engine.open(name) as engine:
-        assert engine.detokenize(engine.chat_prompt(MESSAGES), special=True).endswith(
-            "[Be brief.|one]two[|Hi]"
-        )
-        own = [{"role": "system", "content": "S"}, *MESSAGES]
-        assert "Be brief." not in engine.detokenize(engine.chat_prompt(own), special=True)
 
 
 def test_a_pragma_chooses_the_template(named: Create) -> None:

@@ -172,19 +172,10 @@ def test_bytes_that_are_no_text_end_in_an_error_that_names_the_file(tmp_path: Pa
         assert "bytes.gguf" in str(error)
 
 
-def integers(path: Path, source: Path, name: str) -> Path:
-    return rewrite(source, path, lambda tensors: tensors.update({name: tensors[name].astype(np.int8)}))
-
-
-def test_a_small_drafter_is_checked_like_a_target(tmp_path: Path) -> None:
-    target = make_target(tmp_path, SPEC).gguf
-    small = integers(tmp_path / "small.gguf", target, "blk.1.ffn_up.weight")
-    with pytest.raises(GgufError, match=r"small\.gguf: tensor 'blk\.1\.ffn_up\.weight' has type i8"):
-        Engine.open(target, draft=small, n_ctx=64)
-
-
-def test_a_projector_of_integers_is_refused_before_it_is_run(tmp_path: Path) -> None:
-    target = make_target(tmp_path, SPEC).gguf
-    projector = integers(tmp_path / "mmproj.gguf", target, "output_norm.weight")
-    with pytest.raises(GgufError, match=r"mmproj\.gguf: tensor 'output_norm\.weight' has type i8"):
-        Engine.open(target, mmproj=str(projector), n_ctx=64)
+@pytest.mark.parametrize(("option", "name"), [("draft", "blk.1.ffn_up"), ("mmproj", "output_norm")])
+def test_drafters_and_projectors_are_checked_like_targets(tmp_path: Path, option: str, name: str) -> None:
+    name, target = f"{name}.weight", make_target(tmp_path, SPEC).gguf
+    change = lambda tensors: tensors.update({name: tensors[name].astype(np.int8)})  # noqa: E731
+    wrong = rewrite(target, tmp_path / "wrong.gguf", change)
+    with pytest.raises(GgufError, match=rf"wrong\.gguf: tensor '{name}' has type i8"):
+        Engine.open(target, n_ctx=64, **{option: str(wrong)})  # type: ignore[arg-type]

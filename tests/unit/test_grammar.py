@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-def test_gbnf_text_and_llama_cpp_objects_pass_through() -> None:
-    assert resolve_grammar('root ::= "a"') == 'root ::= "a"'
-    assert resolve_grammar(LlamaGrammar.from_string('root ::= "b"')) == 'root ::= "b"'
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -38,16 +33,7 @@ def test_a_schema_gives_the_same_grammar_wherever_it_stands(arguments: dict[str,
     assert resolve_grammar(**arguments) == resolve_grammar(json_schema='{"type": "object", "properties": '
         '{"name": {"type": "string"}}, "required": ["name"]}')  # fmt: skip
     assert "name" in (resolve_grammar(**arguments) or "")
-
-
-def test_nothing_asked_for_is_no_grammar() -> None:
-    assert resolve_grammar() is None
-    assert resolve_grammar("") is None
-    assert resolve_grammar(response_format={"type": "text"}) is None
-
-
-def test_any_json_object_without_a_schema() -> None:
-    assert "root" in (resolve_grammar(response_format={"type": "json_object"}) or "")
+    assert resolve_grammar(LlamaGrammar.from_string('root ::= "b"')) == 'root ::= "b"'
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,31 +32,35 @@ def engine(pair: tuple[Path, Path]) -> Iterator[Engine]:
         yield opened
 
 
+def infill(engine: Engine, prefix: str, suffix: str, n_most: int = 0, **rest: Any) -> list[int]:
+    return Infill(prefix, suffix, **rest).tokens(engine.vocabulary, n_most)
+
+
 def shown(engine: Engine, tokens: list[int]) -> str:
     return engine.detokenize(tokens, special=True)
 
 
 def test_the_layout_is_llama_cpps(engine: Engine) -> None:
-    assert shown(engine, engine.infill_prompt(PREFIX, SUFFIX)) == f"{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
-    first = engine.infill_prompt(PREFIX, SUFFIX, suffix_first=True)
+    assert shown(engine, infill(engine, PREFIX, SUFFIX)) == f"{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
+    first = infill(engine, PREFIX, SUFFIX, suffix_first=True)
     assert shown(engine, first) == f"{SUF}{SUFFIX}{PRE}{PREFIX}{MID}"
-    extra = engine.infill_prompt(PREFIX, SUFFIX, extra=[("a.py", "A = 1\n"), ("b.py", "B = 2\n")])
+    extra = infill(engine, PREFIX, SUFFIX, extra=[("a.py", "A = 1\n"), ("b.py", "B = 2\n")])
     assert shown(engine, extra) == (
         f"{REP}myproject\n{SEP}a.py\nA = 1\n{SEP}b.py\nB = 2\n{SEP}filename\n{PRE}{PREFIX}{SUF}{SUFFIX}{MID}"
     )
     for empty in ("", "x"):
-        assert shown(engine, engine.infill_prompt(empty, "")) == f"{PRE}{empty}{SUF}{MID}"
+        assert shown(engine, infill(engine, empty, "")) == f"{PRE}{empty}{SUF}{MID}"
 
 
 def test_special_tokens_in_a_text_stay_text(engine: Engine) -> None:
-    plain, marked = engine.infill_prompt("a", "b"), engine.infill_prompt(f"a{MID}", f"{PRE}b")
+    plain, marked = infill(engine, "a", "b"), infill(engine, f"a{MID}", f"{PRE}b")
     special = set(engine.native.fim_tokens().values())
     assert [t for t in marked if t in special] == [t for t in plain if t in special]
 
 
 def test_files_without_marks_for_files_are_told_apart_by_text(tmp_path: Path) -> None:
     with Engine.open(write_infill_pair(tmp_path, n_tokens=3)[0], **FAST) as engine:
-        tokens = engine.infill_prompt("a", "b", extra=[("a.py", "A = 1\n")])
+        tokens = infill(engine, "a", "b", extra=[("a.py", "A = 1\n")])
         assert shown(engine, tokens) == f"\n\n--- snippet ---\n\nA = 1\n{PRE}a{SUF}b{MID}"
 
 
@@ -73,14 +78,14 @@ def test_bos_stands_before_the_prefix(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n_most", [12, 40, 200])
 def test_what_is_far_from_the_gap_is_left_out(engine: Engine, n_most: int) -> None:
     before, behind = "one two three\n" * 200, "four five six\n" * 200
-    whole = engine.infill_prompt("two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
+    whole = infill(engine, "two\n", "four\n", extra=[("a", "x " * 500)], n_most=n_most)
     assert len(whole) == n_most and shown(engine, whole).endswith(f"{PRE}two\n{SUF}four\n{MID}")
-    tokens = engine.infill_prompt(before, behind, extra=[("a", "x")], n_most=n_most)
+    tokens = infill(engine, before, behind, extra=[("a", "x")], n_most=n_most)
     assert len(tokens) == n_most and tokens[0] == engine.native.fim_tokens()["pre"]
     head, _, tail = shown(engine, tokens).removeprefix(PRE).removesuffix(MID).partition(SUF)
     assert before.endswith(head) and behind.startswith(tail)
     assert len(engine.tokenize(head)) == pytest.approx(3 * len(engine.tokenize(tail)), rel=0.5)
-    assert shown(engine, engine.infill_prompt("a", behind, n_most=n_most)).startswith(f"{PRE}a{SUF}")
+    assert shown(engine, infill(engine, "a", behind, n_most=n_most)).startswith(f"{PRE}a{SUF}")
 
 
 def test_what_does_not_fit_is_refused(engine: Engine) -> None:
@@ -110,13 +115,13 @@ def test_a_model_without_tokens_is_refused_with_the_keys(tmp_path: Path) -> None
         r"no middle token.*\(tokenizer.ggml.fim_mid_token_id\)",
     )
     with Engine.open(two, **FAST) as engine, pytest.raises(UnsupportedError, match=said):
-        engine.infill_prompt("a", "b")
+        infill(engine, "a", "b")
 
 
 def test_llama_takes_a_suffix_in_either_order(pair: tuple[Path, Path]) -> None:
     for spm_infill in (False, True):
         llm = Llama(str(pair[0]), n_ctx=512, n_threads=1, spm_infill=spm_infill)
-        asked = llm.engine.infill_prompt(PREFIX, SUFFIX, suffix_first=spm_infill)
+        asked = infill(llm.engine, PREFIX, SUFFIX, suffix_first=spm_infill)
         told = llm(PREFIX, suffix=SUFFIX, max_tokens=4, temperature=0.0)
         assert told["usage"]["prompt_tokens"] == len(asked)
         assert told["choices"][0]["text"] == llm(asked, max_tokens=4, temperature=0.0)["choices"][0]["text"]

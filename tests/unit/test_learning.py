@@ -6,8 +6,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -215,13 +213,8 @@ def test_a_model_without_a_drafter_cannot_learn(models: Models) -> None:
 
 def test_too_few_texts_are_refused(models: Models) -> None:
     keep(Learning.of(models.target), 1)
-    done = subprocess.run(
-        [sys.executable, "-P", "-m", "eaglecpp", "learn", models.target, "--draft", models.draft],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 1 and f"expected at least {LEAST_TEXTS} answers" in done.stderr
+    done = CliRunner().invoke(learn_command, [str(models.target), "--draft", str(models.draft)])
+    assert done.exit_code == 1 and f"expected at least {LEAST_TEXTS} answers" in str(done.exception)
 
 
 def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Create = Callable[..., str]
-
-
-@pytest.fixture
-def named(models: Models, create: Callable[..., Any]) -> Create:
-    """A stored model of the tiny pair with these lines; gives its name."""
-
-    def make(*lines: str) -> str:
-        create("\n".join([f"FROM {models.target}", f"DRAFT {models.draft}", *lines, ""]))
-        return "tiny"
-
-    return make
 
 
 def test_every_option_knows_where_it_is_from(named: Create) -> None:

@@ -124,11 +124,6 @@ def test_a_wrong_strategy_is_refused(text: str) -> None:
         Strategy.parse(text)
 
 
-def test_auto_is_decided_each_round_and_off_without_a_drafter() -> None:
-    assert Strategy.parse("auto").resolved(has_draft=True) == (Strategy("auto"), "decided each round")
-    assert str(Strategy.parse("auto").resolved(has_draft=False)[0]) == "off"
-
-
 def test_the_types_of_keywords_are_those_of_the_declarations() -> None:
     docs = Path(__file__).parents[2] / "docs"
     spec = importlib.util.spec_from_file_location("generate_options", docs / "generate_options.py")
@@ -137,19 +132,6 @@ def test_the_types_of_keywords_are_those_of_the_declarations() -> None:
     spec.loader.exec_module(module)
     text = module.PAGE.read_text(encoding="utf-8")
     assert module.source() == text, "run: python docs/generate_options.py"
-
-
-def test_what_a_generation_takes_is_what_its_keywords_say() -> None:
-    from typing import get_type_hints
-
-    from eaglecpp.chat.template import ChatTemplate
-    from eaglecpp.engine.request import GenerationRequest
-    from eaglecpp.options import typed
-
-    names = {"ChatTemplate": ChatTemplate, "SamplingOptions": SamplingOptions, "Strategy": Strategy}
-    keywords = set(get_type_hints(typed.GenerateKeywords, localns=names))
-    own = {one.name for one in dataclasses.fields(GenerationRequest)} | {"suffix"}
-    assert keywords <= own | {option.name for option in describe(SamplingOptions)}
 
 
 def test_shares_are_numbers_in_any_form() -> None:

@@ -14,7 +14,6 @@ import pytest
 from click.testing import CliRunner
 
 from eaglecpp import Engine
-from eaglecpp.bench.strategies import measure
 from eaglecpp.cli import group
 from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile import Modelfile, resolve
@@ -85,14 +84,6 @@ def test_drafters_says_what_is_best_known(create: Create, target: Path, plain: P
 
 
 def test_bench_compares_drafters_in_one_run(create: Create, target: Path) -> None:
-    with (
-        Engine.open(target, draft="mtp", n_ctx=256, n_threads=1, planner_cache=False) as head,
-        Engine.open(target, draft="text", n_ctx=256, n_threads=1, planner_cache=False) as text,
-    ):
-        options: Any = {"seconds": 0, "n_tokens": 16, "temperatures": (0.0,), "ignore_eos": True}
-        found = measure(head, ["off", "auto"], ["ab ab ab"], others={"text": text}, **options)
-        assert [one.strategy for one in found] == ["off", "auto", "text"]
-        assert text.timings.predicted_n == 16
     args = ["bench", str(target), "--draft", "mtp", "--draft", "text", *QUICK, "-n", "8"]
     done = CliRunner().invoke(group, [*args, "--draft", "auto", "--json"])
     ways = [one["strategy"] for one in json.loads(done.stdout)["results"]]

@@ -3,24 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from eaglecpp import Completion, Engine
-from helpers.by_lot import accepted_by_lot
 
 if TYPE_CHECKING:
     from conftest import Models
 
 PROMPT = "ab cd ef"
-
-
-@pytest.fixture(scope="module")
-def engine(models: Models) -> Iterator[Engine]:
-    with Engine.open(models.target, draft=models.draft, n_ctx=1024, n_threads=1) as opened:
-        yield opened
 
 
 def generate(engine: Engine, n: int = 200, **options: Any) -> Completion:
@@ -59,17 +51,3 @@ def test_a_log_has_a_line_for_every_round(engine: Engine) -> None:
 
 
 # Random acceptance
-
-
-def rates(result: Completion) -> list[float]:
-    """Chance that the first 1, 2, ... drafts of a round were all accepted."""
-    n, out = result.timings.tried_per_depth[0], []
-    for hits in result.timings.hits_per_depth:
-        out.append(hits / n)
-    return out
-
-
-def test_drafts_are_accepted_at_the_given_rates(engine: Engine) -> None:
-    with accepted_by_lot([0.8, 0.6, 0.3]):
-        result = generate(engine, n=900, strategy="chain:4", seed=5)
-    assert rates(result) == pytest.approx([0.8, 0.6, 0.3, 0.0], abs=0.08)

@@ -90,14 +90,6 @@ def test_what_is_exact_is_measured_once(home: Path, models: Models) -> None:
     assert found(planner_cache=False)[1] == decodes
 
 
-def test_the_first_answer_begins_with_prices_measured_on_this_machine(models: Models) -> None:
-    """The batches in which exact rows are looked for are the first that tell what rows cost."""
-    with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
-        engine.clear()
-        verify = engine.native.planner_report(0)["verify"]
-        assert {1, 2, 3, 4, 5, 8} <= {rows for rows, ms, n_samples in verify if n_samples > 0}
-
-
 def test_what_is_accepted_is_kept_and_other_settings_have_a_file_of_their_own(
     run: Run, home: Path, models: Models
 ) -> None:

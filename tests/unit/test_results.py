@@ -30,27 +30,12 @@ RAW = {
 
 
 def test_timings_has_the_documented_names() -> None:
-    timings = Timings.from_raw(RAW, plan={"strategy": "chain:3", "why": "asked for"}).as_dict()
-    assert timings == {
-        "prompt_n": 10,
-        "prompt_ms": 5.0,
-        "prompt_per_second": 2000.0,
-        "reused_n": 2,
-        "predicted_n": 9,
-        "predicted_ms": 20.0,
-        "predicted_per_second": 450.0,
-        "draft_n": 12,
-        "draft_n_accepted": 6,
-        "text_draft_n": 5,
-        "text_draft_n_accepted": 2,
-        "rounds": 4,
-        "acceptance_length": 2.5,
-        "accepted_per_depth": [0.75, pytest.approx(2 / 3), 1.0],
-        "draft_ms": 3.0,
-        "verify_ms": 12.0,
-        "exact": False,
-        "plan": {"strategy": "chain:3", "why": "asked for"},
-    }
+    timings = Timings.from_raw(RAW, plan={"strategy": "chain:3"}).as_dict()
+    assert set(timings) == RAW.keys() - {"host_ms", "tried_per_depth"} | {
+        "prompt_per_second", "predicted_per_second", "acceptance_length", "plan"
+    }  # fmt: skip
+    assert (timings["acceptance_length"], timings["predicted_per_second"]) == (2.5, 450.0)
+    assert timings["accepted_per_depth"] == [0.75, pytest.approx(2 / 3), 1.0]
     json.dumps(timings)
 
 

@@ -97,18 +97,6 @@ def check_same(first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
     assert chi2 < chi2_most(max(int(keep.sum()) - 1, 1)), (chi2, int(keep.sum()))
 
 
-def check_against(counts: NDArray[np.float64], p: NDArray[np.float64]) -> None:
-    """One sample of a known distribution."""
-    expected = counts.sum() * p
-    rare = expected < 10
-    counts = np.append(counts[~rare], counts[rare].sum())
-    expected = np.append(expected[~rare], expected[rare].sum())
-    keep = expected >= 5
-    assert counts[~keep].sum() < 30
-    chi2 = float(((counts[keep] - expected[keep]) ** 2 / expected[keep]).sum())
-    assert chi2 < chi2_most(max(int(keep.sum()) - 1, 1)), (chi2, int(keep.sum()))
-
-
 def draws(target: Target, logits: NDArray[np.float32], first: int, **options: Any) -> NDArray[np.float64]:
     n = options.pop("n", N_DRAWS)
     sampler = Sampler(params(**options), target)
@@ -125,27 +113,6 @@ def test_our_draw_has_the_frequencies_of_llama_cpp(name: str, target: Target) ->
     assert ours.sum() == theirs.sum() == N_DRAWS
     assert (ours > 0).sum() > 1, "one token only: the test would mean nothing"
     check_same(ours, theirs)
-
-
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.4])
-@pytest.mark.parametrize("top_k", [0, 8])
-def test_frequencies_are_those_of_the_distribution(temperature: float, top_k: int, target: Target) -> None:
-    logits = some_logits(target.n_vocab, seed=6)
-    counts = draws(target, logits, 0, **(OFF | {"top_k": top_k, "temperature": temperature}))
-    scaled = logits.astype(np.float64) / temperature
-    if top_k:
-        scaled[np.argsort(-logits)[top_k:]] = -np.inf
-    p = np.exp(scaled - scaled.max())
-    check_against(counts, p / p.sum())
-
-
-def test_frequencies_over_seeds_at_one_position() -> None:
-    logits = np.array([0.0, 1.0, -1.0, 0.5], dtype=np.float32)
-    counts = np.zeros(4)
-    for seed in range(20_000):
-        counts[Sampler(params(seed, temperature=1.0, **OFF), 4).sample(logits, 77)] += 1
-    p = np.exp(logits.astype(np.float64))
-    check_against(counts, p / p.sum())
 
 
 def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
@@ -171,7 +138,7 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
     ones, twos = ([s.sample(logits, pos) for pos in range(100_000)] for s in (first, second))
     pairs = [np.array(a[:99_999]) * 4 + np.array(b) for a, b in ((ones, ones[1:]), (ones, twos[:99_999]))]
     for pair in pairs:
-        check_against(np.bincount(pair, minlength=16).astype(np.float64), joint)
+        assert np.bincount(pair, minlength=16) / len(pair) == pytest.approx(joint, abs=0.008)
 
 
 def test_greedy_is_greedy_whoever_draws(target: Target) -> None:

@@ -79,7 +79,7 @@ class RunModel:
     def answer(self, conversation: Conversation, options: Mapping[str, Any]) -> Stream:
         """Begins the answer in this process."""
         own = {**options, "strategy": self.strategy}
-        return self.engine.default_session.answer_fitting(conversation, own, needs_template=False)
+        return self.engine.default_session.answer(conversation, own, needs_template=False, truncate=True)
 
     # Options
 

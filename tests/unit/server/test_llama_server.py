@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp import Engine
+from eaglecpp.engine.infill import Infill
 from helpers.http_server import FAST, TestServer
 from helpers.infill import write_infill_pair
 
@@ -197,7 +198,7 @@ def test_infill_asks_with_the_tokens_of_the_file(coder: TestServer) -> None:
 def test_the_other_apis_infill_too(coder: TestServer, server: TestServer) -> None:
     body = {"input_prefix": PREFIX, "input_suffix": SUFFIX}
     with Engine.open(coder.get("/props").json()["model_path"], **FAST) as engine:
-        asked = engine.infill_prompt(PREFIX, SUFFIX)
+        asked = Infill(PREFIX, SUFFIX).tokens(engine.vocabulary)
     said = whole(coder, "/completion", {"prompt": asked, "ignore_eos": False})["content"]
     of_openai = {"prompt": PREFIX, "suffix": SUFFIX, "max_tokens": 8, "temperature": 0}
     assert coder.post("/v1/completions", of_openai).json()["choices"][0]["text"] == said
@@ -277,6 +278,7 @@ def test_slots_are_saved_where_there_is_a_folder(
         assert saved["timings"]["save_ms"] > 0
         assert saved["n_written"] == (folder / "mine.bin.eagle-slot").stat().st_size
         assert own.told(f"{slot}?action=erase", {})["n_erased"] == n_saved
+        assert "holds nothing" in refused(own, f"{slot}?action=save", {"filename": "none.bin"})["message"]
         restored = own.told(f"{slot}?action=restore", {"filename": "mine.bin"})
         assert restored["n_restored"] == n_saved and restored["timings"]["restore_ms"] > 0
         again = whole(own, "/completion", {"prompt": "def main():" * 8})
