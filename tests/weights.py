@@ -30,7 +30,7 @@ BUDGETS = {
     "eaglecpp/cli": 3464,
     "eaglecpp/engine": 3314,
     "eaglecpp/chat": 2468,
-    "eaglecpp/store": 2160,
+    "eaglecpp/store": 1996,
     "eaglecpp/train": 3905,  # DFlash2 is trained, too; the group stays within its 9,000
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 791,

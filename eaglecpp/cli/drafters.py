@@ -23,7 +23,6 @@ from eaglecpp.store.drafters import (
     find_drafters,
     first_runnable,
     known_drafters,
-    known_ways,
     search_drafters,
 )
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     ("eaglecpp drafters qwen", "those with a word in their names"),
 )
 @click.argument("target", required=False, shell_complete=complete_model)
-@json_option("{own, drafters: [...], ways: [...]}, with the source of each row")
+@json_option("{own, drafters: [...]}, with the source of each row")
 def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.
@@ -46,18 +45,17 @@ def drafters(target: str | None, as_json: bool) -> None:
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        ways = [way._asdict() for way in known_ways(own, matches, facts)] if target is not None else []
-        write_json(
-            {"own": own and str(own), "drafters": [_facts(row, matches) for row in rows], "ways": ways}
-        )
+        write_json({"own": own and str(own), "drafters": [_facts(row, matches) for row in rows]})
         return
     if own is not None:
         write(f"{target} has a drafter of its own, which is used: {own}\n")
-    if not rows and own is None and facts is None:
+    if not rows and own is None:
         from eaglecpp.store.store import Stores
 
-        way = ": make one with `eaglecpp train`, or use `--draft text`"
-        note(f"no drafter is known for {target}{Stores.open().near(target or '') or way}")
+        head = "use its own head (`--draft mtp`), " if facts is not None and facts.has_head else ""
+        near = "" if facts is not None else Stores.open().near(target or "")
+        way = f": {head}make one with `eaglecpp train`, or use `--draft text`"
+        note(f"no drafter is known for {target}{near or way}")
         return
     if rows:
         refusals = [f"cannot run: {row.refused}" if row.refused else "" for row in rows]
@@ -66,9 +64,6 @@ def drafters(target: str | None, as_json: bool) -> None:
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
-    if facts is not None:
-        ways_known = known_ways(own, matches, facts)
-        write(table(("BEST KNOWN FIRST", "BY", "WHY"), ways_known))
 
 
 def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:

@@ -187,7 +187,6 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["features", ", ".join(f"R_{k}" for k in file.get(f"{arch}.target_layers") or [])],
         ["switches", ", ".join(on) or f"none (plain {'EAGLE-1/2' if arch == 'eagle' else 'EAGLE-3'})"],
         ["source", file.text("eaglecpp.source", "")],
-        ["from", layer.origin],
     ]
     return [row for row in rows if row[1]]
 

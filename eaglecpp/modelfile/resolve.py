@@ -29,8 +29,8 @@ _NO_TARGET = "name one GGUF; a drafter belongs in DRAFT, a LoRA in ADAPTER"
 
 @dataclass(frozen=True)
 class Plan:
-    """What to load. `notices` also says what was left out and why. `drafts_text`, `drafts_head`: DRAFT names
-    the text itself, or the model's own head.
+    """What to load. `notices` also says what was left out and why. `draft_word`: "text" or "mtp"
+    where DRAFT names the text itself, or the model's own head.
     """
 
     target: Reference
@@ -38,8 +38,7 @@ class Plan:
     adapters: tuple[Path, ...] = ()
     projectors: tuple[Path, ...] = ()
     notices: tuple[Notice, ...] = ()
-    drafts_text: bool = False
-    drafts_head: bool = False
+    draft_word: str = ""
 
 
 def resolve(modelfile: Modelfile, directory: str | Path) -> Plan:
@@ -69,12 +68,12 @@ class _Resolver:
         self.drafters: list[Path] = []  # next to the target, in a FROM directory
         self.projectors: list[Path] = []
         self.lora: list[Path] = []
-        self.drafts_text = self.drafts_head = False
+        self.draft_word = ""
 
     def plan(self) -> Plan:
         reference, command = self._base()
         draft = self._draft()
-        if draft is None and self.drafters and not (self.drafts_text or self.drafts_head):
+        if draft is None and self.drafters and not self.draft_word:
             draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
         if draft is not None and draft.paths and draft.path not in self.drafters:
             self._refuse_same(draft.path)
@@ -84,8 +83,7 @@ class _Resolver:
             adapters=(*self.lora, *self._adapters()),
             projectors=tuple(self.projectors),
             notices=tuple(self.notices),
-            drafts_text=self.drafts_text,
-            drafts_head=self.drafts_head,
+            draft_word=self.draft_word,
         )
 
     def _base(self) -> tuple[Reference, Command]:
@@ -111,7 +109,10 @@ class _Resolver:
         if not command.args.strip():
             raise command.error(f"{_word(command)} needs a value", "a path, a name or hf.co/u/r:Q")
         with _located(command):
-            return replace(read_reference(command.args, self.directory), line=command.line)
+            reference = read_reference(command.args, self.directory)
+        if reference.kind == "name" and command.args.startswith(("sha256:", "sha256-")):
+            raise command.error(f"{command.args}: a digest", "give the model's name, or the path of the blob")
+        return replace(reference, line=command.line)
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""
@@ -142,8 +143,7 @@ class _Resolver:
         if command is None:
             return None
         if command.args.strip() in (TEXT, HEAD):
-            self.drafts_text = command.args.strip() == TEXT
-            self.drafts_head = not self.drafts_text
+            self.draft_word = command.args.strip()
             return None
         reference = self._refer(command)
         if reference.kind != "path":

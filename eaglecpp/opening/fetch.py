@@ -58,7 +58,7 @@ def fetch(
         from eaglecpp.store.remote.pull import find_draft
 
         facts, here = read_facts([model.target]), Path.cwd()
-        file = find_draft(stores, os.fspath(draft), here, facts, report=report).file
+        file = find_draft(stores, os.fspath(draft), here, facts, report=report)
         return Found(model, file, "requested, from the Hub", draft_asked=True)
     offers = draft is None and wants_draft and found.draft is None
     return replace(found, offer=_offer(model)) if offers else found
@@ -97,7 +97,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
             return replace(with_draft(model, HEAD), draft_origin="auto: no drafter is known: its own head")
         if known is None:
             return Found(model, notices=(f"{why}; running without",))
-        file = fetch_drafter(stores, known, facts, report=report).file
+        file = fetch_drafter(stores, known, facts, report=report)
         return Found(model, file, f"auto: {why}", draft_asked=True)
     except (DownloadError, MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
         return Found(model, notices=(f"running without a drafter: {error}",))

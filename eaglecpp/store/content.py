@@ -93,8 +93,7 @@ def lock_store(root: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
     """Nobody else writes to that blob's partial file inside the block; waits, and says so."""
-    path = root / LOCKS / f"{blob_path(root, digest).name}.lock"
-    lock = _file_lock(path)
+    lock = _file_lock(root / LOCKS / f"{blob_path(root, digest).name}.lock")
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -103,8 +102,6 @@ def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # Windows keeps an open file
-            path.unlink()  # while it is ours: whoever waits for it makes a new one
         lock.release()
 
 

@@ -17,21 +17,19 @@ from typing import Any
 import msgspec
 
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.errors import GgufError, MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import GgufError, MismatchError, UnsupportedError
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.resolve import Plan, resolve
-from eaglecpp.options import HEAD
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
 from eaglecpp.store.errors import Report, Status, silent
 from eaglecpp.store.facts import Facts, quantize_target, read_facts
 from eaglecpp.store.manifest import PRAGMAS, Layer
 from eaglecpp.store.model import Made, StoredModel
-from eaglecpp.store.remote.pull import FoundDraft, draft_config, find_draft, pull
+from eaglecpp.store.remote.pull import add_draft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.transaction import Transaction
-
-_INHERITED = ("renderer", "parser", "requires", "capabilities", "generation_defaults")
 
 
 def create_model(
@@ -116,18 +114,18 @@ class _Job:
         layers += adapters or self._inherited("adapter")
         layers += self._inherited("projector")
         layers += [transaction.add_file("projector", file) for file in plan.projectors]
-        config = self._config(whole, facts)
+        said = {key: getattr(whole, key) for key in ("renderer", "parser", "requires")}
+        config: dict[str, Any] = facts.config() | {key: text for key, text in said.items() if text}
         if self.use_draft and (draft := self._draft(facts, self.draft_type)):
             layers.append(draft[0])
             config["draft"] = draft_config(draft[1])
-        said_nothing = plan.draft is None and not plan.drafts_text
-        drafts_head = self.use_draft and (plan.drafts_head or (said_nothing and whole.drafts_head))
+        said_nothing = plan.draft is None and not plan.draft_word
+        drafts_head = self.use_draft and (plan.draft_word == HEAD or (said_nothing and whole.drafts_head))
         if drafts_head and not facts.has_head:
             what = f"{files[0]}, a '{facts.architecture}',"
             raise MismatchError(f"DRAFT {HEAD}: {what} has no head for further tokens (MTP) that can draft")
         layers += self._texts(whole, drafts_head)
-        decided = {"settings", "draft"} if plan.draft is not None else {"settings"}
-        model = transaction.commit(name, layers, config, decided_here=decided)
+        model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))
         return Made(model, (*self.modelfile.notices, *plan.notices))
 
@@ -137,11 +135,7 @@ class _Job:
         target = self.plan.target
         if len(target.paths) > 1:
             return target.paths
-        parts = [target.path.with_name(name) for name in all_parts(target.path.name)]
-        missing = [part.name for part in parts if not part.is_file()]
-        if missing and len(parts) > 1:
-            raise ModelNotFoundError(f"FROM {target.path}: split, and missing: {', '.join(missing)}")
-        return tuple(parts)
+        return tuple(target.path.with_name(name) for name in all_parts(target.path.name))
 
     def _draft(self, facts: Facts, as_type: str) -> tuple[Layer, Facts] | None:
         """The drafter's layer: the Modelfile's, else the base's."""
@@ -151,12 +145,12 @@ class _Job:
         try:
             if plan.draft is not None:
                 stores, report = transaction.stores, transaction.report
-                found = find_draft(stores, plan.draft, self.directory, facts, type=as_type, report=report)
-            elif base is None or plan.drafts_text or plan.drafts_head or not base.manifest.of_kind("draft"):
+                file = find_draft(stores, plan.draft, self.directory, facts, type=as_type, report=report)
+            elif base is None or plan.draft_word or not base.manifest.of_kind("draft"):
                 return None
             else:
-                found = FoundDraft.of(base)
-            return found.add_to(transaction, facts)
+                file = base.files("draft")[-1]
+            return add_draft(transaction, file, facts, type=as_type)
         except (MismatchError, errors.ConvertError, GgufError, UnsupportedError) as error:
             kind = MismatchError if isinstance(error, errors.TargetError) else type(error)
             raise kind(f"{error}. `create --no-draft` makes the model without it") from None
@@ -181,7 +175,7 @@ class _Job:
             messages = [{"role": turn.role, "content": turn.content} for turn in whole.messages]
             layers.append(add("messages", msgspec.json.encode(messages)))
         pragmas = [[p.name, p.args] for p in whole.pragmas if p.name != "draft"]
-        pragmas += [["text_drafts", "on"]] if self.plan.drafts_text else []
+        pragmas += [["text_drafts", "on"]] if self.plan.draft_word == TEXT else []
         pragmas += [["draft", HEAD]] if drafts_head else []
         return [*layers, add(PRAGMAS, msgspec.json.encode(pragmas))] if pragmas else layers
 
@@ -193,12 +187,3 @@ class _Job:
             return layer
         origin = base.template_origin or ("" if base.own else str(base.name))
         return msgspec.structs.replace(layer, origin=origin)
-
-    def _config(self, whole: Modelfile, facts: Facts) -> dict[str, Any]:
-        inherited = self.base.config if self.base is not None else {}
-        own = {key: getattr(whole, key) for key in ("renderer", "parser", "requires")}
-        return {
-            **facts.config(),
-            **{key: inherited[key] for key in _INHERITED if key in inherited},
-            **{key: value for key, value in own.items() if value},
-        }

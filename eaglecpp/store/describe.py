@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.thinking import tags_of
@@ -31,16 +32,12 @@ if TYPE_CHECKING:
 def draft_text(model: StoredModel) -> str:
     """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one."""
     if not model.manifest.of_kind("draft"):
-        drafts_head = model.own and ("draft", HEAD) in model.pragmas()
-        return TEXT if drafts_text(model) else HEAD if drafts_head else "-"
+        pragmas = model.pragmas()
+        drafts_head = model.own and ("draft", HEAD) in pragmas
+        drafts_text = [value for name, value in pragmas if name == "text_drafts"][-1:] == ["on"]
+        return TEXT if drafts_text else HEAD if drafts_head else "-"
     architecture = model.draft_architecture or "yes"
     return f"{architecture} (drafter only)" if model.is_drafter else architecture
-
-
-def drafts_text(model: StoredModel) -> bool:
-    """Whether the model drafts from the text itself, without a drafter."""
-    wanted = [value for name, value in model.pragmas() if name == "text_drafts"]
-    return wanted[-1:] == ["on"] and not model.manifest.of_kind("draft")
 
 
 def list_entry(model: StoredModel) -> dict[str, Any]:
@@ -124,13 +121,13 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
 
 def parameter_rows(modelfile: Modelfile) -> list[list[str]]:
     """Name and text of each value, texts quoted."""
-    rows = []
-    for name, value in sorted(modelfile.parameters.items()):
-        for one in value if isinstance(value, tuple) else (value,):
-            rows.append(
-                [name, json.dumps(one, ensure_ascii=False) if isinstance(one, str) else value_text(one)]
-            )
-    return rows
+    values = [
+        (name, one)
+        for name, value in sorted(modelfile.parameters.items())
+        for one in (value if isinstance(value, tuple) else (value,))
+    ]
+    quoted = partial(json.dumps, ensure_ascii=False)
+    return [[name, quoted(one) if isinstance(one, str) else value_text(one)] for name, one in values]
 
 
 def parameter_text(modelfile: Modelfile) -> str:

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
-from eaglecpp.options import HEAD, TEXT
 from eaglecpp.store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -112,35 +111,6 @@ def best_known(name: str, file: str, facts: Facts) -> tuple[KnownDrafter | None,
     matches = find_drafters([name, file], metadata(facts.file))
     match = first_runnable(matches)
     return (None, why_none(name or file, matches)) if match is None else (match.drafter, match.why)
-
-
-class Way(NamedTuple):
-    """What can draft for a model. option: what to give on the command line"""
-
-    what: str
-    option: str
-    why: str
-
-
-def known_ways(own: Path | None, matches: Sequence[Match], target: Facts | None) -> list[Way]:
-    """The best known way first; known of the kinds, not measured of this model (`eaglecpp bench` compares).
-
-    own: the drafter that comes with the model; matches: those known for it; target: the model's facts, None
-    where its file is not on this machine.
-    """
-    if own is not None and target is not None and own.samefile(target.file.path):
-        own = None  # its head, below
-    ways = []
-    if own is not None:
-        ways.append(Way("the drafter that comes with it", "(used)", "made for this model"))
-    if (match := first_runnable(matches)) is not None:
-        option = "--draft auto" if own is None else f"--draft hf.co/{match.drafter.repo}"
-        why = "reads what the model has worked out; drafts trees"
-        ways.append(Way(f"a drafter for it: {match.drafter.repo}", option, why))
-    if target is not None and target.has_head:
-        why = "was trained with the model; costs a block of it"
-        ways.append(Way("its own head", f"--draft {HEAD}", why))
-    return [*ways, Way("the text itself", f"--draft {TEXT}", "free; where answers repeat what was said")]
 
 
 def why_none(name: str, matches: Iterable[Match]) -> str:

@@ -141,32 +141,17 @@ def check_fit(draft: Path, target: Facts) -> Facts:
         raise MismatchError(f"{draft} is both target and drafter; give a smaller model, or an EAGLE drafter")
     if not facts.is_drafter:
         return facts
-    info = core.DraftFile(str(draft)).info
-    wrong = [
-        f"{what}: drafter {ours}, target {theirs}"
-        for what, ours, theirs in (
-            ("hidden size", info["n_embd_target"], target.hidden_size),
-            ("vocabulary size", info["n_vocab"], len(target.tokens)),
-            ("number of blocks", info["n_layer_target"] or target.block_count, target.block_count),
-        )
-        if ours != theirs
+    info, ours, theirs = core.DraftFile(str(draft)).info, facts.tokens, target.tokens
+    compared: list[tuple[str, Any, Any]] = [
+        ("hidden size", info["n_embd_target"], target.hidden_size),
+        ("vocabulary size", info["n_vocab"], len(theirs)),
+        ("number of blocks", info["n_layer_target"] or target.block_count, target.block_count),
     ]
-    highest = max(info["target_layers"])
-    # EAGLE-1 and 2 read what the last block and the final norm leave
-    if target.block_count is not None and highest > target.block_count + info["fuses_embedding"]:
-        wrong.append(f"layer id {highest}: the target has only {target.block_count} blocks")
-    ours, theirs, types = facts.tokens, target.tokens, facts.token_types
     if len(ours) == len(theirs):
         # control and added ones are renamed by fine-tunes, which does no harm
-        checked = [i for i, kind in enumerate(types) if kind == _NORMAL] or range(len(ours))
-        if different := [i for i in checked if ours[i] != theirs[i]]:
-            first = different[0]
-            shown = [repr(one[first].decode("utf-8", "replace")) for one in (ours, theirs)]
-            wrong.append(
-                f"tokenizer: {len(different)} tokens differ, the first is {first}: drafter {shown[0]}, "
-                f"target {shown[1]}"
-            )
-    if wrong:
+        normal = [i for i, kind in enumerate(facts.token_types) if kind == _NORMAL] or range(len(ours))
+        compared += [(f"token {i}", ours[i], theirs[i]) for i in normal if ours[i] != theirs[i]][:1]
+    if wrong := [f"{what}: drafter {one}, target {other}" for what, one, other in compared if one != other]:
         raise MismatchError(
             f"the drafter {draft} was not made for the target {path}: {'; '.join(wrong)}; use a drafter for "
             "exactly this model, or make one with `eaglecpp convert` or `eaglecpp train`"

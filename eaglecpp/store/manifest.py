@@ -25,7 +25,7 @@ PRAGMAS = "application/vnd.eaglecpp.image.pragmas"
 """The `#eaglecpp:` lines of a Modelfile, as a JSON list of [name, value]; Ollama passes over it."""
 MAX_JSON = 16 << 20
 """Bytes of a manifest or config: more than any honest one has."""
-_DECIDED_HERE, _DECISIONS = "decidedHere", ("draft", "settings")
+_DECIDED_HERE, _SETTINGS = "decidedHere", "settings"
 _LIST = "application/vnd.ollama.manifest.list.v2+json"
 _RUNNERS = ("ollama", "llamacpp", "")  # of a manifest list, in Ollama's order of preference; never mlx
 _NAMES = {"media_type": "mediaType", "origin": "from"}
@@ -67,15 +67,14 @@ class Layer(msgspec.Struct, frozen=True, omit_defaults=True, rename=_NAMES):
 class Manifest:
     """The blobs of one model.
 
-    config:       None in manifests that have none
-    decided_here: what this machine's user decided: "settings" (`create` wrote them), "draft" (he named the
-                  drafter). It stands in the manifest, so that it changes in one step with what it is about;
-                  a manifest of a registry loses it on its way in
+    config:    None in manifests that have none
+    made_here: whether this machine's user wrote the settings (`create`). It stands in the manifest, so that
+               it changes in one step with what it is about; a manifest of a registry loses it on its way in
     """
 
     layers: tuple[Layer, ...]
     config: Layer | None = None
-    decided_here: frozenset[str] = frozenset()
+    made_here: bool = False
 
     @property
     def blobs(self) -> tuple[Layer, ...]:
@@ -95,7 +94,7 @@ class Manifest:
         """The file's content: compact JSON with the keys in Ollama's order, and a newline."""
         value: dict[str, Any] = {"schemaVersion": 2, "mediaType": MANIFEST, "config": self.config}
         value |= {"layers": self.layers}
-        value |= {_DECIDED_HERE: sorted(self.decided_here)} if self.decided_here else {}
+        value |= {_DECIDED_HERE: [_SETTINGS]} if self.made_here else {}
         return msgspec.json.encode(value) + b"\n"
 
     @classmethod
@@ -107,14 +106,14 @@ class Manifest:
         """
         value: Mapping[str, Any] = decoded(data, where, dict[str, Any])
         said = value.get(_DECIDED_HERE)
-        decided_here = frozenset(word for word in _DECISIONS if isinstance(said, list) and word in said)
+        made_here = isinstance(said, list) and _SETTINGS in said
         if value.get("mediaType") == _LIST:
             value = _chosen(value, where, read_blob)
         config = value.get("config")
         has_config = isinstance(config, Mapping) and config.get("digest")
         try:
             layers = msgspec.convert(value.get("layers"), tuple[Layer, ...])
-            return cls(layers, msgspec.convert(config, Layer) if has_config else None, decided_here)
+            return cls(layers, msgspec.convert(config, Layer) if has_config else None, made_here)
         except msgspec.ValidationError as error:
             raise StoreError(f"{where}: layers and config: {error}") from None
 

@@ -149,9 +149,9 @@ class StoredModel:
         return self._decoded(layers[-1], kind.rpartition(".")[2], type) if layers else default
 
     @property
-    def decided_here(self) -> frozenset[str]:
-        """What this machine's user decided, not whoever published the model: see `Manifest`."""
-        return self.manifest.decided_here if self.own else frozenset()
+    def made_here(self) -> bool:
+        """Whether this machine's user wrote its settings, not whoever published it: see `Manifest`."""
+        return self.own and self.manifest.made_here
 
     @property
     def template_origin(self) -> str:
@@ -172,7 +172,7 @@ class StoredModel:
         """
         parameters, notices = self._parameters()
         pragmas = tuple(Command(name, value, file=str(self.name)) for name, value in self.pragmas())
-        if "settings" not in self.decided_here:
+        if not self.made_here:
             parameters, pragmas, left_out = without_untrusted(parameters, pragmas)
             notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
         notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]
@@ -220,20 +220,18 @@ class StoredModel:
             raise StoreError(f"{self.name}: model layers that are not a split GGUF: {found}") from None
         folder = child(self.root / VIEWS, by_name[names[0]].digest[-64:])
         paths = tuple(child(folder, name) for name in names)
-        for name, path in zip(names, paths, strict=True):
-            blob = self.find_blob(by_name[name])
-            if path.exists() and path.samefile(blob):
-                continue
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                temporary.unlink(missing_ok=True)
-                link(blob, temporary)
-                temporary.replace(path)
-                temporary.unlink(missing_ok=True)  # which two names of one file keep
-            except OSError as error:
-                why = f"{error.strerror}; the store must be writable once"
-                raise StoreError(f"{self.name}: split GGUF: cannot link {path}: {why}") from error
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, path in zip(names, paths, strict=True):
+                blob = self.find_blob(by_name[name])
+                if not (path.exists() and path.samefile(blob)):
+                    temporary = path.with_name(f".{name}.{os.getpid()}")
+                    temporary.unlink(missing_ok=True)
+                    link(blob, temporary)
+                    temporary.replace(path)
+        except OSError as error:
+            why = f"{error.strerror}; the store must be writable once"
+            raise StoreError(f"{self.name}: split GGUF: cannot link in {folder}: {why}") from error
         return paths
 
     def _decoded(self, layer: Layer, what: str, type: type[_T]) -> _T:

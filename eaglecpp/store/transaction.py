@@ -29,7 +29,7 @@ from typing import Any, Self
 
 import msgspec
 
-from eaglecpp.files import read_limited, remove_leftover, replace_bytes, sync
+from eaglecpp.files import read_limited, replace_bytes, sync
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.content import (
     MORE_ROOM,
@@ -55,22 +55,21 @@ _log = logging.getLogger("eaglecpp.store")
 
 
 class Transaction:
-    """Blobs on their way to a manifest. Used once, by one thread.
+    """Content on its way to a manifest. Used once, by one thread.
 
-    directory: for what is made on the way, locked as long as this process lives. It also holds an empty file
-    for each blob that is used, by which other processes know that they must not remove it
+    directory: where it is until then, locked as long as this process lives. A blob that is used has a second
+    name there: whoever removes it in the meantime takes away only the first
     """
 
     def __init__(self, stores: Stores, report: Report = silent) -> None:
         self.stores = stores
         self.root = stores.own.root
         self.report = report
-        self._made: set[str] = set()
 
     def __enter__(self) -> Self:
         _prepare(self.root)
-        (self.root / _TEMPORARY).mkdir(exist_ok=True)
-        (self.root / "blobs").mkdir(exist_ok=True)
+        for folder in (_TEMPORARY, "blobs"):
+            (self.root / folder).mkdir(exist_ok=True)
         with lock_store(self.root):  # nobody takes it for a dead one's before it is locked
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
@@ -79,8 +78,6 @@ class Transaction:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._lock.release()
         shutil.rmtree(self.directory, ignore_errors=True)
-        if error is not None:
-            discard(self.root, self._made)
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise StoreError(f"{self.root}: {os.strerror(error.errno)}; {MORE_ROOM}") from error
 
@@ -115,21 +112,16 @@ class Transaction:
 
     def add_shared(self, digest: str, file: Path) -> None:
         """Takes over a file with that content: a blob of any store, or what a package brings."""
-        self._use(digest)
-        if not blob_path(self.root, digest).exists():
-            path = self._shared(file)
-            if path is None and self.stores.own.blob(digest) is None:
-                path = self._copied(file)
-            if path is not None:
-                self._add("", path, digest)
+        path = self._shared(file)
+        if path is None and self.stores.own.blob(digest) is None:
+            path = self._copied(file)
+        if path is not None:
+            path.replace(self._staged(digest))
 
     def sound_blob(self, digest: str, size: int) -> Path | None:
         """Where that content already is, in our store or another; None when it is missing or damaged."""
-        self._use(digest)
-        final, found = blob_path(self.root, digest), self.stores.own.blob(digest)
-        if found == final:
-            return final if is_sound(final, digest, size) else None
-        return found if found is not None and found.stat().st_size == size else None
+        found = self.stores.own.blob(digest)
+        return found if found is not None and is_sound(found, digest, size) else None
 
     def commit(
         self,
@@ -138,26 +130,24 @@ class Transaction:
         config: Mapping[str, Any] | Layer,
         *,
         data: bytes | None = None,
-        decided_here: Set[str] = frozenset(),
+        made_here: bool = False,
     ) -> StoredModel:
         """Makes (or replaces) the model `name` of these layers.
 
-        config:       what the model says of itself, or the layer that holds it
-        data:         the manifest's bytes, when they are to stay as they are
-        decided_here: of `Manifest`
+        config:    what the model says of itself, or the layer that holds it
+        data:      the manifest's bytes, when they are to stay as they are
+        made_here: of `Manifest`
         Raises StoreError, OSError.
         """
         if not isinstance(config, Layer):
             config = self.add_bytes(CONFIG, msgspec.json.encode(config))
-        manifest = Manifest(tuple(layers), config, frozenset(decided_here))
+        manifest = Manifest(tuple(layers), config, made_here)
         self.report(Status("writing manifest"))
         with lock_store(self.root):
             for layer in manifest.blobs:
-                if self.stores.own.blob(layer.digest) is None:
-                    gone = f"{layer.kind} blob {layer.digest} was removed by another process"
-                    raise StoreError(f"{gone} in the meantime; try again")
+                self._publish(layer)
             path = find_manifest(self.root, name) or manifest_path(self.root, name)
-            dropped = self._made | _replaced(path)
+            dropped = _replaced(path)
             sync(self.root / "blobs")
             replace_bytes(path, data or manifest.to_bytes())
             shutil.rmtree(self.directory, ignore_errors=True)
@@ -166,9 +156,18 @@ class Transaction:
         assert found is not None, path
         return found
 
-    def _use(self, digest: str) -> None:
-        with lock_store(self.root):  # nobody is about to remove it
-            (self.directory / blob_path(self.root, digest).name).touch()
+    def _publish(self, layer: Layer) -> None:
+        """What is here becomes a blob, unless one is there already that nobody else can have changed."""
+        staged, blob = self._staged(layer.digest), blob_path(self.root, layer.digest)
+        is_kept = blob.exists() and blob.stat().st_nlink == 1 and blob.stat().st_size == layer.size
+        if staged.exists() and not is_kept:
+            staged.replace(blob)
+        elif self.stores.own.blob(layer.digest) is None:
+            gone = f"{layer.kind} blob {layer.digest} was removed by another process"
+            raise StoreError(f"{gone} in the meantime; try again")
+
+    def _staged(self, digest: str) -> Path:
+        return self.directory / blob_path(self.root, digest).name
 
     def _new_path(self) -> Path:
         return self.directory / uuid.uuid4().hex
@@ -189,15 +188,8 @@ class Transaction:
         return path
 
     def _add(self, kind: str, path: Path, digest: str, name: str = "") -> Layer:
-        """The file becomes a blob, unless that is there already and nobody else can have changed it."""
         layer = Layer(kind if "/" in kind else IMAGE + kind, digest, path.stat().st_size, name=name)
-        blob = blob_path(self.root, digest)
-        self._use(digest)
-        if not blob.exists():
-            self._made.add(digest)
-        elif blob.stat().st_nlink == 1 and blob.stat().st_size == layer.size:
-            return layer
-        path.replace(blob)
+        path.replace(self._staged(digest))
         return layer
 
 
@@ -236,16 +228,13 @@ def _prepare(root: Path) -> None:
     """Makes a folder our store. Raises StoreError for a folder that holds someone else's, or is read-only."""
     mark = root / _MARK
     try:
-        # Looked for before the mark, which is always made before them: another process may be making ours.
-        has_models = (root / "manifests").exists() or (root / "blobs").exists()
-        if not mark.exists():
-            if has_models:
-                raise StoreError(
-                    f"{root} has another program's models, which are only read: set EAGLECPP_MODELS elsewhere"
-                )
-            with contextlib.suppress(FileNotFoundError):  # another process made it, and tidied ours away
-                replace_bytes(mark, _LAYOUT + b"\n")
+        # The mark is always made first: another process may be making ours.
+        if not (mark.exists() or (root / "manifests").exists() or (root / "blobs").exists()):
+            replace_bytes(mark, _LAYOUT + b"\n")
         layout = read_limited(mark, 1000).strip()
+    except FileNotFoundError:
+        theirs = f"{root} has another program's models, which are only read"
+        raise StoreError(f"{theirs}: set EAGLECPP_MODELS elsewhere") from None
     except OSError as error:
         why = error.strerror or error
         raise StoreError(f"{root}: cannot be written: {why}; set EAGLECPP_MODELS elsewhere") from error
@@ -273,7 +262,7 @@ def _collect(root: Path, dropped: Set[str]) -> None:
             lock = try_lock(folder)
             shutil.rmtree(folder, ignore_errors=True)
             lock.release()
-    needed = {path.name.replace("-", ":") for path in root.glob(f"{_TEMPORARY}/*/sha256-*")}
+    needed: set[str] = set()
     try:
         for path in manifest_files(root):
             needed |= _digests(path)
@@ -289,8 +278,3 @@ def _collect(root: Path, dropped: Set[str]) -> None:
             stat = path.stat()  # ctime: when a user's file got its name here
             if digest in dropped or max(stat.st_ctime, stat.st_mtime) < oldest:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    for path in (*root.glob(".*.tmp"), *root.glob("manifests/**/.*.tmp")):
-        remove_leftover(path)
-    for path in sorted(root.glob("manifests/**/"), reverse=True):
-        with contextlib.suppress(OSError):  # not empty
-            path.rmdir()

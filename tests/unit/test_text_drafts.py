@@ -69,7 +69,7 @@ def test_a_modelfile_may_name_the_text(models: Models, create: Create) -> None:
     for line in ("DRAFT text", "#eaglecpp: draft text"):
         text = f"FROM {models.target}\n{line}\n"
         plan = resolve(Modelfile.from_text(text), ".")
-        assert plan.draft is None and plan.drafts_text
+        assert plan.draft is None and plan.draft_word == "text"
         made = create(text)
         assert not made.model.manifest.of_kind("draft")
         assert draft_text(made.model) == "text"

@@ -16,13 +16,11 @@ from __future__ import annotations
 
 import math
 import os
-import re
-import ssl
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TypeVar
 
 import httpx
@@ -47,39 +45,51 @@ _BUSY = (408, 425, 429, 500, 502, 503, 504)  # statuses that a later request may
 
 @dataclass(frozen=True)
 class Remote:
-    """Content on a server.
+    """A file on a server.
 
-    digest: "sha256:" and hex; size: bytes; file: its name, for people
+    path:   in a repository, or what it is in a model of a registry
+    size:   bytes
+    digest: "sha256:" and hex; "" of a small file on the Hub, which may have `git` instead, git's hash
     owner:  what it belongs to, for messages
     help:   what to try when access is refused
     cached: a local copy that may be used instead, once its digest is checked
     """
 
-    url: str
-    digest: str
+    path: str
     size: int
-    file: str
-    owner: str
+    digest: str = ""
+    owner: str = ""
+    url: str = ""
     token: str = ""
     help: str = ""
+    git: str = ""
     cached: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return PurePosixPath(self.path).name
 
     @property
     def label(self) -> str:
         """What it is, for messages."""
-        return f"{self.owner}: {self.file}"
+        return f"{self.owner}: {self.name}"
+
+    def layer(self, kind: str, name: str = "") -> Layer:
+        """As a layer of a model. name: of a part of a split GGUF. Raises StoreError."""
+        return Layer(IMAGE + kind, self.digest, self.size, name=name)
 
     def progress(self, completed: int) -> Status:
         """That so many bytes of it are here."""
-        return Status(f"pulling {self.digest[7:19]}", self.digest, self.size, completed, self.file)
+        return Status(f"pulling {self.digest[7:19]}", self.digest, self.size, completed, self.name)
 
 
 class _TryAgain(Exception):
-    """What a later request may not get. wait_s: what the server asks for; is_busy: it did answer"""
+    """What a later request may not get. wait_s: what the server asks for"""
 
-    def __init__(self, reason: str, wait_s: float = 0.0, *, is_busy: bool = False) -> None:
+    def __init__(self, reason: str, wait_s: float = 0.0) -> None:
         super().__init__(reason)
-        self.wait_s, self.is_busy = wait_s, is_busy
+        self.wait_s = wait_s
 
 
 def require_online(what: str) -> None:
@@ -97,9 +107,9 @@ def get(session: Session, url: str, owner: str, help: str, token: str = "", **he
     end = time.monotonic() + _SMALL_S
 
     def ask() -> bytes:
-        with session.get(url, headers, token, silent_s=_SMALL_S / 3, end=end) as response:
+        with session.get(url, headers, token, silent_s=_SMALL_S / 3) as response:
             _check_status(response, owner, url, help)
-            return b"".join(_pieces(response, MAX_SMALL, owner))
+            return b"".join(_pieces(response, MAX_SMALL, owner, end))
 
     failed = f"cannot reach {httpx.URL(url).netloc.decode()}"
     return _tried(ask, owner, failed, silent, end)
@@ -115,27 +125,29 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
         try:
             return once()
         except (httpx.HTTPError, httpx.InvalidURL, _TryAgain) as error:
-            reason = _plain(error)
-            if not isinstance(error, httpx.TransportError | _TryAgain) or _is_final(error):
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            if not isinstance(error, httpx.TransportError | _TryAgain):
                 raise DownloadError(f"{owner}: {reason}") from error
-            again = error if isinstance(error, _TryAgain) else _TryAgain(reason)
-            wait_s = max(min(8.0, 0.25 * 2**n_tries), again.wait_s)
+            asked_s = error.wait_s if isinstance(error, _TryAgain) else 0.0
+            wait_s = max(min(8.0, 0.25 * 2**n_tries), asked_s)
             if n_tries == _MAX_TRIES or time.monotonic() + wait_s > end:
-                if again.is_busy:
-                    raise DownloadError(f"{owner}: {reason}") from error
                 raise OfflineError(f"{owner}: {failed}: {reason}") from error
             report(Status(f"{owner}: {reason}; try {n_tries + 1} of {_MAX_TRIES}"))
             time.sleep(wait_s)
     raise AssertionError
 
 
-def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
-    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError, httpx's errors."""
+def _pieces(response: httpx.Response, limit: int, owner: str, end: float = math.inf) -> Iterator[bytes]:
+    """What the server sends, as it is sent, at most `limit` bytes, until `end` (monotonic). Raises
+    DownloadError, httpx's errors.
+    """
     coding = response.headers.get("Content-Encoding", "identity").lower()
     if coding not in ("", "identity"):  # it was asked not to; what it packs may unpack to anything
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_raw():
+        if time.monotonic() > end:
+            raise httpx.ReadTimeout("the answer took too long")
         n_bytes += len(piece)
         if n_bytes > limit:
             raise DownloadError(f"{owner}: expected at most {limit} bytes, but the server sent more")
@@ -159,37 +171,29 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     return blob
 
 
-def fetch_layer(
-    transaction: Transaction, session: Session, kind: str, remote: Remote, name: str = ""
-) -> tuple[Layer, Path]:
-    """A layer with the content of `remote` and a file that holds it, from where it is nearest: our store,
-    Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
+def fetch_layer(transaction: Transaction, session: Session, layer: Layer, remote: Remote) -> Path:
+    """A file with the content of a layer, which the transaction has then, from where it is nearest: our
+    store, Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
     """
-    layer = Layer(IMAGE + kind, remote.digest, remote.size, name=name)
-    stored = transaction.sound_blob(remote.digest, remote.size)
-    if stored is not None:
-        transaction.add_shared(remote.digest, stored)
-        return layer, stored
-    if remote.cached is not None:
-        copy = transaction.add_file(kind, remote.cached, name=name)
-        if copy.digest == remote.digest:
-            return copy, remote.cached
+    file = transaction.sound_blob(remote.digest, remote.size)
+    if file is None and remote.cached is not None:
+        if transaction.add_file(layer.media_type, remote.cached).digest == remote.digest:
+            return remote.cached
         transaction.report(Status(f"{remote.cached}: its content does not match its name; downloading it"))
-    return layer, fetch(session, transaction.root, remote, transaction.report)
+    file = file or fetch(session, transaction.root, remote, transaction.report)
+    transaction.add_shared(remote.digest, file)
+    return file
 
 
 def _receive(session: Session, path: Path, remote: Remote, report: Report) -> None:
     """One try to bring the partial file to its full size, and its check."""
     start = path.stat().st_size if path.exists() else 0
-    if start > remote.size:
-        path.unlink()
-        start = 0
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
     path.touch()  # of no bytes, nothing came
     report(remote.progress(remote.size))
-    step = Status("verifying sha256 digest", remote.digest, file=remote.file)
+    step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:
         sync(path)
         return
@@ -236,22 +240,5 @@ def _check_status(response: httpx.Response, owner: str, url: str, help: str) -> 
         text = f"not found (404): {address}. {help}"
     if status in _BUSY:
         wait = response.headers.get("Retry-After", "")
-        raise _TryAgain(text, min(int(wait[:9]), _LONGEST_WAIT_S) if wait.isdecimal() else 0.0, is_busy=True)
+        raise _TryAgain(text, min(int(wait[:9]), _LONGEST_WAIT_S) if wait.isdecimal() else 0.0)
     raise DownloadError(f"{owner}: {text.strip()}")
-
-
-def _is_final(error: BaseException | None) -> bool:
-    """Whether another try would not change it: a certificate, a scheme that we do not speak."""
-    if not isinstance(error, httpx.ConnectError):
-        return isinstance(error, httpx.UnsupportedProtocol)
-    while error is not None and not isinstance(error, ssl.SSLError):
-        error = error.__cause__ or error.__context__
-    return error is not None
-
-
-def _plain(error: Exception) -> str:
-    """The cause in one line."""
-    if isinstance(error, httpx.ReadTimeout):
-        return "it was silent for too long"
-    text = re.sub(r"^\[Errno -?\d+\] ", "", " ".join(str(error).split()))
-    return text[:200] or type(error).__name__

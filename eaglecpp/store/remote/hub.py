@@ -21,6 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import quote
 
+from huggingface_hub import constants, get_token
+
 from eaglecpp.data_dir import expanded, folder_named
 from eaglecpp.files import link
 from eaglecpp.references.reference import all_parts
@@ -31,10 +33,7 @@ from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.reach import Session, hub_endpoint
 
 _ALWAYS = ("config.json", "README.md")
-_WEIGHTS = (
-    ("model.safetensors.index.json", ".safetensors"),
-    ("pytorch_model.bin.index.json", ".bin"),
-)
+_WEIGHTS = (".safetensors", ".bin")
 _NOT_WEIGHTS = ("training_args.bin", "optimizer.bin", "scheduler.bin")
 _DRAFTERS = ("eagle3", "dflash", "dspark")
 _NEVER_MAIN = re.compile(r"(?i)^(mmproj|imatrix|mtp-)|(?<![a-z0-9])(eagle3|dflash2?|dspark)(?![a-z0-9])")
@@ -45,47 +44,15 @@ _QUANT = re.compile(rf"(?i)(?<![A-Za-z0-9]){QUANT}(?![A-Za-z0-9])")
 
 
 @dataclass(frozen=True)
-class HubFile:
-    """A file of a repository.
-
-    path:   inside the repository; size: bytes
-    digest: "sha256:..." of a large file, "" of a small one
-    git:    git's hash of a small file, "" when not known
-    cached: where a local cache has it
-    """
-
-    path: str
-    size: int
-    digest: str = ""
-    git: str = ""
-    cached: Path | None = None
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return PurePosixPath(self.path).name
-
-
-@dataclass(frozen=True)
 class Repository:
     """A repository at one commit. id: "user/name"."""
 
     id: str
-    commit: str
-    files: tuple[HubFile, ...]
+    files: tuple[Remote, ...]
 
-    def file(self, path: str) -> HubFile | None:
+    def file(self, path: str) -> Remote | None:
         """The file at a path, or None."""
         return next((file for file in self.files if file.path == path), None)
-
-    def url(self, file: HubFile) -> str:
-        """Its address."""
-        return f"{hub_endpoint()}/{self.id}/resolve/{quote(self.commit, safe='')}/{quote(file.path)}"
-
-    def remote(self, file: HubFile) -> Remote:
-        """Where a large file is."""
-        help = _access_help(self.id)
-        return Remote(self.url(file), file.digest, file.size, file.name, self.id, _token(), help, file.cached)
 
 
 def find_repository(repo_id: str, report: Report = silent) -> Repository:
@@ -106,42 +73,48 @@ def find_repository(repo_id: str, report: Report = silent) -> Repository:
 
 
 def _listed(repo_id: str) -> Repository:
+    terms = f"if it is private or gated, accept its terms at https://huggingface.co/{repo_id}"
+    help = f"Check the name; {terms}, and set HF_TOKEN or run `hf auth login`"
+    token = get_token() or ""
     with Session() as session:
         url = f"{hub_endpoint()}/api/models/{repo_id}?blobs=true"
-        data = get(session, url, repo_id, _access_help(repo_id), _token())
+        data = get(session, url, repo_id, help, token)
     try:
         info = json.loads(data)
-        return Repository(repo_id, str(info["sha"]), tuple(map(_file, info["siblings"])))
+        folder = f"{hub_endpoint()}/{repo_id}/resolve/{quote(str(info['sha']), safe='')}"
+        files = [_file(entry, folder, owner=repo_id, token=token, help=help) for entry in info["siblings"]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DownloadError(f"{repo_id}: expected the Hub's list of files, found {data[:80]!r}") from error
+    return Repository(repo_id, tuple(files))
 
 
-def _file(entry: Mapping[str, Any]) -> HubFile:
+def _file(entry: Mapping[str, Any], folder: str, **common: Any) -> Remote:
     digest = f"sha256:{entry['lfs']['sha256']}" if entry.get("lfs") else ""
     git = "" if digest else str(entry.get("blobId") or "")
-    return HubFile(str(entry["rfilename"]), int(entry.get("size") or 0), digest, git)
+    path = str(entry["rfilename"])
+    url = f"{folder}/{quote(path)}"
+    return Remote(path, int(entry.get("size") or 0), digest, url=url, git=git, **common)
 
 
 def list_cached(repo_id: str) -> Repository | None:
     """What local caches (huggingface_hub's, and llama.cpp's in the same layout) have of a repository."""
-    folder = "models--" + repo_id.replace("/", "--")
-    for root in _cache_roots():
+    folders = (folder_named("LLAMA_CACHE"), expanded(constants.HF_HUB_CACHE))
+    for root in (folder / f"models--{repo_id.replace('/', '--')}" for folder in folders if folder):
         try:
-            commit = (root / folder / "refs" / "main").read_text(encoding="utf-8").strip()
+            snapshot = root / "snapshots" / (root / "refs" / "main").read_text(encoding="utf-8").strip()
         except OSError:
             continue
-        snapshot = root / folder / "snapshots" / commit
         files = []
         for path in (one for one in sorted(snapshot.glob("**/*")) if one.is_file()):
             blob, name = Path(os.path.realpath(path)).name, path.relative_to(snapshot).as_posix()
             digest = f"sha256:{blob}" if _SHA256.fullmatch(blob) else ""
-            files.append(HubFile(name, path.stat().st_size, digest, cached=path))
+            files.append(Remote(name, path.stat().st_size, digest, repo_id, cached=path))
         if files:
-            return Repository(repo_id, commit, tuple(files))
+            return Repository(repo_id, tuple(files))
     return None
 
 
-def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
+def choose_model(repository: Repository, quant: str) -> tuple[Remote, ...]:
     """The GGUF that `user/repo:quant` means, all parts of a split one in order.
 
     quant: a quantisation, a file name, or "" / "latest" for the usual one. Raises DownloadError listing what
@@ -154,7 +127,7 @@ def choose_model(repository: Repository, quant: str) -> tuple[HubFile, ...]:
     return _with_parts(repository, chosen)
 
 
-def choose_drafter(repository: Repository, target: HubFile | None = None, quant: str = "") -> HubFile | None:
+def choose_drafter(repository: Repository, target: Remote | None = None, quant: str = "") -> Remote | None:
     """The drafter GGUF in a repository, None without any.
 
     target: the target's file in it: a drafter in its folder counts, then one of the same quantisation, then
@@ -169,25 +142,25 @@ def choose_drafter(repository: Repository, target: HubFile | None = None, quant:
         near = [file for file in drafters if PurePosixPath(file.path).parent == folder] or drafters
         return _pick(near, quant_of(target.name) or _DRAFT_QUANT) or _pick(near, _DRAFT_QUANT) or _pick(near)
     named = [file for file in files if any(kind in file.name.lower() for kind in ("eagle", *_DRAFTERS))]
-    has_checkpoint = any(file.name.endswith((".safetensors", ".bin")) for file in repository.files)
+    has_checkpoint = any(file.name.endswith(_WEIGHTS) for file in repository.files)
     drafters = drafters or named or ([] if has_checkpoint else files)
     return _pick(drafters, quant) if quant else _pick(drafters, _DRAFT_QUANT) or _pick(drafters)
 
 
-def read_small(session: Session, repository: Repository, file: HubFile) -> bytes:
+def read_small(session: Session, file: Remote) -> bytes:
     """The content of a small file (config, template), checked. Raises DownloadError, DigestError."""
+    label = f"{file.owner}: {file.path}"
     if file.size > MAX_SMALL:
-        raise DownloadError(f"{repository.id}: {file.path}: {file.size} bytes; at most {MAX_SMALL} are read")
+        raise DownloadError(f"{label}: {file.size} bytes; at most {MAX_SMALL} are read")
     if file.cached is not None:
         return file.cached.read_bytes()
-    url = repository.url(file)
-    data = get(session, url, f"{repository.id}: {file.path}", _access_help(repository.id), _token())
+    data = get(session, file.url, label, file.help, file.token)
     if file.digest:
         found, expected = f"sha256:{hashlib.sha256(data).hexdigest()}", file.digest
     else:
         found, expected = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest(), file.git
     if expected and found != expected:
-        raise DigestError(f"{repository.id}: {file.path}: expected {expected}, the server sent {found}")
+        raise DigestError(f"{label}: expected {expected}, the server sent {found}")
     return data
 
 
@@ -204,20 +177,20 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
             if file.cached is not None:
                 _link_or_copy(file.cached, path)
             elif file.digest:
-                _link_or_copy(fetch(session, root, repository.remote(file), report), path)
+                _link_or_copy(fetch(session, root, file, report), path)
             else:
-                path.write_bytes(read_small(session, repository, file))
+                path.write_bytes(read_small(session, file))
     return out
 
 
-def _checkpoint_files(repository: Repository, folder: str) -> list[HubFile]:
+def _checkpoint_files(repository: Repository, folder: str) -> list[Remote]:
     inside = [
         file
         for file in repository.files
         if PurePosixPath(file.path).parent == PurePosixPath(folder) and file.name not in _NOT_WEIGHTS
     ]
-    for index, suffix in _WEIGHTS:
-        weights = [file for file in inside if file.name.endswith(suffix) or file.name == index]
+    for suffix in _WEIGHTS:
+        weights = [file for file in inside if file.name.endswith((suffix, f"{suffix}.index.json"))]
         if weights:
             return [*(file for file in inside if file.name in _ALWAYS), *weights]
     where = f"{repository.id}/{folder}".rstrip("/")
@@ -232,11 +205,11 @@ def _link_or_copy(file: Path, path: Path) -> None:
         shutil.copyfile(file, path)
 
 
-def _gguf_files(repository: Repository) -> list[HubFile]:
+def _gguf_files(repository: Repository) -> list[Remote]:
     return [file for file in repository.files if file.name.lower().endswith(".gguf")]
 
 
-def _pick(files: Sequence[HubFile], quant: str = "") -> HubFile | None:
+def _pick(files: Sequence[Remote], quant: str = "") -> Remote | None:
     """The first file of a quantisation; one whose name has it as a word beats one that merely contains it."""
     if quant in ("", "latest"):
         found = (_pick(files, preferred) for preferred in _PREFERRED)
@@ -253,7 +226,7 @@ def _pick(files: Sequence[HubFile], quant: str = "") -> HubFile | None:
     return None
 
 
-def _with_parts(repository: Repository, chosen: HubFile) -> tuple[HubFile, ...]:
+def _with_parts(repository: Repository, chosen: Remote) -> tuple[Remote, ...]:
     folder = chosen.path.removesuffix(chosen.name)
     parts = {name: repository.file(folder + name) for name in all_parts(chosen.name)}
     if missing := [name for name, part in parts.items() if part is None]:
@@ -262,7 +235,7 @@ def _with_parts(repository: Repository, chosen: HubFile) -> tuple[HubFile, ...]:
     return tuple(part for part in parts.values() if part is not None)
 
 
-def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> str:
+def _no_model(repository: Repository, quant: str, models: Sequence[Remote]) -> str:
     if models:
         quants = sorted({quant_of(file.name) or file.name for file in models})
         return f"{repository.id}: no GGUF for {quant!r}; available: {', '.join(quants)}"
@@ -273,21 +246,3 @@ def _no_model(repository: Repository, quant: str, models: Sequence[HubFile]) -> 
 def quant_of(name: str) -> str:
     """The quantisation in a file's name, in capitals; "" when there is none."""
     return next(reversed(_QUANT.findall(name)), "").upper()
-
-
-def _cache_roots() -> list[Path]:
-    from huggingface_hub import constants
-
-    folders = [folder_named("LLAMA_CACHE"), expanded(constants.HF_HUB_CACHE)]
-    return [folder for folder in dict.fromkeys(folders) if folder is not None]
-
-
-def _token() -> str:
-    from huggingface_hub import get_token
-
-    return get_token() or ""
-
-
-def _access_help(repo_id: str) -> str:
-    terms = f"if it is private or gated, accept its terms at https://huggingface.co/{repo_id}"
-    return f"Check the name; {terms}, and set HF_TOKEN or run `hf auth login`"

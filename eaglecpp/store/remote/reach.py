@@ -11,12 +11,10 @@ proxy that resolves names; addresses that are written out are checked there, too
 from __future__ import annotations
 
 import ipaddress
-import math
 import os
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -83,7 +81,6 @@ class Session(httpcore.SyncBackend):
         self._may_enter = False  # a network of this machine
         self._is_inside = False  # the server of the last connection is in such a network
         self._sender = ""  # who redirected us
-        self._end = math.inf
         # Every request makes a connection, so that its address is checked for this request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
@@ -104,13 +101,11 @@ class Session(httpcore.SyncBackend):
         token: str = "",
         *,
         silent_s: float = _SILENT_S,
-        end: float = math.inf,
     ) -> Iterator[httpx.Response]:
         """The answer, its content not read yet.
 
         token: for this server alone, not for those that it redirects to. silent_s: patience between two
-        packets; end: when the answer must be whole (monotonic). Raises HostRefusedError, DownloadError for a
-        bad redirect, and httpx's errors.
+        packets. Raises HostRefusedError, DownloadError for a bad redirect, and httpx's errors.
         """
         allowed, netloc = _allowed.get(), urlsplit(url).netloc.rpartition("@")[2].lower()
         require_allowed(netloc)
@@ -120,13 +115,12 @@ class Session(httpcore.SyncBackend):
         timeout = httpx.Timeout(silent_s, connect=_CONNECT_S)
         request = self._client.build_request("GET", url, headers=headers, timeout=timeout)
         for _ in range(_MAX_REDIRECTS + 1):
-            self._check_written(request.url.host)
+            with suppress(ValueError):  # a name is checked where it is connected to
+                self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
-            self._end = min(end, time.monotonic() + _SILENT_S)  # a head could trickle for ever
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
-                    self._end = end
                     yield response
                     return
             finally:
@@ -144,24 +138,6 @@ class Session(httpcore.SyncBackend):
         self, host: str, port: int, timeout: float | None = None, *args: Any, **options: Any
     ) -> httpcore.NetworkStream:
         """Connects to the addresses that were checked, and to no others."""
-        failure: Exception = httpcore.ConnectError(f"{host} has no address")
-        for address in self._addresses(host, port):
-            try:
-                stream: Any = _Stream(super().connect_tcp(address, port, timeout, *args, **options), self)
-                return stream  # type: ignore[no-any-return]
-            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
-                failure = error
-        raise failure
-
-    @property
-    def left_s(self) -> float:
-        """The time in which the answer must be whole. Raises httpcore.ReadTimeout when it is over."""
-        left = self._end - time.monotonic()
-        if left <= 0:
-            raise httpcore.ReadTimeout("the answer took too long")
-        return left
-
-    def _addresses(self, host: str, port: int) -> list[str]:
         name = host.strip("[]")
         try:
             found = socket.getaddrinfo(name, port, 0, socket.SOCK_STREAM)
@@ -169,15 +145,13 @@ class Session(httpcore.SyncBackend):
             raise httpcore.ConnectError(error.strerror or str(error)) from error
         chosen = self._only_allowed(name, list(dict.fromkeys(str(entry[4][0]) for entry in found)))
         self._is_inside = not all(map(is_public, chosen))
-        return chosen
-
-    def _check_written(self, host: str) -> None:
-        """Raises HostRefusedError for an address that is written out and not allowed."""
-        try:
-            ipaddress.ip_address(host)
-        except ValueError:
-            return
-        self._only_allowed(host, [host])
+        failure: Exception = httpcore.ConnectError(f"{host} has no address")
+        for address in chosen:
+            try:
+                return super().connect_tcp(address, port, timeout, *args, **options)
+            except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
+                failure = error
+        raise failure
 
     def _only_allowed(self, host: str, addresses: list[str]) -> list[str]:
         chosen = addresses if self._may_enter else [one for one in addresses if is_public(one)]
@@ -187,20 +161,3 @@ class Session(httpcore.SyncBackend):
                 raise HostRefusedError(f"{self._sender} redirects to {where}; refused")
             raise HostRefusedError(f"this server does not download from {where} (--allow-registry {host})")
         return chosen
-
-
-class _Stream:
-    """A connection whose reads end when the answer has to be whole."""
-
-    def __init__(self, stream: httpcore.NetworkStream, session: Session) -> None:
-        self._stream, self._session = stream, session
-
-    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        left = self._session.left_s
-        return self._stream.read(max_bytes, left if timeout is None else min(left, timeout))
-
-    def start_tls(self, *args: Any, **options: Any) -> _Stream:
-        return _Stream(self._stream.start_tls(*args, **options), self._session)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)

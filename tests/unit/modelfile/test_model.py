@@ -94,24 +94,3 @@ def test_pragmas_reach_the_engine_over_parameters() -> None:
         0.5,
         "q8_0",
     )
-
-
-def test_inheritance() -> None:
-    base = Modelfile.from_text(
-        "FROM ./base.gguf\nDRAFT ./one.gguf\nSYSTEM base\nTEMPLATE t\nPARAMETER stop a\nPARAMETER stop b\n"
-        "PARAMETER top_k 1\nLICENSE l\nMESSAGE user old\nPARSER p\n#eaglecpp: strategy auto\n"
-    )
-    new = Modelfile.from_text(
-        'FROM base\nDRAFT ./two.gguf\nSYSTEM ""\nPARAMETER stop c\nLICENSE m\nMESSAGE user new\n'
-        "#eaglecpp: strategy off\n"
-    ).over(base)
-    assert [command.args for command in (*new.from_, *new.draft)] == [
-        "./base.gguf",
-        "./one.gguf",
-        "./two.gguf",
-    ]
-    assert (new.system, new.template, new.parser) == ("base", "t", "p")
-    assert new.parameters == {"stop": ("c",), "top_k": 1}
-    assert new.license == ("l", "m")
-    assert new.messages == (Message("user", "new"),)
-    assert new.engine_options()["strategy"] == "off"

@@ -87,6 +87,7 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM a b\n", "Modelfile:1: 'a b' is not a model name: its model"),
         ("FROM gpt-oss:120b-cloud\n", "Modelfile:1: 'gpt-oss:120b-cloud' runs in Ollama's cloud"),
         ("FROM \n", "Modelfile:1: FROM needs a value"),
+        (f"FROM sha256:{'a' * 64}\n", "Modelfile:1: sha256:aaa"),
         ("FROM ./target.gguf\nDRAFT target.gguf\n", f"Modelfile:2: {SAME}: {{}}/target.gguf"),
         ("FROM ./target.gguf\nDRAFT link.gguf\n", f"Modelfile:2: {SAME}: {{}}/link.gguf"),
         ("FROM ./damaged\n", "Modelfile:1: {}/damaged/bad.gguf"),
@@ -162,19 +163,12 @@ def test_the_pragma_beats_draft(directory: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="without named pipes")
-@pytest.mark.parametrize(
-    "text",
-    [
-        "FROM ./pipe.gguf\n",
-        "FROM ./target.gguf\nDRAFT ./pipe.gguf\n",
-        "FROM ./target.gguf\nADAPTER ./pipe.gguf\n",
-        "FROM ./target.gguf\n#eaglecpp: draft ./pipe.safetensors\n",
-    ],
-)
-def test_a_pipe_is_no_file(directory: Path, text: str) -> None:
-    for suffix in ("gguf", "safetensors", "bin"):
+@pytest.mark.parametrize("line", ["DRAFT ./pipe.gguf", "ADAPTER ./pipe.gguf", "#eaglecpp: draft ./pipe.bin"])
+def test_a_pipe_is_no_file(directory: Path, line: str) -> None:
+    for suffix in ("gguf", "bin"):
         os.mkfifo(directory / f"pipe.{suffix}")
-    assert "expected a file, found a named pipe" in refusal(directory, text)
+    for text in ("FROM ./pipe.gguf\n", f"FROM ./target.gguf\n{line}\n"):
+        assert "expected a file, found a named pipe" in refusal(directory, text)
 
 
 def test_files_outside_of_a_directory_are_insecure(

@@ -7,15 +7,12 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.cli.table import human_time
-from eaglecpp.human import human_bytes
 from helpers.hub_server import HubServer
 from helpers.stores import OllamaModel, Tiny, files_of
 
@@ -119,10 +116,7 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     [
         (["show", "nothing"], 1, "model 'nothing:latest' not found (`eaglecpp list` shows all)"),
         (["rm", "nothing"], 1, "not found"),
-        (["rm"], 2, "missing argument"),
         (["rm", "a b"], 2, "is not a model name"),
-        (["cp", "a", "-x"], 2, "no such option: -x"),
-        (["create", "a/b/c/d"], 2, "is not a model name"),
         (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
         (["pull", "m:cloud"], 2, "Ollama's cloud"),
     ],
@@ -160,25 +154,11 @@ def test_rm_removes_all_or_none(run: Run, modelfile: Path, tiny: Tiny, ollama: O
 def test_pull_brings_the_drafter(run: Run, hub: HubServer, tiny: Tiny) -> None:
     hub.add("user/tiny-GGUF", {"t-Q4_K_M.gguf": tiny.target.read_bytes()})
     hub.add("maker/eagle3", files_of(tiny))
-    code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--json")
-    assert (code, json.loads(out)["draft"], err) == (0, None, "")
-    code, out, err = run("pull", "hf.co/user/tiny-GGUF", "--draft", "hf.co/maker/eagle3:f16", "--json")
-    assert (code, err) == (0, "")
-    assert json.loads(out)["draft"] == "eagle3"
-    names = {line.split()[0]: line for line in run("list")[1].splitlines()[1:]}
-    assert names["hf.co/maker/eagle3:F16"].endswith("eagle3 (drafter only)")
+    code, out, err = run("pull", "-hf", "user/tiny-GGUF", "--draft", "hf.co/maker/eagle3:f16", "--json")
+    assert (code, json.loads(out)["draft"], err) == (0, "eagle3", "")
     drafter = "hf.co/maker/eagle3:F16"
-    code, out, err = run("show", drafter)
-    assert (code, err) == (0, "") and "architecture    eagle3" in out and "Model" not in out
+    assert "eagle3 (drafter only)" in run("list", drafter)[1]
+    assert "Draft\n    architecture    eagle3" in run("show", drafter)[1].replace("  Draft", "Draft")
     for option in ("--json", "--modelfile", "--template", "--license"):
         assert run("show", drafter, option)[0] == 0, option
     assert run("pull", "hf.co/no/where")[0] == 1
-
-
-def test_sizes_and_times_are_ollamas() -> None:
-    assert [human_bytes(n) for n in (0, 1000, 1001, 2_500_000, 2_019_377_376)] == [
-        "0 B", "1000 B", "1.0 KB", "2.5 MB", "2.0 GB",
-    ]  # fmt: skip
-    now = datetime(2026, 11, 20, tzinfo=UTC)
-    for seconds, text in [(1, "1 second ago"), (3599, "59 minutes ago"), (-7200, "2 hours from now")]:
-        assert human_time(now - timedelta(seconds=seconds), now) == text

@@ -75,26 +75,6 @@ def test_pull_at_every_step(tiny: Tiny, stores: Stores, root: Path, hub: HubServ
     assert orphans(root) == []
 
 
-def test_a_pull_over_the_user_s_model_leaves_his_with_his_settings_or_the_untrusted_without(
-    tiny: Tiny, stores: Stores, root: Path, hub: HubServer
-) -> None:
-    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": tiny.target.read_bytes(), "system": b"theirs"})
-    name = ModelName.parse("hf.co/user/tiny-GGUF:Q4_K_M")
-    pull(name)  # what it imports is imported once, not in every child
-    mine = f"FROM {tiny.target}\nSYSTEM mine\n#eaglecpp: rpc 127.0.0.1:1\n"
-    make_model(stores, mine, str(name))
-    states = set()
-
-    def check() -> None:
-        model = stores.get(name)
-        states.add((*model.texts("system"), "settings" in model.decided_here))
-        if model.texts("system") == ("theirs",):
-            make_model(stores, mine, str(name))
-
-    assert killed_everywhere(root, lambda: pull(name), check) > 10
-    assert states == {("mine", True), ("theirs", False)}
-
-
 def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
     from eaglecpp.convert import convert_checkpoint
 

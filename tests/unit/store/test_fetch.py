@@ -5,7 +5,6 @@ repository, the table's, or none; `convert` is handed local files, whatever was 
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from eaglecpp.opening.fetch import fetch, local_checkpoint
 from eaglecpp.store import DownloadError, OfflineError
 from eaglecpp.store.drafters import KnownDrafter
 from helpers.hub_server import HubServer
-from helpers.stores import Tiny, files_of, put_into_cache
+from helpers.stores import Tiny, files_of
 
 REPO = "hf.co/user/tiny-GGUF"
 
@@ -88,21 +87,6 @@ def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
         assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
         assert read_keys(out)["eaglecpp.source"] == "maker/draft"
     assert len(maker.content_requests()) == 1, "what was downloaded once is not downloaded again"
-
-
-def test_a_system_that_makes_no_links_converts_too(
-    maker: HubServer, tiny: Tiny, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Windows: `symlink` for ordinary users, `link` between two drives."""
-
-    def refuse(*args: object, **options: object) -> None:
-        raise OSError(22, "A required privilege is not held by the client", "x", 1314)
-
-    put_into_cache(home, "maker/draft", files_of(tiny))
-    for name in ("symlink", "link"):
-        monkeypatch.setattr(os, name, refuse)
-    with local_checkpoint("hf.co/maker/draft") as (path, _):
-        assert {name: (path / name).read_bytes() for name in files_of(tiny)} == files_of(tiny)
 
 
 def test_what_cannot_be_had_is_said(

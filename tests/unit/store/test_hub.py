@@ -6,11 +6,12 @@ from __future__ import annotations
 import pytest
 
 from eaglecpp.store import DownloadError
-from eaglecpp.store.remote.hub import HubFile, Repository, choose_drafter, choose_model
+from eaglecpp.store.remote.download import Remote
+from eaglecpp.store.remote.hub import Repository, choose_drafter, choose_model
 
 
 def repository(*paths: str) -> Repository:
-    return Repository("u/r", "c", tuple(HubFile(path, 5000, "sha256:" + "a" * 64) for path in paths))
+    return Repository("u/r", tuple(Remote(path, 5000, "sha256:" + "a" * 64) for path in paths))
 
 
 def target(quant: str, *paths: str) -> list[str]:
@@ -55,7 +56,7 @@ def test_what_is_never_a_target() -> None:
     ],
 )
 def test_the_drafter_beside_a_target(wanted: str, paths: tuple[str, ...], chosen: str | None) -> None:
-    found = choose_drafter(repository(wanted, *paths), HubFile(wanted, 1))
+    found = choose_drafter(repository(wanted, *paths), Remote(wanted, 1))
     assert (None if found is None else found.path) == chosen
 
 

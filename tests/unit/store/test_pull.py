@@ -220,14 +220,6 @@ def registry(hub: HubServer, tiny: Tiny) -> HubServer:
     return hub
 
 
-def test_a_model_of_a_registry_keeps_its_digest(registry: HubServer, stores: Stores, root: Path) -> None:
-    name = f"http://{registry.host}/library/tiny:1b"
-    model = fetch(stores, name, insecure=True).model
-    assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
-    assert store_problems(root) == []
-    assert find_target(f"{registry.host}/library/tiny:1b").modelfile.template == "{{ .Prompt }}"
-
-
 def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
     registry.publish("library/mlx:latest", {"tensor": b"x"})
     registry.manifests["library/odd:latest"] = b"<html>"
@@ -303,51 +295,23 @@ def test_a_drafter_is_kept_by_a_pull_that_says_nothing_of_it(
     assert not fetch(stores, name, draft="none").model.manifest.of_kind("draft")
 
 
-def test_the_drafter_of_the_target_s_repository_is_taken_and_replaced_by_a_newer_one(
+def test_the_drafter_of_the_target_s_repository_is_taken_where_one_is_asked_for(
     models: HubServer, stores: Stores, tiny: Tiny
 ) -> None:
-    models.repos[REPO] |= {
-        "eagle3-Q4_0.gguf": b"x" * 2000,
-        "eagle3-F16.gguf": tiny.draft.read_bytes(),
-    }
-    models.blobs[digest_of(tiny.draft.read_bytes())] = tiny.draft.read_bytes()
-    plain = fetch(stores, f"hf.co/{REPO}:F16")
-    assert not plain.model.manifest.of_kind("draft")
-    taken = fetch(stores, f"hf.co/{REPO}:F16", draft="auto")
-    assert taken.model.files("draft")
-    newer = tiny.draft.read_bytes() + b"newer"
-    models.add(REPO, models.repos[REPO] | {"eagle3-F16.gguf": newer})
-    (file,) = fetch(stores, f"hf.co/{REPO}:F16").model.files("draft")
-    assert file.read_bytes() == newer
+    draft = tiny.draft.read_bytes()
+    models.add(REPO, {**models.repos[REPO], "eagle3-Q4_0.gguf": b"x" * 2000, "eagle3-F16.gguf": draft})
+    for asked, expected in ((None, []), ("auto", [draft]), (None, [draft]), ("none", []), (None, [])):
+        model = fetch(stores, f"hf.co/{REPO}:F16", draft=asked).model
+        assert [file.read_bytes() for file in model.files("draft")] == expected
 
 
-def test_a_drafter_of_its_publisher_is_stored_once_and_replaced_by_a_newer_one(
-    registry: HubServer, stores: Stores, tiny: Tiny, root: Path
+def test_a_drafter_of_its_publisher_comes_first_unless_another_is_named(
+    registry: HubServer, stores: Stores, tiny: Tiny, root: Path, tmp_path: Path
 ) -> None:
-    name = f"http://{registry.host}/library/tiny:1b"
-    older, newer = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"newer"
-
-    def publish(draft: bytes) -> None:
-        registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes(), "draft": draft})
-
-    def drafts(**options: Any) -> list[bytes]:
-        model = fetch(stores, name, insecure=True, **options).model
-        if options.get("draft", "auto") == "auto":
-            assert model.path.read_bytes() == registry.manifests["library/tiny:1b"]
+    mine, theirs = tiny.draft.read_bytes(), tiny.draft.read_bytes() + b"theirs"
+    registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes(), "draft": theirs})
+    for asked, expected in ((None, [theirs]), ("none", []), (str(tiny.draft), [mine]), (None, [theirs])):
+        model = fetch(stores, f"http://{registry.host}/library/tiny:1b", insecure=True, draft=asked).model
+        assert [file.read_bytes() for file in model.files("draft")] == expected
+        assert (model.path.read_bytes() == registry.manifests["library/tiny:1b"]) == (asked is None)
         assert store_problems(root) == []
-        return [file.read_bytes() for file in model.files("draft")]
-
-    publish(older)
-    for options in ({}, {}, {"draft": "auto"}):
-        assert drafts(**options) == [older]
-    publish(newer)
-    assert drafts() == [newer]
-    for options in ({"draft": "none"}, {}):
-        assert not fetch(stores, name, insecure=True, **options).model.files("draft")
-    assert drafts(draft="auto") == [newer]
-    mine = tiny.draft.read_bytes() + b"mine"
-    (root / "mine.gguf").write_bytes(mine)
-    assert drafts(draft=str(root / "mine.gguf")) == [mine]
-    publish(older)
-    again = fetch(stores, name, insecure=True).model
-    assert [file.read_bytes() for file in again.files("draft")] == [mine], "the user named it"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.store import DownloadError, Stores
-from eaglecpp.store.errors import HostRefusedError, OfflineError
+from eaglecpp.store.errors import HostRefusedError
 from eaglecpp.store.remote import reach
 from eaglecpp.store.remote.download import get
 from eaglecpp.store.remote.pull import pull
@@ -64,19 +64,6 @@ def test_a_request_may_not_name_any_server(
         pull(name, stores=stores)
 
 
-@pytest.mark.parametrize("name", ["library/x", "registry.ollama.ai/library/x", "ollama.com/library/x",
-                                  "own.example:5000/x/y", "OWN.example:5000/x/y"])  # fmt: skip
-def test_a_request_may_name_what_is_known_and_what_the_owner_allows(
-    name: str, stores: Stores, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def unknown(*args: Any) -> Any:
-        raise socket.gaierror(-2, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    with reach.named_by_a_request(["own.example:5000"]), pytest.raises(OfflineError, match="not known"):
-        pull(name, stores=stores)
-
-
 def test_a_known_registry_that_is_at_an_address_of_this_network_is_refused(
     stores: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,13 +96,6 @@ def test_no_server_of_the_internet_redirects_into_this_network(
         with reach.named_by_a_request([internet.host]):
             ask(session, url)
     assert [request.path for request in internet.log] == ["/away"]
-
-
-def test_no_address_is_asked_that_a_request_may_not_name(hub: HubServer) -> None:
-    """Whatever made it one."""
-    with Session() as session, reach.named_by_a_request([]), pytest.raises(HostRefusedError):
-        ask(session, f"http://localhost:{hub.port}/secret")
-    assert hub.log == []
 
 
 def test_a_registry_of_this_network_may_redirect_within_it(

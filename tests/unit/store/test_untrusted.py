@@ -93,10 +93,9 @@ def test_what_was_made_here_is_believed(tiny: Tiny, stores: Stores, monkeypatch:
     assert "unknown pragma newer; ignored" in str(find_target("mine").modelfile.notices)
 
 
-@pytest.mark.parametrize("says_so", [False, True])
 @pytest.mark.parametrize("is_list", [False, True])
 def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
-    says_so: bool, is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
+    is_list: bool, hub: HubServer, tiny: Tiny, stores: Stores
 ) -> None:
     """Trust is a model's, not that of bytes, and a registry cannot send it along."""
     text = f"FROM {tiny.target}\nPARAMETER num_thread 3\n#eaglecpp: learn true\n#eaglecpp: rpc 127.0.0.1:1\n"
@@ -104,13 +103,9 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
 
     mine = make_model(stores, text, "mine")
     manifest = json.loads(mine.path.read_bytes())
-    if not says_so:
-        manifest = {key: manifest[key] for key in ("schemaVersion", "mediaType", "config", "layers")}
     if is_list:
-        listed = {"runner": "llamacpp", **manifest}
-        manifest = {"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": [listed]}
-        if says_so:
-            manifest |= {"decidedHere": listed["decidedHere"]}
+        listed = [{"runner": "llamacpp", **manifest}]
+        manifest |= {"mediaType": "application/vnd.ollama.manifest.list.v2+json", "manifests": listed}
     hub.add_manifest(
         "library/evil:1",
         manifest,
