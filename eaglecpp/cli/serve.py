@@ -116,8 +116,7 @@ def serve(
     be the path of a GGUF file, which is then served under the file's name and any that no stored model has.
     """
     from eaglecpp.server.announced import Address, announced, reached_as
-    from eaglecpp.server.config import ServerConfig
-    from eaglecpp.server.presets import read_presets
+    from eaglecpp.server.config import ServerConfig, read_presets
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 

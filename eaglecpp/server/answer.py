@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, ExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal, TypeVar
@@ -29,10 +29,9 @@ from eaglecpp.engine.request import GenerationRequest, Request
 from eaglecpp.options import SamplingOptions
 from eaglecpp.results import Completion, Piece, TokenLogprob
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, end_all, json_response, while_there
-from eaglecpp.server.loaded import LoadedModel
-from eaglecpp.server.metrics import note_answer
-from eaglecpp.server.models import Lease, ModelPool, server_of
+from eaglecpp.server.http import end_all, live, while_there
+from eaglecpp.server.models import Lease, LoadedModel, server_of
+from eaglecpp.server.shared import note_answer
 
 T = TypeVar("T")
 
@@ -89,6 +88,11 @@ class Generated:
         return "".join(part[1] for part in self.parts if part[0] == "thinking")
 
     @property
+    def blocks(self) -> list[Part]:
+        """The parts, and an empty text where there is nothing but thinking: clients read the last block."""
+        return self.parts if self.content or self.calls else [*self.parts, ("content", "")]
+
+    @property
     def calls(self) -> list[ToolCall]:
         return [part[1] for part in self.parts if part[0] == "call"]
 
@@ -120,7 +124,6 @@ class Answer(Generated):
         self.logprobs: list[TokenLogprob] = []
         self.first_s: float | None = None
         self.started = time.perf_counter()
-        self.in_queue = ExitStack()  # closed at its end
         self.load_ms = 0.0  # of the model, where this request had to wait for that
         self._stream = stream
         self._deadline = deadline
@@ -174,11 +177,6 @@ class Answer(Generated):
         return self._n_first if self.thinking else 0
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
-        with self.in_queue:
-            async for delta in self._deltas():
-                yield delta
-
-    async def _deltas(self) -> AsyncIterator[Delta]:
         chunks = aiter(self._stream)
         while True:
             try:
@@ -208,11 +206,6 @@ class Answer(Generated):
                 self.add(part)
             yield delta
 
-    async def whole(self) -> None:
-        """Reads it to the end."""
-        async for _ in self:
-            pass
-
     def _delta(self, pieces: list[Piece], is_last: bool) -> Delta:
         delta = Delta(pieces=pieces)
         if thinking := "".join(piece.text for piece in pieces if piece.is_thinking):
@@ -234,18 +227,44 @@ class Answer(Generated):
         return [one for one in logprobs if not is_eog(one.token)]
 
 
+Step = Literal["begin", "more", "end", "last"]
+
+
+async def steps(answer: Answer) -> AsyncIterator[tuple[Step, int, Part]]:
+    """An answer in blocks: where one begins, what it is given next, and its end, with all of it; and its
+    number. "last" is the end of the last one.
+    """
+
+    async def parts() -> AsyncIterator[Part]:
+        async for delta in answer:
+            for part in delta.parts:
+                yield part
+        for part in answer.blocks[len(answer.parts) :]:
+            yield part
+
+    made = Generated()
+    async for part in parts():
+        n = len(made.parts)
+        made.add(part)
+        if len(made.parts) > n:
+            if n:
+                yield "end", n - 1, made.parts[n - 1]
+            yield "begin", n, part
+        yield "more", len(made.parts) - 1, part
+    yield "last", len(made.parts) - 1, made.parts[-1]
+
+
 def leased(request: HttpRequest, ask: Ask) -> AbstractAsyncContextManager[Lease]:
     """The model that is asked for, loaded."""
-    pool = server_of(request).pool
-    return pool.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora)
+    server = server_of(request)
+    return server.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora)
 
 
 @asynccontextmanager
 async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
     """Starts an answer; leaving the block ends it. Raises what refuses the request."""
     asked = time.perf_counter()
-    server = server_of(request)
-    pool, request_s = server.pool, server.config.request_s
+    request_s = server_of(request).config.request_s
     async with leased(request, ask) as lease:
         if lease.model.engine.engine.only_embeds:
             raise ApiError(
@@ -260,75 +279,63 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
             answer = Answer(
                 lease.model, ask, made.prompt, stream, asked + request_s if request_s > 0 else None
             )
-            answer.in_queue = lease.in_queue
             answer.started = asked
             answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             await stream.started(_PATIENCE_S)
             try:
                 yield answer
             finally:
-                _count(pool, answer, request)
+                _count(answer, request)
 
 
 async def respond(
     request: HttpRequest,
     asks: Sequence[Ask],
     is_streamed: bool,
-    whole: Callable[[Sequence[Answer]], Any],
+    one: Callable[[Answer, int], Any],
     parts: Callable[[Answer, int], AsyncIterator[bytes]],
+    whole: Callable[[Sequence[Answer], Sequence[Any]], Any] = lambda answers, made: made[0],
     end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
     """Answers side by side, as the client wants them: the `parts` of each, by its index, as they come and
-    then the `end`, or the `whole` of all. So many are begun at a time as a model has slots; the requests of
-    others come in between. Raises ApiError for more than a model's queue holds.
+    then the `end`, or the `whole` of what `one` makes of each. So many are begun at a time as a model has
+    slots; the requests of others come in between. Raises ApiError for more than a model's queue holds.
     """
     config = server_of(request).config
     n_at_once, n_max = config.n_parallel, config.n_parallel + config.n_queue
     if len(asks) > n_max:
         raise ApiError(400, f"one request asks for {len(asks)} answers, at most {n_max} are allowed")
-    slots, answers = asyncio.Semaphore(n_at_once), {}
+    slots, answers, made = asyncio.Semaphore(n_at_once), dict[int, Answer](), dict[int, Any]()
 
-    async with AsyncExitStack() as stack:
-
-        async def begun(index: int) -> Answer:
-            if index not in answers:
-                answers[index] = await stack.enter_async_context(open_answer(request, asks[index]))
-            return answers[index]
-
-        async def part(index: int) -> AsyncIterator[bytes]:
-            async with slots:
-                answer = await begun(index)
-                if not is_streamed:
-                    await answer.whole()
-                    return
+    async def part(index: int) -> AsyncGenerator[bytes, None]:
+        async with slots, open_answer(request, asks[index]) as answer:
+            answers[index] = answer
+            yield b""
+            if is_streamed:
                 async for data in parts(answer, index):
                     yield data
+            else:
+                async for _ in answer:
+                    pass
+                made[index] = one(answer, index)
 
-        def all_of() -> list[Answer]:
-            return [answers[index] for index in range(len(asks))]
+    def ordered(found: Mapping[int, T]) -> list[T]:
+        return [found[index] for index in range(len(asks))]
 
-        # what refuses one of the first has a status
-        await while_there(request, _all(map(begun, range(min(n_at_once, len(asks))))))
-        events = _merged(list(map(part, range(len(asks)))), lambda: end(all_of()) if is_streamed else b"")
-        if is_streamed:
-            return LiveResponse(events, stack.pop_all(), media_type)
-        await while_there(request, anext(events, None))
-        return json_response(whole(all_of()))
-    raise AssertionError
-
-
-async def _all(works: Iterable[Coroutine[Any, Any, Any]]) -> None:
-    """Waits for all; the first error ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for work in works:
-                group.create_task(work)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    parts_of_all = _merged(list(map(part, range(len(asks)))), lambda: end(ordered(answers)))
+    return await live(
+        request,
+        parts_of_all,
+        lambda n_parts: len(answers) >= min(n_at_once, len(asks)),  # what refuses one of these has a status
+        None if is_streamed else lambda: whole(ordered(answers), ordered(made)),
+        media_type,
+    )
 
 
-async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], bytes]) -> AsyncIterator[bytes]:
+async def _merged(
+    streams: Sequence[AsyncGenerator[bytes, None]], end: Callable[[], bytes]
+) -> AsyncGenerator[bytes, None]:
     """What comes, from whichever it comes, and then the end of all."""
     awaited = {asyncio.ensure_future(anext(stream)): stream for stream in streams}
     try:
@@ -336,15 +343,14 @@ async def _merged(streams: Sequence[AsyncIterator[bytes]], end: Callable[[], byt
             done, _ = await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 stream = awaited.pop(task)
-                try:
+                with suppress(StopAsyncIteration):
                     yield task.result()
-                except StopAsyncIteration:
-                    continue
-                awaited[asyncio.ensure_future(anext(stream))] = stream
-        if last := end():
-            yield last
+                    awaited[asyncio.ensure_future(anext(stream))] = stream
+        yield end()
     finally:
         await end_all(*awaited)
+        for stream in streams:
+            await stream.aclose()
 
 
 async def prepare(
@@ -374,7 +380,7 @@ async def of_model(
     async def run() -> T:
         is_queued = request.method == "POST"  # whoever watches a busy server is not a part of its queue
         kept_s = None if of is None else of.keep_alive_s
-        async with server_of(request).pool.use(name, keep_alive_s=kept_s, is_queued=is_queued) as lease:
+        async with server_of(request).use(name, keep_alive_s=kept_s, is_queued=is_queued) as lease:
             return await prepare(request, lease.model, work, of)
 
     return await while_there(request, run())
@@ -391,29 +397,25 @@ async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
 
 
 def prepared(model: LoadedModel, ask: Ask) -> Request:
-    """The generation, ready to begin."""
+    """The generation, ready to begin, with the seed of this answer."""
     if ask.must_think and model.chat.with_template(ask.generation.template).tags is None:
         raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
-    return model.engine.prepared(_of_choice(model, ask))
-
-
-def _of_choice(model: LoadedModel, ask: Ask) -> GenerationRequest:
-    """With the seed of this answer. One that is drawn is another for each anyway."""
     asked = ask.generation
     seed = asked.options.get("seed", model.engine.engine.sampling.seed)
-    if ask.choice == 0 or seed in SamplingOptions.RANDOM_SEEDS:
-        return asked
-    seed = (seed + ask.choice) % 0xFFFFFFFF  # which itself asks for a drawn one
-    return replace(asked, options={**asked.options, "seed": seed})
+    if ask.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # those that are drawn differ anyway
+        seed = (seed + ask.choice) % 0xFFFFFFFF  # which itself asks for a drawn one
+        asked = replace(asked, options={**asked.options, "seed": seed})
+    return model.engine.prepared(asked)
 
 
-def _count(pool: ModelPool, answer: Answer, request: HttpRequest) -> None:
+def _count(answer: Answer, request: HttpRequest) -> None:
+    metrics = server_of(request).metrics
     try:
         timings, reason = answer.timings, answer.reason
     except ValueError:  # it never had a place
-        pool.metrics.add("generations_total", model=answer.model.name, reason="cancelled")
+        metrics.add("generations_total", model=answer.model.name, reason="cancelled")
         return
-    pool.metrics.count(answer.model.name, timings, reason, time.perf_counter() - answer.started)
+    metrics.count(answer.model.name, timings, reason, time.perf_counter() - answer.started)
     note_answer(request.scope, answer.model.name, timings)
 
 

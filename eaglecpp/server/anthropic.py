@@ -15,7 +15,7 @@ from eaglecpp.chat.images import decoded_image, image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond
+from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond, steps
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import in_thread, json_response, sse
 
@@ -62,9 +62,8 @@ async def messages(request: Request) -> Response:
     ask = await in_thread(request, body.ask)
     id = f"msg_{uuid.uuid4().hex[:24]}"
 
-    def whole(answers: Any) -> dict[str, Any]:
-        (answer,) = answers
-        blocks = [_begun(part) | _filled(part, id) for part in [*answer.parts, *_missing(answer)]]
+    def whole(answer: Answer, index: int) -> dict[str, Any]:
+        blocks = [_begun(part) | _filled(part, id) for part in answer.blocks]
         out = _message(id, answer.name, blocks, **_end(answer))
         return out | {"usage": _usage(answer), "timings": answer.timings}
 
@@ -176,11 +175,6 @@ def _end(answer: Answer) -> dict[str, Any]:
     return {"stop_reason": "stop_sequence", "stop_sequence": text}
 
 
-def _missing(answer: Answer) -> list[Part]:
-    """An empty text where there is nothing but thinking: clients read the last block."""
-    return [] if answer.content or answer.calls else [("content", "")]
-
-
 def _begun(part: Part) -> dict[str, Any]:
     """The block as a stream begins it."""
     if part[0] == "call":
@@ -216,35 +210,21 @@ def _usage(answer: Answer) -> dict[str, Any]:
 
 
 async def _events(answer: Answer, id: str) -> AsyncIterator[bytes]:
-    index, kind = -1, ""
-
     def one(kind: str, **fields: Any) -> bytes:
         return sse({"type": kind, **fields}, kind)
-
-    def add(part: Part) -> bytes:
-        nonlocal index, kind
-        events = b""
-        if part[0] != kind or kind == "call":
-            events = close()
-            index, kind = index + 1, part[0]
-            events += one("content_block_start", index=index, content_block=_begun(part))
-        return events + one("content_block_delta", index=index, delta=_delta(part))
-
-    def close() -> bytes:
-        if not kind:
-            return b""
-        signed = {"type": "signature_delta", "signature": id}
-        events = one("content_block_delta", index=index, delta=signed) if kind == "thinking" else b""
-        return events + one("content_block_stop", index=index)
 
     start = _message(id, answer.name, [], stop_reason=None, stop_sequence=None)
     start["usage"] = {"input_tokens": len(answer.prompt.tokens), "output_tokens": 0}
     yield one("message_start", message=start)
-    async for delta in answer:
-        for part in delta.parts:
-            yield add(part)
-    for part in _missing(answer):
-        yield add(part)
-    yield close()
+    async for step, index, part in steps(answer):
+        if step == "begin":
+            yield one("content_block_start", index=index, content_block=_begun(part))
+        elif step == "more":
+            yield one("content_block_delta", index=index, delta=_delta(part))
+        else:
+            if part[0] == "thinking":
+                signed = {"type": "signature_delta", "signature": id}
+                yield one("content_block_delta", index=index, delta=signed)
+            yield one("content_block_stop", index=index)
     yield one("message_delta", delta=_end(answer), usage=_usage(answer), timings=answer.timings)
     yield one("message_stop")

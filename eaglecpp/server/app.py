@@ -45,12 +45,12 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
 
     @asynccontextmanager
     async def life(app: Starlette) -> AsyncIterator[None]:
-        tasks = [asyncio.create_task(one) for one in (server.pool.learner.run(), server.pool.sweep())]
+        tasks = [asyncio.create_task(one) for one in (server.learner.run(), server.sweep())]
         try:
             yield
         finally:
             await end_all(*tasks)
-            await server.pool.close()
+            await server.close()
 
     get, post = ["GET"], ["POST"]
     routes = [
@@ -132,7 +132,7 @@ def _file(name: str) -> Response:
 
 
 async def _health(request: Request) -> Response:
-    models = server_of(request).pool.models.values()
+    models = server_of(request).models.values()
     running = sum(model.engine.n_running for model in models)
     waiting = sum(model.engine.n_waiting for model in models)
     return json_response({"status": "ok", "models": len(models), "running": running, "waiting": waiting})
@@ -140,7 +140,7 @@ async def _health(request: Request) -> Response:
 
 async def _metrics(request: Request) -> Response:
     server = server_of(request)
-    text = server.metrics.text(server.pool.models.values())
+    text = server.metrics.text(server.models.values())
     return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
 
 

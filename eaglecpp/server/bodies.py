@@ -92,8 +92,6 @@ class Body(msgspec.Struct, kw_only=True):
         self,
         given: Mapping[str, Any] | None = None,
         n_top: int | None = None,
-        must_think: bool = False,
-        show_drafts: bool = False,
         **what: Any,
     ) -> Ask:
         """What the body asks for. given: options for sampling, over those in `options`; n_top: likeliest
@@ -122,8 +120,6 @@ class Body(msgspec.Struct, kw_only=True):
             keep_alive(self.keep_alive),
             max(0, self.num_ctx) or n_ctx,
             n_top,
-            must_think,
-            show_drafts,
             lora=scales,
         )
 

@@ -16,8 +16,7 @@ from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import template_in_use
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import is_path_text
-from eaglecpp.server.config import ServerConfig
+from eaglecpp.server.config import ServerConfig, means_path
 from eaglecpp.server.errors import ApiError
 from eaglecpp.store import Stores
 from eaglecpp.store.content import FileState, file_state
@@ -89,11 +88,6 @@ def _stored_facts(model: StoredModel, states: tuple[FileState, ...]) -> dict[str
     if not found["template"]:
         found["template"] = str(found["model_info"].get("tokenizer.chat_template") or "")
     return found
-
-
-def means_path(name: str) -> bool:
-    """Whether a request's model is meant as a path."""
-    return is_path_text(name) or name.startswith((".", "/", "~")) or "\\" in name
 
 
 def read_name(text: str) -> ModelName:

@@ -24,8 +24,8 @@ from eaglecpp.server.answer import leased
 from eaglecpp.server.bodies import Body, read
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
-from eaglecpp.server.metrics import note_answer
 from eaglecpp.server.models import server_of
+from eaglecpp.server.shared import note_answer
 
 
 class _Body(Body, kw_only=True):

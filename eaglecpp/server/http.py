@@ -9,12 +9,12 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -29,7 +29,8 @@ _log = logging.getLogger("eaglecpp.server")
 _STEP = 1 << 20  # bytes of a body for which it has `ServerConfig.body_s`
 _LARGE = 64 << 10  # bytes of a body that is read in a thread
 _MAX_DEPTH = 100  # of a body; what is read from it recurses, and must not reach Python's limit
-_NOT_WRITTEN = re.compile("[\x85\u2028\u2029\ud800-\udfff]")  # the first three end lines for some readers
+_HALF = re.compile("[\ud800-\udfff]")  # of a character
+_ENDS = re.compile(b"\xc2\x85|\xe2\x80[\xa8\xa9]")  # of lines, for some readers
 _IS_ODD = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]|\0|^\xef\xbb\xbf")
 """Halves of characters, UTF-16 or UTF-32, and a mark of the byte order."""
 
@@ -40,29 +41,6 @@ class ClientGoneError(Exception):
 
 class _UnreadError(Exception):
     """The client takes nothing of what is sent."""
-
-
-async def body_parts(request: Request) -> AsyncIterator[bytes]:
-    """The body as it comes. Raises ApiError for one that does not come, ClientGoneError where nobody sends it
-    any more.
-    """
-    loop, body_s = asyncio.get_running_loop(), server_of(request).config.body_s
-    stream, size, due, end = request.stream(), 0, _STEP, loop.time() + body_s
-    while True:
-        try:
-            async with asyncio.timeout_at(end):
-                part = await anext(stream, None)
-        except TimeoutError:
-            text = f"the body comes too slowly: {size} bytes, and less than a megabyte in {body_s:g} s"
-            raise ApiError(408, text) from None
-        except ClientDisconnect:
-            raise ClientGoneError from None
-        if part is None:
-            return
-        size += len(part)
-        if size >= due:
-            due, end = size + _STEP, loop.time() + body_s
-        yield part
 
 
 async def read_json(request: Request) -> dict[str, Any]:
@@ -78,12 +56,20 @@ async def read_json(request: Request) -> dict[str, Any]:
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and (len(declared) > 18 or int(declared) > limit):
         raise ApiError(413, f"the body has {declared} bytes, this server accepts at most {limit}")
-    data = bytearray()
-    async for part in body_parts(request):
-        data += part
-        if len(data) > limit:
-            raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
-        server.held.hold(request.scope, len(data))
+    data, due, body_s = bytearray(), _STEP, server.config.body_s
+    try:
+        async with asyncio.timeout(body_s) as time_left:
+            async for part in request.stream():
+                data += part
+                if len(data) > limit:
+                    raise ApiError(413, f"the body is longer than the {limit} bytes that this server accepts")
+                server.held.hold(request.scope, len(data))
+                if len(data) >= due:
+                    due = len(data) + _STEP
+                    time_left.reschedule(asyncio.get_running_loop().time() + body_s)
+    except TimeoutError:
+        text = f"the body comes too slowly: {len(data)} bytes, and less than a megabyte in {body_s:g} s"
+        raise ApiError(408, text) from None
     request.state.n_body = len(data)
     if not data.strip():
         raise ApiError(400, "missing request body")
@@ -125,14 +111,11 @@ def dump(value: Any) -> bytes:
     split streams at them.
     """
     try:
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        text = json.dumps(_finite(value), ensure_ascii=False, separators=(",", ":"))
-    return _NOT_WRITTEN.sub(_written, text).encode()
-
-
-def _written(match: re.Match[str]) -> str:
-    return "\ufffd" if match[0] >= "\ud800" else f"\\u{ord(match[0]):04x}"
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        text = _HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
+        data = msgspec.json.encode(json.loads(text))
+    return _ENDS.sub(lambda end: f"\\u{ord(end[0].decode()):04x}".encode(), data)
 
 
 def error_response(error: BaseException, path: str) -> Response:
@@ -175,19 +158,43 @@ def json_response(value: Any) -> Response:
     return Response(dump(value), media_type="application/json")
 
 
-class LiveResponse(StreamingResponse):
-    """Sends its headers at once and then what `parts` gives, until that ends, the client leaves, or it takes
-    nothing for `ServerConfig.unread_s`. `stack` is closed in any case. An error in `parts` is sent in the
-    stream: the status has gone already.
+async def live(
+    request: Request,
+    parts: AsyncGenerator[bytes, None],
+    is_begun: Callable[[int], bool],
+    whole: Callable[[], Any] | None,
+    media_type: str,
+) -> Response:
+    """Sends what `parts` gives as it comes, or what `whole` then says of it. What fails before `is_begun`, by
+    the number of parts so far, has a status of its own.
+    """
+    first = list[bytes]()
+    try:
+        while not is_begun(len(first)):
+            first.append(await while_there(request, anext(parts)))
+        if whole is None:
+            return _LiveResponse(b"".join(first), parts, media_type)
+        while await while_there(request, anext(parts, None)) is not None:
+            pass
+        return json_response(whole())
+    except BaseException:
+        await parts.aclose()
+        raise
+
+
+class _LiveResponse(StreamingResponse):
+    """Sends its headers at once and then `first` and what `parts` gives, until that ends, the client leaves,
+    or it takes nothing for `ServerConfig.unread_s`. `parts` is closed in any case. An error in it is sent in
+    the stream: the status has gone already.
     """
 
-    def __init__(self, parts: AsyncIterator[bytes], stack: AsyncExitStack, media_type: str) -> None:
+    def __init__(self, first: bytes, parts: AsyncGenerator[bytes, None], media_type: str) -> None:
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         super().__init__(parts, headers=headers, media_type=media_type)
-        self.parts, self.stack = parts, stack
+        self.first, self.parts = first, parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with self.stack:
+        async with aclosing(self.parts):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with suppress(ClientGoneError):
                 await _unless_left(receive, self._pump(scope, send))
@@ -206,6 +213,7 @@ class LiveResponse(StreamingResponse):
 
         path = scope["path"]
         try:
+            await say(self.first)
             async for part in self.parts:
                 await say(part)
         except ClientGoneError:
@@ -229,14 +237,6 @@ async def end_all(*tasks: asyncio.Future[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if value - value == 0 else None
-    if isinstance(value, Mapping):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value
 
 
 def _check_depth(value: Any) -> None:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +20,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.errors import EagleError
+from eaglecpp.lowlevel import gpus
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
-from eaglecpp.server.catalog import means_path, read_name, stamp
+from eaglecpp.server.catalog import read_name, stamp
+from eaglecpp.server.config import means_path
 from eaglecpp.server.errors import ApiError
-from eaglecpp.server.http import LiveResponse, dump, json_response, while_there
+from eaglecpp.server.http import dump, json_response, live
 from eaglecpp.server.models import server_of
 from eaglecpp.store import Status, Stores
 
@@ -58,7 +59,7 @@ async def ps(request: Request) -> Response:
     """`GET /api/ps`."""
     server = server_of(request)
     found = []
-    for model in list(server.pool.models.values()):
+    for model in list(server.models.values()):
         engine = model.engine
         gain = engine.engine.gains.gain()
         found.append(
@@ -67,7 +68,7 @@ async def ps(request: Request) -> Response:
                 "name": model.name,
                 "model": model.name,
                 "size": model.n_bytes,
-                "size_vram": model.n_bytes if model.on_gpu else 0,
+                "size_vram": model.n_bytes if engine.engine.model.n_gpu_layers and gpus() else 0,
                 "expires_at": stamp(model.expires_at),
                 "context_length": model.n_ctx,
                 "pinned": model.is_pinned,
@@ -107,7 +108,7 @@ async def delete(request: Request) -> Response:
         remove_model(stores.own, model.name)
         return str(model.name)
 
-    await server.pool.forget(await server.work.files.run(work))
+    await server.forget(await server.work.files.run(work))
     return Response(b"")
 
 
@@ -154,21 +155,15 @@ async def pull(request: Request) -> Response:
         if not task.cancelled():
             task.exception()  # which nobody may wait for
 
-    async def parts(line: dict[str, Any] | None) -> AsyncIterator[bytes]:
-        while line is not None:
-            yield dump(line) + b"\n"
-            line = await lines.get()
-        await task
+    async def parts() -> AsyncGenerator[bytes, None]:
+        task = asyncio.ensure_future(server.work.downloads.run(work))
+        task.add_done_callback(ended)
+        try:
+            while (line := await lines.get()) is not None:
+                yield dump(line) + b"\n"
+            await task
+        finally:
+            is_over.set()
 
-    task = asyncio.ensure_future(server.work.downloads.run(work))
-    task.add_done_callback(ended)
-    async with AsyncExitStack() as stack:
-        stack.callback(is_over.set)
-        if body.stream:
-            first = await while_there(request, lines.get())
-            if first is None:
-                await task  # what fails at once has a status of its own
-            return LiveResponse(parts(first), stack.pop_all(), "application/x-ndjson")
-        await while_there(request, task)
-        return json_response({"status": "success"})
-    raise AssertionError
+    whole = None if body.stream else lambda: {"status": "success"}
+    return await live(request, parts(), bool, whole, "application/x-ndjson")

@@ -24,8 +24,7 @@ from eaglecpp.server.answer import Answer, Ask, leased, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
-from eaglecpp.server.loaded import LoadedModel, find_source
-from eaglecpp.server.models import server_of
+from eaglecpp.server.models import LoadedModel, find_source, server_of
 
 _SAMPLERS: dict[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
@@ -109,14 +108,14 @@ async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Respon
                 yield sse({**part, "id_slot": answer.slot, **counts})
         yield sse({"index": index, "content": "", "tokens": [], **_last(answer)})
 
-    def whole(answers: Sequence[Answer]) -> Any:
-        made = [
-            {"index": i, "content": one.completion.text, "tokens": one.completion.tokens, **_last(one)}
-            for i, one in enumerate(answers)
-        ]
+    def one(answer: Answer, index: int) -> dict[str, Any]:
+        made = answer.completion
+        return {"index": index, "content": made.text, "tokens": made.tokens, **_last(answer)}
+
+    def whole(answers: Sequence[Answer], made: Sequence[Any]) -> Any:
         return made[0] if len(made) == 1 else made
 
-    return await respond(request, asks, body.stream, whole, parts)
+    return await respond(request, asks, body.stream, one, parts, whole)
 
 
 def _last(answer: Answer) -> dict[str, Any]:
@@ -197,7 +196,7 @@ async def load(request: Request) -> Response:
 async def unload(request: Request) -> Response:
     """`POST /models/unload`, as soon as nobody uses it."""
     name = (await read(request, Body)).model
-    if not await server_of(request).pool.unload(name):
+    if not await server_of(request).unload(name):
         raise ApiError(400, f"model '{name}' is not loaded")
     return json_response({"success": True})
 
@@ -208,7 +207,7 @@ async def adapters(request: Request) -> Response:
     """
     server = server_of(request)
     name = request.query_params.get("model", "")
-    source = await server.work.names.run(find_source, name, server.config, server.pool.files)
+    source = await server.work.names.run(find_source, name, server.config, server.files)
     found = [
         {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)
     ]
@@ -246,7 +245,7 @@ async def slot(request: Request) -> Response:
     started = time.perf_counter()
 
     async def run() -> dict[str, Any]:
-        async with server_of(request).pool.use(name) as lease:
+        async with server_of(request).use(name) as lease:
             engine = lease.model.engine
             if action == "erase":
                 return {"id_slot": number, "n_erased": await engine.erase_slot(number)}

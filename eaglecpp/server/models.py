@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""`ModelPool`: which models are in memory.
+"""`Server`: what requests share, first of all the models that are in memory.
 
-`async with pool.use("name") as model` gives a loaded model, loading it first if necessary, and keeps it from
-being unloaded in the meantime. An unused model is unloaded when its time is over, or when another one needs
-its memory, least recently used first. All state belongs to the event loop; only loading itself is in a
-thread.
+`async with server.use("name") as lease` gives a loaded model, loading it first if necessary, and keeps it
+from being unloaded in the meantime. An unused model is unloaded when its time is over, or when another one
+needs its memory, least recently used first. All state belongs to the event loop; only loading itself is in a
+thread. `Source` and `LoadedModel` know how models are found and opened; all that blocks.
 """
 
 from __future__ import annotations
@@ -16,39 +16,235 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from starlette.requests import Request
 
+from eaglecpp.chat.model import ChatModel
+from eaglecpp.engine.async_engine import AsyncEngine
+from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.slots import FairLock
-from eaglecpp.errors import QueueFullError
+from eaglecpp.errors import MismatchError, ModelNotFoundError, QueueFullError
 from eaglecpp.learn.idle import Learner
-from eaglecpp.opening.context import free_memory
-from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.errors import ApiError
-from eaglecpp.server.kept import KeptResponses
-from eaglecpp.server.loaded import Key, LoadedModel, Source, find_source, n_bytes_of, plan_source
-from eaglecpp.server.metrics import Metrics
-from eaglecpp.server.work import Held, Work
+from eaglecpp.modelfile.parameters import engine_options
+from eaglecpp.opening.context import free_memory, memory_needed
+from eaglecpp.opening.find import Found, find_here, find_name, with_draft
+from eaglecpp.opening.plan import OpeningPlan, make_plan
+from eaglecpp.options import MAX_SEQUENCES, Strategy
+from eaglecpp.references.names import ModelNameError
+from eaglecpp.references.reference import model_name, part_paths
+from eaglecpp.server.catalog import complete_entry, served
+from eaglecpp.server.config import Preset, ServerConfig, means_path
+from eaglecpp.server.errors import ApiError, FieldError
+from eaglecpp.server.shared import Held, KeptResponses, Metrics, Work
+from eaglecpp.store import Stores
+from eaglecpp.store.content import file_state
+from eaglecpp.store.model import StoredModel
 
+_N_BATCH = 256  # tokens of a prompt between two rounds: others wait for them
+_PARK_SHARE = 8  # of the free memory, one part is the most that parked conversations may take
+_SHARE = 0.85  # of the free memory at the start that models may take
+_LOOK_S = 1.0  # at what others wait for
+_log = logging.getLogger("eaglecpp.server")
 T = TypeVar("T")
 
 
-class Server:
-    """files: GGUF files served under a name."""
+Key = tuple[Any, ...]
+"""What is opened: the files as they are now, and what the model's author says of them."""
 
-    def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
-        self.config = config
-        self.metrics = Metrics()
-        self.work = Work()
-        self.held = Held(max(config.n_held, config.n_body))
-        self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
-        self.pool = ModelPool(config, self.metrics, files, self.work)
 
-    async def files_run(self, work: Callable[..., T], *args: Any) -> T:
-        """What `work` says of the models on this machine: files served under a name, and stored ones."""
-        return await self.work.files.run(work, self.pool.files, self.config, *args)
+@dataclass(frozen=True)
+class Source:
+    """What a name stands for now.
+
+    name:   in the one spelling that lists have, whatever the request's was
+    key:    the same for all names of one model
+    stored: gives the model in its store, or the file as one
+    adapters: path and scale of each that it has; with a scale of 0 it is not used
+    chosen: the scales, where a request chose them
+    """
+
+    name: str
+    found: Found
+    key: Key
+    stored: Callable[[], StoredModel]
+    adapters: tuple[tuple[str, float], ...] = ()
+    chosen: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, name: str, found: Found, config: ServerConfig, stored: Callable[[], StoredModel]) -> Source:
+        """Spellings and copies share a key. Another drafter, adapter or Modelfile (parameters, system prompt,
+        template, messages) on the same weights is another model.
+        """
+        model, said, draft = found.model, found.model.modelfile, found.draft
+        files = (
+            tuple(map(file_state, part_paths(found.target))),
+            None if draft is None else file_state(draft),
+            tuple(map(file_state, (*model.adapters, *model.projectors))),
+        )
+        texts = (said.template, model.stored_template, said.system, said.messages, said.pragmas)
+        options = config.engine_of(name)
+        own = repr((sorted(options.items()), config.is_pinned(name) and name))
+        key = (files, found.drafts_text, repr((*texts, sorted(said.parameters.items()))), own)
+        adapters = options.get("lora") or tuple((str(path), 1.0) for path in model.adapters)
+        return cls(name, found, key, stored, tuple(adapters))
+
+    def adapted(self, scales: Mapping[int, float]) -> Source:
+        """The same model with its adapters at these scales, by their number; the others are not used. It is
+        another model in memory: rows of different adapters neither share a batch nor a cache. Raises
+        ApiError.
+        """
+        for number in scales:
+            if not 0 <= number < len(self.adapters):
+                has = f"it has {len(self.adapters)} of them" if self.adapters else "it has none"
+                raise FieldError("lora", f"{self.name} has no adapter {number}: {has} (GET /lora-adapters)")
+        chosen = tuple(scales.get(i, 0.0) for i in range(len(self.adapters)))
+        if chosen == tuple(scale for _, scale in self.adapters):
+            return self
+        paths = (path for path, _ in self.adapters)
+        adapters = tuple(zip(paths, chosen, strict=True))
+        return replace(self, adapters=adapters, key=(*self.key, chosen), chosen=chosen)
+
+    @property
+    def base_key(self) -> Key:
+        """Of the model with its own scales: all share one queue."""
+        return self.key[:-1] if self.chosen else self.key
+
+
+def find_source(
+    name: str,
+    config: ServerConfig,
+    files: Mapping[str, Path],
+    lora: Mapping[int, float] | None = None,
+) -> Source:
+    """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
+    name models; which files are served is the operator's choice. A server of one file means that file by
+    every name that nothing else has, as llama-server does: clients send whatever they were written with.
+    lora: scales of its adapters by number, in place of the model's own
+
+    Raises ModelNotFoundError, ModelNameError; ApiError where no name is given and none is meant.
+    """
+    name = name or config.model
+    if not name:
+        raise ApiError(400, "model is required", param="model")
+    if lora is not None:
+        return find_source(name, config, files).adapted(lora)
+    if name not in files and name.removesuffix(":latest") in files:
+        name = name.removesuffix(":latest")
+    if name in files:
+        found = find_here(files[name], config.draft_of(name))
+        return Source.of(name, found, config, lambda: served(files[name]))
+    stores = Stores.open()
+    try:
+        if means_path(name):
+            raise ModelNotFoundError("")
+        model = find_name(model_name(name), name, stores)
+    except (ModelNotFoundError, ModelNameError) as error:
+        if config.model in files:
+            return find_source(config.model, config, files)
+        if not isinstance(error, ModelNotFoundError):
+            raise
+        why = str(error).removeprefix(f"model {name!r} is ")
+        raise ModelNotFoundError(f"model '{name}' not found" + (f": {why}" if why else "")) from None
+    known = model.name
+    assert known is not None
+    preset = config.presets.get(str(known), Preset())
+    return Source.of(str(known), with_draft(model, preset.draft), config, lambda: stores.get(known))
+
+
+def plan_source(source: Source, config: ServerConfig, n_ctx: int) -> OpeningPlan:
+    """How the model is opened: as it says, under what the server was told, with room for several
+    conversations. n_ctx: tokens that one conversation has at least; more, where model and memory allow
+    it.
+    """
+    strategy = Strategy.parse(config.strategy) if config.strategy else None
+    options: dict[str, Any] = config.engine_of(source.name) | {"n_sequences": config.n_parallel}
+    n_ids = MAX_SEQUENCES // config.n_parallel - 1
+    options.setdefault("n_leaves_max", max(1, min(Strategy.AUTO_LEAVES, n_ids)))
+    if source.adapters:
+        options["lora"] = tuple((path, scale) for path, scale in source.adapters if scale)
+    defaults: dict[str, Any] = {"model.n_batch": _N_BATCH}  # and Ollama's for sampling, also of a bare file
+    defaults |= {name: value for name, value in engine_options({}).items() if name.startswith("sampling.")}
+    make = partial(make_plan, source.found, strategy=strategy, defaults=defaults, choose_context=True)
+    plan = make(options=options)
+    if 0 <= plan.model_options().n_ctx < n_ctx:  # -1 is as long as it gets
+        plan = make(options=options | {"n_ctx": n_ctx})
+    off = plan.strategy.value.kind == "off"
+    return plan.without_drafts() if off and source.found.draft is None else plan
+
+
+def n_bytes_of(plan: OpeningPlan) -> int:
+    """Bytes of memory that a model takes when it is opened so."""
+    return memory_needed(plan.target, plan.model_options(), plan.found.n_weight_bytes)
+
+
+class LoadedModel:
+    """A model in memory: its engine, which this opens, and who uses it. Used by one server.
+
+    used: when its last use ended; load_ms: what loading took, until a request was told;
+    is_pinned: it is not unloaded for another one
+    """
+
+    def __init__(self, source: Source, plan: OpeningPlan, config: ServerConfig, turns: FairLock) -> None:
+        """plan: of `plan_source`"""
+        started = time.perf_counter()
+        self.notices = list(plan.notices)
+
+        def open_engine() -> Engine:
+            try:
+                return Engine(plan)
+            except MismatchError as error:
+                if source.found.draft_asked:
+                    raise
+                self.notices.append(f"running without the drafter, which does not fit: {error}")
+                _log.warning("%s: %s", source.name, self.notices[-1])
+                return Engine(plan.without_drafts())
+
+        self.engine = AsyncEngine(
+            open_engine,
+            n_queue=config.n_queue,
+            n_park_bytes=min(config.n_park_bytes, (free_memory() or 1 << 62) // _PARK_SHARE),
+            place_s=config.place_s,
+            n_unread=config.n_unread,
+            turns=turns,
+        )
+        self.engine.wait_opened()
+        self.source = source
+        self.name = source.name
+        self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
+        self.n_bytes = n_bytes_of(plan)
+        self.n_ctx = self.engine.engine.n_ctx
+        self.n_users = 0
+        self.used = time.monotonic()
+        self.keep_alive_s = config.keep_alive_s
+        self.load_ms = 1000 * (time.perf_counter() - started)
+        self.is_pinned = config.is_pinned(source.name) and not source.chosen
+        self.leases: set[Lease] = set()
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Until it goes; None = it stays."""
+        if self.keep_alive_s < 0:
+            return None
+        return self.keep_alive_s if self.n_users else self.used + self.keep_alive_s - time.monotonic()
+
+    @property
+    def expires_at(self) -> datetime:
+        left = 100 * 365 * 86400 if self.seconds_left is None else self.seconds_left
+        return datetime.now(UTC) + timedelta(seconds=min(left, 100 * 365 * 86400))
+
+    @property
+    def chat(self) -> ChatModel:
+        """Prompts and answers."""
+        return self.engine.engine.shared.chat
+
+    def answers_as(self, asked: str) -> str:
+        """What an answer calls the model: as the request did, a file by its own name."""
+        return self.name if self.source.found.is_file or not asked else asked
 
 
 def server_of(request: Request) -> Server:
@@ -57,44 +253,44 @@ def server_of(request: Request) -> Server:
     return server
 
 
-_SHARE = 0.85  # of the free memory at the start that models may take
-_LOOK_S = 1.0  # at what others wait for
-_log = logging.getLogger("eaglecpp.server")
-
-
 class Lease:
     """The use of a loaded model.
 
     end_late: ends it where it takes longer than so many seconds: others wait for the memory
-    in_queue: counts it among the requests for the model until it is closed
     """
 
-    def __init__(self, model: LoadedModel, in_queue: contextlib.ExitStack) -> None:
+    def __init__(self, model: LoadedModel) -> None:
         self.model = model
-        self.in_queue = in_queue
         self.end_late: Callable[[float], None] = lambda max_s: None
 
 
-class ModelPool:
-    """files: GGUF files served under a name, besides what the stores hold.
+class Server:
+    """What requests share. files: GGUF files served under a name, besides what the stores hold.
 
-    models: by what is opened (`Source.key`), so that all names of one model share it
+    models: in memory, by what is opened (`Source.key`), so that all names of one model share it
     """
 
-    def __init__(self, config: ServerConfig, metrics: Metrics, files: Mapping[str, Path], work: Work) -> None:
+    def __init__(self, config: ServerConfig, files: Mapping[str, Path]) -> None:
         self.config = config
-        self.metrics = metrics
-        self.work = work
         self.files = dict(files)
+        self.metrics = Metrics()
+        self.work = Work()
+        self.held = Held(max(config.n_held, config.n_body))
+        self.kept = KeptResponses(config.n_responses, config.n_response_bytes)
         self.models: dict[Key, LoadedModel] = {}
         self.n_bytes = config.n_bytes or int(_SHARE * (free_memory() or 1 << 62))
         self._n_asked: Counter[Key] = Counter()
         self._loading = asyncio.Lock()
         self._changed = asyncio.Event()
-        self._released = asyncio.Event()
         self._turns = FairLock()
         self._last_use = time.monotonic()
-        self.learner = Learner(self._learning, self.idle_for, self.forget, config.learn_idle_s, work.files)
+        self.learner = Learner(
+            self._learning, self.idle_for, self.forget, config.learn_idle_s, self.work.files
+        )
+
+    async def files_run(self, work: Callable[..., T], *args: Any) -> T:
+        """What `work` says of the models on this machine: files served under a name, and stored ones."""
+        return await self.work.files.run(work, self.files, self.config, *args)
 
     def _learning(self) -> Iterator[tuple[str, Path, Path]]:
         """Models whose answers are kept for their drafter: name, target, drafter."""
@@ -131,25 +327,22 @@ class ModelPool:
             raise QueueFullError(
                 f"the queue is full: {source.name} has {n_max} requests, {self.config.n_parallel} at a time"
             )
-        with contextlib.ExitStack() as in_queue:
-            if is_queued:
-                self._n_asked[source.base_key] += 1
-                in_queue.callback(self._left, source.base_key)
-            model = await self._taken(source, n_ctx)
-            lease = Lease(model, in_queue)
+        self._n_asked[source.base_key] += is_queued
+        try:
+            lease = Lease(await self._taken(source, n_ctx))
+            model = lease.model
+            model.leases.add(lease)
+            model.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
+            if model.is_pinned:
+                model.keep_alive_s = -1.0
             try:
-                model.keep_alive_s = self.config.keep_alive_s if keep_alive_s is None else keep_alive_s
-                if model.is_pinned:
-                    model.keep_alive_s = -1.0
-                model.leases.add(lease)
                 yield lease
             finally:
                 model.leases.discard(lease)
                 self._release(model)
-
-    def _left(self, key: Key) -> None:
-        self._n_asked[key] -= 1
-        self._n_asked += Counter()  # drops what is 0
+        finally:
+            self._n_asked[source.base_key] -= is_queued
+            self._n_asked += Counter()  # drops what is 0
 
     async def unload(self, name: str) -> bool:
         """Unloads a model, by any of its names, as soon as nobody uses it; False when it is not loaded. One
@@ -158,8 +351,8 @@ class ModelPool:
         source = await self.work.names.run(find_source, name, self.config, self.files)
         if self.config.is_pinned(source.name):
             raise ApiError(400, f"'{source.name}' is pinned: the operator of this server keeps it in memory")
-        found = self._named(source.name) + [m for m in self.models.values() if m.source.key == source.key]
-        for model in dict.fromkeys(found):
+        found = [m for m in self.models.values() if m.name == source.name or m.source.key == source.key]
+        for model in found:
             await self._end(model)
         return bool(found)
 
@@ -214,7 +407,6 @@ class ModelPool:
         model.n_users -= 1
         model.used = self._last_use = time.monotonic()
         self._changed.set()
-        self._released.set()
 
     async def _load(self, source: Source, n_ctx: int, old: LoadedModel | None) -> LoadedModel:
         """A new model with one user, in place of one that is broken. Gives the lock `_loading` back."""
@@ -224,18 +416,14 @@ class ModelPool:
             plan = await self.work.loading.run(plan_source, source, self.config, n_ctx)
             if await self._make_room(n_bytes_of(plan), source.name):  # there is memory for more context now
                 plan = await self.work.loading.run(plan.with_context)
-            started = time.perf_counter()
             adapters = "".join(f", {Path(path).name} at {scale:g}" for path, scale in source.adapters)
             _log.info("loading %s%s", source.name, adapters)
-            model = await self.work.loading.run(LoadedModel.load, source, plan, self.config, self._turns)
-            load_ms = 1000 * (time.perf_counter() - started)
+            model = await self.work.loading.run(LoadedModel, source, plan, self.config, self._turns)
             self.metrics.add("model_loads_total", model=source.name)
             _log.info(
                 "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
-                source.name, load_ms, model.n_ctx, self.config.n_parallel,
+                source.name, model.load_ms, model.n_ctx, self.config.n_parallel,
             )  # fmt: skip
-            model.keep_alive_s, model.load_ms = self.config.keep_alive_s, load_ms
-            model.is_pinned = self.config.is_pinned(source.name) and not source.chosen
             self.models[source.key] = model
             model.n_users += 1
             return model
@@ -279,6 +467,10 @@ class ModelPool:
         if self.config.place_s > 0:
             for lease in [lease for model in of for lease in model.leases]:
                 lease.end_late(self.config.place_s)
+        await self._look_again()
+
+    async def _look_again(self) -> None:
+        """Waits for a while, at most until something changes."""
         self._changed.clear()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_LOOK_S):
@@ -295,10 +487,7 @@ class ModelPool:
     async def sweep(self) -> None:
         """Unloads models whose time is over, as long as it runs."""
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._released.wait()
-            self._released.clear()
+            await self._look_again()
             async with self._loading:
                 for model in list(self.models.values()):
                     seconds = model.seconds_left

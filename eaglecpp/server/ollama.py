@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -13,8 +14,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.engine.infill import Infill
+from eaglecpp.results import TokenLogprob
 from eaglecpp.server.answer import Answer, Ask, Delta, Generated, leased, logprob_list, respond
 from eaglecpp.server.bodies import Body, NTop, offered, read, read_message
+from eaglecpp.server.catalog import stamp
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
 from eaglecpp.server.models import server_of
@@ -43,13 +46,9 @@ class _Body(Body, kw_only=True):
         elif self.format:
             found = dump(self.format).decode()[:80]
             raise ApiError(400, f'invalid format: {found}; expected "json" or a JSON schema')
-        return self.make_ask(
-            n_top=self.top_logprobs if self.logprobs else None,
-            must_think=bool(self.think),
-            show_drafts=self.show_drafts,
-            **form,
-            **({"think": self.think, "truncate": self.truncate} | what),
-        )
+        what = {"think": self.think, "truncate": self.truncate} | what
+        ask = self.make_ask(n_top=self.top_logprobs if self.logprobs else None, **form, **what)
+        return replace(ask, must_think=bool(self.think), show_drafts=self.show_drafts)
 
 
 class _Chat(_Body, kw_only=True):
@@ -59,6 +58,21 @@ class _Chat(_Body, kw_only=True):
     def ask(self) -> Ask:
         messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
         return self.asked(messages=messages, **offered(self.tools, None, {}))
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.messages
+
+    def part(self, said: Generated) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": said.content}
+        if said.thinking:
+            message["thinking"] = said.thinking
+        if said.calls:
+            message["tool_calls"] = [
+                {"id": one.id, "function": {"index": i, "name": one.name, "arguments": dict(one.arguments)}}
+                for i, one in enumerate(said.calls)
+            ]
+        return {"message": message}
 
 
 class _Generate(_Body, kw_only=True):
@@ -90,84 +104,57 @@ class _Generate(_Body, kw_only=True):
         turns.append({"role": "user", "content": self.prompt, "images": self.images})
         return self.asked(messages=[read_message(one, "images") for one in turns], **what)
 
+    def part(self, said: Generated) -> dict[str, Any]:
+        return {"response": said.content} | ({"thinking": said.thinking} if said.thinking else {})
+
 
 async def chat(request: Request) -> Response:
     """`POST /api/chat`."""
-    body = await read(request, _Chat)
-    if not body.messages:
-        return await _load_or_unload(request, body, {"message": {"role": "assistant", "content": ""}})
-
-    def part(delta: Generated | None) -> dict[str, Any]:
-        message: dict[str, Any] = {"role": "assistant", "content": delta.content if delta else ""}
-        if delta and delta.thinking:
-            message["thinking"] = delta.thinking
-        if delta and delta.calls:
-            message["tool_calls"] = [
-                {"id": one.id, "function": {"index": i, "name": one.name, "arguments": dict(one.arguments)}}
-                for i, one in enumerate(delta.calls)
-            ]
-        return {"message": message}
-
-    return await _respond(request, await in_thread(request, body.ask), body, part)
+    return await _respond(request, await read(request, _Chat))
 
 
 async def generate(request: Request) -> Response:
     """`POST /api/generate`."""
-    body = await read(request, _Generate)
+    return await _respond(request, await read(request, _Generate))
+
+
+async def _respond(request: Request, body: _Chat | _Generate) -> Response:
     if body.is_empty:
-        return await _load_or_unload(request, body, {"response": ""})
+        return await _load_or_unload(request, body)
+    ask = await in_thread(request, body.ask)
 
-    def part(delta: Generated | None) -> dict[str, Any]:
-        out: dict[str, Any] = {"response": delta.content if delta else ""}
-        if delta and delta.thinking:
-            out["thinking"] = delta.thinking
-        return out
-
-    return await _respond(request, await in_thread(request, body.ask), body, part)
-
-
-async def _load_or_unload(request: Request, body: _Body, empty: Mapping[str, Any]) -> Response:
-    """An empty request loads a model; with a keep_alive of 0 it unloads it."""
-    server = server_of(request)
-    ask, reason, name = body.asked(), "load", body.model
-    if ask.keep_alive_s == 0:
-        reason = "unload"
-        await server.pool.unload(name)
-    else:
-        async with leased(request, ask) as lease:
-            name = lease.model.answers_as(name)
-    return json_response({**_head(name), **empty, "done": True, "done_reason": reason})
-
-
-def _head(name: str) -> dict[str, Any]:
-    return {"model": name, "created_at": datetime.now(UTC).isoformat().replace("+00:00", "Z")}
-
-
-Write = Callable[["Generated | None"], dict[str, Any]]
-"""What an answer has said: in a round, in all (the answer itself), or no more (None)."""
-
-
-async def _respond(request: Request, ask: Ask, body: _Body, part: Write) -> Response:
-    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
-        (answer,) = answers
-        out = {**_head(answer.name), **part(answer), **_last(answer)}
+    def out(answer: Answer, said: Generated, logprobs: list[TokenLogprob], **rest: Any) -> dict[str, Any]:
         if ask.n_top is not None:
-            out["logprobs"] = logprob_list(answer, answer.logprobs)
-        return out
+            rest["logprobs"] = logprob_list(answer, logprobs)
+        return {**_head(answer.name), **body.part(said), **rest}
+
+    def whole(answer: Answer, index: int) -> dict[str, Any]:
+        return out(answer, answer, answer.logprobs, **_last(answer))
 
     async def lines(answer: Answer, index: int) -> AsyncIterator[bytes]:
         async for delta in answer:
-            if not (delta.parts or delta.logprobs or ask.show_drafts):
-                continue
-            out = {**_head(answer.name), **part(delta), "done": False}
-            if ask.n_top is not None:
-                out["logprobs"] = logprob_list(answer, delta.logprobs)
-            if ask.show_drafts:
-                out["drafts"] = _drafts(delta)
-            yield dump(out) + b"\n"
-        yield dump({**_head(answer.name), **part(None), **_last(answer)}) + b"\n"
+            if delta.parts or delta.logprobs or ask.show_drafts:
+                drafts = {"drafts": _drafts(delta)} if ask.show_drafts else {}
+                yield dump(out(answer, delta, delta.logprobs, done=False, **drafts)) + b"\n"
+        yield dump({**_head(answer.name), **body.part(Generated()), **_last(answer)}) + b"\n"
 
     return await respond(request, [ask], body.stream, whole, lines, media_type="application/x-ndjson")
+
+
+async def _load_or_unload(request: Request, body: _Chat | _Generate) -> Response:
+    """An empty request loads a model; with a keep_alive of 0 it unloads it."""
+    ask, reason, name = body.asked(), "load", body.model
+    if ask.keep_alive_s == 0:
+        reason = "unload"
+        await server_of(request).unload(name)
+    else:
+        async with leased(request, ask) as lease:
+            name = lease.model.answers_as(name)
+    return json_response({**_head(name), **body.part(Generated()), "done": True, "done_reason": reason})
+
+
+def _head(name: str) -> dict[str, Any]:
+    return {"model": name, "created_at": stamp(datetime.now(UTC))}
 
 
 def _drafts(delta: Delta) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -22,8 +23,7 @@ from eaglecpp.server.answer import Answer, Ask, logprob_list, of_model, respond
 from eaglecpp.server.catalog import entries, entry
 from eaglecpp.server.errors import FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
-from eaglecpp.server.loaded import LoadedModel
-from eaglecpp.server.models import server_of
+from eaglecpp.server.models import LoadedModel, server_of
 
 Choices = Annotated[int, Meta(ge=1, le=128)]
 """Answers to each prompt; the bound is OpenAI's."""
@@ -117,8 +117,9 @@ async def chat(request: Request) -> Response:
     body = await bodies.read(request, _Chat)
     ask = await in_thread(request, body.ask)
     head = _head("chatcmpl", "chat.completion")
+    chunk = {**head, "object": "chat.completion.chunk"}
 
-    def choice(index: int, answer: Answer) -> dict[str, Any]:
+    def choice(answer: Answer, index: int) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": answer.content, "refusal": None}
         if answer.thinking:
             message["reasoning_content"] = message["reasoning"] = answer.thinking
@@ -129,7 +130,7 @@ async def chat(request: Request) -> Response:
         return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
 
     async def chunks(answer: Answer, index: int) -> AsyncIterator[bytes]:
-        usual = {**head, "object": "chat.completion.chunk", "model": answer.name}
+        usual = {**chunk, "model": answer.name}
 
         def one(delta: Any, logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
             part = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
@@ -157,13 +158,15 @@ async def chat(request: Request) -> Response:
                 logprobs = None
         yield one({}, reason=answer.reason, timings=answer.timings)
 
-    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
-        return _whole(head, answers, [choice(*one) for one in enumerate(answers)])
-
-    def end(answers: Sequence[Answer]) -> bytes:
-        return _end({**head, "object": "chat.completion.chunk"}, answers, body)
-
-    return await respond(request, body.choices(ask), body.stream, whole, chunks, end)
+    return await respond(
+        request,
+        body.choices(ask),
+        body.stream,
+        choice,
+        chunks,
+        partial(_whole, head),
+        partial(_end, chunk, body),
+    )
 
 
 async def apply_template(request: Request) -> Response:
@@ -186,12 +189,9 @@ async def completions(request: Request) -> Response:
     def choice(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:
         return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
 
-    def whole(answers: Sequence[Answer]) -> dict[str, Any]:
-        choices = []
-        for index, answer in enumerate(answers):
-            logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
-            choices.append(choice(index, answer.content, logprobs, answer.reason))
-        return _whole(head, answers, choices)
+    def one(answer: Answer, index: int) -> dict[str, Any]:
+        logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
+        return choice(index, answer.content, logprobs, answer.reason)
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         lists, usual = _lists(answer), {**head, "model": answer.name}
@@ -202,7 +202,9 @@ async def completions(request: Request) -> Response:
         last = choice(index, "", reason=answer.reason)
         yield sse({**usual, "choices": [last], "timings": answer.timings})
 
-    return await respond(request, asks, body.stream, whole, parts, lambda answers: _end(head, answers, body))
+    return await respond(
+        request, asks, body.stream, one, parts, partial(_whole, head), partial(_end, head, body)
+    )
 
 
 async def models(request: Request) -> Response:
@@ -221,7 +223,7 @@ async def model(request: Request) -> Response:
 
 def _model(entry: Mapping[str, Any], request: Request) -> dict[str, Any]:
     """status: llama-server's word"""
-    is_loaded = any(one.name == entry["name"] for one in server_of(request).pool.models.values())
+    is_loaded = any(one.name == entry["name"] for one in server_of(request).models.values())
     status = {"status": {"value": "loaded" if is_loaded else "unloaded"}}
     name, modified = entry["name"], entry["modified_at"]
     created = int(datetime.fromisoformat(modified).timestamp())
@@ -249,7 +251,7 @@ def _whole(
     return out
 
 
-def _end(head: Mapping[str, Any], answers: Sequence[Answer], body: _Body) -> bytes:
+def _end(head: Mapping[str, Any], body: _Body, answers: Sequence[Answer]) -> bytes:
     """Of a stream."""
     last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
     return (sse(last) if body.wants_usage else b"") + b"data: [DONE]\n\n"

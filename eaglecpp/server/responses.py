@@ -17,11 +17,11 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
-from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond
+from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, respond, steps
 from eaglecpp.server.errors import ApiError, FieldError, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
-from eaglecpp.server.kept import Kept, KeptResponses
 from eaglecpp.server.models import server_of
+from eaglecpp.server.shared import Kept, KeptResponses
 
 _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
@@ -76,7 +76,7 @@ async def responses(request: Request) -> Response:
         request,
         [ask],
         body.stream,
-        lambda answers: made.whole(answers[0]),
+        lambda answer, index: made.whole(answer),
         lambda answer, index: _events(answer, made),
     )
 
@@ -182,23 +182,24 @@ def _texts(parts: Any) -> str:
 
 
 class _Form(NamedTuple):
-    """How an item of text is written: its type and the beginning of its id, the key of its parts, their type,
-    and what events of a part and of its text are called.
+    """How an item is written: its type and the beginning of its id, the key of what it says, what events of
+    its text are called, and, if that is in a part, what events of it are called, and its type.
     """
 
     item: str
     id: str
-    parts: str
-    kind: str
-    part: str
+    key: str
     text: str
+    part: str = ""
+    kind: str = ""
 
 
 _FORMS = {
     "thinking": _Form(
-        "reasoning", "rs", "summary", "summary_text", "reasoning_summary_part", "reasoning_summary_text"
+        "reasoning", "rs", "summary", "reasoning_summary_text", "reasoning_summary_part", "summary_text"
     ),
     "content": _Form("message", "msg", "content", "output_text", "content_part", "output_text"),
+    "call": _Form("function_call", "fc", "arguments", "function_call_arguments"),
 }
 Event = tuple[str, dict[str, Any]]
 
@@ -214,9 +215,7 @@ class _Made:
         self.body = body
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[dict[str, Any]], bool] | None = None
-        self._open: _Form | None = None  # of an item that goes on
-        self._item: dict[str, Any] = {}
-        self._text = ""
+        self._item: dict[str, Any] = {}  # that goes on
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
@@ -244,27 +243,41 @@ class _Made:
             **rest,
         }
 
-    def add(self, part: Part) -> Iterator[Event]:
-        """The events of what was said next."""
-        if part[0] == "call":
-            yield from self._close("completed")
-            yield from self._call(part[1])
-            return
-        form = _FORMS[part[0]]
-        if self._open is not form:
-            yield from self._close("completed")
-            yield from self._begin(form)
-        self._text += part[1]
-        yield f"response.{form.text}.delta", {**self._place(), "delta": part[1], **self._rest("logprobs")}
+    def events(self, answer: Answer, step: Step, index: int, part: Part) -> Iterator[Event]:
+        """Of a block."""
+        form, place, text, is_last = _FORMS[part[0]], {"output_index": index}, part[1], step == "last"
+        own = {"role": "assistant"} if part[0] == "content" else {}
+        lists: dict[str, Any] = {"logprobs": []} if part[0] == "content" else {}  # empty here
+        id = uuid.uuid4().hex
+        if isinstance(text, ToolCall):
+            id, own = text.id, {"call_id": text.id, "name": text.name}
+            text = bodies.arguments_text(text.arguments)
+        if step == "begin":
+            self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}
+            text = ""
+        inside = {"item_id": self._item["id"], **place} | ({f"{form.key}_index": 0} if form.part else {})
+        made = {"type": form.kind, "text": text, **({"annotations": []} if lists else {}), **lists}
+        if step == "begin":
+            item = {**self._item, form.key: [] if form.part else ""}
+            yield "response.output_item.added", {**place, "item": item}
+            if form.part:
+                yield f"response.{form.part}.added", {**inside, "part": made}
+        elif step == "more":
+            yield f"response.{form.text}.delta", {**inside, "delta": text, **lists}
+        else:
+            said = {"text": text, **lists} if form.part else {"name": own["name"], "arguments": text}
+            yield f"response.{form.text}.done", {**inside, **said}
+            if form.part:
+                yield f"response.{form.part}.done", {**inside, "part": made}
+            status = _status(answer) if is_last and form.part else "completed"
+            item = {**self._item, "status": status, form.key: [made] if form.part else text}
+            yield "response.output_item.done", {**place, "item": item}
+            self.output.append(item)
 
-    def end(self, answer: Answer) -> Iterator[Event]:
-        """The events of the end, the last of which has the whole response."""
-        if self._open is None and not any(item["type"] != "reasoning" for item in self.output):
-            yield from self._begin(_FORMS["content"])
-        status, details = "completed", None
-        if answer.reason == "length":
-            status, details = "incomplete", {"reason": "max_output_tokens"}
-        yield from self._close(status)
+    def end(self, answer: Answer) -> Event:
+        """The event of the end, with the whole response."""
+        status = _status(answer)
+        details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         timings = answer.timings
         n_in, n_out = len(answer.prompt.tokens), timings["predicted_n"]
         usage = {
@@ -277,60 +290,18 @@ class _Made:
         whole = self.object(answer, status, incomplete_details=details, usage=usage, timings=timings)
         if self.keep is not None:
             whole["store"] = self.keep(whole)
-        yield f"response.{status}", {"response": whole}
+        return f"response.{status}", {"response": whole}
 
     def whole(self, answer: Answer) -> dict[str, Any]:
-        for part in answer.parts:
-            for _ in self.add(part):
-                pass
-        *_, (_, last) = self.end(answer)
-        return dict(last["response"])
+        for index, part in enumerate(answer.blocks):
+            ends: Step = "last" if index == len(answer.blocks) - 1 else "end"
+            for step in ("begin", ends):
+                list(self.events(answer, step, index, part))
+        return dict(self.end(answer)[1]["response"])
 
-    def _place(self) -> dict[str, Any]:
-        """Where the open item is, and its only part."""
-        assert self._open is not None
-        return {"item_id": self._item["id"], "output_index": len(self.output), f"{self._open.parts}_index": 0}
 
-    def _part(self) -> dict[str, Any]:
-        assert self._open is not None
-        return {"type": self._open.kind, "text": self._text, **self._rest("annotations", "logprobs")}
-
-    def _rest(self, *names: str) -> dict[str, Any]:
-        """Lists that a message has, which are empty here."""
-        return {name: [] for name in names} if self._open is _FORMS["content"] else {}
-
-    def _begin(self, form: _Form) -> Iterator[Event]:
-        self._open, self._text = form, ""
-        role = {"role": "assistant"} if form.item == "message" else {}
-        id = f"{form.id}_{uuid.uuid4().hex}"
-        self._item = {"id": id, "type": form.item, "status": "in_progress", **role, form.parts: []}
-        yield "response.output_item.added", {"output_index": len(self.output), "item": self._item}
-        yield f"response.{form.part}.added", {**self._place(), "part": self._part()}
-
-    def _close(self, status: str) -> Iterator[Event]:
-        form = self._open
-        if form is None:
-            return
-        part = self._part()
-        yield f"response.{form.text}.done", {**self._place(), "text": self._text, **self._rest("logprobs")}
-        yield f"response.{form.part}.done", {**self._place(), "part": part}
-        item = {**self._item, "status": status, form.parts: [part]}
-        yield "response.output_item.done", {"output_index": len(self.output), "item": item}
-        self.output.append(item)
-        self._open = None
-
-    def _call(self, call: ToolCall) -> Iterator[Event]:
-        arguments = bodies.arguments_text(call.arguments)
-        item = {"id": f"fc_{call.id}", "type": "function_call", "status": "completed", "call_id": call.id,
-                "name": call.name, "arguments": arguments}  # fmt: skip
-        at = {"output_index": len(self.output)}
-        inside = {"item_id": item["id"], **at}
-        begun = {**item, "status": "in_progress", "arguments": ""}
-        yield "response.output_item.added", {**at, "item": begun}
-        yield "response.function_call_arguments.delta", {**inside, "delta": arguments}
-        yield "response.function_call_arguments.done", {**inside, "name": call.name, "arguments": arguments}
-        yield "response.output_item.done", {**at, "item": item}
-        self.output.append(item)
+def _status(answer: Answer) -> str:
+    return "incomplete" if answer.reason == "length" else "completed"
 
 
 async def _events(answer: Answer, made: _Made) -> AsyncIterator[bytes]:
@@ -342,9 +313,7 @@ async def _events(answer: Answer, made: _Made) -> AsyncIterator[bytes]:
     begun = made.object(answer, "in_progress")
     yield one("response.created", {"response": begun})
     yield one("response.in_progress", {"response": begun})
-    async for delta in answer:
-        for part in delta.parts:
-            for event in made.add(part):
-                yield one(*event)
-    for event in made.end(answer):
-        yield one(*event)
+    async for step, index, part in steps(answer):
+        for event in made.events(answer, step, index, part):
+            yield one(*event)
+    yield one(*made.end(answer))

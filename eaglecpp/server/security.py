@@ -22,8 +22,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from eaglecpp.server.errors import ApiError, cut
 from eaglecpp.server.http import error_response
-from eaglecpp.server.metrics import in_words
 from eaglecpp.server.models import Server
+from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
@@ -77,7 +77,8 @@ class Gate:
             return ApiError(403, f"pages of {origin} may not use this server (--allow-origin)")
         if not origin and self._is_elsewhere(scope, headers, host):
             return ApiError(403, "pages of other sites may not use this server (--allow-origin)")
-        needs_key = self.config.keys and scope["method"] != "OPTIONS" and not _is_open(scope["path"])
+        is_open = scope["path"] in _OPEN or scope["path"].startswith("/static/")
+        needs_key = self.config.keys and scope["method"] != "OPTIONS" and not is_open
         if needs_key:
             key = _known_key(headers, self.config.keys)
             if key is None:
@@ -102,10 +103,6 @@ class Gate:
         if site in _OWN_PAGES or "*" in self.config.origins or (site == "same-site" and _is_local(host)):
             return False
         return scope["path"] != "/" or headers.get("sec-fetch-mode") != "navigate"
-
-
-def _is_open(path: str) -> bool:
-    return path in _OPEN or path.startswith("/static/")
 
 
 def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:

@@ -224,7 +224,7 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
         keep(learning, seed)
     body = {"model": MODEL, "messages": [{"role": "user", "content": "What is len?"}], "stream": True}
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.3) as server:
-        learner = server.server._shared.pool.learner
+        learner = server.server._shared.learner
         assert wait_for(lambda: learner._training is not None)
         process = learner._training.process  # type: ignore[union-attr]
         learner._idle_s = 1e9  # so that it does not go on before we look
@@ -249,7 +249,7 @@ def test_a_training_that_fails_is_not_begun_again(
         keep(learning, seed)
     learning.records()[3].write_bytes(b"damaged")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
-        learner = server.server._shared.pool.learner
+        learner = server.server._shared.learner
         assert wait_for(lambda: learner._failed == {MODEL})
         assert learner._training is None and "eaglecpp learn" in caplog.text
         time.sleep(0.5)
@@ -267,14 +267,14 @@ def test_a_training_gives_its_memory_to_a_model_that_needs_it(tmp_path: Path) ->
     with TestServer(
         {MODEL: TARGET, "second": second}, preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1
     ) as server:
-        pool = server.server._shared.pool
+        shared = server.server._shared
         (size,) = (one["size"] for one in server.get("/api/ps").json()["models"])
-        assert wait_for(lambda: pool.learner.n_bytes > 1 << 22)
-        pool.learner._idle_s = 1e9  # so that it does not begin again before we look
-        pool.n_bytes = 2 * size + (1 << 20)
+        assert wait_for(lambda: shared.learner.n_bytes > 1 << 22)
+        shared.learner._idle_s = 1e9  # so that it does not begin again before we look
+        shared.n_bytes = 2 * size + (1 << 20)
         body = {"model": "second", "prompt": "What is", "stream": False, "options": {"num_predict": 2}}
         assert server.post("/api/generate", body).status_code == 200
-        assert pool.learner._training is None
+        assert shared.learner._training is None
         assert len(server.get("/api/ps").json()["models"]) == 2
 
 

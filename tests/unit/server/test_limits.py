@@ -5,27 +5,21 @@ text that is slow to read. An innocent one is asked beside each.
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import logging
 import select
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import requests
-from starlette.requests import Request
-from starlette.types import Message
 
-from eaglecpp.server.config import ServerConfig
-from eaglecpp.server.connection import Seldom, raise_file_limit
-from eaglecpp.server.errors import ApiError, as_api_error
-from eaglecpp.server.http import body_parts
+from eaglecpp.server.errors import as_api_error
+from eaglecpp.server.run import Seldom, raise_file_limit
 from eaglecpp.store.errors import StoreError
 from helpers.http_server import MODEL, TestServer, until
 
@@ -98,34 +92,14 @@ def test_a_body_that_does_not_come_is_not_waited_for(strict: TestServer, path: s
         assert answer.startswith(b"HTTP/1.1 408 ") and b"too slowly" in answer
 
 
-class Clock(asyncio.SelectorEventLoop):
-    """A loop whose time is set."""
-
-    now = 0.0
-
-    def time(self) -> float:
-        return self.now
-
-
-@pytest.mark.parametrize(("n_bytes", "is_read"), [(1 << 20, True), (1 << 18, False)])
-def test_a_body_has_its_time_for_each_megabyte(n_bytes: int, is_read: bool) -> None:
+def test_a_body_has_its_time_for_each_megabyte(store_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its whole may take longer."""
-    loop, config = Clock(), ServerConfig()
-
-    async def receive() -> Message:
-        loop.now += 0.6 * config.body_s
-        for _ in range(2):  # in which what is due is done
-            await asyncio.sleep(0)
-        return {"type": "http.request", "body": bytes(n_bytes), "more_body": loop.now < 10 * config.body_s}
-
-    async def size() -> int:
-        app = SimpleNamespace(state=SimpleNamespace(server=SimpleNamespace(config=config)))
-        request = Request({"type": "http", "app": app}, receive)
-        return sum([len(part) async for part in body_parts(request)])
-
-    with nullcontext() if is_read else pytest.raises(ApiError, match="too slowly"):
-        assert loop.run_until_complete(size()) > 10 * n_bytes
-    loop.close()
+    monkeypatch.setattr("eaglecpp.server.http._STEP", 1000)
+    with TestServer(body_s=4.0) as own, own.connect(head("/api/show", "Content-Length: 4000")) as made:
+        for _ in range(4):
+            time.sleep(1.5)
+            made.sendall(b" " * 1000)
+        assert made.recv(100).startswith(b"HTTP/1.1 400 ")
 
 
 def test_the_rest_of_a_body_that_nobody_wants_is_not_read_for_ever(strict: TestServer) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.cli import main
-from eaglecpp.server.presets import PresetError, read_presets
+from eaglecpp.server.config import PresetError, read_presets
 from eaglecpp.server.run import bind
 from helpers.http_server import DRAFT, FAST, QUESTION, TARGET, TestServer, store, until
 

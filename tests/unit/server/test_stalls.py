@@ -142,7 +142,7 @@ def test_the_answer_of_a_client_that_reads_nothing_ends(
     """And its place is given back, though the connection is still there."""
     body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
     with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
-        (model,) = own.server._shared.pool.models.values()
+        (model,) = own.server._shared.models.values()
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(own.listener.getsockname())
         data = json.dumps(body).encode()

@@ -1,12 +1,112 @@
 # SPDX-License-Identifier: MIT
-"""Counters of a server in Prometheus' text format, and what the log says of a request's answers. All of it
-belongs to the event loop; nothing is locked.
+"""What requests share: `Work`, which threads of the server do what; `Held`, the bytes of their bodies;
+`KeptResponses`, which later requests may continue; `Metrics`, and what the log says of a request's answers.
+All but threads belongs to the event loop; nothing is locked.
+
+Everything that blocks, and everything that takes longer than some milliseconds, runs in one of these threads,
+or in those that each engine has for its prompts and vectors (`eaglecpp.engine.AsyncEngine`); so no kind of
+slow request keeps the others waiting.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping
+from dataclasses import dataclass
 from typing import Any
+
+from starlette.types import Scope
+
+from eaglecpp.server.errors import ApiError
+from eaglecpp.threads import Threads
+
+
+class Work:
+    """names:     what the name of a model stands for, which every request asks
+    loading:   opening of models, one after another
+    files:     lists and facts of models, changes of the store
+    downloads: pulls, which may take hours; no further one is accepted while all are busy
+    bodies:    large bodies and what is read from them
+    answers:   large answers
+    """
+
+    def __init__(self) -> None:
+        self.names = Threads("names", 2)
+        self.loading = Threads("loading", 1)
+        self.files = Threads("files", 4)
+        self.downloads = Threads("downloads", 8)
+        self.bodies = Threads("bodies", 1)
+        self.answers = Threads("answers", 4)
+
+
+class Held:
+    """Bytes of bodies that requests hold until they are answered. n_max: of all together. What nearly every
+    request has is free, so that the large ones of some do not refuse the others'.
+    """
+
+    FREE = 64 << 10
+
+    def __init__(self, n_max: int) -> None:
+        self._n_max = n_max
+        self._n = 0
+
+    def hold(self, scope: Scope, size: int) -> None:
+        """size: bytes that this request has by now. Raises ApiError."""
+        more = max(0, size - self.FREE) - scope.get("held", 0)
+        if more <= 0:
+            return
+        if self._n + more > self._n_max:
+            raise ApiError(503, "server busy with other large requests, please try again", code="queue_full")
+        self._n += more
+        scope["held"] = scope.get("held", 0) + more
+
+    def release(self, scope: Scope) -> None:
+        self._n -= scope.pop("held", 0)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """items: the conversation that was answered, as a JSON array; response: the answer, as a JSON object."""
+
+    items: bytes
+    response: bytes
+
+    @property
+    def n_bytes(self) -> int:
+        return len(self.items) + len(self.response)
+
+
+class KeptResponses:
+    """n_max, n_bytes: bounds for each owner of responses; beyond them, what was used least lately goes. An
+    owner is an API key, or "" where the server asks for none. Nobody's responses can be read, or driven out,
+    by another one's. 0 = nothing is kept.
+    """
+
+    def __init__(self, n_max: int, n_bytes: int) -> None:
+        self.n_max, self.n_bytes = n_max, n_bytes
+        self._of: dict[str, OrderedDict[str, Kept]] = {}
+
+    def add(self, owner: str, id: str, one: Kept) -> bool:
+        """Whether it is kept: not what is larger than everything that may be."""
+        if not self.n_max or one.n_bytes > self.n_bytes:
+            return False
+        own = self._of.setdefault(owner, OrderedDict())
+        own[id] = one
+        n_bytes = sum(each.n_bytes for each in own.values())
+        while len(own) > self.n_max or n_bytes > self.n_bytes:
+            n_bytes -= own.popitem(last=False)[1].n_bytes
+        return True
+
+    def find(self, owner: str, id: str) -> Kept | None:
+        own = self._of.get(owner, OrderedDict())
+        if id in own:
+            own.move_to_end(id)
+        return own.get(id)
+
+    def remove(self, owner: str, id: str) -> bool:
+        """Whether it was there."""
+        return self._of.get(owner, OrderedDict()).pop(id, None) is not None
+
 
 _OF_ANSWERS = {
     "prompt_tokens_total": ("prompt_n", "Prompt tokens computed."),
@@ -56,7 +156,7 @@ class Metrics:
         self.add("generation_seconds_total", seconds, model=model)
 
     def text(self, models: Iterable[Any]) -> str:
-        """models: of the pool, which are measured now"""
+        """models: in memory, which are measured now"""
         self._values |= {family: {} for family in _GAUGES}
         for model in models:
             engine = model.engine
