@@ -16,6 +16,7 @@ import requests
 
 from eaglecpp import errors
 from eaglecpp.convert import errors as convert_errors
+from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.server.errors import as_api_error
 from eaglecpp.server.http import dump
 from eaglecpp.store import Stores
@@ -201,6 +202,10 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
     ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: "),
+    ("/v1/responses", {"reasoning": {"x": "y" * (1 << 20)}}, "reasoning"),
+    ("/v1/responses", {"parallel_tool_calls": [0] * (1 << 19)}, "parallel_tool_calls"),
+    ("/v1/embeddings", {"input": ["a"] * 300_000}, f"at most {EMBEDDING_VALUES} values"),
+    ("/api/chat", {"messages": [{"role": "user", "content": "x", "images": ["aa aa"]}]}, "base64"),
     ("/detokenize", {"tokens": [-1]}, "token id"),
     ("/apply-template", {}, "messages"),
     *(("/v1/messages", {"messages": [{"role": "user", "content": content}]}, said) for content, said in (

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.cli import main
-from helpers.http_server import FAST, MODEL, TARGET, TestServer
+from helpers.http_server import FAST, MODEL, TARGET, TestServer, store
 from helpers.tiny_projector import make_image, make_projector
 
 IMAGE = make_image(1)
@@ -91,22 +90,6 @@ def test_results_of_tools_have_images(seeing: TestServer) -> None:
     assert same["usage"]["cache_read_input_tokens"] == told["prompt_eval_count"] - 1
 
 
-@pytest.mark.parametrize(
-    ("image", "why"),
-    [
-        ("aa aa", "base64"),
-        (base64.b64encode(b"<svg/>").decode(), "PNG"),
-        (base64.b64encode(IMAGE[:150]).decode(), "damaged"),
-        (7, "base64"),
-    ],
-)
-def test_what_is_no_image_is_refused(seeing: TestServer, image: Any, why: str) -> None:
-    body = ollama(messages=[{"role": "user", "content": TEXT, "images": [image]}])
-    told = seeing.post("/api/chat", body)
-    assert told.status_code == 400 and why in told.json()["error"]
-    assert seeing.post("/api/chat", body | {"messages": [{"role": "user", "content": "x"}]}).ok
-
-
 def test_ids_of_images_that_others_sent_are_refused(seeing: TestServer) -> None:
     seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED]))
     rows = list(range(-2, -2 - 64, -1))
@@ -132,8 +115,7 @@ def test_a_stored_model_brings_its_projector(
 ) -> None:
     """As Ollama has it: a second FROM."""
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "models"))
-    (tmp_path / "Modelfile").write_text(f"FROM {TARGET}\nFROM {projector}\n")
-    assert main(["create", "eyes", "-f", str(tmp_path / "Modelfile")]) == 0
+    store("eyes", files=f"FROM {TARGET}\nFROM {projector}")
     with TestServer(engine=FAST) as own:
         assert "vision" in own.post("/api/show", {"model": "eyes"}).json()["capabilities"]
         body = ollama(messages=[{"role": "user", "content": TEXT, "images": [CODED]}]) | {"model": "eyes"}

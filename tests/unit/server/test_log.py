@@ -7,13 +7,11 @@ import json
 import logging
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import requests
 
-from helpers.http_server import MODEL, QUESTION, TARGET, TestServer, until
-from helpers.serve_process import QUICK, free_port, start_server
+from helpers.http_server import MODEL, QUESTION, TestServer, until
 
 CHAT = {
     "model": MODEL,
@@ -71,18 +69,3 @@ def test_what_is_refused_has_a_line_and_no_path_makes_two(
 ) -> None:
     answer = server.get("/x%0a2026-11-28 INFO POST /made/up 200")
     assert answer.status_code == 404 and " 404 " in line_of(caplog, answer)
-
-
-def test_lines_have_the_time(tmp_path: Path) -> None:
-    path, port = tmp_path / "log", free_port()
-    with path.open("wb") as file:
-        process = start_server(TARGET, port, *QUICK, output=file)
-        try:
-            answer = requests.get(f"http://127.0.0.1:{port}/api/version", timeout=60)
-            id = answer.headers["X-Request-Id"]
-            until(lambda: id in path.read_text())
-        finally:
-            process.terminate()
-            process.wait()
-    (line,) = [one for one in path.read_text().splitlines() if id in one]
-    assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d INFO GET /api/version 200 [\d.]+ ms ", line), line

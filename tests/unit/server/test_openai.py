@@ -130,14 +130,6 @@ def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServe
     assert streamed == texts
 
 
-def test_several_choices_read_their_prompt_once(server: TestServer) -> None:
-    body = ask("Read this only once: " + "a b c d " * 40, max_tokens=2, n=2)
-    first, second = (one["timings"] for one in whole(server, body)["choices"])
-    n_read = first["prompt_n"] + second["prompt_n"]
-    assert first["cache_n"] + first["prompt_n"] == second["cache_n"] + second["prompt_n"]
-    assert n_read <= first["cache_n"] + first["prompt_n"] + 1, "the second takes over what the first has read"
-
-
 @pytest.mark.parametrize("stop", [None, [], "", [""]])
 def test_the_stops_of_a_model_stay_where_a_request_has_none(
     server: TestServer, thinker: str, stop: Any

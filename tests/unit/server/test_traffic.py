@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 import requests
 
-from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer, store, until
+from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
-
-QUESTIONS = ("What does os.path.join do?", "What is len?", "Explain math.sqrt.", "What is collections.deque?")
 
 
 def ask(text: str, **rest: Any) -> dict[str, Any]:
@@ -35,17 +33,6 @@ def endless(**rest: Any) -> dict[str, Any]:
 def running(server: TestServer) -> tuple[int, int]:
     told = server.get("/health").json()
     return told["running"], told["waiting"]
-
-
-def test_the_same_request_gives_the_same_text_whoever_else_is_served(server: TestServer) -> None:
-    def text(question: str) -> str:
-        body = ask(question, stream=False, strategy="chain:3", options={"temperature": 40, "seed": 5})
-        return str(server.post("/api/chat", body).json()["message"]["content"])
-
-    alone = [text(question) for question in QUESTIONS]
-    with ThreadPoolExecutor(8) as pool:  # more than there are places
-        together = list(pool.map(text, QUESTIONS * 3))
-    assert together == alone * 3
 
 
 @pytest.mark.parametrize("stream", [True, False])
@@ -78,21 +65,6 @@ def test_nobody_stalls_for_another_ones_prompt(store_root: Path, slow_rounds: No
     assert 10 <= n_between < 300, "a prompt of some 40 slices"
 
 
-def test_more_conversations_than_places_go_on_without_being_read_again(store_root: Path) -> None:
-    with TestServer(n_parallel=1, preload=MODEL) as own:
-        asks = [{"model": MODEL, "content": question, "add_special": True} for question in QUESTIONS]
-        talks = [own.told("/tokenize", body)["tokens"] for body in asks]
-        for turn in range(2):
-            for talk in talks:
-                body = {"model": MODEL, "prompt": talk, "n_predict": 60, "ignore_eos": True}
-                told = own.told("/completion", body)
-                if turn:
-                    assert told["timings"]["reused_n"] >= len(talk) - 1, "all that was said before"
-                talk += told["tokens"]
-        assert own.metric("eaglecpp_parked_conversations") == len(QUESTIONS) - 1
-        assert own.metric("eaglecpp_parked_bytes") > 0
-
-
 def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
     with TestServer(n_body=2000, request_s=0.5, preload=MODEL) as own:
         assert own.post("/api/chat", ask("x" * 3000)).status_code == 413
@@ -101,31 +73,6 @@ def test_limits_of_body_and_time(store_root: Path, slow_rounds: None) -> None:
         slow = own.post("/api/chat", endless(stream=False, draft=False))
         assert slow.status_code == 504 and "longer than this server allows" in slow.json()["error"]
         until(lambda: running(own) == (0, 0))
-
-
-def test_models_are_copied_and_deleted_and_two_servers_see_them(server: TestServer) -> None:
-    """One store, two servers: what is made both serve, and what one deletes is gone for both."""
-    said = "SYSTEM Be brief.\nPARAMETER temperature 0\nPARAMETER num_predict 5\nPARAMETER num_ctx 512"
-    store("made", f"{said}\nPARAMETER stop zzz", f"FROM {TARGET}\nDRAFT {DRAFT}")
-    with TestServer(files={}, draft=None) as other:
-        shown = other.post("/api/show", {"model": "made"}).json()
-        assert (
-            shown["system"] == "Be brief." and 'stop                           "zzz"' in shown["parameters"]
-        )
-        told = other.post(
-            "/api/chat", ask("Hi", model="made", stream=False, options={}) | {"options": {}}
-        ).json()
-        assert told["eval_count"] == 5 and told["timings"]["plan"]["strategy"] == "auto"
-        store("twin", files="FROM made")
-        assert {"made:latest", "twin:latest"} <= {m["name"] for m in other.get("/api/tags").json()["models"]}
-        (loaded,) = other.get("/api/ps").json()["models"]
-        assert loaded["drafts"] and loaded["draft"]
-        for name in ("made", "twin"):
-            answer = requests.delete(f"{other.url}/api/delete", json={"model": name}, timeout=30)
-            assert answer.status_code == 200, answer.text
-        assert other.get("/api/ps").json()["models"] == []
-    assert server.post("/api/show", {"model": "made"}).status_code == 404
-    assert requests.delete(f"{server.url}/api/delete", json={"model": "made"}, timeout=30).status_code == 404
 
 
 def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
