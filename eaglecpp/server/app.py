@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
-from starlette.routing import Route, request_response
+from starlette.routing import Route
 
 from eaglecpp.server import anthropic, embeddings, library, llama_server, ollama, openai, responses
 from eaglecpp.server.config import OLLAMA_VERSION, ServerConfig
@@ -22,7 +24,6 @@ from eaglecpp.server.http import ClientGoneError, end_all, error_response, json_
 from eaglecpp.server.models import Server, server_of
 from eaglecpp.server.security import Gate
 
-Handler = Callable[[Request], Awaitable[Response]]
 _STATIC = Path(__file__).parent / "static"
 _FILES = {path.relative_to(_STATIC).as_posix(): path for path in _STATIC.rglob("*")}
 """Of the page. What a request names is looked up here, not on the disk."""
@@ -91,26 +92,22 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/slots/{id:int}", llama_server.slot, methods=post),
         Route("/v1/messages/count_tokens", anthropic.count_tokens, methods=post),
     ]
-    for route in routes:
-        route.app = request_response(_answering_errors(route.endpoint))
-    app = Starlette(routes=routes, lifespan=life)
-    app.add_exception_handler(HTTPException, _on_http_error)
+    # in a middleware of its own: what starlette knows as Exception itself, it raises once more
+    faults = Middleware(ExceptionMiddleware, handlers={Exception: _on_error})
+    app = Starlette(routes=routes, lifespan=life, middleware=[faults])
+    app.add_exception_handler(HTTPException, _on_error)
     app.state.server = server
     return Gate(app, server)
 
 
-def _answering_errors(handler: Handler) -> Handler:
-    """The handler, with what it raises turned into an answer of the API that was asked."""
-
-    async def run(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except (ClientGoneError, ClientDisconnect):  # nobody reads this; the log does
-            return Response(status_code=499)
-        except Exception as error:
-            return error_response(error, request.url.path)
-
-    return run
+async def _on_error(request: Request, error: Exception) -> Response:
+    """What a handler raised, as an answer of the API that was asked."""
+    path = request.url.path
+    if isinstance(error, ClientGoneError | ClientDisconnect):  # nobody reads this; the log does
+        return Response(status_code=499)
+    if isinstance(error, HTTPException):
+        error = ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}")
+    return error_response(error, path)
 
 
 async def _root(request: Request) -> Response:
@@ -146,11 +143,3 @@ async def _metrics(request: Request) -> Response:
 
 async def _version(request: Request) -> Response:
     return json_response({"version": OLLAMA_VERSION, "eaglecpp": version("eaglecpp")})
-
-
-async def _on_http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    path = request.url.path
-    return error_response(
-        ApiError(error.status_code, f"{request.method} {path}: {error.detail.lower()}"), path
-    )

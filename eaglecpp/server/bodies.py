@@ -228,7 +228,7 @@ def _part(part: Any) -> Any:
     return part
 
 
-def read_prompts(given: Any) -> list[str | list[int]]:
+def read_prompts(given: Any, where: str = "prompt") -> list[str | list[int]]:
     """The prompts of a request, each a text or token ids. A list with a number in it is one prompt, any other
     list is several. Raises ApiError.
     """
@@ -236,9 +236,9 @@ def read_prompts(given: Any) -> list[str | list[int]]:
     for one in prompts:
         is_tokens = isinstance(one, list) and bool(one) and all(type(token) is int for token in one)
         if not (isinstance(one, str) or is_tokens):
-            raise FieldError("prompt", "expected a text, a list of token ids, or a list of such prompts")
+            raise FieldError(where, "expected a text, a list of token ids, or a list of such")
     if not prompts:
-        raise FieldError("prompt", "expected at least one")
+        raise FieldError(where, "expected at least one")
     return prompts
 
 

@@ -21,7 +21,7 @@ from eaglecpp.errors import ContextFullError
 from eaglecpp.limits import EMBEDDING_VALUES
 from eaglecpp.results import Embedding
 from eaglecpp.server.answer import leased
-from eaglecpp.server.bodies import Body, read
+from eaglecpp.server.bodies import Body, read, read_prompts
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import dump, json_response, while_there
 from eaglecpp.server.models import server_of
@@ -64,19 +64,18 @@ async def prompt_embedding(request: Request) -> Response:
 async def openai_embeddings(request: Request) -> Response:
     """`POST /v1/embeddings`. `truncate: true` is ours."""
     body = await read(request, _Body)
-    found, name, _ = await _embedded(request, body, _inputs(body.input), truncate=bool(body.truncate))
+    texts = read_prompts(body.input or None, "input")
+    found, name, _ = await _embedded(request, body, texts, truncate=bool(body.truncate))
 
     def item(index: int, one: Embedding) -> dict[str, Any]:
         data = one.vector.astype("<f4").tobytes() if body.encoding_format == "base64" else b""
         vector = base64.b64encode(data).decode() if data else one.vector.tolist()
         return {"object": "embedding", "index": index, "embedding": vector}
 
-    head = {"object": "list", "model": name, "usage": _usage(sum(one.n_tokens for one in found))}
+    n_tokens = sum(one.n_tokens for one in found)
+    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
+    head = {"object": "list", "model": name, "usage": usage}
     return await _list_response(request, head, "data", found, item)
-
-
-def _usage(n_tokens: int) -> dict[str, int]:
-    return {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
 
 
 async def _embedded(
@@ -115,20 +114,6 @@ async def _embedded(
         raise ApiError(400, str(error), code="context_length_exceeded", param="input") from None
     except TimeoutError:
         raise ApiError(504, "the request took longer than this server allows", code="timeout") from None
-
-
-def _inputs(value: Any) -> list[Any]:
-    """OpenAI's `input`: one text, one list of token ids, or a list of either."""
-    if isinstance(value, str) and value:
-        return [value]
-    if isinstance(value, list) and value:
-        if all(type(one) is int for one in value):
-            return [value]
-        if all(isinstance(one, str) for one in value):
-            return value
-        if all(isinstance(one, list) and all(type(token) is int for token in one) for one in value):
-            return value
-    raise FieldError("input", "expected a text, a list of texts, or token ids of this model, and not empty")
 
 
 async def _list_response(
