@@ -15,7 +15,6 @@ import os
 import re
 import shutil
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,6 @@ def sent(page: Page, text: str) -> Any:
     return made.value.post_data_json
 
 
-def new(page: Page) -> None:
-    page.keyboard.press("Control+k")
-
-
 def fill(page: Page, values: dict[str, Any], end: str = "Done") -> None:
     """Opens the settings, fills fields by their labels, and presses the button at the end."""
     press(page, "Settings")
@@ -84,9 +79,8 @@ def choose(page: Page, name: str, data: bytes) -> None:
     page.locator("#attach-file").set_input_files({"name": name, "mimeType": kind, "buffer": data})
 
 
-def get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return json.loads(answer.read())
+def height(page: Page, selector: str) -> Any:
+    return page.evaluate("(selector) => document.querySelector(selector).offsetHeight", selector)
 
 
 def check(page: Page, where: str) -> None:
@@ -122,11 +116,9 @@ def use_keyboard_only(page: Page) -> None:
               "compare", "send"]  # fmt: skip
     assert [name for name in reached if name in wanted] == wanted, reached
     assert all(reached.values()), reached
-    page.locator("#setup-open").focus()
-    page.keyboard.press("Enter")
+    page.locator("#setup-open").press("Enter")
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page.get_by_role("dialog")).to_be_hidden()
     expect(page.locator("#setup-open")).to_be_focused()
 
 
@@ -147,18 +139,15 @@ def edit_and_go_back(page: Page) -> None:
     ask(page, "What is len?")
     expect(page.get_by_text("2 of 2")).to_be_visible()
     expect(turns.first).to_contain_text("What is len?")
-    check(page, "an edited question")
     page.reload()
     press(page, "Earlier version")
     expect(turns.first).to_contain_text(QUESTION)
     expect(turns).to_have_count(len(before))
-    expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     press(page, "Regenerate", -1)
     expect(page.get_by_text("3 of 3")).to_be_visible(timeout=120_000)  # the first, side by side, and this
     wait(page)
     press(page, "Copy")
-    box = page.locator("main .notice").bounding_box()
-    assert box is not None and box["width"] > 50 and box["height"] > 10, "it can be seen"
+    expect(page.locator("main .notice")).to_be_visible()
 
 
 def open_on_the_loaded_model(page: Page, url: str) -> None:
@@ -166,10 +155,10 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
     others = [{"name": "another:latest", "capabilities": ["completion"]},
               {"name": "vectors:latest", "capabilities": ["embedding"]}]  # fmt: skip
-    more = others + get(url + "/api/tags")["models"]
+    more = others + page.request.get(url + "/api/tags").json()["models"]
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": more}))
     page.reload()
-    loaded = get(url + "/api/ps")["models"][0]["name"]
+    loaded = page.request.get(url + "/api/ps").json()["models"][0]["name"]
     model, dialog = page.locator("#model"), page.get_by_role("dialog")
     expect(model).to_have_text(loaded)
     model.click()
@@ -190,44 +179,36 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     press(page, "Download")
     expect(dialog.get_by_role("status")).to_have_text("another is here. No drafter is known for it.")
     dialog.get_by_role("button", name="another:latest").first.click()
-    expect(dialog).to_be_hidden()
     expect(model).to_have_text("another:latest")
     for path in ("tags", "ps"):
         page.route(f"**/api/{path}", lambda route: route.fulfill(json={"models": []}))
     page.reload()
     expect(page.get_by_role("alert")).to_contain_text("eaglecpp pull NAME")
-    check(page, "without a model")
     page.unroute_all()
     page.reload()
+    expect(model).to_have_text(loaded)
 
 
 HOSTILE = """# Title
-
 ### Deep
-
 **bold** `code` <img src=x onerror=alert(1)>
 [bad](javascript:alert(1)) [good](https://example.com/)
 ![far](https://example.com/x.png)
 ![near](data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA=)
-
 <script>alert(1)</script><iframe src="https://example.com/"></iframe>
 <style>body { display: none }</style>
-
 Costs $5 and $6, but $e^{i\\pi}$ and \\(a_1 * b_1 * c\\) are formulas;
 $\\href{javascript:alert(1)}{x}$ is none.
-
 $$
 \\begin{pmatrix} a \\\\ b \\end{pmatrix}
 - 1
 $$
-
 1. one
 2. two
 
 | a | b |
 | - | - |
 | 1 | 2 |
-
 ```python
 def f(): return "<b>"  # a note
 ```
@@ -237,11 +218,9 @@ def f(): return "<b>"  # a note
 def show_markdown(page: Page) -> None:
     """What is meant looks like it, and nothing that a text says runs or loads anything."""
     shown = page.evaluate(
-        "async (text) => { const m = await import('/static/render.js');"
-        "const d = document.createElement('div'); d.className = 'text';"
-        "d.append(m.render(text));"
-        "document.getElementById('log').append(d);"
-        "await new Promise((done) => setTimeout(done, 300)); return d.innerHTML }",
+        """async (text) => { const m = await import('/static/render.js');
+            const d = document.createElement('div'); d.className = 'text'; d.append(m.render(text));
+            document.getElementById('log').append(d); return d.innerHTML }""",
         HOSTILE,
     )
     text = page.locator("#log > .text")
@@ -265,7 +244,7 @@ REPEATED = [
 
 
 def repeat(page: Page) -> None:
-    """A model that says the same for ever does not hold the page up."""
+    """A model that says the same for ever does not hold the page up, and nothing of it is left out."""
     slow = page.evaluate(
         """async (parts) => { const m = await import('/static/render.js'), slow = {};
             for (const part of parts) {
@@ -273,15 +252,11 @@ def repeat(page: Page) -> None:
                 const d = document.createElement('div'); d.append(m.render(text));
                 m.colour(d, text, [[text.length, true]]);
                 slow[part] = Math.round(performance.now() - begun) }
-            return slow }""",
+            const d = document.createElement('div'); d.append(m.render('a b\\n'.repeat(100000)));
+            return { ...slow, lost: 400000 - d.textContent.length } }""",
         REPEATED,
     )
-    assert max(slow.values()) < 10_000, slow
-    whole = page.evaluate(
-        "async () => { const m = await import('/static/render.js'), d = document.createElement('div');"
-        "d.append(m.render('a b\\n'.repeat(100000))); return d.textContent.length }"
-    )
-    assert whole == 400_000, "nothing is left out"
+    assert max(slow.values()) < 10_000 and not slow["lost"], slow
 
 
 # What is kept
@@ -308,10 +283,9 @@ def use_two_windows(page: Page, url: str) -> None:
     """Neither window loses what the other one has saved."""
     other = page.context.new_page()
     other.goto(url)
-    new(other)
+    other.keyboard.press("Control+k")
     ask(other, "What is len?")
     expect(page.locator("#chats li")).to_have_count(2)
-    expect(page.locator("#chats li").first).to_contain_text("What is len?")
     press(page, "Edit")
     pick(other, "Delete", "")
     expect(page.locator("#chats li")).to_have_count(1)
@@ -327,7 +301,6 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     told.send("Storage.overrideQuotaForOrigin", {"origin": url, "quotaSize": 1})
     page.goto(url)
     unsaved = page.locator("#unsaved")
-    expect(unsaved).to_be_hidden()
     ask(page, QUESTION)
     expect(unsaved).to_contain_text("not saved: 1, as the browser's storage is full")
     expect(page.locator("#spoken")).to_have_text("The answer is complete.")
@@ -385,13 +358,12 @@ def attach(page: Page) -> None:
     check(page, "a file is attached")
     body = sent(page, "What is len?")
     assert body["messages"][-1]["content"] == "notes.md:\n````\n```\nlen\n```\n````\n\nWhat is len?", body
-    expect(page.locator("#held li")).to_have_count(0)
     expect(page.locator(".turn.user summary")).to_have_text("notes.md")
 
 
 def see(page: Page, url: str) -> None:
     """A picture goes with the question to a model that reads pictures, as a JPEG."""
-    models = get(url + "/api/tags")["models"]
+    models = page.request.get(url + "/api/tags").json()["models"]
     models[0]["capabilities"].append("vision")
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": models}))
     page.route("**/api/chat", lambda route: route.fulfill(json={"message": {"content": "Noise."}}))
@@ -403,7 +375,6 @@ def see(page: Page, url: str) -> None:
     assert message["content"] == "What is this?"
     assert base64.b64decode(message["images"][0])[:2] == b"\xff\xd8"
     expect(page.locator(".turn.assistant .text").last).to_have_text("Noise.")
-    check(page, "a picture")
     page.unroute_all()
     page.reload()
 
@@ -413,7 +384,6 @@ def change_settings(page: Page) -> None:
     press(page, "Settings")
     expect(page.locator("#in-force")).to_contain_text("a context of 1024 tokens")
     expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
-    expect(page.get_by_label("Top k")).to_have_attribute("placeholder", re.compile(r"\d+"))
     check(page, "settings")
     press(page, "Done")
     wanted = {"Temperature": 0, "Top p": 0.9, "Top k": 20, "Min p": 0.05, "Repeat penalty": 1.1, "Seed": 7,
@@ -422,8 +392,7 @@ def change_settings(page: Page) -> None:
     page.reload()
     body = sent(page, QUESTION)
     assert list(body["options"].values()) == list(wanted.values()), body
-    assert {"top_k", "num_predict", "num_ctx"} < set(body["options"])
-    assert body["strategy"] == "chain:2"
+    assert body["options"]["num_predict"] == 9 and body["strategy"] == "chain:2", body
     expect(page.locator(".figures").last).to_contain_text("cut at the limit")
     go_on(page)
     page.get_by_role("switch", name="Side by side").check(force=True)
@@ -449,20 +418,18 @@ def go_on(page: Page) -> None:
     ask(page, "Joins")
     expect(text).to_have_text("Joins")
     expect(page.get_by_text("2 of 2")).to_be_visible()
-    press(page, "Earlier version")
-    expect(text).to_contain_text(cut)
 
 
 def use_presets(page: Page) -> None:
     """A preset has the system prompt and the values; each conversation has a system prompt of its own."""
-    new(page)
+    page.keyboard.press("Control+k")
     page.once("dialog", lambda dialog: dialog.accept("Brief"))
     fill(page, {"System prompt": "Be brief.", "Temperature": 0.3}, "Save as …")
     press(page, "Done")
     body = sent(page, "What is len?")
     assert body["messages"][0] == {"role": "system", "content": "Be brief."}, body
     assert body["options"]["temperature"] == 0.3, body
-    new(page)
+    page.keyboard.press("Control+k")
     assert sent(page, "What is len?")["messages"][0]["role"] == "user", "it is the other conversation's"
     press(page, "Settings")
     preset = page.get_by_label("Preset", exact=True)
@@ -493,22 +460,18 @@ def use_a_phone(page: Page) -> None:
     """The list is a drawer, the header is one row, and the field grows with the question."""
     page.set_viewport_size({"width": 360, "height": 700})
     page.reload()
-    width = page.evaluate("document.documentElement.scrollWidth")
-    assert width <= 360, f"the page is {width} wide on a phone"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360, "it is as wide as the phone"
     press(page, "Conversations")
     check(page, "conversations on a phone")
     press(page, "Close the list")
     expect(page.locator("#side")).to_be_hidden()
-    header = page.locator("header").bounding_box()
-    assert header is not None and header["height"] < 64, "one row"
+    assert height(page, "header") < 64, "one row"
     press(page, "Conversations")
     press(page, "New conversation")
     expect(page.locator("#side")).to_be_hidden()
-    question = page.get_by_label("Your question")
-    low = question.bounding_box()
-    question.fill("one\ntwo\nthree\nfour")
-    high = question.bounding_box()
-    assert low is not None and high is not None and high["height"] > 2 * low["height"], "it grows"
+    low = height(page, "#question")
+    page.get_by_label("Your question").fill("one\ntwo\nthree\nfour")
+    assert height(page, "#question") > 2 * low, "it grows"
     ask(page, QUESTION)
     check(page, "an answer on a phone")
 
@@ -524,7 +487,6 @@ def compare(page: Page, text: str) -> None:
     gain = float(figures[0].split("×")[0].split()[-1])
     assert abs(gain - speeds[0] / speeds[1]) < 0.02, (figures, speeds)
     assert page.locator(".pair .answer .text").all_inner_texts() == [text, text]
-    assert page.locator(".pair .answer").nth(1).locator(".acc").count() == 0
     check(page, "side by side")
     page.get_by_role("switch", name="Side by side").uncheck(force=True)
 
@@ -555,27 +517,22 @@ with serving() as url, sync_playwright() as tools:
     use_keyboard_only(page)
     compare(page, answer.inner_text())
     page.reload()
-    expect(page.locator(".turn.assistant .text").first).to_contain_text("Join two or more")
     edit_and_go_back(page)
     keep_conversations(page)
     use_two_windows(page, url)
     fill_the_storage(browser, url)
     open_on_the_loaded_model(page, url)
-    new(page)
-    expect(page.locator(".turn")).to_have_count(0)
+    page.keyboard.press("Control+k")
     show_markdown(page)
-    ask(page, QUESTION)
     attach(page)
     see(page, url)
-    new(page)
+    page.keyboard.press("Control+k")
     change_settings(page)
     use_presets(page)
     use_themes(page)
-    new(page)
+    page.keyboard.press("Control+k")
     press(page, "Explain speculative decoding to a cook.")
-    expect(page.locator(".turn.user .text")).to_contain_text("Explain speculative decoding")
     page.keyboard.press("Escape")
-    wait(page)
     expect(page.locator(".figures")).to_contain_text("stopped")
     use_a_phone(page)
     page.set_viewport_size({"width": 1100, "height": 800})
@@ -585,7 +542,4 @@ with serving() as url, sync_playwright() as tools:
     strangers = [one for one in asked if not one.startswith((url, "data:", "blob:"))]
     assert not strangers, strangers
     browser.close()
-done(
-    f"question, {n_coloured} coloured pieces, side by side, edits, Markdown, conversations, storage, files, "
-    "settings, presets, themes, pictures, models, keys, stop, phone, axe, no other host"
-)
+done(f"{n_coloured} coloured pieces, and all that this file names at its head")

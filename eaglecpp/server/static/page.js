@@ -103,6 +103,9 @@ function toggleList() {
   if (NARROW.matches) $("side-close").focus();
 }
 
+NARROW.onchange = () => set({ isListOpen: !NARROW.matches });
+await useChats();
+set({ page: Page });
 document.onkeydown = (event) => {
   if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
     leave();
@@ -116,8 +119,5 @@ document.onkeydown = (event) => {
     newChat();
   }
 };
-NARROW.onchange = () => set({ isListOpen: !NARROW.matches });
-await useChats();
-set({ page: Page });
 if (!chat()) newChat();
 loadModels();
