@@ -49,14 +49,6 @@ class LazyGroup(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*COMMANDS]  # `list` is a module of this package
 
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """`help [COMMAND]` and `version`, as other programs have them."""
-        if args[:1] == ["help"]:
-            args = [*args[1:2], "--help"]
-        elif args == ["version"]:
-            args = ["--version"]
-        return super().parse_args(ctx, args)
-
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = "list" if cmd_name == "ls" else cmd_name
         if name not in COMMANDS:
@@ -71,21 +63,15 @@ class LazyGroup(click.Group):
         word = args[0]
         if ctx.resilient_parsing or word.startswith("-") or self.get_command(ctx, word) is not None:
             return super().resolve_command(ctx, args)
-        raise click.UsageError(_no_such_command(word), ctx)
+        from eaglecpp.human import nearest
+
+        near = nearest(word, COMMANDS)
+        meant = f"; did you mean `eaglecpp {near}`?" if near else ""
+        raise click.UsageError(f"no such command: {word}{meant}", ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, COMMANDS[name][1]) for name in self.list_commands(ctx)])
-
-
-def _no_such_command(word: str) -> str:
-    from eaglecpp.cli.command import stored_names
-    from eaglecpp.human import nearest
-
-    command = nearest(word, [*COMMANDS, "help", "version"])
-    model = None if command else nearest(word, stored_names())
-    meant = f"eaglecpp {command}" if command else f"eaglecpp run {model}" if model else ""
-    return f"no such command: {word}" + (f"; did you mean `{meant}`?" if meant else "")
 
 
 @click.command(

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from eaglecpp.cli.doctor import gather, machine_rows
-from eaglecpp.cli.table import labelled, table
+from eaglecpp.cli.list import models_table
+from eaglecpp.cli.table import labelled
 from eaglecpp.human import human_bytes
-from eaglecpp.options import TEXT
 from eaglecpp.store import Stores
 from eaglecpp.store.describe import draft_text
 from eaglecpp.store.drafters import find_drafters, first_runnable
@@ -22,11 +22,7 @@ def greeting() -> str:
     if facts["problems"]:
         return f"eaglecpp {facts['eaglecpp']} cannot run: {facts['problems'][0]}\n\nnext: eaglecpp doctor\n"
     models = [model for model in Stores.open().models() if not model.is_drafter]
-    rows = [
-        (_name(m), "here" if m.own else m.owner, human_bytes(m.size), _drafter(m))
-        for m in models[:_MAX_MODELS]
-    ]
-    found = table(("MODEL", "FROM", "SIZE", "DRAFTER"), rows) if rows else "no models here yet\n"
+    found = models_table(models[:_MAX_MODELS]) if models else "no models here yet\n"
     if len(models) > _MAX_MODELS:
         found += f"and {len(models) - _MAX_MODELS} more: eaglecpp list\n"
     return (
@@ -41,18 +37,13 @@ def _next(models: list[StoredModel]) -> str:
         name = SMOLLM2.name.model
         size = human_bytes(SMOLLM2.size)
         return f"next: eaglecpp pull {name}   ({size}; we have its drafter)\nthen: eaglecpp run {name}"
-    worth = {"known": 1, "": 2}
-    best = min(models, key=lambda model: worth.get(_drafter(model), 0))
-    return f"next: eaglecpp run {_name(best)}{' --draft auto' if _drafter(best) == 'known' else ''}"
+    best = min(models, key=_n_steps_to_a_drafter)
+    auto = " --draft auto" if _n_steps_to_a_drafter(best) == 1 else ""
+    return f"next: eaglecpp run {str(best.name).removesuffix(':latest')}{auto}"
 
 
-def _name(model: StoredModel) -> str:
-    return str(model.name).removesuffix(":latest")
-
-
-def _drafter(model: StoredModel) -> str:
-    """In words; "known": not here, and `--draft auto` finds it."""
-    drafter = draft_text(model)
-    if drafter == "-":
-        return "known" if first_runnable(find_drafters([str(model.name)])) is not None else ""
-    return "the text itself" if drafter == TEXT else f"yes ({drafter})"
+def _n_steps_to_a_drafter(model: StoredModel) -> int:
+    """0 where it has one, 1 where `--draft auto` finds one, 2 where nothing is known."""
+    if draft_text(model) != "-":
+        return 0
+    return 1 if first_runnable(find_drafters([str(model.name)])) is not None else 2

@@ -18,8 +18,9 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import F, complete_draft, complete_model, option
+from eaglecpp.cli.command import F, complete_model, option
 from eaglecpp.cli.terminal import note
+from eaglecpp.files import exists
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
@@ -56,7 +57,22 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def answer_format(text: str) -> dict[str, Any]:
+    """The arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises ValueError."""
+    from eaglecpp.engine.grammar import resolve_grammar
+
+    if text == "json":
+        return {"response_format": {"type": "json_object"}}
+    if not text.lstrip().startswith("{"):
+        if not exists(Path(text)):
+            raise ValueError(f"{text!r}: expected json, a JSON schema, or a file with one")
+        text = Path(text).read_text(encoding="utf-8", errors="replace")
+    resolve_grammar(json_schema=text)
+    return {"json_schema": text}
+
+
 STRATEGY = Parsed("strategy", Strategy.parse)
+FORMAT = Parsed("format", answer_format)
 SECONDS = Parsed("duration", _seconds)
 """30, 5m, 1h30m; negative = forever."""
 
@@ -83,15 +99,20 @@ def engine_options(
     taken: flags that the options lose, as the command uses them for something else; defaults: the command's
     own, by "group.field"; helps: what options mean here, by name, where that differs
     """
-    groups = {SamplingOptions: "sampling", ModelOptions: "model", DraftOptions: "draft"}
+    groups = {
+        SamplingOptions: ("sampling", "Sampling"),
+        ModelOptions: ("model", "Model, memory and devices"),
+        DraftOptions: ("draft", "Drafting"),
+    }
     found = []
     for cls in classes or groups:
+        group, heading = groups[cls]
         for one in describe(cls):
             flags = tuple(flag for flag in one.flags if flag not in taken)
             if flags:
-                default = defaults.get(f"{groups[cls]}.{one.name}", one.default)
+                default = defaults.get(f"{group}.{one.name}", one.default)
                 text = helps.get(one.name, one.help)
-                found.append(_click_option(replace(one, flags=flags, default=default, help=text)))
+                found.append(_click_option(replace(one, flags=flags, default=default, help=text), heading))
     return added(*found)
 
 
@@ -138,7 +159,6 @@ strategy_options = added(
     option(
         *DRAFT_FLAGS,
         metavar="D",
-        shell_complete=complete_draft,
         callback=_drafter,
         help="The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored "
         "name, hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
@@ -224,19 +244,20 @@ def argument_bytes(text: str) -> bytes:
     return os.fsencode(text) if any("\udc80" <= char <= "\udcff" for char in text) else text.encode("utf-8")
 
 
-def _click_option(declared: Option) -> Callable[[F], F]:
-    flags = [*declared.flags, declared.name]
-    about = f"{declared.help[0].upper()}{declared.help[1:]}."
-    text = f"{about}  [default: {_default_text(declared)}]"
-    if declared.kind is bool:
-        name = declared.flags[0]
-        flags = [f"{name}/--no-{name.removeprefix('--')}", declared.name]
-        return option(*flags, default=None, help=text)
+def _click_option(declared: Option, heading: str) -> Callable[[F], F]:
+    flags, settings = declared.flags, dict[str, Any]()
+    text = f"{declared.help[0].upper()}{declared.help[1:]}."
     if declared.kind == "strings":
-        return option(*flags, multiple=True, metavar="TEXT", help=about)
-    if declared.kind == "numbers":
-        return option(*flags, default=None, metavar="N,N,...", help=about)
-    return option(*flags, type=value_type(declared), default=None, help=text)
+        settings = {"multiple": True, "metavar": "TEXT"}
+    elif declared.kind == "numbers":
+        settings = {"metavar": "N,N,..."}
+    else:
+        text += f"  [default: {_default_text(declared)}]"
+        if declared.kind is bool:
+            flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
+        else:
+            settings = {"type": value_type(declared)}
+    return option(*flags, declared.name, default=None, help=text, heading=heading, **settings)
 
 
 def value_type(option: Option) -> click.ParamType[Any]:

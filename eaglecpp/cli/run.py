@@ -22,6 +22,7 @@ from eaglecpp.cli.command import Command, command, complete_model, json_option, 
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
+    FORMAT,
     SECONDS,
     argument_bytes,
     engine_options,
@@ -73,7 +74,13 @@ class _RunCommand(Command):
     help="Continue the last chat (with MODEL, if given; its ID chooses a chat).",
 )
 @option("--system", "-sys", "--system-prompt", "system", help="System prompt.")
-@option("--format", "form", help="Form of the answer: json, a JSON schema, or a file with one.")
+@option(
+    "--format",
+    "form",
+    type=FORMAT,
+    metavar="F",
+    help="Form of the answer: json, a JSON schema, or a file with one.",
+)
 @option("--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high.")
 @option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
 @json_option("{text, thinking, tokens, finish_reason, timings} at the end")
@@ -112,7 +119,7 @@ def run(
     no_draft: bool,
     resume: bool,
     system: str | None,
-    form: str | None,
+    form: dict[str, Any] | None,
     think: str | None,
     hidethinking: bool,
     as_json: bool,
@@ -155,7 +162,7 @@ def run(
     wanted = strategy_of(strategy, no_draft)
     settings = Settings(
         think={None: None, "true": True, "false": False}.get(think, think),
-        format=_format(form),
+        format=form or {},
         figures="all" if verbose else "none" if quiet else "line",
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
@@ -207,8 +214,6 @@ def run(
             note(f"server:     {server.address} (--no-server opens the model in this process)")
         elif verbose:
             note(plan_text(model_here.engine))
-        if think is not None and think != "false" and server is None and model_here.chat.tags is None:
-            note(f"warning: the template of {model_here.source.name} does not support thinking")
         if text is None:
             run_chat(chat)
             return
@@ -240,20 +245,6 @@ def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
 
 def _no_one_to_ask(prompt: str, default: str) -> str:
     raise EOFError
-
-
-def _format(form: str | None) -> str:
-    """ "", "json", or the text of a JSON schema."""
-    from eaglecpp.cli.chat.chat import check_format
-
-    if not form or form == "json":
-        return form or ""
-    if not form.lstrip().startswith("{"):
-        if not exists(Path(form)):
-            raise click.UsageError(f"--format {form!r}: expected json, a JSON schema, or a file with one")
-        form = read_input(form).decode("utf-8", "replace")
-    check_format(form)
-    return form
 
 
 def _pictures(words: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:

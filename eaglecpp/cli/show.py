@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,28 +136,23 @@ def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str
 
 def _overview(model: StoredModel, modelfile: Modelfile) -> str:
     facts, draft = head_facts(model)
-    blocks = []
-    if facts is not None:
-        blocks.append(section("Model", _model_rows(model, facts)))
-        blocks.append(section("Capabilities", [[word] for word in capabilities(model, facts)]))
-    if draft is not None:
-        blocks.append(section("Draft", _draft_rows(model, draft)))
-        stock = model.draft_file()  # what `--learn` has kept, and the drafter that learnt
-        if stock is not None and facts is not None:
-            learning = Learning.of(model.target_files()[0]).rows(stock)
-            blocks += [section("Learning", learning)] if learning else []
-    template = template_in_use(model, facts)
-    if template is not None:
-        blocks.append(section("Template", [[template.describe()]]))
-        blocks.append(section("Opened with", _plan(model).rows()))
-    if modelfile.parameters:
-        blocks.append(section("Parameters", parameter_rows(modelfile)))
-    if modelfile.settings.options or modelfile.settings.chat_template != "auto":
-        blocks.append(section("Settings", [[p.name, p.args] for p in modelfile.pragmas]))
-    for title, text in (("System", modelfile.system or ""), ("License", "\n".join(modelfile.license))):
-        if text:
-            blocks.append(section(title, _head(text)))
-    return "".join(blocks)
+    stock = model.draft_file() if facts and draft else None
+    template, settings = template_in_use(model, facts), modelfile.settings
+    is_set = settings.options or settings.chat_template != "auto"
+    blocks: dict[str, Sequence[Sequence[str]]] = {
+        "Model": _model_rows(model, facts) if facts else (),
+        "Capabilities": [[word] for word in capabilities(model, facts)] if facts else (),
+        "Draft": _draft_rows(model, draft) if draft else (),
+        # what `--learn` has kept, and the drafter that learnt
+        "Learning": Learning.of(model.target_files()[0]).rows(stock) if stock else (),
+        "Template": [[template.describe()]] if template else (),
+        "Opened with": _plan(model).rows() if template else (),
+        "Parameters": parameter_rows(modelfile),
+        "Settings": [[p.name, p.args] for p in modelfile.pragmas] if is_set else (),
+        "System": _head(modelfile.system or ""),
+        "License": _head("\n".join(modelfile.license)),
+    }
+    return "".join(section(title, rows) for title, rows in blocks.items() if rows)
 
 
 def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:

@@ -57,8 +57,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
         settings |= {"multiple": declared.kind == "paths", "metavar": _METAVARS.get(declared.name)}
         if "[default" not in text and default not in (None, ()):
             text += f"  [default: {default if isinstance(default, str) else f'{default:g}'}]"
-    heading = "Training" if declared.name in ("resume", "seed") else ""
-    return option(*flags, declared.name, help=text, heading=heading, **settings)
+    return option(*flags, declared.name, help=text, **settings)
 
 
 @command(

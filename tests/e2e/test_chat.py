@@ -64,10 +64,10 @@ def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None
     with chat() as terminal:
         terminal.say("hello there", "[ 12 tokens")
         assert terminal.leave() == 0
-    assert "drafter draft-f32.gguf · context 2048 tokens" in terminal.text
+    assert "with a drafter · context 2048 tokens" in terminal.text
     answer = saved_chats(home)[0]["messages"][1]["content"]
     assert f">>> hello there\n{answer}\n[ 12 tokens · " in terminal.text
-    assert "to continue this chat: eaglecpp run" in terminal.text.replace("\n", "")
+    assert "to continue this chat: `eaglecpp run" in " ".join(terminal.text.split())
 
 
 def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -41,47 +41,42 @@ class Settings:
     """How answers are made and shown; `/set` changes it in a chat.
 
     think:  None = the template's default
-    format: "", "json", or a JSON schema as text
+    format: the arguments of `Session.chat` for one
     figures: after an answer: "all", "line", or "none"
     """
 
     think: bool | str | None = None
-    format: str = ""
+    format: dict[str, Any] = field(default_factory=dict)
     figures: str = "line"
     history: bool = True
 
 
+@dataclass(eq=False)
 class Chat:
     """One chat with one model at a time; `/load` changes the model.
 
     folder: where conversations are saved, None = nowhere; saved: the conversation to continue
     server: that makes the answers while the model is not open here
+    judged: models whose verdict was said; attached, images: go with the next message
+    made:   models that `/save` made
     """
 
-    def __init__(
-        self,
-        model: RunModel,
-        ask: Ask,
-        screen: Screen,
-        settings: Settings | None = None,
-        *,
-        folder: ChatFolder | None = None,
-        saved: SavedChat | None = None,
-        system: str | None = None,
-        server: ServerAnswers | None = None,
-    ) -> None:
-        self.model = model
-        self.ask: Ask = lambda prompt, default: _clean(ask(prompt, default))
-        self.screen = screen
-        self.settings = settings or Settings()
-        self.folder = folder
-        self.server = server
-        self.judged: set[str] = set()  # models whose verdict was said
-        self.attached: list[str] = []
-        self.images: list[bytes] = []  # that go with the next message
-        self.made: set[ModelName] = set()  # by `/save`
-        self._n_tries = 0
-        self._noted: set[str] = set()  # how the template takes a conversation
+    model: RunModel
+    ask: Ask
+    screen: Screen
+    settings: Settings = field(default_factory=Settings)
+    folder: ChatFolder | None = None
+    saved: InitVar[SavedChat | None] = None
+    system: InitVar[str | None] = None
+    server: ServerAnswers | None = None
+    judged: set[str] = field(default_factory=set)
+    attached: list[str] = field(default_factory=list)
+    images: list[bytes] = field(default_factory=list)
+    made: set[ModelName] = field(default_factory=set)
+    _n_tries: int = 0
+    _noted: set[str] = field(default_factory=set)
+
+    def __post_init__(self, saved: SavedChat | None, system: str | None) -> None:
         self.session = self._opened(system, saved)
 
     def close(self) -> None:
@@ -91,9 +86,8 @@ class Chat:
     def start_over(self, system: str | None = None) -> None:
         """Begins another conversation with the model's examples; the current one stays saved."""
         self.session = self._opened(system)
-        self.attached.clear()
-        self.images.clear()
-        self._n_tries = 0
+        self.attached, self.images = [], []
+        self._noted.clear()
 
     def _opened(self, system: str | None, saved: SavedChat | None = None) -> ChatSession:
         model, own = self.model, self.model.conversation()
@@ -117,12 +111,12 @@ class Chat:
         begin: a method of `session` that begins it; what is attached goes with the question, unless it is
         asked `again`
         """
-        started, n_before = time.perf_counter() - self.model.load_ms / 1000, self._n_tries
-        self._n_tries = n_before + 1 if again else 0
-        images: list[bytes] = []
-        if not again:  # an image that cannot be read stays in nobody's way
-            images, self.images = self.images, []
-            begin = partial(begin, images=images, files=tuple(self.attached))
+        started = time.perf_counter() - self.model.load_ms / 1000
+        images, files = self.images, self.attached
+        self._n_tries = self._n_tries + 1 if again else 0
+        if not again:  # what cannot be read stays in nobody's way
+            self.images, self.attached = [], []
+            begin = partial(begin, images=images, files=tuple(files))
         watch = Watch()
         try:
             with silent_keys():
@@ -134,26 +128,19 @@ class Chat:
                             watch.follow(answer, lambda chunk: self.screen.show(chunk.pieces))
                         finally:
                             self.screen.end()
-        except BaseException as error:
-            self._n_tries = n_before
-            self.save()
-            if isinstance(error, EngineBrokenError):
-                self.model.renew()
+        except EngineBrokenError:
+            self.model.renew()
             raise
-        self.save()
+        finally:
+            self.save()
         if answer is None or not has_begun(made := answer.completion()):
-            self._n_tries = n_before
-            self.images = images or self.images
+            self.images, self.attached = images, files
             self.screen.note("stopped before the answer began; the question was removed")
             return None
-        is_whole = made.finish_reason != "cancelled"
-        if self.server is not None and self.settings.think and is_whole and not made.thinking:
+        if self.settings.think and made.finish_reason != "cancelled" and not made.thinking:
             name = self.model.source.name
             self.screen.note(f"warning: {name} answered without thinking; its template may not support it")
-        if not again:
-            self.attached.clear()
-        self.model.notices += [one for one in answer.notices if one not in self._noted]
-        self._noted.update(answer.notices)
+        self.model.notices += answer.notices
         if show_stats:
             self._report(made, 1000 * (time.perf_counter() - started), getattr(answer, "load_ms", 0.0))
         self.say_notices()
@@ -163,7 +150,7 @@ class Chat:
         """The answer under way, whose question is saved; None where Ctrl+C came before."""
         model, settings, n_left_out = self.model, self.settings, self.session.left_out
         options = {**model.sampling_set(self._n_tries), "strategy": model.asked, "think": settings.think}
-        options |= response_format(settings.format)
+        options |= settings.format
         self._leave_server_for_own()
         answer = None
         try:
@@ -237,10 +224,12 @@ class Chat:
     # State
 
     def say_notices(self) -> None:
-        """Prints the model's notices, once."""
+        """Prints the model's notices, each once in a conversation."""
         notices, self.model.notices = self.model.notices, []
-        for notice in notices:
-            self.screen.note(f"note: {notice}")
+        for notice in dict.fromkeys(notices):
+            if notice not in self._noted:
+                self.screen.note(f"note: {notice}")
+        self._noted.update(notices)
 
     def save(self) -> None:
         """Writes the conversation to the disk, unless history is off; removes the file of an empty one."""
@@ -277,13 +266,10 @@ class Chat:
             where = f"answered by {self.server.address}"
         else:
             where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.origin})"
-        draft = model.source.draft
-        drafter = "no drafter" if draft is None else f"drafter {draft.name}"
-        if draft is not None and draft.name.startswith("sha256-"):  # a blob's name says nothing
-            drafter = "drafter of its own"
+        may_draft = model.plan.can_draft and model.strategy.kind != "off"
+        drafter = "no drafter" if model.source.draft is None else "with a drafter"
         if model.plan.drafts_text_alone:
             drafter = "drafts from the text"
-        may_draft = model.plan.can_draft and model.strategy.kind != "off"
         if model.plan.can_draft and not may_draft:
             drafter = "drafting off"
         colour = ["accepted drafts are green"] if self.screen.color and may_draft else []
@@ -303,27 +289,8 @@ class Chat:
             self.screen.say(f"{PROMPT if role == Role.USER else ''}{text}")
 
 
-def response_format(text: str) -> dict[str, Any]:
-    """The arguments of `Session.chat` for a `--format` value."""
-    if not text:
-        return {}
-    return {"response_format": {"type": "json_object"}} if text == "json" else {"json_schema": text}
-
-
-def check_format(text: str) -> None:
-    """Raises what is wrong with a JSON schema."""
-    from eaglecpp.engine.grammar import resolve_grammar
-
-    resolve_grammar(**response_format(text))
-
-
 def _shortened(text: str) -> str:
     """The beginning of a long text, enough to recognise it."""
     lines = text.splitlines()
     more = [f"[... {len(lines) - _SHOWN_LINES} more lines]"] if len(lines) > _SHOWN_LINES else []
     return "\n".join([*lines[:_SHOWN_LINES], *more])
-
-
-def _clean(text: str) -> str:
-    """Valid Unicode: terminals can deliver bytes that are not."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

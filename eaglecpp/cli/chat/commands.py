@@ -1,35 +1,63 @@
 # SPDX-License-Identifier: MIT
-"""The slash commands of the chat: a table, and what each of them does.
+"""The slash commands of the chat: one table, and what each of them does.
 
-Names, sub-commands and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go);
-`/regen`, `/edit`, `/read`, `/chats` and `/strategy` are ours. `/set` and `/show` have
-modules of their own. A function takes the chat and the text after the name; False ends the chat.
+Names and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/interactive.go); `/regen`,
+`/edit`, `/read`, `/chats` and `/strategy` are ours. What cannot be done is raised, and said by `run_chat`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.input import PROMPT, as_command, read_block, unquoted
-from eaglecpp.cli.chat.set import SETTINGS
-from eaglecpp.cli.chat.show import FACTS, chat_modelfile
-from eaglecpp.cli.chat.words import Word, explained, run_word
-from eaglecpp.cli.open_engine import look_up
-from eaglecpp.cli.table import table
+from eaglecpp.cli.chat.input import PROMPT, is_command, read_block, unquoted
+from eaglecpp.cli.open_engine import look_up, plan_text
+from eaglecpp.cli.options import answer_format
+from eaglecpp.cli.table import help_table, table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
-from eaglecpp.errors import EagleError, ModelNotFoundError
+from eaglecpp.errors import EagleError
 from eaglecpp.files import open_regular
-from eaglecpp.modelfile import ModelName, ModelNameError
+from eaglecpp.human import nearest
+from eaglecpp.modelfile import Command as Line
+from eaglecpp.modelfile import Modelfile, ModelName
+from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
 from eaglecpp.options import Strategy
+from eaglecpp.store.describe import parameter_text
 
 if TYPE_CHECKING:
     from eaglecpp.store import Stores
+
+Run = Callable[[Chat, str], Any]
+
+
+@dataclass(frozen=True)
+class Command:
+    """run: gets the chat and the text after the name; False ends the chat
+    usage: what follows the name; `<model>` and `<file>` have to
+    """
+
+    run: Run
+    help: str
+    usage: str = ""
+
+
+COMMANDS: dict[str, Command] = {}
+"""By name, of one or two words."""
+
+
+def _command(name: str, help_text: str, usage: str = "") -> Callable[[Run], Run]:
+    def add(run: Run) -> Run:
+        COMMANDS[name] = Command(run, help_text, usage)
+        return run
+
+    return add
 
 
 def run_chat(chat: Chat) -> None:
@@ -37,7 +65,7 @@ def run_chat(chat: Chat) -> None:
     chat.greet()
     while True:
         try:
-            if not _take(chat, read_block(chat.ask)):
+            if take(chat, read_block(chat.ask)) is False:
                 break
         except EOFError:
             break
@@ -47,89 +75,210 @@ def run_chat(chat: Chat) -> None:
         except (EagleError, OSError, ValueError) as error:
             chat.screen.note(f"error: {error}")
     if (saved := chat.session.saved) is not None and saved.stamp is not None:
-        how = f"eaglecpp run {saved.model} --continue"
-        chat.screen.note(f"saved; to continue this chat: {how}", verbatim=True)
+        chat.screen.note(f"saved; to continue this chat: `eaglecpp run {saved.model} --continue`")
 
 
-def _take(chat: Chat, text: str) -> bool:
-    """Runs a command or answers a message; returns whether the chat goes on."""
-    typed = as_command(text)
-    if typed is None:
+def take(chat: Chat, text: str) -> Any:
+    """Answers a message or runs a command; False ends the chat."""
+    if not is_command(text):
         message = unquoted(text) if text.startswith('"""') else text.strip("\n")
-        if message.strip():
-            chat.reply(partial(chat.session.stream, message))
-        return True
-    return run_word("", COMMANDS, chat, " ".join(typed))
+        return chat.reply(partial(chat.session.stream, message)) if message.strip() else None
+    for n_words in (2, 1):
+        words = text.strip().split(maxsplit=n_words)
+        name, rest = " ".join(words[:n_words]), "".join(words[n_words:])
+        if (command := COMMANDS.get(name)) is not None:
+            if rest or not command.usage.startswith("<"):
+                return command.run(chat, rest)
+            return chat.screen.say(f"Usage:\n  {name} {command.usage}")
+    words = text.split()
+    found = [one for one in COMMANDS if one.startswith(words[0] + " ")]
+    if found and len(words) == 1:
+        return chat.screen.say(explained(words[0]))
+    name = " ".join(words[: 2 if found else 1])
+    near = nearest(name, COMMANDS)
+    meant = f"Did you mean {near}?" if near else "Type /? for help"
+    return chat.screen.say(f"Unknown command '{name}'. {meant}")
 
 
-def _bye(chat: Chat, rest: str) -> bool:
-    return False
+def explained(topic: str) -> str:
+    """What the commands do whose names begin with a text."""
+    rows = [
+        (f"{name} {one.usage}".strip(), one.help) for name, one in COMMANDS.items() if name.startswith(topic)
+    ]
+    return help_table("Available Commands:", rows) + "\n" if rows else f"There is no command {topic}"
 
 
-def _clear(chat: Chat, rest: str) -> None:
-    chat.start_over(chat.conversation.system)
-    chat.screen.say("Cleared session context")
+# Settings
 
 
-def _help(chat: Chat, rest: str) -> None:
-    topic = rest.removeprefix("/")
-    if topic in ("set", "show"):
-        chat.screen.say(explained(SETTINGS if topic == "set" else FACTS, f"/{topic} "))
-    else:
-        if topic:
-            chat.screen.say(f"There is no help for '{rest}'. Topics: set, show")
-        chat.screen.say(f"{explained(COMMANDS)}\n{_BLOCKS}")
+@_command("/set parameter", "Set a parameter; without a value, list them", "[name value]")
+def _parameter(chat: Chat, rest: str) -> None:
+    """A value outside the range is moved into it, with a note."""
+    name, *words = rest.split() or [""]
+    if not words:
+        rows = [(f"/set parameter {p.name} <{p.kind}>", p.help) for p in PARAMETERS.values()]
+        chat.screen.say(help_table("Available Parameters:", rows) + "\n")
+        return
+    if name in DEPRECATED:
+        raise ValueError(f"parameter {name} is deprecated")
+    if name not in PARAMETERS and (near := nearest(name, PARAMETERS)):
+        raise ValueError(f"unknown parameter '{name}'; did you mean {near}?")
+    value = parse_value(name, words[0])
+    parameter = PARAMETERS[name]
+    fitted = parameter.fitted(tuple(words) if parameter.kind == "strings" else value)
+    if fitted != value and parameter.kind != "strings":
+        chat.screen.note(f"note: the range of {name} is {parameter.range}; using {fitted}")
+        words = [str(fitted)]
+    if chat.model.set_parameter(name, fitted):
+        chat.screen.note(f"the model was reloaded; context {chat.model.engine.n_ctx} tokens")
+        chat.conversation.n_left_out = 0
+    chat.say_notices()
+    chat.save()
+    chat.screen.say(f"Set parameter '{name}' to '{', '.join(words)}'")
 
 
-_BLOCKS = 'Use """ to begin and end a message of several lines. A pasted block is always one message.\n'
+@_command("/set system", "Set the system prompt of the whole chat", "<text>")
+def _set_system(chat: Chat, rest: str) -> None:
+    chat.session.system = unquoted(rest)
+    chat.save()
+    chat.screen.say("Set system message.")
 
 
+@_command("/set think", "Let the model think before it answers", "[level]")
+def _think(chat: Chat, rest: str) -> None:
+    chat.settings.think = rest or True
+    chat.screen.say(f"Set 'think' mode to '{rest}'." if rest else "Set 'think' mode.")
+
+
+@_command("/set format", "Answer in JSON, or by a JSON schema", "<json|schema>")
+def _format(chat: Chat, rest: str) -> None:
+    chat.settings.format = answer_format(unquoted(rest))
+    chat.screen.say(f"Set format to '{'json' if rest == 'json' else 'JSON schema'}' mode.")
+
+
+def _switch(chat: Chat, rest: str, *, name: str, part: str, field: str, value: Any) -> None:
+    """Sets a field of the chat's `screen` or `settings`."""
+    setattr(getattr(chat, part), field, value)
+    chat.save()
+    chat.screen.say(f"Set '{name}' mode.")
+
+
+for _name, _part, _field, _value, _help_text in (
+    ("nothink", "settings", "think", False, "Do not let the model think"),
+    ("noformat", "settings", "format", {}, "Answer in any form"),
+    ("history", "settings", "history", True, "Save typed lines and this chat to disk"),
+    ("nohistory", "settings", "history", False, "Save nothing more to disk; what was saved stays"),
+    ("wordwrap", "screen", "wrap", True, "Break lines between words"),
+    ("nowordwrap", "screen", "wrap", False, "Do not break lines"),
+    ("verbose", "settings", "figures", "all", "Show all statistics after an answer"),
+    ("noverbose", "settings", "figures", "line", "Show one line of statistics"),
+    ("quiet", "settings", "figures", "none", "Show no statistics"),
+):
+    _run = partial(_switch, name=_name, part=_part, field=_field, value=_value)
+    COMMANDS[f"/set {_name}"] = Command(_run, _help_text)
+
+
+@_command("/strategy", "Show or set how to draft", "[auto|off|chain:4|...]")
+def _strategy(chat: Chat, rest: str) -> None:
+    model = chat.model
+    if rest:
+        if model.set_strategy(Strategy.parse(rest)):
+            chat.screen.note("the model was reloaded for this")
+        chat.say_notices()
+    found = str(model.strategy)  # of a server, which says what it made of it with each answer
+    if model.is_open:
+        resolved, why = model.engine.resolve(model.strategy)
+        found = f"{resolved} ({why})"
+    chat.screen.say(f"Strategy: {found}")
+
+
+# Facts
+
+
+def chat_modelfile(chat: Chat, *, to_save: bool = False) -> Modelfile:
+    """A Modelfile of the model as changed by this chat: system prompt, parameters, strategy, and messages
+    without pictures. to_save: of a stored model, only what this chat adds to it
+    """
+    source, model = chat.model.source, chat.model
+    adds = to_save and not source.is_file
+    base = Modelfile(from_=(Line("model", source.model.reference),)) if adds else source.model.modelfile
+    draft = base.draft
+    if source.draft is not None and not draft and (source.draft_asked or not adds):
+        draft = (Line("draft", str(source.draft)),)
+    strategy = (Line("strategy", model.strategy_set),) if model.strategy_set else ()
+    said = (*chat.conversation.examples, *chat.conversation.messages)
+    return replace(
+        base,
+        draft=draft,
+        system=chat.conversation.system or None,
+        messages=tuple(replace(one, content=one.text, images=(), attached=0) for one in said),
+        parameters={**base.parameters, **model.parameters},
+        pragmas=(*base.pragmas, *strategy),
+    )
+
+
+def _license(chat: Chat) -> str:
+    texts = chat.model.source.model.modelfile.license
+    text = "\n\n".join(texts) if texts else chat.model.engine.metadata.get("general.license", "")
+    return text or "No license was specified for this model."
+
+
+def _template(chat: Chat) -> str:
+    template = chat.model.chat.template
+    return f"{template.text}\n\n({template.describe()})"
+
+
+def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
+    chat.screen.say(tell(chat), verbatim=True)  # much of it is made to be copied
+
+
+_FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
+    "info": (lambda chat: plan_text(chat.model.engine), "What is opened, and where each option comes from"),
+    "license": (_license, "License of the model"),
+    "modelfile": (
+        lambda chat: chat_modelfile(chat).to_text(),
+        "A Modelfile that makes this model, including this chat",
+    ),
+    "parameters": (
+        lambda chat: parameter_text(chat_modelfile(chat)) or "No parameters were specified for this model.",
+        "Parameters of the model, and those set here",
+    ),
+    "system": (
+        lambda chat: chat.conversation.system or "No system message was specified for this model.",
+        "The system prompt",
+    ),
+    "template": (_template, "The chat template, and why this one"),
+}
+COMMANDS |= {
+    f"/show {name}": Command(partial(_show, tell=tell), what) for name, (tell, what) in _FACTS.items()
+}
+
+
+# Models and chats
+
+
+@_command("/load", "Switch to another model, in a new chat", "<model>")
 def _load(chat: Chat, rest: str) -> None:
-    names = rest.split()
-    if not 1 <= len(names) <= 2:
-        chat.screen.say("Usage:\n  /load <modelname>")
-        return
-    try:
-        source = look_up(*names)
-    except ModelNotFoundError as error:
-        if len(names) > 1:  # it may be the drafter that is missing
-            raise
-        chat.screen.say(f"Couldn't find model '{names[0]}'")
-        chat.screen.note(str(error))
-        return
-    chat.screen.say(f"Loading model '{names[0]}'")
-    before, was_open = chat.model, chat.model.is_open
-    before.close()  # two models may not fit into memory at once
-    try:
-        chat.model = before.other(source)
-    except BaseException:
-        if was_open:
-            before.renew()
-        raise
+    source = look_up(*rest.split(maxsplit=1))
+    chat.screen.say(f"Loading model '{rest}'")
+    chat.model.change(True, source=source)
     chat.start_over()
     chat.say_notices()
 
 
+@_command("/save", "Save this chat as a stored model", "<model>")
 def _save(chat: Chat, rest: str) -> None:
     from eaglecpp.store import Stores
     from eaglecpp.store.create import create_model
 
-    names = rest.split()
-    if len(names) != 1:
-        chat.screen.say("Usage:\n  /save <modelname>")
-        return
-    try:
-        name = ModelName.parse(names[0])
-    except ModelNameError:
-        chat.screen.say(f"error: The model name '{names[0]}' is invalid")
-        return
+    name = ModelName.parse(rest)
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")
         return
     create_model(stores, name, chat_modelfile(chat, to_save=True), Path.cwd())
     chat.made.add(name)
-    chat.screen.say(f"Created new model '{names[0]}'")
+    chat.screen.say(f"Created new model '{rest}'")
     if n_pictures := sum(len(message.images) for message in chat.conversation.messages):
         chat.screen.note(f"note: a model keeps no pictures; {n_pictures} of this chat are not in it")
 
@@ -146,12 +295,14 @@ def _may_take(chat: Chat, stores: Stores, name: ModelName) -> bool:
     return chat.ask(question, "").strip().lower() in ("y", "yes")
 
 
+@_command("/list", "List the models on this machine", "[prefix]")
 def _list(chat: Chat, rest: str) -> None:
     from eaglecpp.cli.list import list_models
 
     list_models.main(args=["--", rest], standalone_mode=False)
 
 
+@_command("/chats", "List the last saved chats, or those with a text in them", "[text]")
 def _chats(chat: Chat, rest: str) -> None:
     rows = []
     for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
@@ -162,12 +313,21 @@ def _chats(chat: Chat, rest: str) -> None:
     )
 
 
+@_command("/clear", "Start a new chat; the system prompt stays")
+def _clear(chat: Chat, rest: str) -> None:
+    chat.start_over(chat.conversation.system)
+    chat.screen.say("Cleared session context")
+
+
+# Questions
+
+
+@_command("/regen", "Answer the last question again")
 def _regen(chat: Chat, rest: str) -> None:
-    if chat.model.sampling.temperature == 0:
-        chat.screen.note("note: the temperature is 0, so the answer will be the same")
     chat.reply(chat.session.stream_again, again=True)
 
 
+@_command("/edit", "Change the last question and ask it again", "[text]")
 def _edit(chat: Chat, rest: str) -> None:
     question = next((m for m in reversed(chat.conversation.messages) if m.role == "user"), None)
     if question is None:
@@ -178,79 +338,35 @@ def _edit(chat: Chat, rest: str) -> None:
         chat.reply(partial(chat.session.edit, text))
 
 
+@_command("/read", "Put a text file or a picture before your next message", "<file>")
 def _read(chat: Chat, rest: str) -> None:
-    name = unquoted(rest).strip("'")
-    if not name:
-        raise ValueError("/read needs a file name")
-    path = expanded(name)
-    if is_image_name(path.name):
-        if not chat.model.plan.model_options().mmproj:
-            raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
-        chat.images.append(checked_image(_content(path)))
-        chat.screen.say(f"Read {path}. It will go with your next message.")
-        return
-    try:
-        text = _content(path).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text file in UTF-8 ({error.reason} at byte {error.start})") from None
-    n_tokens, n_ctx = len(chat.model.engine.tokenize(text, add_bos=False)), chat.model.engine.n_ctx
-    if n_tokens >= n_ctx:
-        raise ValueError(
-            f"{path}: {n_tokens} tokens do not fit into the context of {n_ctx}; use /set parameter num_ctx"
-        )
-    chat.attached.append(f"{path.name}:\n\n{text}")
-    chat.screen.say(
-        f"Read {path}: {len(text.splitlines())} lines, {n_tokens} tokens. "
-        "It will be put before your next message."
-    )
-
-
-def _content(path: Path) -> bytes:
+    path = expanded(unquoted(rest).strip("'"))
+    if is_image_name(path.name) and not chat.model.plan.model_options().mmproj:
+        raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
     with open_regular(path) as file:
-        return file.read()
+        data = file.read()
+    if is_image_name(path.name):
+        chat.images.append(checked_image(data))
+    else:
+        try:
+            chat.attached.append(f"{path.name}:\n\n{data.decode('utf-8')}")
+        except UnicodeDecodeError as error:
+            what = f"{error.reason} at byte {error.start}"
+            raise ValueError(f"{path}: not a text file in UTF-8 ({what})") from None
+    chat.screen.say(f"Read {path}. It will be put before your next message.")
 
 
-def _strategy(chat: Chat, rest: str) -> None:
-    if rest:
-        if chat.model.set_strategy(Strategy.parse(rest)):
-            chat.screen.note("the model was reloaded for this")
-        chat.say_notices()
-    chat.screen.say(f"Strategy: {_strategy_text(chat)}")
+# The chat
 
 
-def _strategy_text(chat: Chat) -> str:
-    if not chat.model.is_open:  # the server says what it made of it with each answer
-        return str(chat.model.strategy)
-    resolved, why = chat.model.engine.resolve(chat.model.strategy)
-    return f"{resolved} ({why})"
+@_command("/?", "Show this help, or that on /set or /show", "[command]")
+@_command("/help", "The same", "[command]")
+def _help(chat: Chat, rest: str) -> None:
+    chat.screen.say(explained("/" + rest.removeprefix("/")))
+    chat.screen.say('Use """ to begin and end a message of several lines. A pasted block is one message.')
 
 
-_BYE = Word(_bye, "Leave")
-_HELP = Word(_help, "Show this help, or help on: set, show", "[topic]", ("set", "show"))
-COMMANDS = {
-    "/set": Word(
-        partial(run_word, "/set ", SETTINGS),
-        "Change how the model answers and what is shown",
-        "...",
-        tuple(SETTINGS),
-    ),
-    "/show": Word(partial(run_word, "/show ", FACTS), "Show facts about the model", "...", tuple(FACTS)),
-    "/load": Word(_load, "Switch to another model (starts a new chat)", "<model>", ("model",)),
-    "/save": Word(_save, "Save this chat as a stored model", "<model>"),
-    "/list": Word(_list, "List the models on this machine", "[prefix]"),
-    "/chats": Word(_chats, "List the last saved chats, or those with a text in them", "[text]"),
-    "/clear": Word(_clear, "Start a new chat; the system prompt stays"),
-    "/regen": Word(_regen, "Answer the last question again"),
-    "/edit": Word(_edit, "Change the last question and ask it again", "[text]"),
-    "/read": Word(_read, "Put a text file before your next message", "<file>", ("path",)),
-    "/strategy": Word(
-        _strategy,
-        "Show or set how to draft",
-        "[auto|off|chain:4|...]",
-        ("auto", "off", "chain:4", "tree:k=4,depth=5,nodes=16"),
-    ),
-    "/bye": _BYE,
-    "/exit": _BYE,
-    "/?": _HELP,
-    "/help": _HELP,
-}
+@_command("/bye", "Leave")
+@_command("/exit", "Leave")
+def _bye(chat: Chat, rest: str) -> bool:
+    return False

@@ -45,18 +45,11 @@ def unquoted(text: str) -> str:
     return text
 
 
-def as_command(text: str) -> tuple[str, str] | None:
-    """(name, arguments) of a slash command, None for a message.
-
-    Of several lines only a block of a command that takes one is a command: pasted code may well begin with a
-    slash.
+def is_command(text: str) -> bool:
+    """Whether this is a slash command, not a message. Of several lines only a block of a command that takes
+    one is a command: pasted code may well begin with a slash.
     """
-    if not text.startswith("/"):
-        return None
-    if "\n" in text.strip() and not text.startswith(_MULTILINE):
-        return None
-    name, _, rest = text.strip().partition(" ")
-    return name, rest.strip()
+    return text.startswith("/") and ("\n" not in text.strip() or text.startswith(_MULTILINE))
 
 
 def _is_closed(block: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -20,7 +20,6 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
-from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth
 
 from eaglecpp.cli.chat.commands import COMMANDS
@@ -47,40 +46,34 @@ def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
 
 
 class SlashCompleter(Completer):
-    """Completes slash commands, their words, parameter names and file names."""
-
-    def __init__(self) -> None:
-        self._files = PathCompleter(expanduser=True)
+    """Completes slash commands, parameter names, models and file names."""
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
         """For prompt_toolkit: what may stand at the cursor."""
         text = document.text_before_cursor
         if not text.startswith("/") or "\n" in text:
             return
-        name, blank, rest = text.partition(" ")
-        if not blank:
-            yield from _matching({word: command.help for word, command in COMMANDS.items()}, name)
-        elif name in COMMANDS and COMMANDS[name].words in (("path",), ("model",)):
-            if COMMANDS[name].words == ("model",):
-                yield from _matching(dict.fromkeys(stored_names(), ""), rest)
-            yield from self._files.get_completions(Document(rest), complete_event)
-        elif name == "/set" and rest.startswith("parameter "):
-            helps = {name: parameter.help for name, parameter in PARAMETERS.items()}
-            yield from _matching(helps, rest.removeprefix("parameter "))
-        elif name in COMMANDS:
-            yield from _matching(dict.fromkeys(COMMANDS[name].words, ""), rest)
+        name, _, rest = text.partition(" ")
+        lines = {name: command.help for name, command in COMMANDS.items()}
+        if name == "/load":
+            lines = dict.fromkeys((f"/load {model}" for model in stored_names()), "")
+        elif text.startswith("/set parameter "):
+            lines = {f"/set parameter {one.name}": one.help for one in PARAMETERS.values()}
+        for line, help_text in lines.items():
+            if line.startswith(text):
+                yield Completion(line, start_position=-len(text), display_meta=help_text)
+        if name in ("/load", "/read"):
+            yield from PathCompleter(expanduser=True).get_completions(Document(rest), complete_event)
 
 
 class Keyboard:
     """Asks for messages. history: the file of typed lines; keeps: whether they are currently saved there."""
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
-        self._pasted = ""  # what the current line began with, if that was not typed
         self._session: PromptSession[str] = PromptSession(
             history=_PrivateHistory(str(history), keeps),
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
-            multiline=Condition(lambda: self._goes_on(get_app().current_buffer.text)),
             prompt_continuation=CONTINUATION,
             key_bindings=self._bindings(),
             erase_when_done=True,
@@ -90,22 +83,25 @@ class Keyboard:
         )
 
     def ask(self, prompt: str, default: str) -> str:
-        """One line, one pasted block, or one `\"\"\"` block. Raises EOFError, KeyboardInterrupt.
+        """One line, or one block that was pasted or edited, which is whole even where it begins with three
+        quotes: program text may well. Raises EOFError, KeyboardInterrupt.
 
         What was typed is written again at the end: prompt_toolkit would leave as much of a long block as fits
         on the screen, and the placeholder.
         """
         placeholder = _PLACEHOLDER if prompt == PROMPT else None
-        typed, self._pasted = "", default
+        typed = ""
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
+            # terminals can deliver bytes that are no text
+            typed = typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         except KeyboardInterrupt as interrupt:
             typed = str(interrupt)
             raise
         finally:
             self.mark_pastes(True)  # prompt_toolkit stops it with every prompt
             write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n", styled=True)
-        return typed if not is_open(typed) or self._goes_on(typed) else f'"""\n{typed}\n"""'
+        return f'"""\n{typed}\n"""' if "\n" in typed and is_open(typed) else typed
 
     def mark_pastes(self, on: bool) -> None:
         """Whether the terminal says where a pasted block begins and ends."""
@@ -113,23 +109,8 @@ class Keyboard:
         (output.enable_bracketed_paste if on else output.disable_bracketed_paste)()
         output.flush()
 
-    def _goes_on(self, text: str) -> bool:
-        """Whether Enter begins another line: in an open block, unless it was pasted as a whole. Program text
-        may well begin with three quotes, and is not the beginning of a block for that.
-        """
-        first_line = self._pasted.partition("\n")[0]
-        is_pasted = "\n" in self._pasted and text.startswith(first_line)
-        return is_open(text) and not is_pasted
-
     def _bindings(self) -> KeyBindings:
         bindings = KeyBindings()
-
-        @bindings.add(Keys.BracketedPaste)
-        def _(event: KeyPressEvent) -> None:
-            text = event.data.replace("\r\n", "\n").replace("\r", "\n")
-            if not event.current_buffer.text:
-                self._pasted = text
-            event.current_buffer.insert_text(text)
 
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
@@ -164,9 +145,3 @@ class _PrivateHistory(FileHistory):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_APPEND, 0o600))
             super().store_string(string)
-
-
-def _matching(words: Mapping[str, str], start: str) -> Iterable[Completion]:
-    for word, help_text in words.items():
-        if word.startswith(start):
-            yield Completion(word, start_position=-len(start), display_meta=help_text)

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
@@ -58,12 +57,7 @@ class RunModel:
     def engine(self) -> Engine:
         """Opened, if it was not. Raises what `Engine` does."""
         if self._engine is None:
-            started = time.perf_counter()
-            self.notices += self.plan.notices
-            with patience(f"loading {self.source.name} ..."):
-                self._engine = self._open()
-            self.load_ms = 1000 * (time.perf_counter() - started)
-            self.notices += self.chat.template.notices
+            self._engine = self._open()
         return self._engine
 
     @property
@@ -135,50 +129,40 @@ class RunModel:
         return given
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
-        """Sets a parameter by its Modelfile name; returns whether the model had to be reloaded for it.
-        If that fails, the old value is restored and the error is raised.
-        """
+        """Sets a parameter by its Modelfile name; returns and raises what `change` does."""
         option, changed = PARAMETERS[name].option, {**self.parameters, name: value}
         if option == "strategy":
-            reloads = self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
-            self.parameters = changed
-            return reloads
-        reloads = self.is_open and option.startswith("model.") and changed != self.parameters
-        with self._changed("parameters", changed, reloads):
-            return reloads
+            return self.set_strategy(Strategy.parse(f"chain:{value}" if value else "off"))
+        return self.change(option.startswith("model.") and changed != self.parameters, parameters=changed)
 
     def set_strategy(self, strategy: Strategy) -> bool:
-        """Changes the strategy; returns whether the model had to be reloaded for it.
-
-        Raises ValueError or UnsupportedError, and changes nothing, if that is impossible.
-        """
+        """Changes the strategy; returns and raises as `change`, and ValueError if nothing drafts."""
         if strategy.kind != "off" and not self.plan.can_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
-        reloads = self.is_open and not self._has_room(strategy)
-        with self._changed("asked", strategy, reloads):
-            if reloads and not self.engine.has_draft:
-                raise ValueError(f"strategy {strategy}: {self.notices[-1]}")
-        self.strategy_set = str(strategy)
-        return reloads
+        return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
-    @contextlib.contextmanager
-    def _changed(self, name: str, value: Any, reloads: bool) -> Iterator[None]:
-        """Sets an attribute; an error, also one of the block, puts everything back."""
-        before = getattr(self, name)
-        setattr(self, name, value)
+    def change(self, reloads: bool, **values: Any) -> bool:
+        """Changes the source, the parameters or the strategy; an error puts everything back.
+        reloads: the model has to be loaded again for this, if it is open. Returns whether it was.
+        """
+        before = {name: getattr(self, name) for name in values}
+        reloads = reloads and self.is_open
+        vars(self).update(values)
         try:
             self.renew(reloads)
-            yield
         except BaseException:
-            setattr(self, name, before)
+            vars(self).update(before)
             self.renew(reloads)
             raise
+        return reloads
 
     def _has_room(self, strategy: Strategy) -> bool:
         """Whether the engine drafts that much as it was opened."""
+        if not self.is_open or strategy.kind == "off":
+            return True
         drafting, native = self.engine.shared.drafting, self.engine.native
-        if strategy.kind == "off" or not drafting.has_draft:
-            return strategy.kind == "off"
+        if not drafting.has_draft:
+            return False
         resolved, _ = drafting.resolve(strategy)
         return resolved.nodes <= native.n_draft_max and resolved.n_leaves <= drafting.n_leaves
 
@@ -190,30 +174,30 @@ class RunModel:
         if reloads:
             self._engine = self._open()
 
-    def other(self, source: Found) -> RunModel:
-        """Another model with the same options, opened if this one is."""
-        found = RunModel(source, self._given, self.asked)
-        found.parameters = dict(self.parameters)
-        found.renew(reloads=False)
-        if self.is_open:
-            found.engine  # noqa: B018 - opens it
-        return found
-
     def close(self) -> None:
         """Frees the model."""
         if self._engine is not None:
             self._engine.close()
 
     def _open(self) -> Engine:
+        started = time.perf_counter()
+        self.notices += self.plan.notices
+        with patience(f"loading {self.source.name} ..."):
+            engine = self._fitting()
+        self.load_ms = 1000 * (time.perf_counter() - started)
+        self.notices += engine.shared.chat.template.notices
+        return engine
+
+    def _fitting(self) -> Engine:
+        """With the drafter, unless that is off or the model's own does not fit."""
         from eaglecpp.engine.engine import Engine
 
         plan = self.plan
-        if plan.strategy.value.kind == "off" or not plan.can_draft:
-            return Engine(plan.without_drafts())
-        try:
-            return Engine(plan)
-        except MismatchError as error:
-            if self.source.draft_asked:
-                raise
-            self.notices.append(f"running without the drafter, which does not fit: {error}")
-            return Engine(plan.without_drafts())
+        if plan.strategy.value.kind != "off" and plan.can_draft:
+            try:
+                return Engine(plan)
+            except MismatchError as error:
+                if self.source.draft_asked:
+                    raise
+                self.notices.append(f"running without the drafter, which does not fit: {error}")
+        return Engine(plan.without_drafts())

@@ -132,17 +132,19 @@ class Screen:
 
         verbatim: line ends are not ours to add, because the text is made to be copied.
         """
-        write((self._laid_out(text, verbatim) if self.is_terminal else text) + "\n", styled=True)
+        if self.is_terminal:
+            text = visible(text) if verbatim else self._laid_out(text)
+        write(text + "\n", styled=True)
 
-    def note(self, text: str, *, verbatim: bool = False) -> None:
-        """Prints a note that is not part of an answer, in grey on a terminal. verbatim: as for `say`."""
+    def note(self, text: str) -> None:
+        """Prints a note that is not part of an answer, in grey on a terminal."""
         if stderr_is_terminal():
-            text = f"{self._dim}{self._laid_out(text, verbatim)}{_RESET if self._dim else ''}"
+            text = f"{self._dim}{self._laid_out(text)}{_RESET if self._dim else ''}"
         note(text, styled=True)
 
-    def _laid_out(self, text: str, verbatim: bool) -> str:
+    def _laid_out(self, text: str) -> str:
         """Text for a terminal, broken between words."""
-        return visible(text) if verbatim or not self.wrap else laid_out(visible(text))
+        return laid_out(visible(text)) if self.wrap else visible(text)
 
     def _columns(self) -> int:
         return shutil.get_terminal_size().columns if self.wrap and self.is_terminal else 0
