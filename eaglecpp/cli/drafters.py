@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from msgspec.structs import asdict
@@ -18,7 +18,6 @@ from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.store.drafters import (
-    KnownDrafter,
     Match,
     find_drafters,
     first_runnable,
@@ -45,7 +44,11 @@ def drafters(target: str | None, as_json: bool) -> None:
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
     if as_json:
-        write_json({"own": own and str(own), "drafters": [_facts(row, matches) for row in rows]})
+        matched = {match.drafter.repo: match.target for match in matches}
+        known = [
+            asdict(row) | {"refused": row.refused or None, "matched": matched.get(row.repo)} for row in rows
+        ]
+        write_json({"own": own and str(own), "drafters": known})
         return
     if own is not None:
         write(f"{target} has a drafter of its own, which is used: {own}\n")
@@ -58,8 +61,10 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"no drafter is known for {target}{near or way}")
         return
     if rows:
-        refusals = [f"cannot run: {row.refused}" if row.refused else "" for row in rows]
-        shown = [(row.repo, row.targets[0], row.family, why) for row, why in zip(rows, refusals, strict=True)]
+        shown = [
+            (row.repo, row.targets[0], row.family, f"cannot run: {row.refused}" if row.refused else "")
+            for row in rows
+        ]
         write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
@@ -84,11 +89,3 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
             names.append(str(read_name(target)))  # with its tag
         return None, find_drafters(names), None
     return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
-
-
-def _facts(row: KnownDrafter, matches: list[Match]) -> dict[str, Any]:
-    match = next((match for match in matches if match.drafter == row), None)
-    return asdict(row) | {
-        "refused": row.refused or None,
-        "matched": None if match is None else match.target,
-    }

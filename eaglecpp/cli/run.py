@@ -92,11 +92,6 @@ class _RunCommand(Command):
     "each option comes from.",
 )
 @option("-q", "--quiet", is_flag=True, help="Show no statistics after the answer.")
-@option(
-    "--color/--no-color",
-    default=None,
-    help="Show accepted draft tokens in green.  [default: on a terminal, unless NO_COLOR or CLICOLOR=0]",
-)
 @option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
 @option(
     "--insecure", is_flag=True, help="Allow downloads over http and from servers with invalid certificates."
@@ -125,7 +120,6 @@ def run(
     as_json: bool,
     verbose: bool,
     quiet: bool,
-    color: bool | None,
     nowordwrap: bool,
     insecure: bool,
     keepalive: float | None,
@@ -201,7 +195,7 @@ def run(
         chat = Chat(
             model_here,
             ask,
-            Screen(wrap=not nowordwrap, color=color, hide_thinking=hidethinking, echo=not as_json),
+            Screen(wrap=not nowordwrap, hide_thinking=hidethinking, echo=not as_json),
             settings,
             folder=folder if text is None or resume else None,
             saved=saved,

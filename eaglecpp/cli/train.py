@@ -94,7 +94,8 @@ def train(as_json: bool, **options: Any) -> None:
             result = run(asked, display)
         except KeyboardInterrupt:
             display.close()
-            note(_left_by(asked.out))
+            resumed = " with --resume" if (asked.out / "state" / "last.pt").exists() else ""
+            note(f"stopped; the same command{resumed} goes on from what is in {asked.out}")
             raise click.exceptions.Exit(130) from None
     _tell(result, as_json)
     if result.gguf is None and result.outcome.reason == "stopped":
@@ -185,20 +186,6 @@ class Display:
         if self._bar is not None:
             self._bar.close()
         self._bar, self._what = None, ""
-
-
-def _left_by(out: Path) -> str:
-    """What a run that was stopped outside of its steps has left."""
-    if (out / "state" / "last.pt").exists():
-        return (
-            f"stopped; {out} has the training up to its last saved step: run the same command with --resume"
-        )
-    if not out.is_dir() or not any(out.iterdir()):
-        return "stopped before anything was made"
-    return (
-        f"stopped before the first step; what is in {out} so far is used again by the same command, with or "
-        "without --resume"
-    )
 
 
 def check_torch() -> None:

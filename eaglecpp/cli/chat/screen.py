@@ -77,10 +77,9 @@ class WordWrap:
 
 
 class Screen:
-    """One chat, or one answer. `wrap`, `color`, `hide_thinking` may change between answers.
+    """One chat, or one answer; `wrap` may change between answers. On a terminal that may be written to in
+    colour, accepted draft tokens are green, notes and thinking grey. Elsewhere thinking is not shown.
 
-    color:       show accepted draft tokens in green; None = if the terminal may be written to in colour,
-                 which also decides whether notes and thinking are grey
     is_terminal: whether stdout is one; None = find out
     """
 
@@ -88,7 +87,6 @@ class Screen:
         self,
         *,
         wrap: bool = True,
-        color: bool | None = None,
         hide_thinking: bool = False,
         echo: bool = True,
         is_terminal: bool | None = None,
@@ -96,8 +94,8 @@ class Screen:
         self.is_terminal = sys.stdout.isatty() if is_terminal is None else is_terminal
         self.wrap = wrap
         self._dim = _DIM if wants_colour() else ""
-        self.color = self.is_terminal and wants_colour() if color is None else color
-        self.hide_thinking = hide_thinking
+        self.color = self.is_terminal and wants_colour()
+        self.hide_thinking = hide_thinking or not self.is_terminal
         self.echo = echo
         self._wrapper = WordWrap(self._columns)
         self._style = ""
@@ -112,9 +110,6 @@ class Screen:
             if piece.is_thinking != self._is_thinking:
                 out += self._turn(piece.is_thinking)
             if piece.is_thinking and self.hide_thinking:
-                continue
-            if piece.is_thinking and not self.is_terminal:
-                self._aside(piece.text)
                 continue
             text = visible(piece.text) if self.is_terminal else piece.text
             out += self._wrapper.feed(text, self._style_of(piece))
@@ -153,16 +148,7 @@ class Screen:
         """Changes from thinking to the answer or back, with Ollama's marks."""
         self._is_thinking = thinking
         text = "Thinking...\n" if thinking else "\n...done thinking.\n\n"
-        if self.is_terminal and not self.hide_thinking:
-            return self._wrapper.feed(text, self._dim)
-        if not self.hide_thinking:
-            self._aside(text)
-        return []
-
-    def _aside(self, text: str) -> None:
-        """Writes thinking to stderr, when a program reads the answer."""
-        sys.stderr.write(visible(text) if stderr_is_terminal() else text)
-        sys.stderr.flush()
+        return [] if self.hide_thinking else self._wrapper.feed(text, self._dim)
 
     def _style_of(self, piece: Piece) -> str:
         if self.color and piece.is_accepted:
