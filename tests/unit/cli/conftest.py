@@ -37,8 +37,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> ChatFolder:
-    return ChatFolder(tmp_path / "chats")
+def folder(home: Path) -> ChatFolder:
+    return ChatFolder(home / "chats")
 
 
 @pytest.fixture

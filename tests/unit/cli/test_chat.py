@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.chat import Chat
+from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.chat.model import RunModel
+from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
-from eaglecpp.opening.find import Found
+from eaglecpp.modelfile import Modelfile
 from helpers.opening import found_file
 from helpers.tiny_projector import make_image, make_projector
 
@@ -22,23 +26,253 @@ if TYPE_CHECKING:
     from conftest import Models
 
 Talk = Callable[..., Chat]
-SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
+Capture = pytest.CaptureFixture[str]
 
 
 def said(chat: Chat) -> list[tuple[str, str]]:
     return [(message.role, message.content) for message in chat.conversation.messages]
 
 
-def with_modelfile(models: Models, text: str) -> Found:
-    """The tiny pair with a Modelfile of its own."""
-    return found_file(models.target, text, models.draft)
+# As in Ollama
+
+
+@pytest.mark.parametrize(
+    ("line", "answer"),
+    [
+        ("/set parameter top_k 5", "Set parameter 'top_k' to '5'"),
+        ("/set parameter stop one two", "Set parameter 'stop' to 'one, two'"),
+        ("/set system Be brief.", "Set system message."),
+        ("/set nowordwrap", "Set 'nowordwrap' mode."),
+        ("/set think high", "Set 'think' mode to 'high'."),
+        ("/set format json", "Set format to 'json' mode."),
+        ("/set format", "Usage:\n  /set format <json|schema>"),
+        ("/show license", "No license was specified for this model."),
+        ("/show system", "No system message was specified for this model."),
+        ("/clear", "Cleared session context"),
+        ("/load", "Usage:\n  /load <model>"),
+        ("/strategi off", "Unknown command '/strategi'. Did you mean /strategy?"),
+        ("/show licence", "Unknown command '/show licence'. Did you mean /show license?"),
+        ("/usr/bin/env is a file", "Unknown command '/usr/bin/env'. Type /? for help"),
+    ],
+)
+def test_ollamas_answers(talk: Talk, capsys: Capture, line: str, answer: str) -> None:
+    talk(line)
+    assert capsys.readouterr().out == f"{answer}\n"
+
+
+def test_parameters_reach_the_answer_and_a_longer_context_reads_the_model_again(
+    talk: Talk, capsys: Capture
+) -> None:
+    lines = ["/set parameter num_predict 3", "hello", "/set parameter num_ctx 1024"]
+    chat = talk(*lines, "/set parameter stop e", "more")
+    assert chat.model.engine.n_ctx == 1024 and len(said(chat)) == 4
+    assert "reloaded; context 1024 tokens" in capsys.readouterr().err
+    assert chat.model.engine.timings.predicted_n <= 6
+    assert chat.model.sampling.stop == ("e",)
+    assert "e" not in chat.conversation.messages[3].content
+
+
+def test_a_system_prompt_over_several_lines(talk: Talk, capsys: Capture) -> None:
+    chat = talk(
+        '/set system """You', 'are terse."""', "hello", "/show system", '/set system "Other."', "/show system"
+    )
+    assert chat.conversation.system == "Other."
+    assert chat.conversation.prompt()[0].content == "Other."
+    out = capsys.readouterr().out
+    assert "You\nare terse.\n" in out
+    assert out.endswith("Set system message.\nOther.\n")
+
+
+def test_clear_keeps_the_system_prompt_and_begins_another_saved_chat(talk: Talk, capsys: Capture) -> None:
+    chat = talk("/set system Be brief.", "of whales", "/clear", "of apples", "/chats", "/chats WHALES")
+    assert chat.conversation.system == "Be brief." and len(said(chat)) == 2
+    both, whales = capsys.readouterr().out.split("BEGINS WITH")[1:]
+    assert both.index("of apples") < both.index("of whales")
+    assert "of whales" in whales and "of apples" not in whales
+
+
+def test_json_answers(talk: Talk) -> None:
+    import json
+
+    options = {"max_tokens": 200, "temperature": 0.8, "seed": 3}
+    chat = talk("/set format json", "hello", "/set noformat", options=options)
+    assert isinstance(json.loads(chat.conversation.messages[1].content), dict)
+    schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
+    chat = talk(f"/set format {schema}", "hello", options=options)
+    assert list(json.loads(chat.conversation.messages[1].content)) == ["n"]
+
+
+def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Capture) -> None:
+    text = (
+        "SYSTEM Be brief.\nPARAMETER top_k 7\nPARAMETER stop end\nLICENSE Free.\n"
+        "MESSAGE user shown\nMESSAGE assistant first\n"
+    )
+    source = found_file(models.target, text, models.draft)
+    lines = ("info", "license", "parameters", "system", "template", "modelfile")
+    talk("/set parameter top_p 0.5", "hello", *(f"/show {line}" for line in lines), source=source)
+    out = capsys.readouterr().out
+    assert f"target:     {models.target}" in out and f"drafter:    {models.draft}" in out
+    assert "option:     n_ctx 512 (" in out and "template:   Jinja template from the GGUF" in out
+    assert "Free.\n" in out
+    assert f'{"stop":<30} "end"\n' in out and f"{'top_p':<30} 0.5\n" in out
+    assert "{% for message in messages %}" in out
+    made = Modelfile.from_text(out[out.index("FROM ") :].rstrip() + "\n")
+    assert made.parameters == {"top_k": 7, "stop": ("end",), "top_p": 0.5}
+    assert [m.content for m in made.messages][:3] == ["shown", "first", "hello"]
+    assert made.draft[0].args == str(models.draft)
+
+
+def test_loading_another_model_begins_a_new_chat(
+    talk: Talk, models: Models, base_model: Path, folder: ChatFolder, capsys: Capture
+) -> None:
+    chat = talk("hello", f"/load {base_model}", "again", f"/load {models.target} {models.draft}")
+    assert chat.model.engine.has_draft
+    out, err = capsys.readouterr()
+    assert f"Loading model '{base_model}'" in out
+    assert "no chat template" in err
+    saved = folder.latest()
+    assert saved is not None
+    assert (saved.model, len(saved.messages)) == (str(base_model), 2)
+
+
+def test_a_saved_chat_is_a_model_that_begins_with_it(
+    talk: Talk, models: Models, folder: ChatFolder, capsys: Capture
+) -> None:
+    lines = ["/set system Be brief.", "/set parameter top_k 7", "/strategy chain:2", "hello", "/save mine"]
+    chat = talk(*lines, "/list", "/list nothing", "/list --json")
+    out = capsys.readouterr().out
+    assert out[out.index("Created new model 'mine'") :].count("mine:latest") == 1
+    saved = look_up("mine")
+    assert saved.draft is not None
+    assert saved.draft.read_bytes() == models.draft.read_bytes()
+    again = talk("more", source=saved, strategy=None)
+    assert again.conversation.system == "Be brief."
+    assert [(m.role, m.content) for m in again.conversation.examples] == said(chat)
+    assert again.model.sampling.top_k == 7
+    assert str(again.model.strategy) == "chain:2"
+    assert folder.latest("mine:latest") is not None
+
+
+# Ours
+
+
+def test_regen_answers_again_with_another_seed(talk: Talk) -> None:
+    options = {"temperature": 1.5, "seed": 1, "max_tokens": 20}
+    once = talk("hello", options=options)
+    chat = talk("hello", "/regen", options=options)
+    assert len(said(chat)) == 2
+    assert said(chat)[1] != said(once)[1]
+    assert said(talk("hello", "/regen", options=options)) == said(chat), "and is repeatable"
+
+
+def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
+    talk: Talk, tmp_path: Path, folder: ChatFolder, capsys: Capture
+) -> None:
+    notes, picture = tmp_path / "notes.txt", tmp_path / "one.png"
+    notes.write_text("a line", encoding="utf-8")
+    picture.write_bytes(make_image(1))
+    options = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
+    offered: list[str] = []
+
+    def change(question: str) -> str:
+        offered.append(question)
+        return question + "!"
+
+    lines = [f"/read {notes}", f"/read {picture}", "what is it", "/edit", change, "/edit and now"]
+    chat = talk(*lines, "/edit", change, options=options)
+    assert offered == ["what is it", "and now"]
+    question, _ = chat.conversation.messages
+    mark = image_mark(make_image(1))
+    assert question.content == f"{mark}notes.txt:\n\na line\n\nand now!"
+    assert question.images == (make_image(1),)
+    saved = folder.latest()
+    assert saved is not None
+    capsys.readouterr()
+    again = talk("/edit", change, f"/read {notes}", "/edit two of them", options=options, saved=saved)
+    assert "__image_" not in capsys.readouterr().out
+    assert offered[2:] == ["and now!"]
+    file = "notes.txt:\n\na line\n\n"
+    assert again.conversation.messages[0].content == f"{mark}{file}{file}two of them"
+
+
+def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, capsys: Capture) -> None:
+    asked: list[str] = []
+
+    def refuse(default: str) -> str:
+        asked.append(default)
+        return ""
+
+    talk("hello", "/save smollm2", refuse, "/save mine", "/save mine")
+    assert len(asked) == 1
+    out = capsys.readouterr().out
+    assert out.count("Nothing was saved.") == 1 and out.count("Created new model 'mine'") == 2
+    talk("hello", "/save mine", refuse, "/save smollm2", "y", "/save mine", "yes")
+    out = capsys.readouterr().out
+    assert out.count("Nothing was saved.") == 1 and "Created new model 'smollm2'" in out
+
+
+@pytest.mark.parametrize(
+    "strategy", ["chain:2", "chain:24", "tree:k=2,depth=3,nodes=6", "tree:k=4,depth=6,nodes=40"]
+)
+def test_a_strategy_changes_how_and_not_what(talk: Talk, strategy: str, capsys: Capture) -> None:
+    plain = talk("/strategy off", "hello", options={"max_tokens": 30})
+    chat = talk(f"/strategy {strategy}", "hello", options={"max_tokens": 30})
+    assert said(chat) == said(plain)
+    assert (plain.model.engine.timings.draft_n, chat.model.engine.timings.draft_n > 0) == (0, True)
+    assert chat.model.engine.timings.plan["strategy"] == strategy
+    assert f"Strategy: {strategy} (asked for)" in capsys.readouterr().out
+
+
+def test_a_drafter_left_out_at_first_is_loaded_when_it_is_wanted(talk: Talk, models: Models) -> None:
+    source = found_file(models.target, "#eaglecpp: strategy off\n", models.draft)
+    chat = talk("hello", "/strategy chain:2", "more", source=source, strategy=None)
+    assert chat.model.engine.timings.draft_n > 0
+
+
+def test_every_command_is_in_the_documentation() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "chat.md").read_text(encoding="utf-8")
+    names = [(name, name.rpartition(" ")[2]) for name in COMMANDS]
+    assert [name for name, word in names if f"`{name}" not in page and f"`{word}`" not in page] == []
+
+
+def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
+    talk: Talk, models: Models, tmp_path: Path, capsys: Capture
+) -> None:
+    (tmp_path / "broken.gguf").write_text("no weights")
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "long").write_text("word " * 5000)
+    os.mkfifo(tmp_path / "pipe")
+    wrong = {
+        "/read missing.txt": "missing.txt",
+        f"/read {tmp_path / 'binary'}": "not a text file in UTF-8",
+        f"/read {tmp_path / 'pipe'}": "pipe: expected a file, found a named pipe",
+        "/read /dev/zero": "/dev/zero: expected a file, found a device",
+        "/regen": "there is no question to answer again",
+        "/edit": "there is no question to edit",
+        "/read ~nobody-has-this/x": "no user 'nobody-has-this'",
+        '/set format {"type": 3': "the JSON schema cannot be read",
+        "/set parameter mirostat 1": "parameter mirostat is deprecated",
+        "/set parameter top_p 3": "the range of top_p is 0 to 1; using 1.0",
+        "/strategy chain:x": "expected auto, off, chain:DEPTH",
+        f"/load {models.target} nofile.gguf": "drafter 'nofile.gguf'",
+        f"/load {tmp_path / 'broken.gguf'}": "broken.gguf",
+        "/set parameter top_k x": "invalid int value [x]",
+        "/set parameter temprature 1": "unknown parameter 'temprature'; did you mean temperature?",
+        "/load missing.gguf": "target 'missing.gguf'",
+        f"/read {tmp_path / 'long'}": "",
+        "what is that": "the prompt has",
+    }
+    chat = talk(*wrong, "hello", "/edit", KeyboardInterrupt("half"))
+    err = capsys.readouterr().err
+    assert [text for text in wrong.values() if text not in err] == []
+    assert [role for role, _ in said(chat)] == ["user", "assistant"]
 
 
 # Turns
 
 
 def test_old_messages_are_left_out_loudly_and_stay_saved(
-    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
+    talk: Talk, folder: ChatFolder, capsys: Capture
 ) -> None:
     long = "the man and the dog say one thing to all of us and then they go out " * 3
     chat = talk(*[f"{index} {long}" for index in range(8)], options={"n_ctx": 512})
@@ -55,10 +289,10 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
 # What a model brings along
 
 
-def test_the_models_own_messages_are_shown_and_stay(
-    talk: Talk, models: Models, capsys: pytest.CaptureFixture[str]
-) -> None:
-    source = with_modelfile(models, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n")
+def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, capsys: Capture) -> None:
+    source = found_file(
+        models.target, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n", models.draft
+    )
     chat = talk("hello", "/clear", "again", source=source)
     out = capsys.readouterr().out
     assert out.startswith(">>> shown\nfirst\n")
@@ -69,7 +303,9 @@ def test_the_models_own_messages_are_shown_and_stay(
 
 
 def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
-    source = with_modelfile(models, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n")
+    source = found_file(
+        models.target, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n", models.draft
+    )
     model = RunModel(source, {"top_k": 9, "n_threads": 1})
     assert (model.sampling.top_k, model.sampling.top_p, model.engine.n_ctx) == (9, 0.5, 256)
     assert model.sampling.min_p == 0.0, "Ollama's default, not llama.cpp's"
@@ -81,7 +317,7 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
 
 
 def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
-    models: Models, base_model: Path, capsys: pytest.CaptureFixture[str], talk: Talk
+    models: Models, base_model: Path, capsys: Capture, talk: Talk
 ) -> None:
     own = found_file(base_model, "", models.draft)
     chat = talk("hello", source=own)
@@ -115,26 +351,17 @@ def test_every_turn_is_saved_and_can_be_gone_on_with(talk: Talk, folder: ChatFol
     assert len(list(folder.directory.glob("*.json"))) == 1
 
 
-def test_older_chats_are_found_by_what_was_said(talk: Talk, folder: ChatFolder) -> None:
-    talk("of whales")
-    talk("of apples")
-    assert [chat.messages[0].content for chat in folder.chats()] == ["of apples", "of whales"]
-    assert [chat.messages[0].content for chat in folder.chats("WHALES")] == ["of whales"]
+@pytest.mark.parametrize(
+    ("lines", "is_saved"),
+    [(["/set nohistory", "hello"], False), (["/set nohistory", "hello", "/set history"], True)],
+)
+def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder, lines: list[str], is_saved: bool) -> None:
+    talk(*lines)
+    assert (folder.latest() is not None) is is_saved
 
 
-def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder) -> None:
-    talk("hello", history=False)
-    assert folder.latest() is None
-    talk("/set nohistory", "hello")
-    assert folder.latest() is None
-    talk("/set nohistory", "hello", "/set history")
-    assert folder.latest() is not None
-
-
-def test_a_disk_that_refuses_does_not_end_the_chat(
-    talk: Talk, folder: ChatFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.directory.parent.mkdir(exist_ok=True)
+def test_a_disk_that_refuses_does_not_end_the_chat(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
+    folder.directory.parent.mkdir(parents=True, exist_ok=True)
     folder.directory.write_text("a file where the folder should be")
     chat = talk("hello", "more")
     assert len(said(chat)) == 4

@@ -16,31 +16,21 @@ if TYPE_CHECKING:
     from conftest import Models
 
 
-@pytest.fixture
-def nothing_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No store has a model; the folder is empty."""
-    for name in ("EAGLECPP_HOME", "EAGLECPP_MODELS", "OLLAMA_MODELS", "LLAMA_CACHE"):
-        monkeypatch.setenv(name, str(tmp_path / name.lower()))
+def test_the_command_alone_says_what_is_here_and_what_to_type_next(
+    models: Models, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_CACHE", str(tmp_path / "llama"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr("eaglecpp.store.packaged.Packaged.installed", lambda packaged: None)
-    return tmp_path / "hub"
-
-
-def test_the_command_alone_says_what_is_here_and_what_to_type_next(
-    nothing_here: Path, models: Models, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def greeted() -> str:
-        assert main([]) == 0
-        return capsys.readouterr().out
-
-    first = greeted()
+    assert main([]) == 0
+    first = capsys.readouterr().out
     assert re.search(r"^cpu .*cores?$", first, re.M) and re.search(r"^memory .* available$", first, re.M)
     assert "no models here yet" in first and "next: eaglecpp pull smollm2" in first
     modelfile = tmp_path / "Modelfile"
     modelfile.write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     assert main(["create", "mine", "-f", str(modelfile)]) == 0
-    capsys.readouterr()
-    own = greeted()
+    assert main([]) == 0
+    own = capsys.readouterr().out
     assert "eagle3\n" in own and "next: eaglecpp run mine\n" in own
 
 

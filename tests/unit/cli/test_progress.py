@@ -9,46 +9,31 @@ from eaglecpp.cli.progress import Bars
 from eaglecpp.store import Status
 
 MIB = 1 << 20
-Capture = pytest.CaptureFixture[str]
 
 
-def download(bars: Bars, file: str = "target.gguf", start: int = 0) -> None:
+def download(bars: Bars, file: str, start: int = 0) -> None:
     for done in range(start, 101, 20):
         bars(Status("pulling", "sha256:0", 100 * MIB, done * MIB, file))
 
 
-@pytest.fixture
-def watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS", raising=False)
-    monkeypatch.setattr("eaglecpp.cli.progress.stderr_is_terminal", lambda: True)
+@pytest.mark.parametrize(("is_terminal", "disabled"), [(True, ""), (True, "1"), (False, "")])
+def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
+    is_terminal: bool, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", disabled)
     monkeypatch.setenv("TQDM_MININTERVAL", "0")
-
-
-def test_a_bar_has_size_rate_and_time_left(watched: None, capsys: Capture) -> None:
+    monkeypatch.setattr("eaglecpp.cli.progress.stderr_is_terminal", lambda: is_terminal)
     with Bars() as bars:
         bars(Status("pulling manifest"))
         bars(Status("pulling manifest"))
-        download(bars)
+        download(bars, "target.gguf")
         download(bars, "draft.gguf", start=60)
     out, err = capsys.readouterr()
-    assert out == ""
-    lines = err.replace("\r", "\n").splitlines()
-    assert lines.count("pulling manifest") == 1
-    first = [line for line in lines if line.startswith("pulling target.gguf")][-1]
-    assert "100%" in first and "105M/105M" in first and "B/s]" in first and "<" in first
-    resumed = next(line for line in lines if line.startswith("pulling draft.gguf"))
-    assert "62.9M/105M" in resumed, "what was there already is not counted as fetched now"
-
-
-def test_nothing_is_drawn_where_nobody_watches(
-    watched: None, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", "1")
-    with Bars() as bars:
-        download(bars)
-    monkeypatch.delenv("HF_HUB_DISABLE_PROGRESS_BARS")
-    monkeypatch.setattr("eaglecpp.cli.progress.stderr_is_terminal", lambda: False)
-    with Bars() as bars:
-        bars(Status("pulling manifest"))
-        download(bars)
-    assert capsys.readouterr().err == ""
+    assert out == "" and bool(err) == (is_terminal and not disabled)
+    if err:
+        lines = err.replace("\r", "\n").splitlines()
+        assert lines.count("pulling manifest") == 1
+        first = [line for line in lines if line.startswith("pulling target.gguf")][-1]
+        assert "100%" in first and "105M/105M" in first and "B/s]" in first and "<" in first
+        resumed = next(line for line in lines if line.startswith("pulling draft.gguf"))
+        assert "62.9M/105M" in resumed, "what was there already is not counted as fetched now"

@@ -42,27 +42,25 @@ def told(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]
 # Streams
 
 
-def shell(line: str, tmp_path: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a line of a shell; "$@" is our command."""
-    command = ["sh", "-c", line, "sh", *COMMAND]
-    return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-
-
 @posix
-def test_a_command_does_its_work_without_its_standard_streams(tmp_path: Path) -> None:
-    assert shell('"$@" list >&-', tmp_path).returncode == 0
-    done = shell('"$@" list 2>&-', tmp_path)
-    assert (done.returncode, done.stdout.split()[:1]) == (0, ["NAME"])
-    assert shell('"$@" show missing 2>&-', tmp_path).returncode == 1
-    done = shell('"$@" show missing <&- >&-', tmp_path)
-    assert done.returncode == 1 and done.stderr.startswith("error: model 'missing:latest' not found")
-
-
-@posix
-def test_without_standard_input_there_is_no_prompt_but_the_words(models: Models, tmp_path: Path) -> None:
-    done = shell(f'"$@" run {models.target} -n 3 -t 1 <&-', tmp_path)
-    assert (done.returncode, done.stdout) == (2, "") and "no prompt" in done.stderr
-    assert shell(f'"$@" run {models.target} hello -n 3 -t 1 <&-', tmp_path).returncode == 0
+@pytest.mark.parametrize(
+    ("line", "code", "out", "err"),
+    [
+        ("list >&-", 0, "", ""),
+        ("list 2>&-", 0, "NAME ", ""),
+        ("show missing 2>&-", 1, "", ""),
+        ("show missing <&- >&-", 1, "", "error: model 'missing:latest' not found"),
+        ("run {target} -n 3 -t 1 <&-", 2, "", "error: no prompt"),
+        ("run {target} hello -n 3 -t 1 <&- 2>&-", 0, "", ""),
+    ],
+)
+def test_a_command_does_its_work_without_its_standard_streams(
+    line: str, code: int, out: str, err: str, models: Models, tmp_path: Path
+) -> None:
+    command = ["sh", "-c", '"$@" ' + line.format(target=models.target), "sh", *COMMAND]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == code
+    assert done.stdout.startswith(out) and done.stderr.startswith(err)
 
 
 @posix

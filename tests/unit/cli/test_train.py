@@ -63,38 +63,25 @@ def test_bad_input_is_one_line(
     assert not list(tmp_path.glob("out/*"))
 
 
-def test_a_folder_with_a_training_is_not_overwritten(
-    models: Models, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(tmp_path), "-t", "1"]
-    assert main(args) == 1
-    assert "already contains a training (config.json)" in capsys.readouterr().err
-    assert sys.float_info.min / 2 > 0, "the process goes on without denormal numbers"
-    assert (tmp_path / "config.json").read_text() == "{}"
-
-
-def test_one_of_several_processes_is_refused(
-    models: Models, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They would write one folder."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    out = tmp_path / "out"
-    assert main(["train", "--target", str(models.target), "--data", str(text), "-o", str(out)]) == 1
-    assert not out.exists()
-
-
-def test_without_torch_it_says_what_to_install(
+def test_a_folder_with_a_training_is_not_overwritten_and_one_of_several_processes_is_refused(
     models: Models,
     text: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    args = ["train", "--target", str(models.target), "--data", str(text), "-t", "1", "-o"]
+    assert main([*args, str(tmp_path)]) == 1
+    assert "already contains a training (config.json)" in capsys.readouterr().err
+    assert sys.float_info.min / 2 > 0, "the process goes on without denormal numbers"
+    assert (tmp_path / "config.json").read_text() == "{}"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main([*args, str(tmp_path / "out")]) == 1
     real = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *a: None if name == "torch" else real(name, *a)
     )
-    args = ["train", "--target", str(models.target), "--data", str(text), "-o", str(tmp_path / "out")]
-    assert main(args) == 1
+    assert main([*args, str(tmp_path / "out")]) == 1
     assert "pip install torch" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
