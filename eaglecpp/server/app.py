@@ -76,7 +76,6 @@ def make_app(config: ServerConfig, files: Mapping[str, Path] | None = None) -> G
         Route("/v1/completions", openai.completions, methods=post),
         Route("/v1/responses", responses.responses, methods=post),
         Route("/v1/responses/input_tokens", responses.input_tokens, methods=post),
-        Route("/v1/responses/{id}", responses.kept_response, methods=["GET", "DELETE"]),
         Route("/v1/messages", anthropic.messages, methods=post),
         Route("/models", openai.models, methods=get),
         Route("/models/load", llama_server.load, methods=post),

@@ -21,7 +21,7 @@ from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, res
 from eaglecpp.server.errors import ApiError, FieldError, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
 from eaglecpp.server.models import server_of
-from eaglecpp.server.shared import Kept, KeptResponses
+from eaglecpp.server.shared import KeptResponses
 
 _REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
@@ -71,7 +71,7 @@ async def responses(request: Request) -> Response:
     kept = server_of(request).kept
     if kept.n_max and body.store:
         items = await in_thread(request, dump, body.input)
-        made.keep = lambda whole: kept.add(_owner(request), made.id, Kept(items, dump(whole)))
+        made.keep = lambda: kept.add(_owner(request), made.id, items[:-1] + b"," + dump(made.output)[1:])
     return await respond(
         request,
         [ask],
@@ -87,19 +87,6 @@ async def input_tokens(request: Request) -> Response:
     ask = await in_thread(request, body.ask)
     n_tokens = await n_prompt_tokens(request, ask)
     return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
-
-
-async def kept_response(request: Request) -> Response:
-    """`GET /v1/responses/{id}`, and `DELETE` of the same."""
-    id = request.path_params["id"]
-    kept, owner = server_of(request).kept, _owner(request)
-    found = kept.find(owner, id)
-    if found is None:
-        raise ApiError(404, f"response {cut(id)!r} not found: {_why_not_kept(kept)}")
-    if request.method != "DELETE":
-        return Response(found.response, media_type="application/json")
-    kept.remove(owner, id)
-    return json_response({"id": id, "object": "response", "deleted": True})
 
 
 async def _read(request: Request) -> _Body:
@@ -121,7 +108,7 @@ async def _read(request: Request) -> _Body:
             code="previous_response_not_found",
             param="previous_response_id",
         )
-    n_bytes = request.state.n_body + found.n_bytes
+    n_bytes = request.state.n_body + len(found)
     if n_bytes > server.config.n_body:
         raise ApiError(
             413,
@@ -134,10 +121,10 @@ async def _read(request: Request) -> _Body:
     return body
 
 
-def _continued(found: Kept, given: list[Any]) -> list[Any]:
+def _continued(found: bytes, given: list[Any]) -> list[Any]:
     """The conversation that was answered, its answer, and what was said since."""
-    check_values(found.items + found.response)
-    return [*msgspec.json.decode(found.items), *msgspec.json.decode(found.response)["output"], *given]
+    check_values(found)
+    return [*msgspec.json.decode(found), *given]
 
 
 def _owner(request: Request) -> str:
@@ -205,8 +192,8 @@ Event = tuple[str, dict[str, Any]]
 
 
 class _Made:
-    """The response object in its states. output: its finished items; keep: is given the whole, and says
-    whether it was kept
+    """The response object in its states. output: its finished items; keep: keeps the conversation
+    with these, and says whether
     """
 
     def __init__(self, body: _Body) -> None:
@@ -214,7 +201,7 @@ class _Made:
         self.created = int(time.time())
         self.body = body
         self.output: list[dict[str, Any]] = []
-        self.keep: Callable[[dict[str, Any]], bool] | None = None
+        self.keep: Callable[[], bool] | None = None
         self._item: dict[str, Any] = {}  # that goes on
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
@@ -289,7 +276,7 @@ class _Made:
         }
         whole = self.object(answer, status, incomplete_details=details, usage=usage, timings=timings)
         if self.keep is not None:
-            whole["store"] = self.keep(whole)
+            whole["store"] = self.keep()
         return f"response.{status}", {"response": whole}
 
     def whole(self, answer: Answer) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, MutableMapping
-from dataclasses import dataclass
 from typing import Any
 
 from starlette.types import Scope
@@ -64,18 +63,6 @@ class Held:
         self._n -= scope.pop("held", 0)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """items: the conversation that was answered, as a JSON array; response: the answer, as a JSON object."""
-
-    items: bytes
-    response: bytes
-
-    @property
-    def n_bytes(self) -> int:
-        return len(self.items) + len(self.response)
-
-
 class KeptResponses:
     """n_max, n_bytes: bounds for each owner of responses; beyond them, what was used least lately goes. An
     owner is an API key, or "" where the server asks for none. Nobody's responses can be read, or driven out,
@@ -84,28 +71,26 @@ class KeptResponses:
 
     def __init__(self, n_max: int, n_bytes: int) -> None:
         self.n_max, self.n_bytes = n_max, n_bytes
-        self._of: dict[str, OrderedDict[str, Kept]] = {}
+        self._of: dict[str, OrderedDict[str, bytes]] = {}
 
-    def add(self, owner: str, id: str, one: Kept) -> bool:
-        """Whether it is kept: not what is larger than everything that may be."""
-        if not self.n_max or one.n_bytes > self.n_bytes:
+    def add(self, owner: str, id: str, one: bytes) -> bool:
+        """one: the conversation with its response, as a JSON array of items. Whether it is kept: not what is
+        larger than everything that may be.
+        """
+        if not self.n_max or len(one) > self.n_bytes:
             return False
         own = self._of.setdefault(owner, OrderedDict())
         own[id] = one
-        n_bytes = sum(each.n_bytes for each in own.values())
+        n_bytes = sum(map(len, own.values()))
         while len(own) > self.n_max or n_bytes > self.n_bytes:
-            n_bytes -= own.popitem(last=False)[1].n_bytes
+            n_bytes -= len(own.popitem(last=False)[1])
         return True
 
-    def find(self, owner: str, id: str) -> Kept | None:
+    def find(self, owner: str, id: str) -> bytes | None:
         own = self._of.get(owner, OrderedDict())
         if id in own:
             own.move_to_end(id)
         return own.get(id)
-
-    def remove(self, owner: str, id: str) -> bool:
-        """Whether it was there."""
-        return self._of.get(owner, OrderedDict()).pop(id, None) is not None
 
 
 _OF_ANSWERS = {
