@@ -228,15 +228,7 @@ def serve(
     """
     for name in ("asyncio", "uvicorn.error", "eaglecpp.server"):
         logging.getLogger(name).addFilter(Seldom())
-    server = Runner(
-        make_app(config, files),
-        preload,
-        on_start,
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(config.grace_s)),
-        timeout_keep_alive=75,
-        backlog=2048,
-    )
+    server = Runner(make_app(config, files), preload, on_start)
     with listener:
         server.run(sockets=[listener])
     if server.failure is not None:
@@ -250,14 +242,14 @@ class Runner(uvicorn.Server):
     kept it from that.
     """
 
-    def __init__(
-        self, app: Gate, preload: str, on_start: Callable[[], None] | None = None, **settings: Any
-    ) -> None:
+    def __init__(self, app: Gate, preload: str, on_start: Callable[[], None] | None = None) -> None:
         config = app.server.config
         connections = Connections(config.n_connections, raise_file_limit())
         protocol: Any = partial(Protocol, connections, config.head_s)
-        settings |= {"http": protocol, "ws": "none", "log_config": None, "access_log": False}
-        super().__init__(uvicorn.Config(app, **settings))
+        grace_s = max(1, round(config.grace_s))
+        silent: Any = {"log_config": None, "access_log": False, "server_header": False}
+        times: Any = {"timeout_graceful_shutdown": grace_s, "timeout_keep_alive": 75}
+        super().__init__(uvicorn.Config(app, http=protocol, ws="none", backlog=2048, **silent, **times))
         self.failure: Exception | None = None
         self._shared = app.server
         self._preload = preload

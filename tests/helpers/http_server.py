@@ -68,7 +68,7 @@ class TestServer:
         self.listener = bind("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{self.listener.getsockname()[1]}"
         app = make_app(self.config, {MODEL: TARGET} if files is None else files)
-        self.server = Runner(app, preload, timeout_graceful_shutdown=2)
+        self.server = Runner(app, preload)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listener]})
 
     def __enter__(self) -> Self:
