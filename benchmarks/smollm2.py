@@ -495,7 +495,7 @@ def measure_context(
         [setting, *(lengths[name, setting][i] for i in (0, 1) for name in drafters)]
         for setting in ("as trained", *settings)
     ]
-    print(table(["setting", *drafters, "questions", "questions"], rows))
+    print(table(["setting", *drafters, *["questions"] * len(drafters)], rows))
     result["context"] = {f"{name}, {setting}": value for (name, setting), value in lengths.items()}
     mean = {name: sum(lengths[name, setting][0] for setting in settings) / len(settings) for name in drafters}
     found = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())

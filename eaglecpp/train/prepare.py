@@ -177,8 +177,11 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, note: Calla
     vocabulary raise.
     """
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
-    if options.ttt_steps and plan.spec.block is not None:
-        raise InvalidValueError("--ttt-steps: a block drafter learns all its slots; leave it out")
+    block = plan.spec.block
+    if options.ttt_steps and block and not (block.causal[0] and options.ttt_steps <= block.n_drafts):
+        raise InvalidValueError(
+            f"--ttt-steps: rows of this block see later ones, or it has {block.n_drafts} slots: leave it out"
+        )
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
     kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
     if plan.spec.block is not None:

@@ -69,6 +69,9 @@ class BlockModel(DraftModel):
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """What the head reads of each slot, over the anchors `batch.run.later`, all rows without a run."""
         spec, size, eps = self.spec, self.block.size, self.spec.rms_norm_eps
+        first = 0 if self.block.anchor_first else 1
+        if self.block.causal[0]:  # no row sees those behind the last slot that is learnt
+            size = min(size, first + batch.n_steps)
         n_tokens, n_embd = len(batch.features), spec.hidden_size
         layout, anchors = batch.layout, torch.arange(n_tokens, device=batch.tokens.device)
         if batch.run is not None:
@@ -88,17 +91,16 @@ class BlockModel(DraftModel):
         for i in range(spec.n_layers):
             layer = of_layer(w, i)
             normed = F.rms_norm(hidden, (n_embd,), layer["attn_norm"], eps)
-            mixed = self._mixed(normed, normed, layer, CONVOLUTIONS[0], 0)
+            mixed = self._mixed(normed, normed, size, layer, CONVOLUTIONS[0], 0)
             q, k, v = self._heads(F.linear(mixed, layer["qkv"]), cos[places], sin[places], layer)
             seen = F.linear(context, layer["qkv"][spec.n_heads * spec.head_dim :])
             _, seen_k, seen_v = self._heads(seen, cos[:n_tokens], sin[:n_tokens], layer)
-            out = F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout), layer["o"])
-            hidden = hidden + self._mixed(out, normed, layer, CONVOLUTIONS[0], 1)
+            out = F.linear(self._attend(q, (k, v), (seen_k, seen_v), layout, size), layer["o"])
+            hidden = hidden + self._mixed(out, normed, size, layer, CONVOLUTIONS[0], 1)
             normed = F.rms_norm(hidden, (n_embd,), layer["mlp_norm"], eps)
-            out = feed_forward(self._mixed(normed, normed, layer, CONVOLUTIONS[1], 0), layer)
-            hidden = hidden + self._mixed(out, normed, layer, CONVOLUTIONS[1], 1)
+            out = feed_forward(self._mixed(normed, normed, size, layer, CONVOLUTIONS[1], 0), layer)
+            hidden = hidden + self._mixed(out, normed, size, layer, CONVOLUTIONS[1], 1)
         states = F.rms_norm(hidden, (n_embd,), w["norm"], eps).view(len(anchors), size, n_embd)
-        first = 0 if self.block.anchor_first else 1
         states = states[:, first : first + batch.n_steps]
         table = self.predecessor if self.block.selector else self.markov_w1
         if table is not None:  # all at once: the table's gradient is a table each time
@@ -109,13 +111,15 @@ class BlockModel(DraftModel):
             states = torch.cat([states, before], dim=2)
         yield from states.unbind(1)
 
-    def _mixed(self, rows: Tensor, normed: Tensor, layer: dict[str, Tensor], name: str, side: int) -> Tensor:
+    def _mixed(
+        self, rows: Tensor, normed: Tensor, size: int, layer: dict[str, Tensor], name: str, side: int
+    ) -> Tensor:
         """DFlash2's convolution over the rows of each block, [n_anchors * size, n_embd], before (0) or behind
         (1) a part of a layer; the part's input, normed, has a say in it.
         """
         if self.block.conv is None:
             return rows
-        (n_taps, group), size = self.block.conv, self.block.size
+        n_taps, group = self.block.conv
         asked = F.linear(normed, layer[f"{name}_projection"]).view(len(rows), 2, n_taps, -1)[:, side]
         kernel = layer[f"{name}_base"][side] + asked.repeat_interleave(group, dim=2)
         blocks = rows.view(-1, size, rows.shape[1])
@@ -123,13 +127,13 @@ class BlockModel(DraftModel):
         return (kernel * torch.stack(moved, dim=2).flatten(0, 1)).sum(1)
 
     def _attend(
-        self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout
+        self, q: Tensor, own: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor], layout: Layout, size: int
     ) -> Tensor:
         """`[n_anchors * size, n_heads * head_dim]`: the rows of each block see the text up to their anchor's
         row, within its sample, and their own block. q, own: `[n_heads, n_anchors * size, head_dim]`; seen: of
         all rows of the text; layout: of the anchors.
         """
-        size, (n_heads, _, width) = self.block.size, q.shape
+        n_heads, _, width = q.shape
         later = torch.ones(size, size, dtype=torch.bool, device=q.device).triu(1)
         outs = [q[:, :0]]
         for part in layout.parts():
