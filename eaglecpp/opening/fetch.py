@@ -113,7 +113,7 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     name = model.name
     if name is None or not name.is_hub:
         return None
-    here = KnownDrafter.unlisted(f"{name.namespace}/{name.model}", "the same repository")
+    here = KnownDrafter(f"{name.namespace}/{name.model}", source="the same repository")
     if any(one.is_drafter and one.name.with_tag(name.tag).same_as(name) for one in stores.models()):
         return here
     try:

@@ -79,30 +79,28 @@ def check_space(folder: Path, n_bytes: int, what: str) -> None:
 
 
 @contextlib.contextmanager
-def lock_store(root: Path) -> Iterator[None]:
-    """Nobody else changes manifests and blobs inside the block. Raises StoreError after two minutes."""
+def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterator[None]:
+    """Nobody else changes manifests and blobs inside the block; with a digest, nobody else writes to that
+    blob's partial file. Raises StoreError after two minutes; for a digest it waits on, and says so.
+    """
+    path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:
-        with _file_lock(root / LOCKS / "store.lock").acquire(timeout=_PATIENCE_S):
-            yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, is_singleton=False)
+        with contextlib.suppress(Timeout):
+            lock.acquire(timeout=0)
+        if digest and not lock.is_locked:
+            report(Status("waiting for another process that is downloading this file", digest))
+        lock.acquire(timeout=-1 if digest else _PATIENCE_S)
     except Timeout:
-        raise StoreError(
-            f"{root}: another process has been changing the store for {_PATIENCE_S:.0f} s; is it stuck?"
-        ) from None
-
-
-@contextlib.contextmanager
-def lock_blob(root: Path, digest: str, report: Report) -> Iterator[None]:
-    """Nobody else writes to that blob's partial file inside the block; waits, and says so."""
-    lock = _file_lock(root / LOCKS / f"{blob_path(root, digest).name}.lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        report(Status("waiting for another process that is downloading this file", digest))
-        lock.acquire(poll_interval=0.2)
+        busy = f"another process has been changing the store for {_PATIENCE_S:.0f} s; is it stuck?"
+        raise StoreError(f"{root}: {busy}") from None
+    except OSError as error:
+        raise StoreError(f"{path.parent}: cannot be written: {error.strerror or error}") from error
     try:
         yield
     finally:
-        lock.release()
+        lock.release(force=True)
 
 
 def try_lock(folder: Path) -> BaseFileLock:
@@ -110,11 +108,3 @@ def try_lock(folder: Path) -> BaseFileLock:
     lock = FileLock(folder / "lock", is_singleton=False)
     lock.acquire(timeout=0)
     return lock
-
-
-def _file_lock(path: Path) -> FileLock:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return FileLock(path, is_singleton=False)
-    except OSError as error:
-        raise StoreError(f"{path.parent}: cannot be written: {error.strerror or error}") from error

@@ -47,19 +47,14 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     repo: str
-    targets: tuple[str, ...]
-    family: str
-    layer_ids: Literal["boundary", "post", "default"]
-    source: str
+    targets: tuple[str, ...] = ()
+    family: str = ""
+    layer_ids: Literal["boundary", "post", "default"] = "default"
+    source: str = ""
     feed: Literal["", "pre", "post"] = ""
     folder: str = ""
     licence: str = ""
     refused: str = ""
-
-    @classmethod
-    def unlisted(cls, repo: str, source: str = "") -> KnownDrafter:
-        """A repository of which only the name is known."""
-        return cls(repo, (), "", "default", source)
 
 
 class _Table(msgspec.Struct):

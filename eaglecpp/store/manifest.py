@@ -133,14 +133,12 @@ def _chosen(
 ) -> Mapping[str, Any]:
     """The entry of a manifest list that llama.cpp can run."""
     listed = value.get("manifests")
-    entries = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
-    for runner in _RUNNERS:
-        for entry in entries:
-            if str(entry.get("runner") or "").lower() != runner:
-                continue
-            if "layers" in entry:
-                return entry
-            if is_digest(entry.get("digest")) and read_blob is not None:
-                return decoded(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}", dict[str, Any])
-    runners = ", ".join(str(entry.get("runner")) for entry in entries) or "none"
+    found = [entry for entry in listed if isinstance(entry, Mapping)] if isinstance(listed, list) else []
+    entries = {str(entry.get("runner") or "").lower(): entry for entry in reversed(found)}
+    for entry in (entries[runner] for runner in _RUNNERS if runner in entries):
+        if "layers" in entry:
+            return entry
+        if is_digest(entry.get("digest")) and read_blob is not None:
+            return decoded(read_blob(str(entry["digest"])), f"{where}: {entry['digest']}", dict[str, Any])
+    runners = ", ".join(entries) or "none"
     raise StoreError(f"{where}: no variant for llama.cpp; the variants are for: {runners}")

@@ -83,7 +83,7 @@ class Transaction:
 
     def add_bytes(self, kind: str, data: bytes) -> Layer:
         """A layer with this content. kind: a word of Ollama's, or a whole media type."""
-        path = self._new_path()
+        path = self.directory / uuid.uuid4().hex
         path.write_bytes(data)
         sync(path)
         return self._add(kind, path, f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -94,7 +94,7 @@ class Transaction:
 
         Raises OSError, and StoreError when it must be copied and the disk is too full.
         """
-        path = self._shared(file) or self._copied(file)
+        path = self._take(file)
         step = Status("computing sha256 digest", file=file.name)
         return self._add(kind, path, file_digest(path, self.report, step), name)
 
@@ -112,11 +112,10 @@ class Transaction:
 
     def add_shared(self, digest: str, file: Path) -> None:
         """Takes over a file with that content: a blob of any store, or what a package brings."""
-        path = self._shared(file)
-        if path is None and self.stores.own.blob(digest) is None:
-            path = self._copied(file)
-        if path is not None:
-            path.replace(self._staged(digest))
+        with contextlib.suppress(OSError):
+            os.link(os.path.realpath(file), self._staged(digest))
+        if not self._staged(digest).exists() and self.stores.own.blob(digest) is None:
+            self._take(file).replace(self._staged(digest))
 
     def sound_blob(self, digest: str, size: int) -> Path | None:
         """Where that content already is, in our store or another; None when it is missing or damaged."""
@@ -147,11 +146,9 @@ class Transaction:
             for layer in manifest.blobs:
                 self._publish(layer)
             path = find_manifest(self.root, name) or manifest_path(self.root, name)
-            dropped = _replaced(path)
             sync(self.root / "blobs")
-            replace_bytes(path, data or manifest.to_bytes())
             shutil.rmtree(self.directory, ignore_errors=True)
-            _collect(self.root, dropped)
+            _change(self.root, path, data or manifest.to_bytes())
         found = self.stores.own.find(name)
         assert found is not None, path
         return found
@@ -169,22 +166,15 @@ class Transaction:
     def _staged(self, digest: str) -> Path:
         return self.directory / blob_path(self.root, digest).name
 
-    def _new_path(self) -> Path:
-        return self.directory / uuid.uuid4().hex
-
-    def _shared(self, file: Path) -> Path | None:
-        """A second name of a file; None where the system cannot give it one."""
-        path = self._new_path()
-        with contextlib.suppress(OSError):
+    def _take(self, file: Path) -> Path:
+        """A second name of a file; a copy where the system cannot give it one."""
+        path = self.directory / uuid.uuid4().hex
+        try:
             os.link(os.path.realpath(file), path)
-            return path
-        return None
-
-    def _copied(self, file: Path) -> Path:
-        check_space(self.root, file.stat().st_size, f"a copy of {file}")
-        path = self._new_path()
-        shutil.copyfile(file, path)
-        sync(path)
+        except OSError:
+            check_space(self.root, file.stat().st_size, f"a copy of {file}")
+            shutil.copyfile(file, path)
+            sync(path)
         return path
 
     def _add(self, kind: str, path: Path, digest: str, name: str = "") -> Layer:
@@ -203,9 +193,7 @@ def remove_model(store: Store, name: ModelName) -> None:
         path = find_manifest(store.root, name)
         if path is None:
             raise StoreError(f"model '{name}' not found in {store.root}")
-        dropped = _replaced(path)
-        path.unlink()
-        _collect(store.root, dropped)
+        _change(store.root, path)
 
 
 def copy_model(stores: Stores, model: StoredModel, name: ModelName, report: Report = silent) -> StoredModel:
@@ -247,12 +235,16 @@ def _digests(path: Path) -> set[str]:
     return {layer.digest for layer in Manifest.from_bytes(read_limited(path, MAX_JSON), str(path)).blobs}
 
 
-def _replaced(path: Path) -> set[str]:
-    """As `_digests`; nothing where it is missing or cannot be read."""
-    try:
-        return _digests(path)
-    except (StoreError, OSError):
-        return set()
+def _change(root: Path, path: Path, data: bytes = b"") -> None:
+    """Writes a manifest, or removes it, with what it alone needed. The caller holds the lock."""
+    dropped: set[str] = set()
+    with contextlib.suppress(StoreError, OSError):  # what is missing or damaged names nothing
+        dropped = _digests(path)
+    if data:
+        replace_bytes(path, data)
+    else:
+        path.unlink()
+    _collect(root, dropped)
 
 
 def _collect(root: Path, dropped: Set[str]) -> None:

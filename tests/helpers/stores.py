@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from eaglecpp.modelfile import Modelfile, ModelName
 from eaglecpp.store import StoredModel, Stores
@@ -23,6 +26,7 @@ __all__ = [
     "put_into_cache",
     "put_into_ollama",
     "rename_token",
+    "without_links",
 ]
 
 OllamaModel = Callable[..., Path]
@@ -43,6 +47,15 @@ def make_model(stores: Stores, text: str, name: str = "m", **options: Any) -> St
     """The model of a Modelfile, as `create` makes it."""
     modelfile = Modelfile.from_text(text)
     return create_model(stores, ModelName.parse(name), modelfile, Path.cwd(), **options).model
+
+
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that knows none, or between two."""
+
+    def refuse(source: object, destination: object, **options: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
 
 
 def files_of(tiny: Tiny) -> dict[str, bytes]:

@@ -26,7 +26,7 @@ from typing import TypeVar
 import httpx
 
 from eaglecpp.files import sync
-from eaglecpp.store.content import check_space, file_digest, is_sound, lock_blob
+from eaglecpp.store.content import check_space, file_digest, is_sound, lock_store
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import blob_path, partial_path
 from eaglecpp.store.manifest import IMAGE, Layer
@@ -162,7 +162,7 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     path, blob = partial_path(root, remote.digest), blob_path(root, remote.digest)
     path.parent.mkdir(parents=True, exist_ok=True)
     failed = f"given up after {_MAX_TRIES} tries (what came is kept: run the command again to continue)"
-    with lock_blob(root, remote.digest, report):
+    with lock_store(root, remote.digest, report):
         if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
             require_online(remote.label)
             _tried(partial(_receive, session, path, remote, report), remote.label, failed, report)

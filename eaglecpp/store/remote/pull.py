@@ -205,17 +205,17 @@ def add_draft(
     Raises MismatchError when it does not fit the target, ConvertError when it cannot be converted.
     """
     if file.is_dir() or read_reference(str(file)).kind == "checkpoint":
-        checkpoint, file = file, transaction.directory / "draft.gguf"
-        _convert(checkpoint, target, file, known, type or DEFAULT_TYPE, transaction.report)
+        file = _converted(transaction, file, target, known, type or DEFAULT_TYPE)
     facts = check_fit(file, target)
     return transaction.add_file("draft", file), facts
 
 
-def _convert(
-    checkpoint: Path, target: Facts, out: Path, known: KnownDrafter | None, type: str, report: Report
-) -> None:
+def _converted(
+    transaction: Transaction, checkpoint: Path, target: Facts, known: KnownDrafter | None, type: str
+) -> Path:
     from eaglecpp.convert import Progress, convert_checkpoint, errors
 
+    out, report = transaction.directory / "draft.gguf", transaction.report
     name = checkpoint.name if known is None else known.repo
 
     def tell(progress: Progress) -> None:
@@ -230,6 +230,7 @@ def _convert(
             raise
         readings |= {"layer_ids": known.layer_ids}
         convert_checkpoint(checkpoint, target.file.path, out, readings=readings, **options)
+    return out
 
 
 def find_draft(
@@ -262,7 +263,7 @@ def find_draft(
         how = "for a repository on the Hub write hf.co/USER/REPO"
         raise ModelNotFoundError(f"drafter '{reference.text}': no such file or stored model; {how}")
     repo, tag = reference.repository, reference.name.tag
-    known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter.unlisted(repo))
+    known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
     kind = type or ("" if tag == "latest" else tag)
     return fetch_drafter(stores, known, target, type=kind, report=report)
 

@@ -17,15 +17,10 @@ from helpers.gguf_writer import finish
 SAME = "DRAFT must not reference the same local path as FROM"
 
 
-def write_gguf(
-    path: Path, architecture: str = "llama", kind: str = "target", shard: tuple[int, int] | None = None
-) -> Path:
+def write_gguf(path: Path, architecture: str = "llama", kind: str = "target") -> Path:
     """A GGUF that is nothing but its head: enough to tell what it is."""
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, architecture)
-    if shard is not None:
-        writer.add_uint16("split.no", shard[0])
-        writer.add_uint16("split.count", shard[1])
     if kind == "target":
         writer.add_block_count(2)
     else:
@@ -126,7 +121,7 @@ def test_a_directory_is_sorted_by_what_its_files_are(directory: Path) -> None:
 
 
 def test_shards_are_one_target_and_other_files_are_several(tmp_path: Path) -> None:
-    files = [write_gguf(tmp_path / f"m-0000{n}-of-00003.gguf", shard=(n - 1, 3)) for n in (1, 2, 3)]
+    files = [write_gguf(tmp_path / f"m-0000{n}-of-00003.gguf") for n in (1, 2, 3)]
     assert plan(tmp_path, "FROM .\n").target.paths == tuple(files)
     files[1].unlink()
     assert refusal(tmp_path, "FROM .\n").startswith(

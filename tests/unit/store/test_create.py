@@ -18,7 +18,7 @@ from eaglecpp.store import DigestError, StoredModel, StoreError, Stores
 from eaglecpp.store.transaction import remove_model
 from helpers.lora import write_lora
 from helpers.store_check import orphans, store_problems
-from helpers.stores import OllamaModel, Tiny, make_model, rename_token
+from helpers.stores import OllamaModel, Tiny, make_model, rename_token, without_links
 
 
 def kinds(model: StoredModel) -> list[str]:
@@ -120,12 +120,6 @@ def test_fine_tunes_may_rename_control_tokens_but_no_others(
         make_model(stores, f"FROM {renamed}\nDRAFT {tiny.draft}\n")
 
 
-def _draft(model: StoredModel) -> Path:
-    path = model.draft_file()
-    assert path is not None
-    return path
-
-
 def test_a_drafter_may_be_a_stored_name(tiny: Tiny, stores: Stores) -> None:
     first = make_model(stores, f"FROM {tiny.target}\nDRAFT {tiny.draft}\n", "pair")
     model = make_model(stores, f"FROM {tiny.target}\nDRAFT pair\n", "other")
@@ -199,7 +193,7 @@ def test_a_store_of_someone_else_is_not_written_to(
 def test_a_full_disk_is_said_before_anything_is_copied(
     tiny: Tiny, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eaglecpp.store.transaction.Transaction._shared", lambda transaction, file: None)
+    without_links(monkeypatch)
     free = tiny.target.stat().st_size + (1 << 20)  # the last bytes stay the system's
     monkeypatch.setattr("shutil.disk_usage", lambda path: type("Usage", (), {"free": free}))
     with pytest.raises(StoreError, match=r"not enough room for a copy of .*: it needs [\d.]+ [KM]?B"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import time
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
@@ -19,7 +18,7 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import DownloadError, OfflineError, Status, StoreError, Stores
 from eaglecpp.store.errors import silent
 from eaglecpp.store.layout import partial_path
-from eaglecpp.store.manifest import MAX_JSON, Manifest
+from eaglecpp.store.manifest import MAX_JSON
 from eaglecpp.store.remote.download import MAX_SMALL, Remote, fetch, get
 from eaglecpp.store.remote.pull import pull
 from eaglecpp.store.remote.reach import Session
@@ -61,11 +60,8 @@ def test_an_answer_is_not_longer_than_it_may_be(hub: HubServer, stores: Stores, 
 
 def test_a_packed_answer_is_not_unpacked(hub: HubServer, root: Path) -> None:
     hub.answer = send(gzip.compress(b" " * (64 << 20)), Content_Encoding="gzip")
-    with Session() as session:
-        with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            get(session, f"http://{hub.host}/x", "m", "")
-        with pytest.raises(DownloadError, match="sent gzip, which was not requested"):
-            fetch(session, root, remote_of(hub.host), silent)
+    with Session() as session, pytest.raises(DownloadError, match="sent gzip, which was not requested"):
+        fetch(session, root, remote_of(hub.host), silent)
 
 
 CONTENT = b"weights" * 1000
@@ -112,10 +108,10 @@ def test_a_server_cannot_make_it_wait_for_hours(
     set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=waited.append)
 
     def busy(request: BaseHTTPRequestHandler) -> None:
+        hub.answer = send(CONTENT)
         request.send_response(503)
         request.send_header("Retry-After", asked)
         request.end_headers()
-        hub.answer = send(CONTENT)
 
     hub.answer = busy
     with Session() as session:
@@ -138,27 +134,6 @@ def test_a_manifest_that_trickles_is_given_up(hub: HubServer, monkeypatch: pytes
     with pytest.raises(OfflineError, match="cannot reach"):
         pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
     assert time.monotonic() - before < 20
-
-
-def test_what_comes_with_a_redirect_is_not_read(hub: HubServer, root: Path) -> None:
-    all_read: list[bool] = []
-
-    def redirect(request: BaseHTTPRequestHandler) -> None:
-        if request.path != "/x":
-            send(CONTENT)(request)
-            return
-        request.send_response(307)
-        request.send_header("Location", f"http://{hub.host}/y")
-        request.end_headers()
-        with suppress(OSError):
-            for _ in range(256):
-                request.wfile.write(bytes(1 << 20))
-            all_read.append(True)
-
-    hub.answer = redirect
-    with Session() as session:
-        assert fetch(session, root, remote_of(hub.host), silent).read_bytes() == CONTENT
-    assert not all_read
 
 
 @pytest.mark.parametrize(
@@ -195,5 +170,3 @@ def test_stored_manifests_and_configs_have_a_limit_too(
     file.write_bytes(file.read_bytes() + b" " * MAX_JSON)
     with pytest.raises(StoreError, match=f"at most {MAX_JSON} are read"):
         Stores.open().get(ModelName.parse("m:1"))
-    with pytest.raises(StoreError, match=f"at most {MAX_JSON} are read"):
-        Manifest.from_bytes(json.dumps({"layers": ["x" * MAX_JSON]}).encode(), "m")

@@ -13,8 +13,8 @@ from eaglecpp.errors import UnsupportedError
 from eaglecpp.opening.find import find_target
 from eaglecpp.references.names import ModelName
 from eaglecpp.store import StoreError, Stores
-from eaglecpp.store.transaction import Transaction, copy_model
-from helpers.stores import OllamaModel, Tiny
+from eaglecpp.store.transaction import copy_model
+from helpers.stores import OllamaModel, Tiny, without_links
 
 NAME = ModelName.parse("llama3.2:3b")
 
@@ -57,9 +57,7 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
         "llama3.2:3b: unknown parameter 'novel'; ignored",
         "llama3.2:3b: RENDERER qwen3 is built into Ollama; eaglecpp uses the model's chat template",
     ]
-    modelfile = Stores.open().get(NAME).modelfile()
-    assert modelfile.license == ("L1", "L2")
-    assert modelfile.renderer == "qwen3"
+    assert (resolved.modelfile.license, resolved.modelfile.renderer) == (("L1", "L2"), "qwen3")
 
 
 def test_manifests_of_newer_releases_are_links_to_blobs(ollama: OllamaModel, tiny: Tiny, home: Path) -> None:
@@ -113,7 +111,7 @@ def test_a_copy_shares_the_blob_and_outlives_the_original_where_it_can(
     manifest = ollama("library/llama3.2/3b", layers)
     stores = Stores.open()
     if not can_link:
-        monkeypatch.setattr(Transaction, "_shared", lambda transaction, file: None)
+        without_links(monkeypatch)
     theirs = find_target("llama3.2:3b").target
     copy_model(stores, stores.get(NAME), ModelName.parse("mine"))
     ours = find_target("mine")

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,7 +22,7 @@ from eaglecpp.store.packaged import SMOLLM2, Packaged
 from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
 from helpers.store_check import orphans, store_problems
-from helpers.stores import Tiny, make_model
+from helpers.stores import Tiny, make_model, without_links
 
 REPO = "user/tiny-GGUF"
 
@@ -79,11 +77,7 @@ def test_it_is_copied_into_a_store_on_another_file_system(
     installed: Path, model: Packaged, stores: Stores, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or on one that knows no links."""
-
-    def refuse(source: object, destination: object, **options: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
-    monkeypatch.setattr(os, "link", refuse)
+    without_links(monkeypatch)
     copy_model(stores, stores.get(ModelName.parse("smollm2")), ModelName.parse("copied"))
     make_model(stores, "FROM smollm2\nSYSTEM s\n", "built")
     for name in ("copied", "built"):

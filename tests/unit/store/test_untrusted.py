@@ -14,7 +14,7 @@ from eaglecpp.references.names import ModelName
 from eaglecpp.store import Stores
 from eaglecpp.store.manifest import PRAGMAS
 from eaglecpp.store.remote.pull import pull
-from eaglecpp.store.transaction import copy_model, remove_model
+from eaglecpp.store.transaction import copy_model
 from helpers.hub_server import HubServer
 from helpers.opening import options_of
 from helpers.stores import OllamaModel, Tiny, make_model
@@ -124,10 +124,6 @@ def test_untrusted_settings_are_not_believed_because_they_equal_the_user_s(
     make_model(stores, f"FROM {name}\n", "child")
     assert is_believed("mine")
     assert not is_believed("copy") and not is_believed("child")
-    remove_model(stores.own, mine.name)
-    assert not is_believed(str(name))
-    copy_model(stores, stores.get(name), mine.name)
-    assert not is_believed("mine")
 
 
 def test_models_of_ollama_s_store_are_somebody_else_s(ollama: OllamaModel, tiny: Tiny) -> None:
