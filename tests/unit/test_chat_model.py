@@ -180,6 +180,19 @@ def test_a_stop_string_that_is_a_control_token_stops(tmp_path: Path) -> None:
         assert (own.text, own.stopped_by) == ("weys", None), "the model's own end is none of its texts"
 
 
+def test_a_conversation_goes_on_from_the_tokens_that_were_said(tmp_path: Path) -> None:
+    """Not from those that their text would have."""
+    path = make_sayer(tmp_path / "sayer.gguf", "\n", [" ", "t", "h"], ("<|a|>", "<|b|>"))
+    end = "{{ '<|b|>\n' if m.role == 'user' else '<|a|>' }}"
+    template = "{% for m in messages %}{{ m.content }}" + end + "{% endfor %}"
+    with Engine.open(path, n_ctx=64, n_threads=1) as engine:
+        chat = ChatSession(engine)
+        first, second = [chat.ask(text, template=template, **GREEDY) for text in ("a", "b")]
+        known = [*first.prompt_tokens, *first.tokens[:3]]
+        assert engine.tokenize(first.text, add_bos=False) != first.tokens[:3]
+        assert second.prompt_tokens[: len(known)] == known
+
+
 # Room
 
 

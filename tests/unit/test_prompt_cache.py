@@ -168,6 +168,18 @@ def test_slots_of_an_async_engine(models: Models, folder: Path) -> None:
     assert sum(one.timings.reused_n == N_PROMPT - 1 for one in again) >= 2
 
 
+def test_what_grew_a_little_is_kept_at_the_end(models: Models, folder: Path) -> None:
+    options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
+    whole = [*prompt(), *prompt(80, start=9)]
+
+    async def reused(*texts: list[int]) -> int:
+        async with await AsyncEngine.open(models.target, None, n_ctx=1024, **options) as engine:
+            return [(await engine.generate(text, **GREEDY)).timings.reused_n for text in texts][-1]
+
+    asyncio.run(reused(prompt(), whole))
+    assert asyncio.run(reused(whole)) == len(whole) - 1
+
+
 def test_a_slot_that_generates_is_left_alone(models: Models, folder: Path) -> None:
     options: dict[str, Any] = {"n_threads": 1, "exact": "off", "n_parallel": 1, "prompt_cache": str(folder)}
 
