@@ -15,12 +15,15 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+if TYPE_CHECKING:
+    from helpers.tiny import TinyTarget
 
 
 @dataclass(frozen=True)
@@ -160,3 +163,11 @@ def named(models: Models, create: Callable[..., Any]) -> Callable[..., str]:
         return "tiny"
 
     return make
+
+
+@pytest.fixture(scope="session")
+def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
+    """A tiny target by itself: 8 blocks, 64 wide, 367 tokens, what random drafters are made for."""
+    from helpers.tiny import make_target
+
+    return make_target(tmp_path_factory.mktemp("target"))

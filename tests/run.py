@@ -90,11 +90,8 @@ def documented_calls() -> None:
         if importlib.util.find_spec("basedpyright") is None:
             print("basedpyright is not installed: what pages show is checked by mypy alone", flush=True)
             return
-        settings = {
-            "include": [str(m) for m in modules],
-            "extraPaths": [str(ROOT)],
-            "typeCheckingMode": "standard",
-        }
+        settings = {"include": [str(m) for m in modules], "extraPaths": [str(ROOT)]}
+        settings |= {"typeCheckingMode": "standard"}
         (folder / "pyrightconfig.json").write_text(json.dumps(settings), encoding="utf-8")
         run(BIN / "basedpyright", "-p", folder, "--level", "error", "--pythonpath", sys.executable)
 
@@ -105,7 +102,8 @@ def cmake(name: str, *options: str, targets: tuple[str, ...] = ("all",)) -> Path
     cache = () if shutil.which("ccache") is None else ("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache",)
     run(
         "cmake", "-G", "Ninja", "-S", ROOT, "-B", folder,
-        f"-DPython_EXECUTABLE={sys.executable}", "-DEAGLECPP_PYTHON=OFF", *cache, *options,
+        f"-DPython_EXECUTABLE={sys.executable}", "-DEAGLECPP_PYTHON=OFF",
+        "-DCMAKE_BUILD_TYPE=Release", *cache, *options,
     )  # fmt: skip
     run("cmake", "--build", folder, "--target", *targets)
     return folder
@@ -135,7 +133,7 @@ def sanitized(*targets: str) -> Path:
 def cpp() -> None:
     # minutes of simulation under sanitizers, seconds without: those run on a release build
     ctest(sanitized("all"), "-E", "planner_scenarios")
-    ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON", "-DCMAKE_BUILD_TYPE=Release"))
+    ctest(cmake("release", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON"))
 
 
 def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
@@ -143,7 +141,6 @@ def aarch64(*options: str, targets: tuple[str, ...]) -> Path:
     return cmake(
         "aarch64",
         "-DEAGLECPP_WERROR=ON",
-        "-DCMAKE_BUILD_TYPE=Release",
         "-DCMAKE_SYSTEM_NAME=Linux",
         "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         "-DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++",
@@ -223,6 +220,7 @@ def portable() -> str | None:
         bindings = sorted((ROOT / "native" / "bindings").glob("*.cpp"))
         cmake(
             f"portable-{target}",
+            "-DCMAKE_BUILD_TYPE=",
             "-DEAGLECPP_PYTHON=ON",
             "-DEAGLECPP_WERROR=ON",
             f"-DCMAKE_SYSTEM_NAME={system}",
@@ -290,17 +288,8 @@ def python() -> None:
     subprocess.run(model, check=False)
     # `pytest`, not `python -m pytest`: the latter puts the checkout before the installed package
     # a file's tests share what they made; a process waits often enough for another to use its core
-    run(
-        BIN / "pytest",
-        "-q",
-        "--durations=10",
-        "-n",
-        str(min(CORES, 8)),
-        "--dist",
-        "loadfile",
-        "-m",
-        "not long and not alone",
-    )
+    workers = ("-n", str(min(CORES, 8)), "--dist", "loadfile")
+    run(BIN / "pytest", "-q", "--durations=10", *workers, "-m", "not long and not alone")
     run(BIN / "pytest", "-q", "--durations=5", "-m", "alone and not long")
 
 
@@ -314,7 +303,7 @@ def gpu() -> str | None:
     from helpers import backends
 
     folder = cmake(
-        "gpu", "-DEAGLECPP_TESTS=ON", "-DCMAKE_BUILD_TYPE=Release",
+        "gpu", "-DEAGLECPP_TESTS=ON",
         targets=("counting_device", "test_together", "test_whose_target"),
     )  # fmt: skip
     run("ctest", "--test-dir", folder, "--output-on-failure", "-R", "whose_target|draft_together")
@@ -333,12 +322,7 @@ def gpu() -> str | None:
         }
         if backend.preload is not None:
             environment["LD_PRELOAD"] = str(backend.preload)
-        os.environ.update(environment)
-        try:
-            run(BIN / "pytest", "-q", ROOT / "tests" / "gpu")
-        finally:
-            for variable in environment:
-                os.environ.pop(variable, None)
+        run(BIN / "pytest", "-q", ROOT / "tests" / "gpu", environment=environment)
         print(f"== gpu, {backend.name}: ok", flush=True)
     return None
 

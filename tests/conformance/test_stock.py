@@ -18,7 +18,7 @@ from helpers.random_block import MASK_TOKEN, BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter
 from helpers.script import run_script
-from helpers.tiny import TinyTarget, make_target
+from helpers.tiny import TinyTarget
 
 N_CONTEXT, ANCHOR = 9, 7
 RUN = """
@@ -90,11 +90,6 @@ SHAPES = {
     "Gemma 4": replace(DSPARK, gemma="keys", extra={"final_logit_softcapping": None}),
     "DFlash2": BlockShape("dflash2", own_tables=True),
 }
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    return make_target(tmp_path_factory.mktemp("target"))
 
 
 def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, Any], list[int]]:

@@ -158,41 +158,6 @@ def schema(rng: random.Random, depth: int = 0) -> Any:
     )  # fmt: skip
 
 
-def tools(rng: random.Random) -> Any:
-    function = {"name": rng.choice(("f", "", "a b", text(rng)[:50])), "parameters": schema(rng)}
-    one = {"type": "function", "function": function}
-    return rng.choice(
-        ([one], [one] * rng.choice((1, 3, 200)), junk(rng), [{"name": "f", "input_schema": schema(rng)}])
-    )
-
-
-def messages(rng: random.Random) -> Any:
-    def one() -> Any:
-        role = rng.choice(("user", "assistant", "system", "tool", "developer", "nobody"))
-        content = rng.choice((text, text, lambda r: [{"type": "text", "text": text(r)}], junk))(rng)
-        return {"role": role, "content": content} | rng.choice(
-            ({}, {}, {"tool_calls": junk(rng)}, {"images": junk(rng)})
-        )
-
-    return rng.choice(([one()], [one() for _ in range(rng.choice((2, 5, 300)))], junk(rng)))
-
-
-def stop(rng: random.Random) -> Any:
-    many = [str(i) for i in range(rng.choice((3, 256, 300_000)))]
-    return rng.choice(([text(rng)], many, ["a" * 100_000], "", [""], junk(rng)))
-
-
-def logit_bias(rng: random.Random) -> Any:
-    some = {str(rng.randrange(-5, 5000)): number(rng)}
-    many = {str(i): -100 for i in range(rng.choice((10, 4096, 300_000)))}
-    return rng.choice((some, many, junk(rng), {"x": 1}, {"1": "x"}, {" 1": 1, "1": 2, "+1": 3}))
-
-
-def context(rng: random.Random) -> Any:
-    many = [rng.randrange(4096) for _ in range(rng.choice((10, 2_000, 200_000)))]
-    return rng.choice(([1, 2, 3], many, [-1], [10**12], junk(rng)))
-
-
 def template(rng: random.Random) -> Any:
     n = rng.choice((10, 500, 10**6))
     return rng.choice(
@@ -207,75 +172,69 @@ def template(rng: random.Random) -> Any:
 SAMPLING = [
     "temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n",
     "mirostat", "mirostat_tau", "mirostat_eta", "seed", "xtc_probability", "min_keep",
-    "dry_multiplier", "dry_penalty_last_n", "top_n_sigma", "dynatemp_range",
+    "dry_multiplier", "dry_penalty_last_n", "top_n_sigma", "dynatemp_range", "num_predict", "num_ctx",
 ]  # fmt: skip
-
-
-def options(rng: random.Random) -> Any:
-    made: dict[str, Maker] = dict.fromkeys(SAMPLING, number) | {
-        "dry_sequence_breakers": lambda rng: [str(i) for i in range(rng.choice((1, 16, 2000)))],
-        "num_predict": lambda rng: rng.choice((0, 5, 20)),
-        "num_ctx": lambda rng: rng.choice((-5, 0, 10, 512, "x")),
-        "stop": stop,
-        "rng": lambda rng: rng.choice(("llama", "coupled", "x")),
-        "ignore_eos": lambda rng: True,
-        "nonsense": junk,
-    }
-    if rng.random() < 0.1:
-        return junk(rng)
-    return {name: made[name](rng) for name in rng.sample(sorted(made), rng.randrange(1, 5))}
-
-
-FIELDS = [
-    "n", "n_probs", "logprobs", "top_logprobs", "echo", "suffix", "think", "truncate", "raw",
-    "keep_alive", "draft", "strategy", "exact", "seed", "temperature", "top_p", "max_tokens",
-    "chat_template_kwargs", "show_drafts", "prompt", "model",
-]  # fmt: skip
-
-
-def anything(rng: random.Random) -> dict[str, Any]:
-    """Fields of all APIs, with values of any kind."""
-    return {rng.choice(FIELDS): rng.choice((junk, number, text))(rng) for _ in range(rng.randrange(1, 4))}
-
-
-PARTS: dict[str, Callable[[random.Random], dict[str, Any]]] = {
-    "grammar": lambda rng: {"grammar": grammar(rng)},
-    "schema": lambda rng: rng.choice(
-        (
-            lambda s: {"format": s},
-            lambda s: {"response_format": {"type": "json_schema", "json_schema": {"schema": s}}},
-            lambda s: {"response_format": {"type": "json_object", "schema": s}},
-            lambda s: {"format": "json"},
-        )
-    )(schema(rng)),
-    "tools": lambda rng: {"tools": tools(rng)} | ({"tool_choice": "required"} if rng.random() < 0.5 else {}),
-    "stop": lambda rng: {rng.choice(("stop", "stop_sequences")): stop(rng)},
-    "logit_bias": lambda rng: {"logit_bias": logit_bias(rng)},
-    "messages": lambda rng: {"messages": messages(rng)},
-    "prompt": lambda rng: {"prompt": rng.choice((text, context, junk))(rng)},
-    "context": lambda rng: {"context": context(rng)},
-    "template": lambda rng: {"template": template(rng)} | rng.choice(({}, {"context": [1, 2]})),
-    "options": lambda rng: {"options": options(rng)},
-    "anything": anything,
+MESSAGE = {
+    "role": "user",
+    "content": [{"type": "text", "text": "What is len?"}],
+    "tool_calls": [],
+    "images": [],
 }
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}, "name": "f", "input_schema": {}}
+SOUND: dict[str, Any] = {
+    "prompt": "What is len?", "input": "What is len?", "suffix": "", "raw": False, "echo": False,
+    "messages": [{"role": "system", "content": "Be kind."}, MESSAGE], "system": "", "images": [],
+    "tools": [TOOL], "tool_choice": "required", "think": True, "chat_template_kwargs": {"x": 1},
+    "grammar": "", "format": {}, "template": "", "context": [1, 2, 3], "keep_alive": "5m", "truncate": True,
+    "response_format": {"type": "json_schema", "json_schema": {"schema": {}}, "schema": {}},
+    "stop": ["x"], "stop_sequences": ["x"], "logit_bias": {"5": 1}, "n": 1, "n_probs": 0, "logprobs": 1,
+    "top_logprobs": 1, "draft": "", "strategy": "auto", "exact": "auto", "seed": 1, "temperature": 0.5,
+    "top_p": 0.9, "max_tokens": 12, "show_drafts": False, "model": "",
+    "options": dict.fromkeys(SAMPLING, 1) | {"rng": "llama", "stop": ["x"], "ignore_eos": True,
+                                                 "dry_sequence_breakers": ["x"]},
+}  # fmt: skip
+"""Fields of all APIs."""
+OWN: dict[str, Maker] = {
+    "grammar": grammar, "template": template, "format": schema, "schema": schema, "parameters": schema,
+    "input_schema": schema, "num_predict": lambda rng: rng.choice((0, 5, 20)),
+    "role": lambda rng: rng.choice(("user", "assistant", "system", "tool", "developer", "nobody")),
+    "type": lambda rng: rng.choice(("json_schema", "json_object", "text", "image_url", "nonsense", 5)),
+}  # fmt: skip
+
+
+def spoilt(rng: random.Random, name: str, value: Any) -> Any:
+    """The value of this field with something in it that no client sends: wrong, huge, or far too often."""
+    many = rng.choice((3, 256, 4096, 300_000))
+    inside = bool(value) and rng.random() < 0.8
+    if isinstance(value, dict) and inside:
+        if rng.random() < 0.2:
+            return value | {str(i): number(rng) for i in range(-5, many)} | {" 1": 1, "+1": 3}
+        part = rng.choice(sorted(value))
+        kept = value if name != "options" else dict.fromkeys(rng.sample(sorted(value), 3), 1)
+        return kept | {part: spoilt(rng, part, value[part])}
+    if isinstance(value, list) and inside:
+        if rng.random() < 0.4:
+            return [
+                *value * rng.choice((3, 300)),
+                *(str(i) if rng.random() < 0.5 else i for i in range(many)),
+            ]
+        at = rng.randrange(len(value))
+        return [*value[:at], spoilt(rng, name, value[at]), *value[at + 1 :]]
+    if name in OWN and rng.random() < 0.9:
+        return OWN[name](rng)
+    return rng.choice((junk, number, text))(rng)
 
 
 def body(rng: random.Random, model: str) -> tuple[str, bytes]:
-    """An endpoint and what it is sent."""
+    """An endpoint and what it is sent: a sound question, and up to three fields that are none."""
     path = rng.choice(PATHS)
-    out: dict[str, Any] = {
-        "model": model,
-        "prompt": "What is len?",
-        "input": "What is len?",
-        "messages": [{"role": "user", "content": "What is len?"}],
-        "stream": rng.random() < 0.3,
-        "max_tokens": 12,
-        "options": {"num_predict": 12},
-    }
-    for part in rng.sample(list(PARTS), rng.choice((1, 1, 1, 2, 3))):
-        out |= PARTS[part](rng)
+    usual = ("prompt", "input", "messages", "max_tokens")
+    out: dict[str, Any] = {name: SOUND[name] for name in usual}
+    out |= {"model": model, "stream": rng.random() < 0.3, "options": {"num_predict": 12}}
+    for name in rng.sample(sorted(SOUND), rng.choice((1, 1, 1, 2, 3))):
+        out[name] = spoilt(rng, name, SOUND[name])
     if path.startswith("/api") and isinstance(out["options"], dict):
-        out["options"].setdefault("num_predict", 12)
+        out["options"] = {"num_predict": 12} | out["options"]
     marks: dict[str, str] = {}
 
     def stand_in(value: Any) -> str:

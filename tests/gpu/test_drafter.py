@@ -13,7 +13,7 @@ import torch
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as Reference
-from helpers.tiny import TinyTarget, make_target
+from helpers.tiny import TinyTarget
 
 from .conftest import Device
 
@@ -30,11 +30,6 @@ SHAPES = {
 # 0.14 and more.
 EXACT = {"F32": 2e-3, "F16": 4e-2, "Q8_0": 0.5}
 HALF = {"F32": 6e-2, "F16": 6e-2, "Q8_0": 0.5}
-
-
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    return make_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
-from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, make_target, tiny_tokenizer, write_gguf
+from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, tiny_tokenizer, write_gguf
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
 EXACT: dict[str, Any] = {
@@ -61,12 +61,6 @@ def exact_options() -> EngineOptions:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    """The target all random drafters are converted for."""
-    return make_target(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="session")

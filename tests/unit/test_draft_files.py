@@ -19,11 +19,6 @@ from helpers.tiny_split import rewrite
 EAGLE1 = DraftShape(eagle1=True, own_head=False, n_draft_vocab=367)
 
 
-@pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    return make_target(tmp_path_factory.mktemp("target"))
-
-
 def converted(folder: Path, target: TinyTarget, shape: DraftShape) -> Path:
     checkpoint = write_checkpoint(folder / "in", shape=shape)
     return convert_checkpoint(checkpoint, target.gguf, folder / "draft.gguf", type="F32").out

@@ -10,13 +10,7 @@ from typing import Any
 import pytest
 
 from eaglecpp.convert import ConvertReport, convert_checkpoint
-from helpers.tiny import TargetSpec, TinyTarget, make_target
-
-
-@pytest.fixture(scope="session")
-def target(tmp_path_factory: pytest.TempPathFactory) -> TinyTarget:
-    """8 blocks, 64 wide, 367 tokens: what `DraftShape()` is made for."""
-    return make_target(tmp_path_factory.mktemp("target"), TargetSpec(chat_template=True))
+from helpers.tiny import TinyTarget
 
 
 @pytest.fixture

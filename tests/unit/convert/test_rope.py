@@ -12,13 +12,6 @@ from eaglecpp.convert.errors import ConfigError, UnsupportedError
 from eaglecpp.convert.rope import parse_rope
 from eaglecpp.convert.spec import RopeSpec
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
-}
 YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 4096}
 
 
@@ -105,7 +98,11 @@ def test_two_scalings_that_contradict_each_other_are_refused(
         ({"type": "linear", "factor": "2"}, ConfigError, "expected a number of 0 or more, found '2'"),
         ({"type": "yarn", "factor": 2.0}, ConfigError, "original_max_position_embeddings: yarn needs it"),
         ({**YARN, "truncate": False}, UnsupportedError, "truncate is false"),
-        ({**LLAMA3, "high_freq_factor": 1.0}, ConfigError, "low_freq_factor < high_freq_factor"),
+        (
+            {"type": "llama3", "factor": 8.0, "high_freq_factor": 1.0},
+            ConfigError,
+            "low_freq_factor < high_freq_factor",
+        ),
         ([1, 2], ConfigError, "expected an object, found list"),
         ({"a": {"rope_theta": 1}, "b": {"rope_theta": 2}}, UnsupportedError, "different rope settings"),
     ],
