@@ -35,16 +35,10 @@ def same_text(folder: Path, kernels: str) -> None:
         for question, answer in KNOWN.items():
             # this model is so sure of itself that only great heat makes it choose
             for temperature in (0.0, 4.0):
+                sampling = {"temperature": temperature, "top_p": 1.0, "min_p": 0.0, "seed": 1}
+                asked = [{"role": "user", "content": question}]
                 plain, *drafted = (
-                    engine.chat(
-                        [{"role": "user", "content": question}],
-                        max_tokens=32,
-                        temperature=temperature,
-                        top_p=1.0,
-                        min_p=0.0,
-                        seed=1,
-                        strategy=strategy,
-                    )
+                    engine.chat(asked, max_tokens=32, strategy=strategy, **sampling)
                     for strategy in ("off", *STRATEGIES)
                 )
                 assert temperature > 0 or answer in plain.text, plain.text

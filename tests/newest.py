@@ -93,35 +93,17 @@ def main() -> None:
         for file, n_expected in COMMITS.items():
             replace(checkout / file, commit, output_of(COMMIT).removesuffix("-dirty"), n_expected)
         os.environ["EAGLECPP_LLAMA_SOURCE"] = str(sources)
-        configure = (
-            "cmake",
-            "-G",
-            "Ninja",
-            "-S",
-            ".",
-            "-B",
-            "build/abi",
-            "-DEAGLECPP_PYTHON=OFF",
-            "-DEAGLECPP_TESTS=ON",
-            f"-DPython_EXECUTABLE={python}",
-            f"-DEAGLECPP_LLAMA_SOURCE={sources}",
-        )
+        options = ("-DEAGLECPP_PYTHON=OFF", "-DEAGLECPP_TESTS=ON", f"-DPython_EXECUTABLE={python}")
+        options += (f"-DEAGLECPP_LLAMA_SOURCE={sources}",)
+        configure = ("cmake", "-G", "Ninja", "-S", ".", "-B", "build/abi", *options)
+        llama = ("--source", sources, "--libraries", output_of(LIBRARIES))
         parts: dict[str, tuple[tuple[str | Path, ...], ...]] = {
             "build": ((scripts / "pip", "install", "-q", ".[test]"),),
             "abi": (configure, ("cmake", "--build", "build/abi", "--target", "test_abi")),
             "couplings": ((scripts / "pytest", "-q", "tests/unit/test_couplings.py"),),
             "cpp": ((python, "tests/run.py", "cpp"),),
             "python": ((python, "tests/run.py", "python"),),
-            "architectures": (
-                (
-                    python,
-                    "tests/architectures/run.py",
-                    "--source",
-                    sources,
-                    "--libraries",
-                    output_of(LIBRARIES),
-                ),
-            ),
+            "architectures": ((python, "tests/architectures/run.py", *llama),),
         }
         ok = {part: all(run(*command) for command in commands) for part, commands in parts.items()}
     print(

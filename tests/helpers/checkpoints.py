@@ -17,6 +17,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from helpers.random_drafter import DraftShape
+from helpers.tiny import write_files
 
 __all__ = [
     "FAMILIES",
@@ -24,7 +25,6 @@ __all__ = [
     "save_bin",
     "save_shards",
     "write_checkpoint",
-    "write_files",
 ]
 
 Config = dict[str, Any]
@@ -167,17 +167,6 @@ def write_checkpoint(
     return write_files(directory, {**config, **(edit or {})}, weights, save)
 
 
-def write_files(
-    directory: Path, config: Config, weights: Weights, save: Callable[[Path, Weights], None] | None = None
-) -> Path:
-    """A checkpoint's directory with these values and tensors; None leaves a value out."""
-    directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
-    (directory / "config.json").write_text(text, encoding="utf-8")
-    (save or _save_safetensors)(directory, {name: np.ascontiguousarray(w) for name, w in weights.items()})
-    return directory
-
-
 def rewrite_config(directory: Path, **values: Any) -> None:
     """Changes keys of an existing config.json; None removes one."""
     path = directory / "config.json"
@@ -185,10 +174,6 @@ def rewrite_config(directory: Path, **values: Any) -> None:
     path.write_text(
         json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8"
     )
-
-
-def _save_safetensors(directory: Path, weights: Weights) -> None:
-    save_file(weights, directory / "model.safetensors")
 
 
 def save_shards(directory: Path, weights: Weights) -> None:

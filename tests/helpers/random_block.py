@@ -15,7 +15,6 @@ from typing import Any, Literal
 import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
-from helpers.checkpoints import write_files
 from helpers.random_drafter import (
     MASK_TOKEN,
     base_config,
@@ -27,6 +26,7 @@ from helpers.random_drafter import (
     vector,
     vocab_maps,
 )
+from helpers.tiny import write_files
 
 __all__ = ["BlockShape"]
 

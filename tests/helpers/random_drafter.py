@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eaglecpp.convert import convert_checkpoint
-from helpers.tiny import write_checkpoint
+from helpers.tiny import write_files
 
 __all__ = ["MASK_TOKEN", "DraftShape", "LatentShape"]
 
@@ -206,7 +206,7 @@ class DraftShape:
 
     def write(self, directory: Path) -> Path:
         """The checkpoint directory, written."""
-        return write_checkpoint(directory, self.config(), self.weights())
+        return write_files(directory, self.config(), self.weights())
 
     def gguf(self, directory: Path, target: Path, type: str = "F32") -> Path:
         """Checkpoint and GGUF in the directory; returns the GGUF. target: the target's."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from helpers.tiny_tokenizer import BOS, CONTROL, EOS, Tokenizer, tiny_tokenizer
 Array = NDArray[np.float32]
 Weights = dict[str, Array]
 
-__all__ = ["Pair", "TargetSpec", "TinyTarget", "make_pair", "make_target", "prompt_ids", "write_checkpoint"]
+__all__ = ["Pair", "TargetSpec", "TinyTarget", "make_pair", "make_target", "prompt_ids", "write_files"]
 
 
 @dataclass(frozen=True)
@@ -167,11 +167,21 @@ def successor_head(rng: np.random.Generator, embedding: Array, tokenizer: Tokeni
     return head.astype(np.float32)
 
 
-def write_checkpoint(directory: Path, config: dict[str, Any], weights: dict[str, Any]) -> Path:
-    """`config.json` and `model.safetensors`; returns the directory."""
+def save_safetensors(directory: Path, weights: dict[str, Any]) -> None:
+    save_file(weights, directory / "model.safetensors")
+
+
+def write_files(
+    directory: Path,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Any],
+    save: Callable[[Path, dict[str, Any]], None] | None = None,
+) -> Path:
+    """A checkpoint's directory with these values and tensors; None leaves a value out."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "config.json").write_text(json.dumps(config, indent=1), encoding="utf-8")
-    save_file({k: np.ascontiguousarray(v) for k, v in weights.items()}, directory / "model.safetensors")
+    text = json.dumps({key: value for key, value in config.items() if value is not None}, indent=1)
+    (directory / "config.json").write_text(text, encoding="utf-8")
+    (save or save_safetensors)(directory, {name: np.ascontiguousarray(w) for name, w in weights.items()})
     return directory
 
 
@@ -283,7 +293,7 @@ def make_target(directory: Path, spec: TargetSpec | None = None, dtype: str = "F
     spec = spec or TargetSpec()
     tokenizer = tiny_tokenizer()
     weights = target_weights(spec, tokenizer)
-    hf = write_checkpoint(directory / "target", spec.config(len(tokenizer.tokens)), weights)
+    hf = write_files(directory / "target", spec.config(len(tokenizer.tokens)), weights)
     tokenizer.write_hf(hf, spec.chat_template)
     path = directory / f"target-{dtype.lower()}.gguf"
     write_gguf(path, spec, tokenizer, weights, dtype)
@@ -404,7 +414,7 @@ def make_deepspec(directory: Path, target: TinyTarget) -> Pair:
         "rope_theta": None,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
     }
-    return Pair(target, write_checkpoint(directory / "draft-deepspec", config, weights), layers)
+    return Pair(target, write_files(directory / "draft-deepspec", config, weights), layers)
 
 
 def make_pair(
@@ -440,7 +450,7 @@ def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:
     }
     if new:
         config |= {"fc_norm": True, "norm_output": True}
-    return Pair(target, write_checkpoint(folder, config, weights), layers)
+    return Pair(target, write_files(folder, config, weights), layers)
 
 
 def prompt_ids(n_tokens: int, seed: int = 1) -> list[int]:

@@ -62,13 +62,7 @@ class Tokenizer:
 
     def write_hf(self, directory: Path, with_template: bool) -> None:
         """`tokenizer.json` and `tokenizer_config.json`."""
-        special = {
-            "single_word": False,
-            "lstrip": False,
-            "rstrip": False,
-            "normalized": False,
-            "special": True,
-        }
+        special = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False) | {"special": True}
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
         tokenizer: dict[str, Any] = {
             "version": "1.0",

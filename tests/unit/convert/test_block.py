@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from eaglecpp.convert import ConvertReport, errors, inspect_file
 from eaglecpp.lowlevel import DraftFile
-from helpers.checkpoints import write_files
 from helpers.random_block import BlockShape
+from helpers.tiny import write_files
 
 Convert = Callable[..., ConvertReport]
 Config = dict[str, Any]

@@ -10,6 +10,7 @@ import pytest
 
 from eaglecpp.convert.errors import GgufError, SourceError, TargetError
 from eaglecpp.convert.target_info import open_target
+from helpers.gguf_writer import finish
 
 
 def head_only(path: Path, arch: str, **keys: int) -> Path:
@@ -17,10 +18,7 @@ def head_only(path: Path, arch: str, **keys: int) -> Path:
     for name, value in keys.items():
         writer.add_uint32(f"{arch}.{name}", value)
     writer.add_token_list(["a", "b"])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_ti_data_to_file()
-    writer.close()
+    finish(writer)
     return path
 
 
