@@ -169,7 +169,7 @@ class LatentAttention:
         self.value, self.rank = int(config["v_head_dim"]), int(config["kv_lora_rank"])
         self.eps = float(config.get("rms_norm_eps") or 1e-6)
         scaling: dict[str, Any] = dict(config.get("rope_scaling") or {})
-        yarn = scaling.get("type") == "yarn" or scaling.get("rope_type") == "yarn"
+        yarn = scaling.get("type") in ("yarn", "deepseek_yarn") or scaling.get("rope_type") == "yarn"
         self.magnify = 0.1 * math.log(scaling["factor"]) if yarn else 0.0
         all_dim = 1 + self.magnify * float(scaling.get("mscale_all_dim") or 0)
         if yarn:
