@@ -3,7 +3,7 @@
 
 `write_checkpoint(directory, family, shape)` takes a `DraftShape` (canonical names, boundary ids) and spells
 it the way that family does: prefixes, nested configs, where the layer ids stand and how they count. `edit`
-and `drop` damage it on purpose. Weights go to safetensors, shards, or a .bin written by torch.
+and `drop` damage it on purpose. Weights go to safetensors, or a .bin written by torch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from helpers.random_drafter import DraftShape
 from helpers.tiny import write_files
@@ -23,7 +22,6 @@ __all__ = [
     "FAMILIES",
     "rewrite_config",
     "save_bin",
-    "save_shards",
     "write_checkpoint",
 ]
 
@@ -174,16 +172,6 @@ def rewrite_config(directory: Path, **values: Any) -> None:
     path.write_text(
         json.dumps({key: value for key, value in config.items() if value is not None}), encoding="utf-8"
     )
-
-
-def save_shards(directory: Path, weights: Weights) -> None:
-    """Two safetensors shards with an index."""
-    names = sorted(weights)
-    parts = {"model-00001-of-00002.safetensors": names[::2], "model-00002-of-00002.safetensors": names[1::2]}
-    for file, part in parts.items():
-        save_file({name: weights[name] for name in part}, directory / file)
-    index = {"weight_map": {name: file for file, part in parts.items() for name in part}}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
 
 
 def save_bin(directory: Path, weights: Weights) -> None:
