@@ -226,7 +226,7 @@ class DraftOptions(_Validated):
     draft_window: int = _option(
         0,
         "the last tokens that a drafter which reads features attends to, where its file does not say fewer; "
-        "0 = as its file says, but beyond 2,048 tokens `auto` tries the last 256 and keeps what is accepted "
+        "0 = as its file says, but beyond 1,024 tokens `auto` tries the last 256 and keeps what is accepted "
         "more",
         low=0,
     )

@@ -12,7 +12,7 @@ namespace eaglecpp {
 
 class DraftWindows {
   public:
-    static constexpr int narrow = 256, n_short = 2048;  // tokens
+    static constexpr int narrow = 256, n_short = 1024;  // tokens
 
     // of the next round of a text of so many tokens; 0 = all that the drafter can see
     int next(int n_tokens) {

@@ -37,14 +37,14 @@ TEST(the_better_one_is_kept_and_the_other_tried_now_and_then) {
 
 TEST(lengths_are_learnt_apart_and_a_change_is_noticed) {
     DraftWindows windows;
-    CHECK(share_narrow(windows, 2100, 0.7, 0.4) < 0.1);
+    CHECK(share_narrow(windows, 1100, 0.7, 0.4) < 0.1);
     CHECK(share_narrow(windows, 5000, 0.4, 0.7) > 0.9);
-    CHECK(share_narrow(windows, 2100, 0.7, 0.4) < 0.1);
+    CHECK(share_narrow(windows, 1100, 0.7, 0.4) < 0.1);
     CHECK(share_narrow(windows, 5000, 0.7, 0.4) < 0.1);
     CHECK(share_narrow(windows, 3000000, 0.4, 0.7) > 0.9);
 }
 
 TEST(short_texts_are_seen_whole) {
     DraftWindows windows;
-    CHECK(share_narrow(windows, 2047, 0.1, 0.9) == 0.0);
+    CHECK(share_narrow(windows, 1023, 0.1, 0.9) == 0.0);
 }
