@@ -18,12 +18,9 @@ static bool is_fused(EngineOptions options, const char * kernels, const char * f
     return static_cast<const FeatureDrafter *>(engine.drafter())->flash_attn();
 }
 
-int main() {
-    const test::Folder folder;
-    const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf"),
-                      latent = folder.file("latent.gguf");
-    test::write_target(target);
-    write_draft_file(draft, Kind::eagle31);
+TEST(attention_is_fused_where_our_kernel_runs_it) {
+    const test::TinyPair files;
+    const std::string &target = files.target, &draft = files.draft, latent = files.folder.file("latent.gguf");
     write_draft_file(latent, Kind::latent);
 
     CHECK(is_fused(test::tiny_options(target, draft), "auto", "auto"));
@@ -33,5 +30,4 @@ int main() {
         CHECK(is_fused(test::tiny_options(target, draft), kernels, "on"));
         CHECK(!is_fused(test::tiny_options(target, draft), kernels, "off"));
     }
-    return test::result();
 }

@@ -14,7 +14,6 @@
 #include <thread>
 
 #include "../check.h"
-#include "../gguf/draft_files.h"
 #include "base/error.h"
 #include "draft/feature_sequence.h"
 #include "gguf/guard.h"
@@ -24,9 +23,10 @@ using namespace eaglecpp;
 
 static const Tokens prompt = {1, 5, 7, 9, 2, 4, 8, 16, 3};
 static const Strategy tree = {Strategy::Kind::tree, 2, 3, 8};
-static std::string target, draft;
+static const test::TinyPair files;
+static const std::string &target = files.target, &draft = files.draft;
 
-static void a_sequence_steps_once_at_a_time() {
+TEST(a_sequence_steps_once_at_a_time) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
     Engine engine(o);
@@ -40,7 +40,7 @@ static void a_sequence_steps_once_at_a_time() {
 }
 
 // Whoever frees an engine takes it out of use first: that fails during a call, and no call begins behind it.
-static void nothing_steps_behind_a_retired_engine() {
+TEST(nothing_steps_behind_a_retired_engine) {
     for (int i = 0; i < 40; ++i) {
         Engine engine(test::tiny_options(target, draft));
         const int id = engine.open_sequence();
@@ -75,7 +75,7 @@ static void nothing_steps_behind_a_retired_engine() {
 }
 
 // Logits lie in memory of the last decode's graph (ggml_hook/hook.h).
-static void logits_stay_until_the_next_decode_and_no_longer() {
+TEST(logits_stay_until_the_next_decode_and_no_longer) {
     EngineOptions o = test::tiny_options(target, "");
     Target it(o);
     it.open_context({});
@@ -223,7 +223,7 @@ static const Tokens & long_prompt() {
 }
 
 // at every call of every kind
-static void running_out_of_memory_leaves_no_trace() {
+TEST(running_out_of_memory_leaves_no_trace) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
     Engine engine(o);
@@ -253,7 +253,7 @@ static void running_out_of_memory_leaves_no_trace() {
 }
 
 // ggml's CPU backend frees its work buffer, and there is no memory for the larger one.
-static void a_work_buffer_that_does_not_fit_is_not_used_again() {
+TEST(a_work_buffer_that_does_not_fit_is_not_used_again) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_ctx = 256, o.n_batch = 192;
     bool has_failed = false;
@@ -278,7 +278,7 @@ static void a_work_buffer_that_does_not_fit_is_not_used_again() {
 }
 
 // The second conversation of a round fails behind the first, whose tokens nobody gets then.
-static void a_step_of_several_is_all_or_nothing() {
+TEST(a_step_of_several_is_all_or_nothing) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
     Engine engine(o);
@@ -306,7 +306,7 @@ static void a_step_of_several_is_all_or_nothing() {
 
 // Where one call runs several rounds, what the rounds before the failing one gave is kept, and the next call for this
 // conversation tells of the error, however others go on meanwhile.
-static void the_error_of_a_later_round_comes_after_its_tokens() {
+TEST(the_error_of_a_later_round_comes_after_its_tokens) {
     EngineOptions o = test::tiny_options(target, draft);
     o.n_sequences = 2;
     Engine engine(o);
@@ -325,7 +325,7 @@ static void the_error_of_a_later_round_comes_after_its_tokens() {
 }
 
 // a driver's exception, and things nobody should throw
-static void foreign_exceptions_break_the_engine() {
+TEST(foreign_exceptions_break_the_engine) {
     const std::pair<const char *, std::function<void()>> kinds[] = {
         {"device lost", [] { throw std::runtime_error("device lost"); }},
         {"without saying why", [] { throw 42; }},
@@ -362,21 +362,3 @@ static void foreign_exceptions_break_the_engine() {
     }
 }
 #endif
-
-int main() {
-    const test::Folder folder;
-    target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
-    test::write_target(target);
-    write_draft_file(draft, Kind::eagle31);
-    a_sequence_steps_once_at_a_time();
-    logits_stay_until_the_next_decode_and_no_longer();
-    nothing_steps_behind_a_retired_engine();
-#ifndef _WIN32
-    the_error_of_a_later_round_comes_after_its_tokens();
-    running_out_of_memory_leaves_no_trace();
-    a_work_buffer_that_does_not_fit_is_not_used_again();
-    a_step_of_several_is_all_or_nothing();
-    foreign_exceptions_break_the_engine();
-#endif
-    return test::result();
-}

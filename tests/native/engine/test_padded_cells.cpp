@@ -42,12 +42,10 @@ static std::vector<float> logits_behind(const EngineOptions & options, int n_dra
     return {last, last + target.vocab().size()};
 }
 
-int main() {
-    const test::Folder folder;
-    const std::string path = folder.file("target.gguf");
-    test::write_target(path);
+TEST(padding_leaves_nothing_behind) {
+    const test::TinyPair files;
     for (int n_leaves : {1, 4}) {
-        EngineOptions options = test::tiny_options(path, "");
+        EngineOptions options = test::tiny_options(files.target, "");
         options.n_leaves_max = n_leaves;
         for (int n_drafts : {0, 1, 3}) {
             for (int n_accepted = 0; n_accepted <= n_drafts; ++n_accepted) {
@@ -62,5 +60,4 @@ int main() {
             }
         }
     }
-    return test::result();
 }

@@ -5,7 +5,6 @@
 #include <cstdint>
 
 #include "../check.h"
-#include "../gguf/draft_files.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "draft/weights.h"
@@ -42,7 +41,8 @@ extern "C" llama_model * llama_model_load_from_file(const char * path, llama_mod
 
 static const Tokens prompt = {1, 5, 7, 9};
 
-static std::string target, draft;
+static const test::TinyPair files;
+static const std::string &target = files.target, &draft = files.draft;
 
 static ErrorKind kind_of(const EngineOptions & options, std::string & text) {
     try {
@@ -55,7 +55,7 @@ static ErrorKind kind_of(const EngineOptions & options, std::string & text) {
     return ErrorKind::busy;
 }
 
-static void all_sizes_of_trees_open() {
+TEST(all_sizes_of_trees_open) {
     for (int n_draft : {0, 1, 2, 4, 6, 7, 64}) {
         for (int n_leaves : {1, 2, 4, 6, 8, 70}) {
             for (int n_sequences : {1, 3}) {
@@ -78,7 +78,7 @@ static void all_sizes_of_trees_open() {
     }
 }
 
-static void impossible_sizes_are_refused_by_name() {
+TEST(impossible_sizes_are_refused_by_name) {
     const auto refused = [](void (*change)(EngineOptions &), const char * expected) {
         EngineOptions o = test::tiny_options(target, draft);
         change(o);
@@ -98,7 +98,7 @@ static void impossible_sizes_are_refused_by_name() {
 }
 
 // llama.cpp's own reasons come through, and none of them is taken for a lack of memory.
-static void refusals_of_llama_cpp_are_not_memory() {
+TEST(refusals_of_llama_cpp_are_not_memory) {
     EngineOptions o = test::tiny_options(target, "");
     o.flash_attn = "off", o.type_v = "q8_0";
     std::string text;
@@ -109,8 +109,8 @@ static void refusals_of_llama_cpp_are_not_memory() {
     CHECK_MSG(kind == ErrorKind::unsupported && text.find("does not divide") != std::string::npos, text);
 }
 
-static void words_in_the_log_are_not_memory(const test::Folder & folder) {
-    const std::string path = folder.file("odd.gguf");
+TEST(words_in_the_log_are_not_memory) {
+    const std::string path = files.folder.file("odd.gguf");
     test::TinyTarget shape;
     shape.architecture = "failed-to-allocate";
     test::write_target(path, shape);
@@ -119,12 +119,11 @@ static void words_in_the_log_are_not_memory(const test::Folder & folder) {
     CHECK_MSG(kind == ErrorKind::gguf && text.find("failed-to-allocate") != std::string::npos, text);
 }
 
-static void a_lack_of_memory_is_called_one() {
+TEST(a_lack_of_memory_is_called_one) {
 #ifndef _WIN32
     std::string text;
     is_short_of_memory = true;
     CHECK_MSG(kind_of(test::tiny_options(target, ""), text) == ErrorKind::out_of_memory, text);
-    test::TinyTarget shape;
     TargetOptions options = test::tiny_options(target, "");
     Target opened(options);
     is_short_of_memory = true;
@@ -138,10 +137,10 @@ static void a_lack_of_memory_is_called_one() {
 }
 
 // Types that ggml makes of activations, or of nothing, have no function that reads them.
-static void weights_that_ggml_cannot_read_are_refused(const test::Folder & folder) {
+TEST(weights_that_ggml_cannot_read_are_refused) {
     for (ggml_type type : {GGML_TYPE_Q8_1, GGML_TYPE_I32, GGML_TYPE_F64}) {
         for (bool is_embedding : {true, false}) {
-            const std::string path = folder.file("types.gguf");
+            const std::string path = files.folder.file("types.gguf");
             test::TinyTarget shape;
             (is_embedding ? shape.type_embd : shape.type) = type;
             test::write_target(path, shape);
@@ -154,18 +153,4 @@ static void weights_that_ggml_cannot_read_are_refused(const test::Folder & folde
         }
         CHECK_THROWS(EmbeddingTable::from_bytes(std::vector<uint8_t>(4096), type, 32, 4), "cannot dequantise");
     }
-}
-
-int main() {
-    const test::Folder folder;
-    target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
-    test::write_target(target);
-    write_draft_file(draft, Kind::eagle31);
-    all_sizes_of_trees_open();
-    impossible_sizes_are_refused_by_name();
-    refusals_of_llama_cpp_are_not_memory();
-    words_in_the_log_are_not_memory(folder);
-    a_lack_of_memory_is_called_one();
-    weights_that_ggml_cannot_read_are_refused(folder);
-    return test::result();
 }

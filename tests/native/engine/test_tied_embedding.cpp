@@ -34,7 +34,8 @@ static void check_rows(const Target & target, const std::string & path) {
     }
 }
 
-static void both_copies_are_told_apart(const test::Folder & folder) {
+TEST(both_copies_are_told_apart) {
+    const test::Folder folder;
     const std::string path = folder.file("tied.gguf");
     test::TinyTarget shape;
     shape.is_tied = true;
@@ -61,18 +62,10 @@ static void both_copies_are_told_apart(const test::Folder & folder) {
     }
 }
 
-static void untied_heads_are_their_own(const test::Folder & folder) {
-    const std::string path = folder.file("untied.gguf");
-    test::write_target(path);
-    const Target target(test::tiny_options(path, ""));
-    check_rows(target, path);
+TEST(untied_heads_are_their_own) {
+    const test::TinyPair files;
+    const Target target(test::tiny_options(files.target, ""));
+    check_rows(target, files.target);
     CHECK(target.model().head() && std::strcmp(target.model().head()->name, "output.weight") == 0);
     CHECK(target.model().head_to_copy() == target.model().head());
-}
-
-int main() {
-    const test::Folder folder;
-    both_copies_are_told_apart(folder);
-    untied_heads_are_their_own(folder);
-    return test::result();
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <random>
 
+#include "../gguf/draft_files.h"
 #include "gguf/guard.h"
 
 namespace eaglecpp::test {
@@ -117,6 +118,11 @@ Folder::~Folder() {
 
 void write_target(const std::string & path, const TinyTarget & shape) {
     Writer(shape).write(path);
+}
+
+TinyPair::TinyPair() {
+    write_target(target);
+    write_draft_file(draft, Kind::eagle31);
 }
 
 EngineOptions tiny_options(const std::string & target, const std::string & draft) {

@@ -33,6 +33,13 @@ class Folder {
 
 void write_target(const std::string & path, const TinyTarget & shape = {});
 
+// A target and an EAGLE 3.1 drafter for it.
+struct TinyPair {
+    TinyPair();
+    const Folder folder;
+    const std::string target = folder.file("target.gguf"), draft = folder.file("draft.gguf");
+};
+
 // Small and repeatable: one thread, greedy.
 EngineOptions tiny_options(const std::string & target, const std::string & draft);
 GenerateParams greedy(const Strategy & strategy, int max_tokens = 24);
