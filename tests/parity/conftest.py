@@ -43,17 +43,14 @@ class Both:
 
     def native_of(self, **changes: Any) -> Drafter:
         """The native drafter with other options."""
-        options = exact_options()
-        for name, value in changes.items():
-            setattr(options, name, value)
         tables = [None if x is None else x.numpy() for x in (self.embedding, self.head)]
-        return Drafter(str(self.draft), options, *tables)
+        return Drafter(str(self.draft), exact_options(**changes), *tables)
 
 
-def exact_options() -> EngineOptions:
+def exact_options(**changes: Any) -> EngineOptions:
     """`EXACT` for the low-level classes."""
     options = EngineOptions()
-    for name, value in {"n_ctx": 512, "n_threads": 1, **EXACT}.items():
+    for name, value in {"n_ctx": 512, "n_threads": 1, **EXACT, **changes}.items():
         setattr(options, name, value)
     return options
 

@@ -65,10 +65,7 @@ class Made:
     gguf: Path
 
     def native(self, **options: Any) -> Drafter:
-        given = exact_options()
-        for name, value in options.items():
-            setattr(given, name, value)
-        return Drafter(str(self.gguf), given)
+        return Drafter(str(self.gguf), exact_options(**options))
 
     def reference(self, kind: Any = None) -> Any:
         kind = kind or (ParallelDrafter if self.is_parallel else BlockDrafter)

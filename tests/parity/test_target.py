@@ -31,8 +31,7 @@ def native_target(path: Path, options: EngineOptions, layers: list[int] = LAYERS
 
 def cut_target(path: Path, n_ubatch: int, layers: list[int]) -> Target:
     """Computes batches of up to 512 rows in graphs of n_ubatch; a round is short enough to allow that."""
-    options = exact_options()
-    options.n_batch, options.n_ubatch, options.n_draft_max = 512, n_ubatch, 15
+    options = exact_options(n_batch=512, n_ubatch=n_ubatch, n_draft_max=15)
     it = native_target(path, options, layers)
     assert it.n_ubatch == n_ubatch, "a round would need larger graphs: nothing is cut"
     return it
@@ -105,8 +104,7 @@ def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
 
 @pytest.mark.parametrize("arch", ["llama", "qwen2"])
 def test_a_tree_equals_the_chains_of_its_paths(arch: str, tmp_path: Path) -> None:
-    options = exact_options()
-    options.n_leaves_max, options.n_draft_max = 8, 16
+    options = exact_options(n_leaves_max=8, n_draft_max=16)
     it = native_target(make_target(tmp_path, TargetSpec.of(arch)).gguf, options)
     prefix = prompt_ids(40)
     tokens = [30, 31, 32, 33, 41, 42, 43, 44, 51, 52, 61]
@@ -126,9 +124,7 @@ def test_a_tree_equals_the_chains_of_its_paths(arch: str, tmp_path: Path) -> Non
 
 def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
     """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
-    options = exact_options()
-    options.n_ctx, options.n_draft_max = 64, 3
-    it = native_target(target.gguf, options)
+    it = native_target(target.gguf, exact_options(n_ctx=64, n_draft_max=3))
     prefix, tokens, parents = prompt_ids(40), [30, 31, 32], [-1, 0, 1]
     before = it.forward_tree(prefix, tokens, parents)
     for n_prefix in (40, 0, 40, 20):  # 40 rows of repeats would not fit the context
