@@ -256,8 +256,13 @@ async def steps(answer: Answer) -> AsyncIterator[tuple[Step, int, Part]]:
 
 def leased(request: HttpRequest, ask: Ask) -> AbstractAsyncContextManager[Lease]:
     """The model that is asked for, loaded."""
-    server = server_of(request)
-    return server.use(ask.model, n_ctx=ask.n_ctx, keep_alive_s=ask.keep_alive_s, lora=ask.lora)
+    return server_of(request).use(
+        ask.model,
+        n_ctx=ask.n_ctx,
+        keep_alive_s=ask.keep_alive_s,
+        is_queued=request.method == "POST",  # whoever watches a busy server is not a part of its queue
+        lora=ask.lora,
+    )
 
 
 @asynccontextmanager
@@ -272,7 +277,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
                 f"'{ask.model}' is an embedding model and generates no text; /api/embed and /v1/embeddings "
                 "have its vectors",
             )
-        made = await prepare(request, lease.model, partial(prepared, ask=ask), of=ask)
+        made = await prepare(request, lease.model, ask, partial(prepared, ask=ask))
         stream = lease.model.engine.stream(made, watch=ask.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
@@ -353,35 +358,28 @@ async def _merged(
             await stream.aclose()
 
 
-async def prepare(
-    request: HttpRequest, model: LoadedModel, work: Callable[[LoadedModel], T], of: Ask | None = None
-) -> T:
+async def prepare(request: HttpRequest, model: LoadedModel, ask: Ask, work: Callable[[LoadedModel], T]) -> T:
     """What `work` makes of a request, in a thread, where it waits only for those of its kind: a short one
     not for long ones, nor one without images for those with some.
     """
     n_bytes = getattr(request.state, "n_body", 0)
     lane: Lane = "long" if n_bytes > _SHORT else "short"
-    if of is not None:
-        asked = of.generation
-        has_form = asked.json_schema or asked.response_format or asked.options.get("grammar")
-        messages: Any = asked.messages or ()
-        if any(message.images for message in messages):
-            lane = "images"
-        elif asked.template or (n_bytes > _SHORT_FORM and has_form):
-            lane = "long"
+    asked = ask.generation
+    has_form = asked.json_schema or asked.response_format or asked.options.get("grammar")
+    messages: Any = asked.messages or ()
+    if any(message.images for message in messages):
+        lane = "images"
+    elif asked.template or (n_bytes > _SHORT_FORM and has_form):
+        lane = "long"
     return await model.engine.prepare(work, model, lane=lane)
 
 
-async def of_model(
-    request: HttpRequest, name: str, work: Callable[[LoadedModel], T], of: Ask | None = None
-) -> T:
+async def of_model(request: HttpRequest, ask: Ask, work: Callable[[LoadedModel], T]) -> T:
     """What `work` makes, in a thread, of the model that is named, or of the server's own."""
 
     async def run() -> T:
-        is_queued = request.method == "POST"  # whoever watches a busy server is not a part of its queue
-        kept_s = None if of is None else of.keep_alive_s
-        async with server_of(request).use(name, keep_alive_s=kept_s, is_queued=is_queued) as lease:
-            return await prepare(request, lease.model, work, of)
+        async with leased(request, ask) as lease:
+            return await prepare(request, lease.model, ask, work)
 
     return await while_there(request, run())
 
@@ -393,7 +391,7 @@ async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
     def work(model: LoadedModel) -> int:
         return len(model.engine.engine.shared.prompt(whole).tokens)
 
-    return await of_model(request, ask.model, work, ask)
+    return await of_model(request, ask, work)
 
 
 def prepared(model: LoadedModel, ask: Ask) -> Request:

@@ -20,7 +20,7 @@ from eaglecpp.engine.infill import Infill
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.limits import JSON_VALUES
 from eaglecpp.options import SamplingOptions, describe
-from eaglecpp.server.answer import Answer, Ask, leased, of_model, respond
+from eaglecpp.server.answer import Answer, Ask, of_model, respond
 from eaglecpp.server.bodies import Body, SampledBody, read, read_prompts, sampling_of
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
@@ -166,7 +166,7 @@ async def tokenize(request: Request) -> Response:
         except ContextFullError:
             raise ApiError(413, f"the text has more than {JSON_VALUES - 1} tokens") from None
 
-    return json_response({"tokens": await of_model(request, body.model, work)})
+    return json_response({"tokens": await of_model(request, body.make_ask(), work)})
 
 
 async def detokenize(request: Request) -> Response:
@@ -178,18 +178,12 @@ async def detokenize(request: Request) -> Response:
         pieces = [vocabulary.token_to_piece(one, special=True) for one in vocabulary.checked(body.tokens)]
         return b"".join(pieces).decode("utf-8", "replace")
 
-    return json_response({"content": await of_model(request, body.model, work)})
+    return json_response({"content": await of_model(request, body.make_ask(), work)})
 
 
 async def load(request: Request) -> Response:
     """`POST /models/load`."""
-    ask = (await read(request, Body)).make_ask()
-
-    async def work() -> None:
-        async with leased(request, ask):
-            pass
-
-    await while_there(request, work())
+    await of_model(request, (await read(request, Body)).make_ask(), lambda model: None)
     return json_response({"success": True})
 
 
@@ -230,7 +224,8 @@ async def props(request: Request) -> Response:
             "chat_template": model.chat.template.text,
         }
 
-    return json_response(await of_model(request, request.query_params.get("model", ""), work))
+    ask = Body(model=request.query_params.get("model", "")).make_ask()
+    return json_response(await of_model(request, ask, work))
 
 
 class _SlotBody(Body, kw_only=True):

@@ -177,7 +177,7 @@ async def apply_template(request: Request) -> Response:
     def work(model: LoadedModel) -> str:
         return model.engine.engine.shared.prompt(ask.generation).rendered.text
 
-    return json_response({"prompt": await of_model(request, body.model, work)})
+    return json_response({"prompt": await of_model(request, ask, work)})
 
 
 async def completions(request: Request) -> Response:

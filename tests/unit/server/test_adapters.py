@@ -86,6 +86,7 @@ def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
         {"id": 1, "path": "second.gguf", "scale": 0.0},
     ]
     assert server.get("/lora-adapters?model=bare").json() == []
+    assert text(server, [], model="bare") == text(server, model="bare")
     refused = server.post("/lora-adapters", [{"id": 0, "scale": 0.0}])
     assert refused.status_code == 405 and "not allowed" in refused.json()["error"]["message"]
     assert server.get("/lora-adapters?model=adapted").json() == listed
@@ -102,10 +103,6 @@ def test_they_are_listed_and_are_nobodys_for_all(server: TestServer) -> None:
 def test_what_is_not_there_is_refused(server: TestServer, wrong: dict[str, Any], said: str) -> None:
     refused = server.post("/completion", body() | wrong)
     assert refused.status_code == 400 and said in refused.json()["error"]["message"], refused.text
-
-
-def test_no_adapters_is_the_model_itself(server: TestServer) -> None:
-    assert text(server, [], model="bare") == text(server, model="bare")
 
 
 def test_unloading_a_model_unloads_it_with_all_adapters(server: TestServer) -> None:

@@ -63,13 +63,6 @@ def test_ollamas_truncation_and_errors(running: TestServer) -> None:
     assert (
         "tokens, but at most 128 fit" in told(running, "/api/embed", body | {"truncate": False}, 400)["error"]
     )
-    for wrong in (
-        {"input": 7},
-        {"input": [7]},
-        {"input": "x", "dimensions": 9999},
-        {"input": "x", "truncate": "no"},
-    ):
-        assert isinstance(told(running, "/api/embed", {"model": "bert", **wrong}, 400)["error"], str)
     assert "not found" in told(running, "/api/embed", {"model": "nobody", "input": "x"}, 404)["error"]
     assert "required" in told(running, "/api/embed", {"input": "x"}, 400)["error"]
 

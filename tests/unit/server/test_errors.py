@@ -218,6 +218,9 @@ REFUSED: list[tuple[str, Any, str]] = [
         (RESULT | {"output": [{"type": "input_file", "file_id": "x"}]}, "input_file"),
         ({"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{"}, "input[1]"),
     )),
+    *(("/api/embed", {"input": "x"} | wrong, "") for wrong in (
+        {"input": 7}, {"input": [7]}, {"dimensions": 9999}, {"truncate": "no"},
+    )),
     *(("/v1/embeddings", wrong, "") for wrong in (
         *({"input": given} for given in ("", [], None, ["x", 7], [[]], [10**9], [True])),
         {"encoding_format": "hex"}, {"dimensions": 0},

@@ -10,6 +10,7 @@ import http.client
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.embedding import Embedder
 from eaglecpp.server import answer
 from eaglecpp.server.answer import Ask
+from eaglecpp.store import Status
 from helpers.http_server import MODEL, TestServer, until
 
 pytestmark = pytest.mark.alone  # measures time
@@ -70,7 +72,9 @@ def test_hosts_that_say_nothing_hold_nobody_up(server: TestServer, monkeypatch: 
     def pull(name: Any, report: Any, **options: Any) -> None:
         begun.append(name)
         assert goes_on.wait(120)
-        report(None)
+        while True:  # until it is told that nobody waits
+            report(Status("pulling"))
+            time.sleep(0.01)
 
     monkeypatch.setattr("eaglecpp.store.remote.pull.pull", pull)
     downloads = server.server._shared.work.downloads

@@ -191,9 +191,4 @@ def test_how_long_a_model_stays(said: object, seconds: float | None) -> None:
 
 
 def test_a_model_with_a_place_for_thinking_may_be_asked_to(server: TestServer, thinker: str) -> None:
-    body = ask(model=thinker, think=True, stream=False)
-    answer = server.post("/api/chat", body)
-    assert answer.status_code == 200, answer.text
-    shown = server.post("/api/show", {"model": thinker}).json()
-    assert "thinking" in shown["capabilities"]
-    assert "thinking" not in server.post("/api/show", {"model": MODEL}).json()["capabilities"]
+    assert whole(server, ask(model=thinker, think=True))["done"]
