@@ -26,7 +26,7 @@ BUDGETS = {
     "native/engine": 2279,
     "native/draft": 2109,
     "native": 2434,
-    "eaglecpp/server": 4250,
+    "eaglecpp/server": 4245,
     "eaglecpp/cli": 3203,
     "eaglecpp/engine": 3314,
     "eaglecpp/chat": 2468,
