@@ -103,15 +103,6 @@ def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     assert "chain:2" in out
 
 
-def test_json_has_the_plan(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["bench", str(models.target), "--draft", str(models.draft), "--strategy", "auto", "--json"]
-    assert main([*command, *SHORT]) == 0
-    result = json.loads(capsys.readouterr().out)
-    asked = [(one["strategy"], one["temperature"]) for one in result["results"]]
-    assert asked == [("off", 0.0), ("off", 0.8), ("auto", 0.0), ("auto", 0.8)]
-    assert result["plan"]["verify"]
-
-
 def test_without_a_drafter_only_plain_decoding_is_measured(
     models: Models, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -41,12 +41,6 @@ def test_an_option_object_overrides_all_of_its_kind(named: Create) -> None:
     assert plan.sampling_options().top_p == 0.9
 
 
-def test_a_file_has_the_engines_own_defaults(models: Models) -> None:
-    plan = plan_opening(models.target)
-    assert plan.settings == {}
-    assert (plan.draft, str(plan.strategy.value), plan.can_draft) == (None, "auto", False)
-
-
 def test_the_text_in_place_of_a_drafter(models: Models) -> None:
     plan = plan_opening(models.target, "text")
     assert (plan.draft, plan.drafts_text_alone, plan.draft_options().text_drafts) == (None, True, "on")

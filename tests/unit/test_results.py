@@ -42,11 +42,7 @@ def test_timings_has_the_documented_names() -> None:
 def test_plain_decoding_has_acceptance_length_one_and_nothing_run_has_none() -> None:
     assert Timings(rounds=7).acceptance_length == 1.0
     nothing = Timings()
-    assert (nothing.acceptance_length, nothing.acceptance_rate, nothing.predicted_per_second) == (
-        0.0,
-        0.0,
-        0.0,
-    )
+    assert nothing.acceptance_length == nothing.acceptance_rate == nothing.predicted_per_second == 0.0
 
 
 def test_sums_add_counts_of_different_depths() -> None:

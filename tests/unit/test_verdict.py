@@ -116,6 +116,7 @@ def test_doctor_run_and_bench_say_the_same(
     bench = ["bench", *pair, "--strategy", "auto", "--seconds", "0", "-n", "48", "--json", *sizes]
     assert main(bench) == 0
     measured = json.loads(capsys.readouterr().out)
+    assert measured["plan"]["verify"]
     assert main(["doctor", *pair, "--json", *sizes]) == 0
     said = json.loads(capsys.readouterr().out)["model"]["verdict"]
     for kind, temperature in (("greedy", 0.0), ("sampled", 0.8)):
