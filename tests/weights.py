@@ -30,7 +30,7 @@ BUDGETS = {
     "eaglecpp/cli": 3203,
     "eaglecpp/engine": 3314,
     "eaglecpp/chat": 2468,
-    "eaglecpp/store": 1979,
+    "eaglecpp/store": 1978,
     "eaglecpp/train": 3912,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 791,

@@ -61,7 +61,7 @@ def pull(
     """Brings a model into our store, or up to date, and returns what was pulled.
 
     draft:    "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
-              without, anything else names one; None keeps what the model has
+              without, anything else names one; None takes the publisher's, else keeps what is there
     insecure: allow http, and TLS certificates that do not check out
     stores:   None = those of this user
     Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
@@ -82,20 +82,19 @@ def pull(
         files = {layer: fetch_layer(transaction, session, layer, remote) for layer, remote in published.files}
         layers = [*published.layers, *(transaction.add_bytes(*text) for text in published.texts)]
         facts = read_facts([files[layer] for layer in layers if layer.kind == "model"])
-        config: Layer | dict[str, Any] = published.config or facts.config()
+        config = facts.config()
+        if (layer := published.config) is not None:
+            config = decoded(read_limited(files[layer], MAX_JSON), f"{name}: config", dict[str, Any])
         found, notices = _drafter(transaction, session, name, draft, published, facts)
         kept = [layer for layer in layers if layer.kind != "draft"]
-        data = published.data
-        if found is not None or (draft == "none" and kept != layers):
-            if isinstance(config, Layer):
-                config = decoded(read_limited(files[config], MAX_JSON), f"{name}: config", dict[str, Any])
-            layers, data = kept, None
+        if found is None and (draft != "none" or kept == layers):
+            model = transaction.commit(name, layers, published.config or config, data=published.data)
+        else:
             config.pop("draft", None)
-        if found is not None:
-            assert isinstance(config, dict)
-            layer, of_draft = add_draft(transaction, found, facts)
-            layers, config = [*layers, layer], {**config, "draft": draft_config(of_draft)}
-        model = transaction.commit(name, layers, config, data=data)
+            if found is not None:
+                layer, of_draft = add_draft(transaction, found, facts)
+                kept, config["draft"] = [*kept, layer], draft_config(of_draft)
+            model = transaction.commit(name, kept, config)
     report(Status("success"))
     return Made(model, notices)
 

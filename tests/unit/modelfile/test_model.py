@@ -51,7 +51,6 @@ def test_every_instruction_is_read() -> None:
     ("line", "message"),
     [
         ("PARAMETER wibble 1", "unknown parameter 'wibble'"),
-        ("PARAMETER top_k 1.5", "invalid int value [1.5]"),
         ("PARAMETER temperature nan", "invalid float value [nan]"),
         ("REQUIRES new", "requires must be a valid semver (e.g. 0.14.0)"),
         ("#eaglecpp: strategy chain:0", "pragma strategy: "),

@@ -75,7 +75,6 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
     ("text", "message"),
     [
         ("FROM ./absent.gguf\n", "Modelfile:1: no such file: {}/absent.gguf"),
-        ("FROM absent.gguf\n", "Modelfile:1: no such file: {}/absent.gguf"),
         ("FROM ~/nothing/here\n", "Modelfile:1: no such file: "),
         ("FROM a\n\nDRAFT ./absent\n", "Modelfile:3: no such file: {}/absent"),
         ("FROM a\nADAPTER lora.gguf\n", "Modelfile:2: no such file: {}/lora.gguf"),

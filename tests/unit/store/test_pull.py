@@ -220,7 +220,7 @@ def registry(hub: HubServer, tiny: Tiny) -> HubServer:
     return hub
 
 
-def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
+def test_registry_refusals(registry: HubServer, stores: Stores, tiny: Tiny) -> None:
     registry.publish("library/mlx:latest", {"tensor": b"x"})
     registry.manifests["library/odd:latest"] = b"<html>"
     registry.publish("library/many:latest", [("model", b"%d" % i) for i in range(1001)])
@@ -236,6 +236,9 @@ def test_registry_refusals(registry: HubServer, stores: Stores) -> None:
     with pytest.raises(DownloadError, match="not encrypted; add --insecure"):
         fetch(stores, f"http://{registry.host}/library/tiny:1b")
     assert registry.content_requests() == []
+    registry.publish("library/tiny:1b", {"model": tiny.target.read_bytes()}, b"<html>")
+    with pytest.raises(EagleError, match="config: expected JSON"):
+        fetch(stores, f"http://{registry.host}/library/tiny:1b", insecure=True)
     assert stores.models() == []
 
 
