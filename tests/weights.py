@@ -27,7 +27,7 @@ BUDGETS = {
     "native/draft": 2109,
     "native": 2434,
     "eaglecpp/server": 4245,
-    "eaglecpp/cli": 3203,
+    "eaglecpp/cli": 3199,
     "eaglecpp/engine": 3314,
     "eaglecpp/chat": 2468,
     "eaglecpp/store": 1978,

@@ -53,33 +53,35 @@ def questions(home: Path) -> list[str]:
     return [message["content"] for message in messages if message["role"] == "user"]
 
 
-def chat_once(chat: Open) -> None:
-    """A chat of one question, saved when it ends."""
-    with chat() as terminal:
-        terminal.say("hello", "[ 12 tokens")
-        terminal.leave()
-
-
-def test_a_message_is_answered_and_ctrl_d_leaves(chat: Open, home: Path) -> None:
+def test_a_message_is_answered_saved_when_it_ends_and_gone_on_with(
+    chat: Open, cli: Callable[..., Any], home: Path
+) -> None:
     with chat() as terminal:
         terminal.say("hello there", "[ 12 tokens")
         assert terminal.leave() == 0
     assert "with a drafter · context 2048 tokens" in terminal.text
-    answer = saved_chats(home)[0]["messages"][1]["content"]
-    assert f">>> hello there\n{answer}\n[ 12 tokens · " in terminal.text
+    saved = saved_chats(home)[0]
+    assert f">>> hello there\n{saved['messages'][1]['content']}\n[ 12 tokens · " in terminal.text
     assert "to continue this chat: `eaglecpp run" in " ".join(terminal.text.split())
+    done = cli("run", saved["model"], "--continue", "and then", "--verbose", "-n", "12", *CHAIN, *SHORT)
+    assert done.returncode == 0
+    assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
+    assert questions(home) == ["hello there", "and then"]
+    assert done.stdout == saved_chats(home)[0]["messages"][3]["content"] + "\n"
 
 
-def test_a_pasted_block_of_200_lines_is_one_message(chat: Open, home: Path) -> None:
+def test_a_pasted_block_is_one_message_whatever_it_begins_with(chat: Open, home: Path) -> None:
     block = "\n".join(f"{number} the man" for number in range(200))
+    program = '"""A module."""\n\nimport os\n'
     with chat(n=4) as terminal:
-        terminal.paste(block)
-        terminal.wait("199 the man")
-        terminal.type(ENTER)
-        terminal.wait("[ 4 tokens")
-        terminal.wait_for_prompt()
+        for n_answers, (pasted, end) in enumerate([(block, "199 the man"), (program, "... import os")], 1):
+            terminal.paste(pasted)
+            terminal.wait(end)
+            terminal.type(ENTER)
+            terminal.wait("[ 4 tokens", count=n_answers)
+            terminal.wait_for_prompt()
         terminal.leave()
-    assert questions(home) == [block]
+    assert questions(home) == [block, program.strip("\n")]
     for number in (0, 99, 150, 199):
         assert terminal.text.count(f" {number} the man") == 1, "it stands there once, and as a whole"
 
@@ -104,18 +106,6 @@ def test_a_block_pasted_during_an_answer_is_one_message_and_runs_no_command(chat
     assert terminal.raw.endswith("\x1b[?2004l"), "the shell gets the terminal back as it was"
 
 
-def test_a_pasted_program_may_begin_with_quotes(chat: Open, home: Path) -> None:
-    program = '"""A module."""\n\nimport os\n'
-    with chat() as terminal:
-        terminal.paste(program)
-        terminal.wait("... import os")
-        terminal.type(ENTER)
-        terminal.wait("[ 12 tokens")
-        terminal.wait_for_prompt()
-        terminal.leave()
-    assert questions(home) == [program.strip("\n")]
-
-
 def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) -> None:
     with chat("--ignore-eos", n=1900) as terminal:
         terminal.type("tell me everything" + ENTER)
@@ -134,17 +124,6 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(chat: Open, home: Path) ->
     partial = messages[1]["content"]
     assert partial and "".join(partial.split()) in "".join(terminal.text.split())
     assert "^C" not in terminal.text
-
-
-def test_resuming_with_one_more_prompt(chat: Open, cli: Callable[..., Any], home: Path) -> None:
-    chat_once(chat)
-    model = saved_chats(home)[0]["model"]
-    done = cli("run", model, "--continue", "and then", "--verbose", "-n", "12", *CHAIN, *SHORT)
-    assert done.returncode == 0
-    assert "acceptance length" in done.stderr, "the drafter of the saved chat is used again"
-    messages = saved_chats(home)[0]["messages"]
-    assert questions(home) == ["hello", "and then"]
-    assert done.stdout == messages[3]["content"] + "\n"
 
 
 def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:

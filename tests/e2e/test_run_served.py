@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from helpers.command import COMMAND, Cli, Start
-from helpers.terminal import ENTER, Terminal
+from helpers.terminal import CTRL_C, ENTER, Terminal
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -183,19 +183,6 @@ def test_what_needs_the_model_here_opens_it_here(server: Server, home: Path, tmp
     assert len(saved_messages(home)) == 6
 
 
-def test_ctrl_c_keeps_what_the_server_said_and_the_chat(server: Server, home: Path, tmp_path: Path) -> None:
-    with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
-        terminal.wait_for_prompt()
-        terminal.type("hello there\r")
-        terminal.wait_until(lambda: len(terminal.text) > 400, "an answer")
-        terminal.type("\x03")
-        terminal.wait_for_prompt()
-        assert "in this process" not in terminal.text
-        assert terminal.leave() == 0
-    question, answer = saved_messages(home)
-    assert question["content"] == "hello there" and len(answer["content"]) > 100
-
-
 def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginning(
     server: Server, home: Path, tmp_path: Path
 ) -> None:
@@ -212,15 +199,21 @@ def test_a_chat_that_became_the_servers_model_goes_on_here_with_its_own_beginnin
     assert len(saved_messages(home)) == 4
 
 
-def test_a_chat_goes_on_where_the_server_ends(server: Server, home: Path, tmp_path: Path) -> None:
-    with Terminal([COMMAND, "run", "tiny", "-n", "8"], tmp_path) as terminal:
+def test_ctrl_c_keeps_what_the_server_said_and_the_chat_goes_on_where_it_ends(
+    server: Server, home: Path, tmp_path: Path
+) -> None:
+    with Terminal([COMMAND, *ENDLESS[:2], *ENDLESS[3:]], tmp_path) as terminal:
         terminal.wait_for_prompt()
-        terminal.type("hello there\r")
-        terminal.wait("tokens/s")
+        terminal.type("hello there" + ENTER)
+        terminal.wait_until(lambda: len(terminal.text) > 400, "an answer")
+        terminal.type(CTRL_C)
+        terminal.wait_for_prompt()
+        assert "in this process" not in terminal.text
         server.kill()
         server.wait()
-        terminal.wait_for_prompt()
-        terminal.say("and more", "tokens/s", count=2)
+        terminal.say("/set parameter num_predict 8", "'num_predict' to '8'")
+        terminal.say("and more", "[ 8 tokens")
         assert "is opened in this process" in " ".join(terminal.text.split())
         assert terminal.leave() == 0
-    assert len(saved_messages(home)) == 4
+    question, answer, *others = saved_messages(home)
+    assert question["content"] == "hello there" and len(answer["content"]) > 100 and len(others) == 2

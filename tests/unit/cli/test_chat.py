@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from functools import partial
@@ -92,14 +93,11 @@ def test_clear_keeps_the_system_prompt_and_begins_another_saved_chat(talk: Talk,
 
 
 def test_json_answers(talk: Talk) -> None:
-    import json
-
-    options = {"max_tokens": 200, "temperature": 0.8, "seed": 3}
-    chat = talk("/set format json", "hello", "/set noformat", options=options)
-    assert isinstance(json.loads(chat.conversation.messages[1].content), dict)
     schema = '{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}'
-    chat = talk(f"/set format {schema}", "hello", options=options)
-    assert list(json.loads(chat.conversation.messages[1].content)) == ["n"]
+    options = {"max_tokens": 200, "temperature": 0.8, "seed": 3}
+    chat = talk("/set format json", "hello", f"/set format {schema}", "more", options=options)
+    any_json, by_schema = (json.loads(chat.conversation.messages[place].content) for place in (1, 3))
+    assert isinstance(any_json, dict) and list(by_schema) == ["n"]
 
 
 def test_show_tells_what_the_model_is(talk: Talk, models: Models, capsys: Capture) -> None:
@@ -196,19 +194,12 @@ def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
 
 
 def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, capsys: Capture) -> None:
-    asked: list[str] = []
-
-    def refuse(default: str) -> str:
-        asked.append(default)
-        return ""
-
-    talk("hello", "/save smollm2", refuse, "/save mine", "/save mine")
-    assert len(asked) == 1
-    out = capsys.readouterr().out
-    assert out.count("Nothing was saved.") == 1 and out.count("Created new model 'mine'") == 2
-    talk("hello", "/save mine", refuse, "/save smollm2", "y", "/save mine", "yes")
-    out = capsys.readouterr().out
-    assert out.count("Nothing was saved.") == 1 and "Created new model 'smollm2'" in out
+    talk("hello", "/save smollm2", "", "/save mine", "/save mine")
+    talk("more", "/save mine", "", "/save smollm2", "y", "/save mine", "yes")
+    said = [line for line in capsys.readouterr().out.splitlines() if "model '" in line or "saved." in line]
+    made = "Created new model '{}'"
+    refused, mine, hidden = "Nothing was saved.", made.format("mine"), made.format("smollm2")
+    assert said == [refused, mine, mine, refused, hidden, mine]
 
 
 @pytest.mark.parametrize(

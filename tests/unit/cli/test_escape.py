@@ -12,8 +12,7 @@ import pytest
 import eaglecpp.cli
 from eaglecpp.cli.chat.screen import Screen
 from eaglecpp.cli.progress import Bars
-from eaglecpp.cli.terminal import LogFormatter, Watch, note, visible, write, write_json
-from eaglecpp.results import Chunk
+from eaglecpp.cli.terminal import LogFormatter, note, visible, write, write_json
 from eaglecpp.store.errors import Status
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202eb\n"
@@ -53,20 +52,6 @@ def test_every_way_out_is_clean(is_terminal: bool, capsys: pytest.CaptureFixture
     assert ("\x9b" in capsys.readouterr().err) != is_terminal
     Bars()(Status(EVIL))
     assert "\x1b" not in capsys.readouterr().err
-
-
-def test_generated_text_is_clean_on_a_terminal(is_terminal: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    class Stream:
-        text = EVIL
-
-        def __iter__(self):  # type: ignore[no-untyped-def]
-            return iter([self])
-
-        def close(self) -> Chunk:
-            return Chunk("", [], [])
-
-    Watch().follow(Stream(), lambda chunk: write(chunk.text))  # type: ignore[arg-type]
-    assert capsys.readouterr().out == (SHOWN if is_terminal else EVIL)
 
 
 def test_only_one_module_writes_to_the_terminal() -> None:

@@ -50,24 +50,6 @@ def test_an_error_is_one_line_and_an_exit_code(
     assert (out, err) == ("", text)
 
 
-def test_a_letter_is_a_switch_in_every_command_or_takes_a_value_in_every_command() -> None:
-    """Otherwise a value that another command would have taken becomes a prompt."""
-    kinds: dict[str, dict[bool, list[str]]] = {}
-    context = click.Context(cli.group)
-    for name in cli.COMMANDS:
-        command = cli.group.get_command(context, name)
-        assert command is not None
-        for option in command.params:
-            for flag in option.opts if isinstance(option, click.Option) else ():
-                if not flag.startswith("--"):
-                    kinds.setdefault(flag, {}).setdefault(option.is_flag, []).append(name)
-    assert {"-c", "-n", "-t", "-f", "-v"} <= kinds.keys()
-    # Ollama's create takes a type there
-    assert {flag: kind for flag, kind in kinds.items() if len(kind) > 1} == {
-        "-q": {True: ["run"], False: ["create"]}
-    }
-
-
 def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["--debug", "generate", "missing.gguf", "-p", "x"]) == 1
     err = capsys.readouterr().err
@@ -93,3 +75,23 @@ def test_wrong_usage_is_2(args: list[str], capsys: pytest.CaptureFixture[str]) -
     assert out == ""
     assert err.startswith("error: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("doct", "plain,doctor\n"),
+        ("run mi", "plain,mine:little\n"),
+        ("run none", "file,none\n"),
+        ("run --hideth", "plain,--hidethinking\n"),
+    ],
+)
+def test_tab_completes_in_a_shell(
+    typed: str, offered: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("eaglecpp.cli.command.stored_names", lambda: ["mine:little"])
+    monkeypatch.setenv("_EAGLECPP_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", f"eaglecpp {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    assert cli.main([]) == 0
+    assert capsys.readouterr().out == offered

@@ -42,17 +42,11 @@ def wrapped(texts: list[str], width: int = 30) -> str:
     return "".join(text for text, _ in parts)
 
 
-def test_lines_break_between_words() -> None:
-    text = "the quick brown fox jumps over the lazy dog and sleeps"
-    assert wrapped([text]) == "the quick brown fox jumps over\nthe lazy dog and sleeps"
-    assert wrapped(list(text)) == wrapped([text])
-    assert wrapped([text], width=0) == text
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
         ("    indented code stays as it is", "    indented code stays as it\nis"),
+        ("quick brown foxes jump on lazy dogs", "quick brown foxes jump on lazy\ndogs"),
         ("a\n\nb", "a\n\nb"),
         ("x" * 70, "x" * 70),
         ("ab " + "x" * 70 + " cd", "ab " + "x" * 70 + " cd"),
@@ -60,8 +54,9 @@ def test_lines_break_between_words() -> None:
         ("\u4f60\u597d" * 10, "\u4f60\u597d" * 7 + "\u4f60\n" + "\u597d" + "\u4f60\u597d" * 2),
     ],
 )
-def test_what_wrapping_leaves_alone(text: str, expected: str) -> None:
-    assert wrapped([text]) == expected
+def test_lines_break_between_words(text: str, expected: str) -> None:
+    assert wrapped([text]) == wrapped(list(text)) == expected
+    assert wrapped([text], width=0) == text
 
 
 def test_wrapping_only_turns_blanks_into_line_ends() -> None:
