@@ -35,16 +35,6 @@ class PromptMemory:
         # prompts, alone and with their answers, each the beginning of the next
         self._known: list[tuple[str, Sequence[int]]] = []
 
-    def tokens(self, prompt: Rendered, n_ctx: int | None = None) -> list[int]:
-        """The tokens of a prompt. n_ctx: raises ContextFullError for one that leaves no room there, 0 = in
-        the engine's context; None = of any length.
-        """
-        known = self.continued(prompt)
-        if known is not None:
-            return known
-        add_bos = not prompt.has_bos
-        return self._vocabulary.tokenize_images(prompt.text, prompt.images, add_bos=add_bos, n_ctx=n_ctx)
-
     def continued(self, prompt: Rendered) -> list[int] | None:
         """The tokens of a prompt that goes on from what is known; None if it does not."""
         for known, tokens in reversed(self._known):
@@ -163,27 +153,23 @@ class Conversation:
         that is possible, so that the next turns keep a prefix that caches can reuse instead of losing their
         beginning every time. The last question always stays, even where it alone does not fit.
         """
-        if count(self.prompt()) + room <= n_ctx:
-            return []
+        before = self.n_left_out
         starts = [
             index
             for index, message in enumerate(self.messages)
-            if index > self.n_left_out and message.role == Role.USER
+            if index > before and message.role == Role.USER
         ]
-        if not starts:
-            return []
 
         @cache
         def size(start: int) -> int:
             return count(self.prompt(start))
 
-        before = self.n_left_out
-
         def first(most: int) -> int:
             return bisect_left(starts, True, key=lambda start: size(start) <= most)
 
-        found = next((at for at in map(first, (n_ctx // 2, n_ctx - room)) if at < len(starts)), -1)
-        self.n_left_out = starts[found]
+        if starts and size(before) + room > n_ctx:
+            found = next((at for at in map(first, (n_ctx // 2, n_ctx - room)) if at < len(starts)), -1)
+            self.n_left_out = starts[found]
         return self.messages[before : self.n_left_out]
 
     def _clip(self) -> None:

@@ -171,7 +171,6 @@ def _print(*values: Any) -> str:
     return joined(parts)
 
 
-_DIRECTIVE = re.compile(r"%([-+0]*[0-9]{0,3}(?:\.[0-9]{1,3})?)(.?)", re.DOTALL)
 _VERBS = {"v": object, "s": str | list | tuple | dict | None, "q": str, "d": int}
 
 
@@ -182,7 +181,7 @@ def _printf(form: Any, *values: Any) -> str:
     left = list(values)
 
     def formatted(match: re.Match[str]) -> str:
-        spec, verb = match.groups()
+        verb = match[1]
         if verb == "%":
             return "%"
         if verb not in _VERBS or not left or (verb == "d" and isinstance(left[0], bool)):
@@ -190,12 +189,9 @@ def _printf(form: Any, *values: Any) -> str:
         value = left.pop(0)
         if not isinstance(value, _VERBS[verb]):
             raise ValueError(f"{match[0]} of {printed(value):.40}")
-        if verb == "d":
-            return f"%{spec}d" % value
-        text = json.dumps(value, ensure_ascii=False) if verb == "q" else printed(value)
-        return as_text(f"%{spec}s" % text)
+        return as_text(json.dumps(value, ensure_ascii=False) if verb == "q" else printed(value))
 
-    text = _DIRECTIVE.sub(formatted, as_text(form))
+    text = re.sub(r"(?s)%(.?)", formatted, as_text(form))
     if left:
         raise ValueError(f"{len(left)} values more than the format has")
     return text
@@ -345,10 +341,6 @@ def _load(name: str) -> nodes.Expr:
     return nodes.Name(name, "load")
 
 
-def _get(slot: str) -> nodes.Expr:
-    return nodes.Getattr(_load("slots"), slot, "load")
-
-
 def _set(slot: str, value: nodes.Expr) -> nodes.Node:
     return nodes.Assign(nodes.NSRef("slots", slot), value)
 
@@ -364,8 +356,8 @@ def _framed(body: Sequence[nodes.Node]) -> list[nodes.Node]:
 
 
 class Parser:
-    """A template, parsed by recursive descent to a tree of Jinja's. uses: the fields and variables that it
-    mentions.
+    """A template, parsed by recursive descent to a tree of Jinja's; one without `.Messages` and `.Response`
+    gets a `.Response` at its end. uses: the fields and variables that it mentions, in lower case.
     """
 
     def __init__(self, tokens: Sequence[Token]) -> None:
@@ -380,6 +372,9 @@ class Parser:
         body, end = self._body()
         if end.kind != "eof":
             raise _unexpected(end, "the text")
+        if not self.uses & {"messages", "response"}:
+            answer = _filter("go field", _load("dot"), "Response")
+            body.append(nodes.Output([_filter("go text", answer)]))
         for name, line in self._called:
             if name not in self._defined:
                 raise TemplateError(f"template {name!r} is not defined", line)
@@ -557,8 +552,8 @@ class Parser:
             case "name":
                 base = _call(token, ())
             case "variable":
-                base = _get(self._variable(token))
-                self.uses.add(token.text)
+                base = nodes.Getattr(_load("slots"), self._variable(token), "load")
+                self.uses.add(token.text.lower())
             case "field":
                 names = [token.text[1:]]
             case "(":
@@ -572,7 +567,7 @@ class Parser:
         while self._peek().kind == "field" and not self._peek().spaced:
             names.append(self._take().text[1:])
         if token.kind != "(":
-            self.uses.update(names)
+            self.uses.update(map(str.lower, names))
         return _filter("go field", base, *names) if names else base
 
 
@@ -599,11 +594,6 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
 # What Ollama feeds to a template. Which fields exist, what they are called and in which order they print as
 # JSON is part of the prompt. What Ollama's types do not know, such as the `default` of a tool's parameter, is
 # not there for the template either.
-
-_TOOL_JSON = "type items? function"
-_FUNCTION_JSON = "name description parameters"
-_PARAMETERS_JSON = "type $defs? items? required? properties"
-_PROPERTY_JSON = "anyOf? type? items? description? enum? properties? required?"
 
 
 def _message_value(message: Message) -> Struct:
@@ -633,7 +623,7 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
         raise InvalidValueError("tool: expected {'type': 'function', 'function': {'name': ...}}")
     given = _given(function, "parameters", Mapping)
     parameters = Struct(
-        _PARAMETERS_JSON,
+        "type $defs? items? required? properties",
         Type=_text(given, "type"),
         Defs=given.get("$defs"),
         Items=given.get("items"),
@@ -641,12 +631,14 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
         Properties=_properties(given),
     )
     described = Struct(
-        _FUNCTION_JSON,
+        "name description parameters",
         Name=function["name"],
         Description=_text(function, "description"),
         Parameters=parameters,
     )
-    return Struct(_TOOL_JSON, Type=_text(tool, "type"), Items=tool.get("items"), Function=described)
+    return Struct(
+        "type items? function", Type=_text(tool, "type"), Items=tool.get("items"), Function=described
+    )
 
 
 def _properties(schema: Mapping[str, Any]) -> JsonDict:
@@ -658,7 +650,7 @@ def _property(schema: Mapping[str, Any]) -> Struct:
     types = schema.get("type")
     names = TypeNames([types] if isinstance(types, str) else map(str, _given(schema, "type", list)))
     found = Struct(
-        _PROPERTY_JSON,
+        "anyOf? type? items? description? enum? properties? required?",
         AnyOf=tuple(
             _property(_given({"anyOf": one}, "anyOf", Mapping)) for one in _given(schema, "anyOf", list)
         ),
@@ -689,22 +681,19 @@ def _text(values: Mapping[str, Any], key: str) -> str:
 
 @dataclass(frozen=True)
 class Template:
-    """A parsed TEMPLATE. uses: the fields and variables it mentions, in lower case.
+    """A parsed TEMPLATE. has_messages: it mentions `.Messages`.
 
-    It runs with all messages at once, where it mentions `.Messages`, or in the older form, once for each
+    Then it runs with all messages at once, else in the older form, once for each
     exchange with `.System`, `.Prompt` and `.Response`, the last time cut behind `.Response`, from where the
     model goes on.
     """
 
-    uses: frozenset[str]
+    has_messages: bool
     _compiled: jinja2.Template
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Parses a template; one without `.Messages` and `.Response` gets a `.Response` at its end.
-
-        Raises TemplateError.
-        """
+        """Raises TemplateError."""
         bounds.check_size(text)
         tokens = list(islice(lex(text), bounds.MAX_TOKENS + 1))
         if len(tokens) > bounds.MAX_TOKENS:
@@ -713,10 +702,7 @@ class Template:
             )
         with own_errors():
             parsed = Parser(tokens)
-            uses = frozenset(map(str.lower, parsed.uses))
-            if not uses & {"messages", "response"}:
-                parsed = Parser([*tokens[:-1], *lex("{{ .Response }}")])
-            return cls(uses, _environment().from_string(parsed.tree))
+            return cls("messages" in parsed.uses, _environment().from_string(parsed.tree))
 
     def run(self, data: Mapping[str, Any], is_open: bool = False) -> str:
         """The text with `data` as dot, paid for from the `budget`; is_open: up to where the answer begins.
@@ -746,7 +732,7 @@ class Template:
             "IsThinkSet": think is not None,
         }
         with bounds.budgeted():
-            if "messages" in self.uses:
+            if self.has_messages:
                 values = {
                     "System": "\n\n".join(systems),
                     "Tools": JsonList(map(_tool_value, go_value(tools))),

@@ -8,7 +8,6 @@ projectors.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import io
 import re
@@ -56,11 +55,10 @@ def decoded_image(text: object) -> bytes:
     if not isinstance(text, str):
         raise InvalidValueError(f"images: expected base64 text, found {type(text).__name__}")
     try:
-        return checked_image(base64.b64decode(text, validate=True))
-    except (binascii.Error, ValueError) as error:
-        if isinstance(error, InvalidValueError):
-            raise
+        data = base64.b64decode(text, validate=True)
+    except ValueError:
         raise InvalidValueError("images: expected base64 text") from None
+    return checked_image(data)
 
 
 def image_of_url(url: object) -> bytes:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from eaglecpp.chat import bounds
@@ -170,18 +170,6 @@ def _strftime_now(form: str) -> str:
     return (_now.get() or datetime.now()).strftime(form)
 
 
-def _tojson(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: Any = None,
-    sort_keys: bool = False,
-) -> str:
-    return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-    )
-
-
 @cache
 def environment() -> jinja2.Environment:
     """The one environment; classes are made here because their bases load with Jinja."""
@@ -284,7 +272,7 @@ def environment() -> jinja2.Environment:
         finalize=finalize,
         optimized=False,
     )
-    functions = FILTERS | {"tojson": _tojson}
+    functions = FILTERS | {"tojson": partial(json.dumps, ensure_ascii=False)}
     environment.filters = {name: _bounded(name, functions[name]) for name in _FILTERS.split()} | {
         "_counted": counted,
         "_concat": lambda *parts: bounds.joined(map(as_text, parts)),

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.bounds import rendered_together
-from eaglecpp.chat.conversation import Conversation, PromptMemory
+from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader
@@ -171,31 +171,21 @@ class ChatModel:
         return folded, self._rendered(template, folded, asked)
 
     def prompt(
-        self,
-        messages: Sequence[Message],
-        memory: PromptMemory | None = None,
-        *,
-        n_ctx: int | None = None,
-        asked: Asked = PLAIN,
+        self, messages: Sequence[Message], *, n_ctx: int | None = None, asked: Asked = PLAIN
     ) -> ChatPrompt:
-        """The prompt of exactly these messages. memory: of the caches that it will meet. n_ctx: raises
-        ContextFullError for a prompt that leaves no room there, 0 = in the engine's context.
+        """The prompt of exactly these messages. n_ctx: raises ContextFullError for a prompt that leaves no
+        room there, 0 = in the engine's context.
         """
         rendered, taken = self.render(messages, asked)
-        memory = memory or PromptMemory(self._vocabulary)
-        tokens = memory.tokens(rendered, n_ctx)
+        tokens = self._vocabulary.tokenize_images(
+            rendered.text, rendered.images, add_bos=not rendered.has_bos, n_ctx=n_ctx
+        )
         return ChatPrompt(
             rendered, tokens, asked.tools, taken.describes, asked.has_form, notices=taken.notices
         )
 
     def fitting(
-        self,
-        conversation: Conversation,
-        memory: PromptMemory | None = None,
-        *,
-        n_ctx: int,
-        max_tokens: int,
-        asked: Asked = PLAIN,
+        self, conversation: Conversation, *, n_ctx: int, max_tokens: int, asked: Asked = PLAIN
     ) -> ChatPrompt:
         """The prompt of a conversation, out of which the oldest exchanges are left where it, tools and all,
         and an answer of `max_tokens` (at most a quarter of the context) do not fit into `n_ctx` tokens.
@@ -204,7 +194,7 @@ class ChatModel:
 
         def count(messages: Sequence[Message]) -> int:
             try:
-                prompt = self.prompt(messages, memory, n_ctx=n_ctx, asked=asked)
+                prompt = self.prompt(messages, n_ctx=n_ctx, asked=asked)
             except ContextFullError:
                 return n_ctx + 1
             made[len(messages)] = prompt
@@ -213,7 +203,7 @@ class ChatModel:
         with rendered_together():
             conversation.fit(count, n_ctx, answer_room(max_tokens, n_ctx))
             messages = conversation.prompt()
-            prompt = made.get(len(messages)) or self.prompt(messages, memory, n_ctx=n_ctx, asked=asked)
+            prompt = made.get(len(messages)) or self.prompt(messages, n_ctx=n_ctx, asked=asked)
             return replace(prompt, n_left_out=conversation.n_left_out)
 
     def infill(self, asked: Infill, n_most: int = 0) -> ChatPrompt:
@@ -293,16 +283,12 @@ class ChatModel:
 
 
 def _checked(messages: Sequence[Any]) -> list[Message]:
-    if isinstance(messages, str | bytes | Mapping | Message) or not hasattr(messages, "__iter__"):
-        found: Any = messages
-    else:
-        turns = list(messages)
-        wrong = [turn for turn in turns if not isinstance(turn, Message | Mapping)]
-        if not wrong:
-            return [turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in turns]
-        found = wrong[0]
-    kind = "" if found is messages else "a list with "
+    is_list = isinstance(messages, Iterable) and not isinstance(messages, str | bytes | Mapping)
+    turns: list[Any] = list(messages) if is_list else [messages]
+    found = next((turn for turn in turns if not (is_list and isinstance(turn, Message | Mapping))), None)
+    if is_list and found is None:
+        return [turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in turns]
     raise InvalidTypeError(
         'expected a list of messages such as [{"role": "user", "content": "Hello"}], found '
-        f"{kind}{type(found).__name__} {str(found)[:40]!r}"
+        f"{'a list with ' if is_list else ''}{type(found).__name__} {str(found)[:40]!r}"
     )

@@ -127,10 +127,7 @@ class _Probe:
                 self._form, self._tools = form, tools
                 if self._prints(question):
                     return self._taken(question)
-        has_text = not self._renders
-        self._form, self._tools = Form(), ()
-        self._find_form(question)
-        return Takes(self._form, text=has_text, calls=Calls())
+        return Takes(text=not self._renders, calls=Calls())
 
     def _taken(self, question: list[Message]) -> Takes:
         calls = self._calls(question)

@@ -8,7 +8,7 @@ back; what looked like a call but is not one comes out as text. Needs no model a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
@@ -74,7 +74,6 @@ class ToolReader:
     def __init__(self, marks: Sequence[CallMarks], tools: Tools, may_be_bare: bool = True) -> None:
         self._marks = {one.open: one for one in marks}
         self._tools = tools
-        self._names = tuple(tools)
         self._may_be_bare = may_be_bare
         self._held = ""
         self._inside: CallMarks | None = None  # of the block that has begun
@@ -102,7 +101,7 @@ class ToolReader:
                 if not final:
                     return
                 text, self._held = self._held, ""
-                yield from self._calls(text, text, self._names, is_cut=False)
+                yield from self._calls(text, text, self._tools, is_cut=False)
             else:
                 yield from self._take_text(final)
                 if self._inside is None:
@@ -110,9 +109,9 @@ class ToolReader:
 
     def _is_bare(self) -> bool:
         text = self._held.lstrip()
-        if not self._names or not self._may_be_bare:
+        if not self._tools or not self._may_be_bare:
             return False
-        begins = (*_BARE, *(f"[{name}(" for name in self._names))
+        begins = (*_BARE, *(f"[{name}(" for name in self._tools))
         return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
@@ -157,7 +156,9 @@ class ToolReader:
         if inner.strip() or is_cut or (marks.is_end and not self._n_calls):
             yield from self._calls(whole, inner, (), is_cut)
 
-    def _calls(self, whole: str, inner: str, names: Sequence[str], is_cut: bool) -> Iterator[str | ToolCall]:
+    def _calls(
+        self, whole: str, inner: str, names: Collection[str], is_cut: bool
+    ) -> Iterator[str | ToolCall]:
         calls = parse_calls(inner, names, self._tools, is_cut)
         self._n_calls += len(calls)
         if calls:

@@ -26,7 +26,6 @@ from eaglecpp.options.typed import ChatKeywords, GenerateKeywords
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
-    from eaglecpp.chat.conversation import PromptMemory
     from eaglecpp.chat.message import Message
     from eaglecpp.chat.model import ChatModel
     from eaglecpp.chat.reader import AnswerReader
@@ -224,15 +223,13 @@ class Shared:
         """A generation without a template, checked; options as `Session.stream`."""
         return self.prepare(GenerationRequest.of(GenerateKeywords, options, prompt=prompt))
 
-    def make_chat(
-        self, messages: Any, options: Mapping[str, Any], memory: PromptMemory | None = None, **rest: Any
-    ) -> Request:
-        """A conversation to be answered, checked; options as `Session.chat`. memory: of the caches that the
-        prompt will meet. rest: fields of `GenerationRequest`.
+    def make_chat(self, messages: Any, options: Mapping[str, Any], **rest: Any) -> Request:
+        """A conversation to be answered, checked; options as `Session.chat`. rest: fields of
+        `GenerationRequest`.
         """
         rest = {"needs_template": options.get("template") is None, **rest}
         asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
-        made = self.prepare(asked, memory)
+        made = self.prepare(asked)
         chat, prompt = self.chat.with_template(asked.template), made.prompt
         return replace(
             made,
@@ -240,14 +237,14 @@ class Shared:
             reader=lambda: chat.reader(prompt),
         )
 
-    def prepare(self, asked: GenerationRequest, memory: PromptMemory | None = None) -> Request:
+    def prepare(self, asked: GenerationRequest) -> Request:
         """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
         ContextFullError, GrammarError, TemplateError, UnsupportedError, and TypeError or ValueError for
         misuse.
         """
         self.check_generates()
         sampling = asked.chosen(self.sampling)
-        prompt = self.prompt(asked, sampling, memory)
+        prompt = self.prompt(asked, sampling)
         if sampling.grammar and asked.messages is not None:
             chat = self.chat.with_template(asked.template)
             sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
@@ -270,12 +267,7 @@ class Shared:
             },
         )
 
-    def prompt(
-        self,
-        asked: GenerationRequest,
-        sampling: SamplingOptions | None = None,
-        memory: PromptMemory | None = None,
-    ) -> ChatPrompt:
+    def prompt(self, asked: GenerationRequest, sampling: SamplingOptions | None = None) -> ChatPrompt:
         """What the model reads. Raises ContextFullError for what leaves no room for an answer."""
         sampling = sampling or asked.chosen(self.sampling)
         chat, n_ctx = self.chat.with_template(asked.template), self.native.get().n_ctx
@@ -286,9 +278,9 @@ class Shared:
             found, n_room = asked.messages, sampling.max_tokens
             talk = found if isinstance(found, Conversation) else chat.conversation(found)
             if asked.truncate:
-                prompt = chat.fitting(talk, memory, n_ctx=n_ctx, max_tokens=n_room, asked=of_prompt)
+                prompt = chat.fitting(talk, n_ctx=n_ctx, max_tokens=n_room, asked=of_prompt)
             else:
-                prompt = chat.prompt(talk.prompt(), memory, n_ctx=0, asked=of_prompt)
+                prompt = chat.prompt(talk.prompt(), n_ctx=0, asked=of_prompt)
         elif asked.gap is not None:
             n_most = n_ctx - answer_room(sampling.max_tokens, n_ctx) if asked.truncate else 0
             prompt = chat.infill(asked.gap, n_most)

@@ -142,7 +142,7 @@ class Session(Talking):
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
         """As `chat`, streamed. rest: fields of `GenerationRequest`."""
-        return self.begin(self.shared.make_chat(messages, options, self.memory, **rest))
+        return self.begin(self.shared.make_chat(messages, options, **rest))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""

@@ -17,70 +17,41 @@ from eaglecpp.errors import TemplateError
 pytestmark = pytest.mark.alone  # measures time
 
 DOUBLE = "{% set s = namespace(x='0123456789') %}{% for i in range(300) %}{% set s.x = EXPR %}{% endfor %}"
-IN_A_LOOP = {
-    "plus": "s.x + s.x",
-    "tilde": "s.x ~ s.x",
-    "times": "s.x * 2",
-    "percent": "'%s%s' % (s.x, s.x)",
-    "format": "'{0}{0}'.format(s.x)",
-    "join": "[s.x, s.x]|join",
-    "replace": "s.x.replace('0', '01234567890')",
-    "list of lists": "[s.x, s.x]",
-    "dict of dicts": "{'a': s.x, 'b': s.x}",
-    "lists added": "[s.x] + [s.x]",
-    "list in text": "[s.x, s.x]|string",
-    "list in json": "[s.x, s.x]|tojson",
-    "list filter": "(s.x ~ s.x)|list|join",
-    "numbers": "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
-    "slices": "s.x ~ s.x[:]",
-    "map": "[s.x, s.x]|map('upper')|join",
-    "indent": "s.x|indent(900, true)",
-}
-AT_ONCE = {
+IN_A_LOOP = (
+    "s.x + s.x",
+    "s.x ~ s.x",
+    "'%s%s' % (s.x, s.x)",
+    "s.x.replace('0', '01234567890')",
+    "[s.x] + [s.x]",
+    "[s.x, s.x]|tojson",
+    "(s.x|int(1) + 9) * (s.x|int(1) + 9)",
+    "[s.x, s.x]|map('upper')|join",
+    "s.x|indent(900, true)",
+)
+GROWING = {
+    **{text: DOUBLE.replace("EXPR", text) for text in IN_A_LOOP},
     "shared values": "{% set s = namespace(x=[1]) %}{% for i in range(60) %}{% set s.x = [s.x, s.x] %}"
     "{% endfor %}",
     "percent width": "{{ '%0999999999d' % 1 }}",
-    "percent star": "{{ '%*d' % (999999999, 1) }}",
-    "format width": "{{ '{:999999999}'.format(1) }}",
     "format width by value": "{{ '{:{}}'.format(1, 999999999) }}",
-    "format by subscript": "{{ 'x{:999999999}'['format'](1) }}",
-    "format_map": "{{ '{a:999999999}'.format_map({'a': 1}) }}",
-    "expandtabs": "{{ '\\t'.expandtabs(999999999) }}",
-    "to_bytes": "{{ (5).to_bytes(999999999, 'big') }}",
     "indent": "{{ 'x\\n'|indent(999999999, true, true) }}",
-    "tojson": "{{ [[1]]|tojson(indent=999999999) }}",
     "tojson of deep lists": "{% set s = namespace(x=range(31000)|list) %}{% for i in range(88) %}"
     "{% set s.x = [s.x] %}{% endfor %}{{ s.x|tojson(indent=16) }}",
-    "tojson separators": "{{ [1, 2]|tojson(separators=('x' * 9999999, ':')) }}",
-    "times": "{{ 'x' * 200000000 }}",
     "replace": "{{ ('x' * 20000)|replace('x', 'y' * 10000) }}",
+    "times": "{{ 'x' * 200000000 }}",
+    "to_bytes": "{{ (5).to_bytes(999999999, 'big') }}",
     "join": "{{ ('x' * 10000)|list|join('y' * 20000) }}",
-    "format of many": "{{ '%s' * 20 % (('x' * 500000,) * 20) }}",
-    "indent of many": "{{ ('x\\n' * 200000)|indent(900, true) }}",
-    "date": "{{ strftime_now('%0999999999d') }}",
-    "list of a range": "{{ range(99999)|map('string')|list|length }}" * 9,
-    "text in a loop": "{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}",
-    "text in a macro": "{% macro f() %}" + "x" * 9999 + "{% endmacro %}{% set x %}{% for i in range(99999) %}"
-    "{{ f() }}{% endfor %}{% endset %}",
     "sum of lists": "{{ [[1, 2]]|sum(start=[]) }}",
+    "wide characters, one by one": "{% set l = ('\U0001f600\U0001f601' * 300000)|list %}",
+    "date": "{{ strftime_now('%0999999999d') }}",
+    "text in a loop": "{% for i in range(99999) %}" + "x" * 9999 + "{% endfor %}",
     "a long template": "x" * (2 << 20),
     "nested loops": "{% for a in b %}" * 30 + "{% endfor %}" * 30,
     "wide characters": "{% set a = '\U0001f600' * 900000 %}"
     + "".join(f"{{% set a{i} = a ~ {i} %}}" for i in range(16)),
     "a backward search": "{% set a = 'a' * 90000 %}{{ a.rfind('a' * 30000 ~ 'b' ~ 'a' * 30000) }}",
-    "a backward split": "{% set a = 'a' * 90000 %}{{ a.rsplit('a' * 30000 ~ 'b' ~ 'a' * 30000) }}",
-    "lists that are remembered": "{% set s = namespace(x=0) %}{% for i in range(99999) %}"
-    "{% set s.x = [[i], [i]] %}{% endfor %}",
-    "wide characters, one by one": "{% set l = ('\U0001f600\U0001f601' * 300000)|list %}",
-    "a strip": "{% set a = 'b' * 90000 %}{{ a.strip('a' * 90000 ~ 'b') }}",
     "digits": "{{ " + "1" * 5000 + " }}",
-    "a loop in a loop": "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
     "a macro that calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
-    "macros that double": (
-        "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}"
-    ),
-    "long output": "{% for a in range(99999) %}{{ 'x' * 9999 }}{% endfor %}",
-    "multiplied text": "{{ 'x' * 10 ** 12 }}",
     "comparisons": "{% set a = 'a' * 900000 %}{{ a" + " in a" * 900 + " }}",
 }
 
@@ -94,7 +65,6 @@ def repeated(n: int, text: str) -> str:
 
 
 TOO_LONG = {
-    "outputs": "{{ x }}" * 5500,
     "keywords": "{{ x(" + repeated(4200, "a#=1,") + ") }}",
     "blocks in each other": nested(70, "{% block a# %}", "{% endblock %}", ""),
     "a long sum": "{{ x" + " + x" * 100 + " }}",
@@ -104,9 +74,7 @@ COSTLY = {
     "loops in each other": nested(
         55, "{% for a in x recursive %}", "{% endfor %}", "{{ x }}" * ((N_TOKENS - 55 * 10) // 3)
     ),
-    "imported names": "{% from 'x' import " + repeated(N_TOKENS // 2 - 20, "a#, ") + "a with context %}",
     "keywords": "{{ x(" + repeated(N_TOKENS // 4 - 10, "a#=1,") + ") }}",
-    "names": "{{ [" + repeated(N_TOKENS // 2 - 10, "a#,") + "] }}",
 }
 
 
@@ -131,13 +99,8 @@ def refused(text: str) -> None:
     assert time.thread_time() - started < 10
 
 
-@pytest.mark.parametrize("expression", IN_A_LOOP.values(), ids=IN_A_LOOP.keys())
-def test_nothing_grows_in_a_loop(expression: str) -> None:
-    refused(DOUBLE.replace("EXPR", expression))
-
-
-@pytest.mark.parametrize("text", AT_ONCE.values(), ids=AT_ONCE.keys())
-def test_nothing_grows_at_once(text: str) -> None:
+@pytest.mark.parametrize("text", GROWING.values(), ids=GROWING.keys())
+def test_nothing_grows_at_once_or_in_a_loop(text: str) -> None:
     refused(text)
 
 
@@ -187,21 +150,17 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
     ("text", "expected"),
     [
         ("{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"),
-        ("{{ '%05.1f|%-3s|' % (1.25, 'a') }}", "001.2|a  |"),
-        ("{{ '{0:>4}{x}'.format(7, x='y') }}", "   7y"),
         ("{{ 'a-b'.split('-')|join('+') }}{{ ' x '.strip() }}", "a+bx"),
         ("{{ [1, 2] + [3] }}{{ (1, 'a') }}{{ {'a': [1]} }}", "[1, 2, 3](1, 'a'){'a': [1]}"),
         ("{{ 'abc'[1:] }}{{ 'abc'[::-1] }}{{ [1, 2, 3][-1] }}", "bccba3"),
         ("{{ {'a': 1, 'é': [1]}|tojson(indent=2) }}", '{\n  "a": 1,\n  "é": [\n    1\n  ]\n}'),
         ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ loop.last }}{% endfor %}", "aTrue"),
         ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
-        ("{% for x in [1, 2] %}{{ loop.cycle('a', 'b') }}{% endfor %}{{ loop is undefined }}", "abTrue"),
         (
             "{% macro m(a, b='x') %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}z{% endcall %}",
             "1xz",
         ),
         ("{% set n = namespace(x='y') %}{{ [n, n.x] }}", "[<Namespace>, 'y']"),
-        ("{{ [3, 1]|sort|first }}{{ [{'a': 1}]|map(attribute='a')|sum }}{{ 7|string }}", "117"),
         ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 * 512 }}", "131024"),
     ],
 )
@@ -216,11 +175,13 @@ def test_what_honest_templates_do_works(text: str, expected: str) -> None:
         "{{ 1 / 0 }}",
         "{{ [1]|groupby('a.b') }}{{ nothing.at.all }}",
         "{{ 'é'.encode('latin-9x') }}",
-        "{{ cycler(1) }}",
         "{{ 2 ** 2 }}",
+        "\n{{ raise_exception('roles must alternate') }}",
+        "{{ messages.__class__.mro() }}",
+        "{% set _ = messages.append(1) %}",
     ],
 )
 def test_whatever_a_template_raises_is_its_own_error(text: str) -> None:
-    with pytest.raises(TemplateError, match=r"chat_template:1: .") as raised:
-        JinjaTemplate(text).render({})
-    assert raised.value.line == 1
+    with pytest.raises(TemplateError, match=r"chat_template:[12]: .") as raised:
+        JinjaTemplate(text).render({"messages": [1]})
+    assert raised.value.line == 1 + text.count("\n")

@@ -42,14 +42,6 @@ def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_become
     assert conversation.fit(words, n_ctx=200, room=20) == [], "not again before it is full again"
 
 
-def test_examples_and_system_prompt_are_never_left_out() -> None:
-    examples = [Message("user", "e1"), Message("assistant", "e2")]
-    conversation = talked(10, system="S", examples=examples)
-    conversation.ask("last")
-    assert conversation.fit(words, n_ctx=100, room=10)
-    assert texts(conversation.prompt())[:3] == ["S", "e1", "e2"]
-
-
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=20),
     st.integers(10, 400),
@@ -98,13 +90,3 @@ def test_taking_back() -> None:
     assert conversation.drop_question() == "q0"
     assert conversation.drop_question() == ""
     assert not conversation.drop_answer()
-
-
-def test_taking_back_never_leaves_out_more_than_there_is() -> None:
-    conversation = talked(10)
-    conversation.ask("last")
-    conversation.fit(words, n_ctx=40, room=10)
-    while conversation.drop_question():
-        assert conversation.n_left_out <= max(len(conversation.messages) - 1, 0)
-    conversation.ask("new")
-    assert texts(conversation.prompt()) == ["new"]

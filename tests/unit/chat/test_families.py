@@ -254,14 +254,6 @@ def test_parallel_calls_and_results_come_back(engine: Engine, family: Family) ->
     assert rendered(engine, family, CALLED, *RESULTS, tools=()), "also where the tools are gone"
 
 
-def test_results_without_ids_belong_to_their_calls(engine: Engine, family: Family) -> None:
-    """As Ollama's clients send them."""
-    calls = Message("assistant", tool_calls=(ON, RING))
-    results = (Message("tool", "it rang", tool_name="bell"), Message("tool", "it is on", tool_name="lamp"))
-    text = rendered(engine, family, calls, *results)
-    assert "it rang" in text and "it is on" in text
-
-
 def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_lost(engine: Engine) -> None:
     """Nemo's template puts it into the last message, where that is a question."""
     chat = chat_of(engine, FAMILIES["Mistral Nemo"])
@@ -279,7 +271,6 @@ def test_a_system_prompt_that_is_printed_in_some_conversations_only_is_never_los
         [("system", "one"), ("user", "two"), ("assistant", "three"), ("system", "four"), ("user", "five")],
         [("user", "one"), ("system", "two")],
         [("user", "one"), ("user", "two"), ("assistant", "three"), ("assistant", "four"), ("user", "five")],
-        [("user", "one"), ("assistant", "two"), ("user", "three"), ("system", "four"), ("user", "five")],
         [("system", "one")],
     ],
 )

@@ -57,16 +57,6 @@ def test_tools_print_as_json_in_ollamas_order_behind_what_is_said_of_thinking() 
         assert render(template, tools=(TOOL,), think=think) == f"{shown} {expected}"
 
 
-def test_the_parts_of_a_tool() -> None:
-    template = (
-        "{{ range .Messages }}{{ end }}"
-        "{{ range .Tools }}{{ with .Function }}{{ .Name }}: {{ .Parameters.Required }} "
-        "{{ range $name, $p := .Parameters.Properties }}{{ $name }}={{ $p.Type }} "
-        "{{ end }}{{ end }}{{ end }}"
-    )
-    assert render(template, tools=(TOOL,)) == ("weather: [place] days=[integer null] place=string unit= ")
-
-
 def test_tool_calls_and_results() -> None:
     template = (
         "{{ range .Messages }}{{ .Role }}"
@@ -88,8 +78,6 @@ def test_tool_calls_and_results() -> None:
     [
         ("{{ if .Prompt }}[{{ .Response }}|{{ .Prompt }}]{{ else }}no{{ end }}tail", "["),
         ('{{ printf "%s%s" .Prompt .Response }}tail', "q"),
-        ("{{ range .Prompt | len }}{{ end }}{{ .Prompt }}{{ $.Response }}tail", "qtail"),
-        ("{{ if .Response }}yes{{ end }}{{ .Prompt }}{{ .Response }}tail", "q"),
         ("{{ if not .Prompt }}{{ .Response }}{{ else }}x{{ end }}y", ""),
         (
             '{{ define "u" }}<{{ . }}>{{ end }}{{ template "u" .Prompt }}{{ json .System }}{{ .Response }}s',
@@ -112,11 +100,9 @@ def test_dates() -> None:
 
 
 EXPLOSIONS = {
-    "a loop in a loop": "{{ range 100000 }}{{ range 100000 }}{{ end }}{{ end }}",
     "doubling text": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = printf `%s%s` $s $s }}{{ end }}",
     "long output": "{{ range 900000 }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ end }}",
     "a template that calls itself": '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
-    "a wide range over long text": "{{ range 90000000 }}{{ $x := len $.Prompt }}{{ end }}",
     "many texts of all messages": "{{ $x := print" + " $.Messages" * 2000 + " }}",
     "copies of lists": "{{ range 900000 }}{{ $x := slice $.Messages 1 }}{{ end }}",
 }
@@ -144,17 +130,9 @@ def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: py
     [
         ("{{ range .Messages }}{{ .Name }}{{ end }}", "there is no field Name in"),
         ("{{ if true }}" * 5000 + "{{ end }}" * 5000, "more than 16384 words and signs|blocks in each other"),
-        ("{{ if true }}" + "{{ else if true }}" * 500 + "{{ end }}", "blocks in each other"),
         ("{{ " + "(" * 500 + "1" + ")" * 500 + " }}", "blocks in each other"),
         ("{{ printf `%9999d` 1 }}", "not supported"),
-        ("{{ printf `%x` 1 }}", "not supported"),
-        ("{{ printf `%d` `a` }}", "%d of a"),
-        ("{{ printf `%s` 1 }}", "%s of 1"),
-        ("{{ printf `%d %d` 1 }}", "without its value"),
-        ("{{ printf `%d` 1 2 }}", "1 values more than the format has"),
-        ("{{ html `a` }}", "not defined"),
         ("{{ ($x := 1) }}", "unexpected :="),
-        ("{{ .Prompt }}" * 6000, "more than 16384 words and signs"),
         ("{{ print " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
         ("x" * (300 << 10), "at most 262144"),
     ],
@@ -162,15 +140,6 @@ def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: py
 def test_what_is_refused(template: str, problem: str) -> None:
     with pytest.raises(TemplateError, match=problem):
         render(template, Message("user", "x"))
-
-
-def test_deep_but_legal_nesting_works_below_a_deep_stack() -> None:
-    template = "{{ if true }}" * 40 + "{{ (((1))) }}" + "{{ end }}" * 40
-
-    def below(depth: int) -> str:
-        return render(template) if depth == 0 else below(depth - 1)
-
-    assert below(300) == "1"
 
 
 def test_errors_name_line_and_remedy() -> None:

@@ -30,7 +30,6 @@ def test_an_openai_message() -> None:
         ({"content": "x"}, "expected a role"),
         ({"role": "user", "content": 5}, "content must be text, found int"),
         ({"role": "user", "content": [{"type": "image_url"}]}, "expected data:image"),
-        ({"role": "user", "content": ["x"]}, "content of type 'str' is not supported"),
         ({"role": "assistant", "tool_calls": [{}]}, "expected an object with function.name"),
         (
             {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
@@ -53,15 +52,12 @@ PNG = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR"
 IMAGES = {
     "PNG": (PNG + b"\0\0\x01\0" * 2 + b"\x08\x02", ""),
     "GIF": (b"GIF89a\x05\0\x06\0", ""),
-    "BMP": (b"BM" + b"\0" * 16 + b"\x07\0\0\0\xf9\xff\xff\xff", ""),
     "JPEG": (b"\xff\xd8\xff\xe0\0\x02\xff\xc0\0\x11\x08\0\x10\0\x10\x03" + b"\0" * 9, ""),
     "large": (PNG + b"\0\x01\0\0" * 2 + b"\x08\x02", "65536 x 65536 pixels; at most 64 million"),
-    "empty": (PNG + b"\0\0\0\0" * 2 + b"\x08\x02", "0 x 0 pixels"),
     "65535 of a GIF": (b"GIF89a\xff\xff\xff\xff", "expected PNG, JPEG, GIF or BMP"),
     "cut": (b"GIF89a\x05", "expected PNG, JPEG, GIF or BMP"),
     "segments": (b"\xff\xd8" + b"\xff\xe0\0\x02" * 4_000_000, "expected PNG, JPEG, GIF or BMP"),
     "WebP": (b"RIFF\0\0\0\0WEBPVP8 " + b"\x10\0" * 9, "expected PNG, JPEG, GIF or BMP"),
-    "SVG": (b"<svg width='5' height='5'/>", "expected PNG, JPEG, GIF or BMP"),
     "MB": (b"\0" * (33 << 20), "an image has 33 MB; at most 32"),
 }
 

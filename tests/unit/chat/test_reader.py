@@ -53,11 +53,6 @@ def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:
     return [("".join(c for c, _ in run), key) for key, run in groupby(chars, key=lambda c: c[1])]
 
 
-def test_each_character_is_coloured_by_the_token_it_is_from() -> None:
-    _, pieces = read([b"a", b"bc", b" d", b"e"], [False, True, True, False], [1, 3])
-    assert drafted(pieces) == [("a", False), ("bc d", True), ("e", False)]
-
-
 def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> None:
     euro = "\u20ac".encode()
     _, pieces = read([b"x", euro[:2], euro[2:] + b"y"], [False, False, True], [1, 1, 1])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Which chat template is used and why, BOS, started answers, and that both languages give the same prompt."""
+"""Which chat template is used and why, BOS, and started answers."""
 
 from __future__ import annotations
 
@@ -9,28 +9,12 @@ import pytest
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate, is_jinja
-from eaglecpp.errors import TemplateError
 
 CHATML_JINJA = (
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
 )
-CHATML_GO = (
-    "{{- range .Messages }}<|im_start|>{{ .Role }}\n{{ .Content }}<|im_end|>\n{{ end }}"
-    "<|im_start|>assistant\n"
-)
-LLAMA3_JINJA = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\\n\\n' "
-    "+ message['content'] | trim + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}{% endif %}"
-)
-CONVERSATIONS = {
-    "question": ["user", "Hi"],
-    "system": ["system", "Be brief.", "user", "Hi"],
-    "several turns": ["system", "S", "user", "a", "assistant", "b", "user", "ünï <c>"],
-}
 
 
 def jinja_template(text: str, bos_text: str = "", eos_text: str = "") -> ChatTemplate:
@@ -39,15 +23,6 @@ def jinja_template(text: str, bos_text: str = "", eos_text: str = "") -> ChatTem
 
 def conversation(*flat: str) -> list[Message]:
     return [Message(role, content) for role, content in zip(flat[::2], flat[1::2], strict=True)]
-
-
-@pytest.mark.parametrize("flat", CONVERSATIONS.values(), ids=CONVERSATIONS.keys())
-def test_all_languages_give_the_same_prompt(flat: list[str]) -> None:
-    messages = conversation(*flat)
-    from_go = ChatTemplate.choose(modelfile=CHATML_GO).render(messages).text
-    from_jinja = ChatTemplate.choose(gguf=CHATML_JINJA).render(messages).text
-    of_ours = ChatTemplate.choose(choice="chatml").render(messages).text
-    assert from_go == from_jinja == of_ours
 
 
 MODELFILE = "Go template from the Modelfile's TEMPLATE: "
@@ -59,14 +34,11 @@ GGUF = "Jinja template from the GGUF (tokenizer.chat_template): "
     [
         ({"modelfile": "{{ .Prompt }}", "gguf": "g", "stored": "y"}, "go",
          MODELFILE + "it overrides that of " + GGUF.partition(" from ")[2].removesuffix(": ")),
-        ({"modelfile": "{% if x %}{% endif %}"}, "jinja", "Jinja template from the Modelfile's TEMPLATE"),
         ({"gguf": "{{ x }}", "stored": "{{ .Prompt }}"}, "jinja",
          GGUF + "it overrides that of the store (template layer)"),
-        ({"stored": "{{ .Prompt }}"}, "go", "Go template from the store (template layer)"),
         ({}, "go", "the bare prompt: no template was found"),
         ({"modelfile": "m", "gguf": "g", "choice": "gguf"}, "jinja",
          GGUF + "chat_template gguf was requested"),
-        ({"gguf": "g", "choice": "raw"}, "go", "the bare prompt: chat_template raw was requested"),
         ({"gguf": "g", "choice": "chatml"}, "jinja", "ChatML: chat_template chatml was requested"),
     ],
 )  # fmt: skip
@@ -84,7 +56,6 @@ def test_chatml_is_known_by_its_tokens_and_noted() -> None:
 @pytest.mark.parametrize(
     ("choice", "problem"),
     [
-        ("modelfile", "there is none in the Modelfile"),
         ("gguf", "there is none in the GGUF"),
         ("wibble", "chat_template wibble: unknown; expected one of auto, modelfile, gguf, stored, raw"),
     ],
@@ -98,12 +69,9 @@ def test_impossible_choices_are_refused(choice: str, problem: str) -> None:
     ("text", "expected"),
     [
         ("{{ .Prompt }}", False),
-        ("{{- if .System }}{{ .System }}{{ end }}", False),
         ("{{ $x := 1 }}{% not jinja %}", False),
         ("a {{ range .Messages }}{% x %}{{ end }}", False),
-        ("plain", False),
         ("{{ bos_token }}", True),
-        ("{{- messages[0].content }}", True),
         ("{% for m in messages %}{{ m.content }}{% endfor %}", True),
         ("{%- if tools %}{{ tools | tojson }}{% endif %}", True),
     ],
@@ -112,29 +80,18 @@ def test_languages_are_told_apart(text: str, expected: bool) -> None:
     assert is_jinja(text) is expected
 
 
-@pytest.mark.parametrize(
-    ("template", "has_bos"),
-    [
-        (ChatTemplate.choose(gguf=LLAMA3_JINJA, bos_text="<s>"), True),
-        (ChatTemplate.choose(gguf=CHATML_JINJA, bos_text="<s>"), False),
-        (ChatTemplate.choose(modelfile="<s>{{ .Prompt }}", bos_text="<s>"), True),
-        (ChatTemplate.choose(modelfile="{{ .Prompt }}", bos_text=""), False),
-    ],
-)
-def test_bos_is_seen(template: ChatTemplate, has_bos: bool) -> None:
-    assert template.render(conversation("user", "Hi")).has_bos is has_bos
+def test_bos_is_seen() -> None:
+    for text, has_bos in (("{{ bos_token }}x", True), ("x{{ bos_token }}", False)):
+        template = ChatTemplate.choose(gguf=text, bos_text="<s>")
+        assert template.render(conversation("user", "Hi")).has_bos is has_bos
 
 
-def test_a_started_answer_is_continued() -> None:
+def test_a_started_answer_is_continued_or_closed() -> None:
     template = ChatTemplate.choose(gguf=CHATML_JINJA)
-    text = template.render(conversation("user", "Hi", "assistant", "Once upon")).text
-    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nOnce upon"
-
-
-def test_without_a_generation_prompt_the_answer_is_closed() -> None:
-    template = ChatTemplate.choose(gguf=CHATML_JINJA)
-    text = template.render(conversation("user", "Hi", "assistant", "Yo"), add_generation_prompt=False).text
-    assert text == "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo<|im_end|>\n"
+    turns = conversation("user", "Hi", "assistant", "Yo")
+    text = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYo"
+    assert template.render(turns).text == text
+    assert template.render(turns, add_generation_prompt=False).text == f"{text}<|im_end|>\n"
 
 
 def test_jinja_gets_tools_thinking_and_tokens() -> None:
@@ -155,55 +112,33 @@ def test_jinja_gets_tools_thinking_and_tokens() -> None:
             "{{ c.function.name + c.function.arguments }}",
             'f{"a": "é"}',
         ),  # functionary adds texts
-        ("{{ c.function.name + (c.function.arguments | tojson) }}", 'f{"a": "é"}'),
         ("{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}", "a=é"),
         ("{{ c.function.arguments }}", '{"a": "é"}'),
         ("{% if m.content is none %}{{ c.function.arguments ~ '' }}{% endif %}", '{"a": "é"}'),  # R1-Distill
-        (
-            "{% if c.function.arguments is string %}{{ c.function.arguments }}{% else %}"
-            "{{ c.function.arguments | tojson }}{% endif %}",
-            '{"a": "é"}',
-        ),
     ],
 )
 def test_a_call_reaches_a_template_in_the_form_it_takes(line: str, expected: str) -> None:
-    text = "{% for m in messages %}{% for c in m.tool_calls or [] %}[" + line + "]{% endfor %}{% endfor %}"
+    text = (
+        "{% for m in messages %}{{ m.content or '' }}{% for c in m.tool_calls or [] %}["
+        + line
+        + "]{% endfor %}{% endfor %}"
+    )
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "é"}'}}
     messages = [
         {"role": "user", "content": "q"},
         {"role": "assistant", "content": "", "tool_calls": [call]},
         {"role": "tool", "content": "r", "tool_call_id": "1"},
     ]
-    assert jinja_template(text).render(messages).text == f"[{expected}]"
+    assert jinja_template(text).render(messages).text == f"q[{expected}]r"
 
 
 @pytest.mark.parametrize(("think", "expected"), [(True, "on"), (False, "off"), ("low", "on"), (None, "free")])
-@pytest.mark.parametrize(
-    ("name", "on"),
-    [
+def test_think_reaches_a_template_by_the_name_it_uses(think: bool | str | None, expected: str) -> None:
+    for name, on in (
         ("enable_thinking", "true"),
         ("thinking", "true"),
         ("thinking_mode", "'enabled'"),
         ("thinking_budget", "-1"),
-    ],
-)
-def test_think_reaches_a_template_by_the_name_it_uses(
-    name: str, on: str, think: bool | str | None, expected: str
-) -> None:
-    text = f"{{{{ 'free' if {name} is not defined else 'on' if {name} == {on} else 'off' }}}}"
-    assert jinja_template(text).render([], think=think).text == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "problem"),
-    [
-        ("\n{{ raise_exception('roles must alternate') }}", 2, "roles must alternate"),
-        ("{{ foo.bar }}", 1, "'foo' is undefined"),
-        ("{{ messages.__class__.mro() }}", 1, "unsafe"),
-        ("{% set _ = messages.append(1) %}", 1, "is not safely callable|unsafe"),
-    ],
-)
-def test_jinja_errors_name_the_line(text: str, line: int, problem: str) -> None:
-    with pytest.raises(TemplateError, match=problem) as caught:
-        jinja_template(text).render([])
-    assert caught.value.line == line
+    ):
+        text = f"{{{{ 'free' if {name} is not defined else 'on' if {name} == {on} else 'off' }}}}"
+        assert jinja_template(text).render([], think=think).text == expected

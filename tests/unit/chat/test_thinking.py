@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, splitter, tags_of
+from eaglecpp.chat.thinking import HARMONY, Begins, ThinkTags, splitter
 
 TAGS = ThinkTags("<think>", "</think>")
 
@@ -32,14 +32,11 @@ CASES = [
     ("<think>\nwhy\n</think>\n\nso", {"thinking": "why", "answer": "so"}),
     ("  <think>a < b</think>c", {"thinking": "a < b", "answer": "c"}),
     ("<think></think>x", {"answer": "x"}),
-    ("<think>\n\n</think>\n\nx", {"answer": "x"}),
     ("no thinking here <think>x</think>", {"answer": "no thinking here <think>x</think>"}),
     ("<thin ice>", {"answer": "<thin ice>"}),
     ("<think>never closed", {"thinking": "never closed"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
-    ("<think>a </think> b </think> c", {"thinking": "a", "answer": "b </think> c"}),
     ("<thi", {"answer": "<thi"}),
-    ("\n hello", {"answer": "\n hello"}),
     ("", {}),
 ]
 
@@ -51,12 +48,6 @@ def test_a_text_in_any_pieces(text: str, expected: dict[str, str], cuts: list[in
     found = split(pieces(text, cuts))
     found.pop("tag", None)
     assert found == expected
-
-
-def test_a_template_may_have_opened_the_thinking() -> None:
-    found = split(["why", "\n</think>", "\n\nso"], begins="thought")
-    assert (found["thinking"], found["answer"]) == ("why", "so")
-    assert split(["so <think>"], begins="answer") == {"answer": "so <think>"}
 
 
 def test_text_is_shown_as_soon_as_it_is_certain() -> None:
@@ -72,11 +63,9 @@ CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|>{}<|cal
 CHANNELS = [
     (HM + "<|start|>assistant<|channel|>final<|message|>yes", "hm", "yes"),
     (HM + "<|start|>assistant<|channel|>final <|constrain|>json<|message|>{}<|return|>", "hm", "{}"),
-    ("<|channel|>final<|message|>yes", "", "yes"),
     ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant" + HM, "hm", "I look."),
     ("<|channel|>commentary<|message|>I look.<|end|><|start|>assistant<|channel|>final<|message|>so", "",
      "I look.\n\nso"),
-    (HM + "<|start|>assistant" + HM + "<|start|>assistant<|channel|>final<|message|>so", "hm\n\nhm", "so"),
     ("<|channel|>commentary to=assistant<|channel|>final<|message|>so", "", "so"),
     ("<|channel|>analysis<|message|>no <|call|> nor <|channel|>final<|end|>",
      "no <|call|> nor <|channel|>final", ""),
@@ -84,7 +73,6 @@ CHANNELS = [
      "hm\n\n1 + 1", ""),
     ("plain, without channels", "", "plain, without channels"),
     ("<|channel|>analysis<|message|>cut o", "cut o", ""),
-    (HM + "<|start|>assistant<|channel|>fin", "hm", ""),
     (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") :]),
     (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",
      "to=functions.f<|channel|>analysis<|message|>{}<|call|>"),
@@ -105,17 +93,3 @@ def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> Non
         for kind in ("thinking", "answer")
     }
     assert found == {"thinking": thinking, "answer": answer}
-
-
-@pytest.mark.parametrize(
-    ("template", "opening"),
-    [
-        ("{% if x %}<think>\n\n</think>{% endif %}", "<think>"),
-        ("{{ content.split('</think>')[-1] }}", "<think>"),
-        ("[THINK]", "[THINK]"),
-        ("{% for m in messages %}{{ m }}{% endfor %}", None),
-    ],
-)
-def test_the_tags_are_read_off_the_template(template: str, opening: str | None) -> None:
-    tags = tags_of(template)
-    assert (None if tags is None else tags.open) == opening

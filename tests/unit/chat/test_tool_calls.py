@@ -27,22 +27,16 @@ def read(text: str, marks: Sequence[CallMarks] = (HERMES,), size: int = 3) -> tu
 
 
 FORMS = {
-    "Hermes": ("<tool_call>", '<tool_call>\n{"name": "f", "arguments": {"a": 1}}\n</tool_call>', [F1]),
     "a list": ("<tool_call>",
                '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
     "several": ("<tool_call>", '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n'
                 '<tool_call>{"name":"g","arguments":{}}</tool_call>', [F1, G]),
-    "Qwen coder": ("<tool_call>", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n"
-                   "</tool_call>", [F1]),
     "GLM": ("<tool_call>", "<tool_call>f\n"
             "<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [F1]),
-    "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS][{"name": "f", "arguments": {"a": 1}}]', [F1]),
     "Mistral, newer": ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [F1, G]),
-    "Llama": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama, several": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}; {"name": "g"}', [F1, G]),
     "Llama, marked": ("<|python_tag|>", '<|python_tag|>{"name": "f", "parameters": {"a": 1}}', [F1]),
     "Llama 3.2": ("<|python_tag|>", "[f(a=1), g()]", [F1, G]),
-    "Granite": ("<|tool_call|>", '<|tool_call|>[{"name": "f", "arguments": {"a": 1}}]', [F1]),
     "DeepSeek": ("<｜tool▁calls▁begin｜>",
                  "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
@@ -62,7 +56,6 @@ FORMS = {
                 [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
     "gpt-oss": ("<|start|>assistant to=", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
                 "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
-    "nothing": ("<tool_call>", "<tool_call>\n</tool_call>", []),
     "GLM, a tool that takes nothing": ("<tool_call>", "<tool_call>g</tool_call>", [G]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip
@@ -165,12 +158,10 @@ def test_python_is_never_run() -> None:
 
 @pytest.mark.parametrize(
     "piece",
-    ["<function=a>", "<parameter=a>\n", "<arg_key>", "<arg_key>a</arg_key>",
-     "<arg_key>a</arg_key><arg_value>", "a<b>", "a<|channel|>",
-     "<｜tool▁sep｜>a ", "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", "a<|tool_call_argument_begin|> ", "call:a{",
-     "a.", "a(", "a{", 'a{"', 'a{"a":1,', "a<|tool_call_argument_begin|>{", " ", "\n", "\\", '"', "[a]("],
+    ["<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a<|channel|>",
+     "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
 )  # fmt: skip
-@pytest.mark.parametrize("start", ["", "a", "a<arg_key>", "call:a{", "[", "{"])
+@pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
 def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
     """A model that repeats itself, as whoever asks can have it do, must not hold up the others."""
 

@@ -36,13 +36,6 @@ def test_what_a_template_takes_is_left_as_it_is() -> None:
     assert (taken.messages, taken.tools, taken.notices) == (messages, [F], ())
 
 
-@pytest.mark.parametrize("takes", [ALL, Takes(late_system=False, system=False, calls=Calls())])
-def test_systems_at_the_beginning_are_one_in_order(takes: Takes) -> None:
-    messages = [Message("system", "one"), Message("system", "two"), Message("user", "three")]
-    text = "\n\n".join(content for _, content in told(accepted(messages, (), takes).messages))
-    assert text == "one\n\ntwo\n\nthree"
-
-
 def test_results_belong_to_calls_by_id_by_name_and_in_order() -> None:
     calls = (ToolCall("f", {}, "1"), ToolCall("g"), ToolCall("g"))
     results = (
@@ -68,14 +61,6 @@ def test_calls_one_by_one_keep_their_results_and_what_was_said() -> None:
         ("tool", "x", []),
     ]  # fmt: skip
     assert taken[0].thinking == "thought\n\nsaid", "both may not stand beside a call"
-
-
-def test_what_is_said_beside_a_call_that_hides_it_stands_before_it_or_is_missed_aloud() -> None:
-    said = Message("assistant", "said", tool_calls=(ToolCall("f", {}, "1"),))
-    apart = accepted([said], (), Takes(calls=Calls(content=False)))
-    assert told(apart.messages) == [("assistant", "said"), ("assistant", "")] and not apart.notices
-    (notice,) = accepted([said], (), Takes(same_roles=False, calls=Calls(content=False))).notices
-    assert "does not print what is said beside a call" in notice
 
 
 def test_ids_are_short_where_they_must_be_and_the_same_everywhere() -> None:
