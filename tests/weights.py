@@ -29,7 +29,7 @@ BUDGETS = {
     "eaglecpp/server": 4245,
     "eaglecpp/cli": 3199,
     "eaglecpp/engine": 3306,
-    "eaglecpp/chat": 2423,
+    "eaglecpp/chat": 2422,
     "eaglecpp/store": 1978,
     "eaglecpp/train": 3912,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 473,

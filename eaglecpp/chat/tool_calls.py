@@ -58,10 +58,8 @@ _FORGOTTEN = (CallMarks(_FUNCTION, "</function>"), CallMarks(HERMES.close, is_en
 
 def call_marks(template: str) -> tuple[CallMarks, ...]:
     """The marks that a chat template puts around calls; () where it mentions none."""
-    found = next((marks for marks in _KNOWN if (marks.word or marks.open) in template), None)
-    if found is None:
-        return ()
-    return (found, *_FORGOTTEN) if found == HERMES and _FUNCTION in template else (found,)
+    found = [marks for marks in _KNOWN if (marks.word or marks.open) in template][:1]
+    return (*found, *_FORGOTTEN) if found == [HERMES] and _FUNCTION in template else tuple(found)
 
 
 class ToolReader:
@@ -115,7 +113,8 @@ class ToolReader:
         return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
-        at, mark = first_mark(self._held, self._marks, final)
+        found = [one for one, marks in self._marks.items() if self._n_calls or not marks.is_end]
+        at, mark = first_mark(self._held, found, final)
         # white space before a call is not text
         n_text = at if final and not mark else len(self._held[:at].rstrip())
         text, self._held = self._held[:n_text], self._held[at if mark else n_text :]
@@ -153,7 +152,7 @@ class ToolReader:
         if marks.open != _FUNCTION:  # which is a part of the call
             inner = whole[len(marks.open) : None if is_cut or not marks.close else -len(marks.close)]
         self._inside = None
-        if inner.strip() or is_cut or (marks.is_end and not self._n_calls):
+        if inner.strip() or is_cut:
             yield from self._calls(whole, inner, (), is_cut)
 
     def _calls(

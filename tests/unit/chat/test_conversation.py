@@ -90,3 +90,12 @@ def test_taking_back() -> None:
     assert conversation.drop_question() == "q0"
     assert conversation.drop_question() == ""
     assert not conversation.drop_answer()
+
+
+def test_no_more_goes_than_must_where_half_of_the_context_cannot_become_free() -> None:
+    conversation = Conversation()
+    for size in (10, 4):
+        conversation.ask("q " * size)
+        conversation.answer("a " * size)
+    conversation.ask("q " * 30)
+    assert len(conversation.fit(words, n_ctx=50, room=10)) == 2

@@ -180,3 +180,10 @@ def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: st
 def test_a_call_without_arguments_is_taken_however_it_is_written(arguments: object) -> None:
     call = {"id": "c", "function": {"name": "now", "arguments": arguments}}
     assert ToolCall.from_dict(call) == ToolCall("now", {}, "c")
+
+
+def test_an_end_whose_beginning_was_forgotten_is_left_out_and_what_follows_it_is_said() -> None:
+    marks = call_marks("<tool_call> <function=")
+    said, calls = read("<function=g></function>\n</tool_call>\nso", marks)
+    assert (said.strip(), calls) == ("so", [G])
+    assert read("an </tool_call> alone", marks)[0].split() == ["an", "</tool_call>", "alone"]
