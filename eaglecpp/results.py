@@ -77,7 +77,8 @@ class Timings:
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text
+    the last conversation. `loops`: the answer ends in the same words
+    again and again. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text
     itself and not from a drafter.
 
     `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
@@ -106,6 +107,7 @@ class Timings:
     hits_per_depth: tuple[int, ...] = ()
     reused_n: int = 0
     exact: bool = True
+    loops: bool = False
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -152,19 +154,19 @@ class Timings:
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
-            if name not in ("tried_per_depth", "hits_per_depth", "exact", "plan")
+            if name not in ("tried_per_depth", "hits_per_depth", "exact", "loops", "plan")
         }
         for name in ("tried_per_depth", "hits_per_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             sums[name] = tuple(a + b for a, b in pairs)
         exact = self.exact and other.exact
-        return replace(self, **sums, exact=exact, plan=other.plan or self.plan)
+        return replace(self, **sums, exact=exact, loops=other.loops, plan=other.plan or self.plan)
 
 
 _TOLD = (
     "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
     "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted", "rounds",
-    "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "exact",
+    "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "exact", "loops",
 )  # fmt: skip
 
 

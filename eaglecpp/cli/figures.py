@@ -16,17 +16,15 @@ _SAYS_SOMETHING = 16  # tokens; a speed-up measured on fewer is noise
 _ENOUGH_TO_JUDGE = 32  # tokens; shorter answers say little about the drafter
 
 
-def stats_line(
-    stats: Timings, *, has_draft: bool, speedup: float | None = None, is_looping: bool = False
-) -> str:
-    """One line: tokens, tokens/s, and what drafting gave, if known. is_looping: the answer ends in a loop,
-    which is drafted too well to say anything about speed.
+def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None) -> str:
+    """One line: tokens, tokens/s, and what drafting gave, if known. An answer that ends in a loop is drafted
+    too well to say anything about speed.
     """
     parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
     if stats.predicted_n >= _ENOUGH:
         speed = stats.predicted_per_second
         parts.append(f"{speed:.0f} tokens/s" if speed >= 20 else f"{speed:.1f} tokens/s")
-    if is_looping:
+    if stats.loops:
         parts.append("the answer repeats itself")
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")

@@ -86,7 +86,7 @@ _MIN_DRAFT_MAX = 16
 _MORE_OF_TEXT = 16  # copies run on and on, and proposing them costs nothing
 # Declared in SamplingOptions, but not part of choosing a token: they go into GenerateParams or stay in
 # Python.
-_NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed"}
+_NOT_SAMPLING = {"max_tokens", "stop", "ignore_eos", "n_probs", "seed", "max_repeats"}
 
 
 def engine_options(

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from eaglecpp._extension import core
+from eaglecpp.engine.loops import ends_in_a_loop, is_looping
 from eaglecpp.engine.native import NativeSequence, step_together
 from eaglecpp.engine.request import Request, Shared
 from eaglecpp.engine.vocabulary import Detokenizer
@@ -185,6 +186,7 @@ class Stream(Answer):
             "stop" if result.finish == "stop" else "length" if result.finish else None
         )
         stop_when = self._request.asked.stop_when
+        max_repeats = self._request.sampling.max_repeats
         for index, token in enumerate(result.tokens):
             self._tokens.append(token)
             self._accepted.append(result.accepted[index])
@@ -199,6 +201,8 @@ class Stream(Answer):
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
             if self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens)):
                 return "stop"
+            if max_repeats and ends_in_a_loop(self._tokens, max_repeats):
+                return "stop"
         return finish
 
     def _settle(self) -> None:
@@ -208,6 +212,7 @@ class Stream(Answer):
         self._timings = Timings.from_raw(
             raw,
             predicted_n=len(self._tokens),
+            loops=is_looping(self._tokens),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
         self._shared.count(self._timings, self._request.sampling.temperature)

@@ -347,6 +347,12 @@ class SamplingOptions(_Validated):
         (), "added to logits: (token id, bias)", kind="pairs", flags="", untrusted=False
     )
     ignore_eos: bool = _sampling(False, "continue after an end-of-generation token", untrusted=False)
+    max_repeats: float = _sampling(
+        0.0,
+        "end an answer whose last 512 tokens say the same things more often than this; 0 = never (the "
+        "default in `run` is 4)",
+        low=0,
+    )
     n_probs: int = _sampling(
         0, "log-probabilities to return per token; 0 = none", low=0, high=1000, flags="", untrusted=False
     )

@@ -96,6 +96,7 @@ class SamplingKeywords(TypedDict, total=False):
     grammar: Any
     logit_bias: Mapping[int, float] | Sequence[tuple[int, float]]
     ignore_eos: bool
+    max_repeats: float
     n_probs: int
 
 

@@ -145,6 +145,19 @@ def test_stop_when_sees_every_token(engine: Engine, fresh: Completion, strategy:
     assert seen == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("strategy", ["off", "chain:4", "auto"])
+@pytest.mark.parametrize(("max_repeats", "n"), [(0.0, 540), (4.0, 512)])
+def test_an_answer_that_only_repeats_itself_ends_at_the_same_token(
+    models: Models, strategy: str, max_repeats: float, n: int
+) -> None:
+    options: dict[str, Any] = {"max_tokens": 540, "ignore_eos": True, "temperature": 0.0}
+    with Engine.open(models.target, draft=models.draft, n_ctx=640, strategy=strategy) as engine:
+        always = ((engine.tokenize("a", add_bos=False)[0], 1000.0),)
+        found = engine.generate("x", logit_bias=always, max_repeats=max_repeats, **options)
+    assert len(found.tokens) == found.timings.predicted_n == n and found.timings.loops
+    assert found.finish_reason == ("stop" if max_repeats else "length")
+
+
 def test_an_end_of_generation_token_ends_it_and_is_not_text(engine: Engine) -> None:
     eos = engine.native.eos
     result = greedy(engine, logit_bias={eos: 100.0})

@@ -16,7 +16,6 @@ from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from eaglecpp.chat.loops import is_looping
 from eaglecpp.chat.message import Role
 from eaglecpp.cli.chat.input import PROMPT, Ask
 from eaglecpp.cli.figures import figures, stats_line, verbose_lines, verdict_line
@@ -24,6 +23,7 @@ from eaglecpp.cli.terminal import Watch, patience, silent_keys
 from eaglecpp.conversations.saved import ChatFolder, SavedChat, SavedChatError, new_chat
 from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from eaglecpp.conversations.session import ChatSession, has_begun
+from eaglecpp.engine.loops import TAIL
 from eaglecpp.errors import EngineBrokenError
 from eaglecpp.results import Answer, Completion
 
@@ -203,19 +203,20 @@ class Chat:
         if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
+        if stats.loops and made.finish_reason == "stop" and stats.predicted_n >= TAIL:
+            self.screen.note("note: ended, as the answer only repeats itself; --max-repeats 0 lets it go on")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
         if self.settings.figures == "none":
             return
-        loops = is_looping(made.tokens)
-        lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not loops else None
+        lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not stats.loops else None
         if self.settings.figures == "all":
             template = model.chat.template.describe() if model.is_open else ""
             lines = ["", *verbose_lines(stats, total_ms, server_ms, speedup)]
             lines += figures([("template", template)])
         has_draft = model.plan.can_draft if model.is_open else "rounds" in stats.plan
-        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup, is_looping=loops))
-        is_new = model.is_open and model.source.name not in self.judged and not loops
+        lines.append(stats_line(stats, has_draft=has_draft, speedup=speedup))
+        is_new = model.is_open and model.source.name not in self.judged and not stats.loops
         if is_new and (verdict := verdict_line(stats, model.engine)):
             self.judged.add(model.source.name)
             lines.append(verdict)

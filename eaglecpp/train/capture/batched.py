@@ -14,8 +14,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.loops import is_looping
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
 from eaglecpp.errors import EngineBusyError

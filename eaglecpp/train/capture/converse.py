@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.loops import is_looping
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.batched import Generated, GenerateJob, Task
 from eaglecpp.train.capture.frame import Frame

@@ -45,7 +45,7 @@ def test_the_line_after_an_answer(
 
 
 def test_the_line_claims_no_gain_from_a_loop_and_says_that_there_is_no_drafter() -> None:
-    looping = stats_line(STATS, has_draft=True, speedup=3.1, is_looping=True)
+    looping = stats_line(replace(STATS, loops=True), has_draft=True, speedup=3.1)
     assert looping == "[ 298 tokens · 76 tokens/s · the answer repeats itself ]"
     assert stats_line(Timings(), has_draft=False) == "[ 0 tokens · no drafter ]"
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from conftest import Models
 
-from eaglecpp.chat.loops import is_looping
 from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.loops import is_looping
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.batched import batch_options
