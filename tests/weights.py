@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 791,
     "eaglecpp": 3536,  # the option for that
     "convert": 4675,
-    "tests": 35933,
+    "tests": 33300,
     "benchmarks": 6339,
 }
 VENDORED = "eaglecpp/server/static/vendor"

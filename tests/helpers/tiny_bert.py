@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: MIT
-"""Embedding models as GGUF, written as llama.cpp's converter writes BERT: tiny ones with random weights for
-any pooling, with or without a reranker's head.
+"""Embedding models as GGUF, written as llama.cpp's converter writes BERT: a tiny one with random weights for
+any pooling, with or without a reranker's head, and any checkpoint's. Run as a script to convert a sentence
+transformer's directory (BERT, safetensors): `python tests/helpers/tiny_bert.py DIRECTORY OUT.gguf`.
 """
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +17,13 @@ import gguf
 import numpy as np
 from numpy.typing import NDArray
 
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import WORDS
 
-__all__ = ["BertSpec", "make_bert", "write_bert"]
+__all__ = ["BertSpec", "convert_bert", "make_bert", "write_bert"]
 
 Array = NDArray[np.float32]
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -133,3 +139,38 @@ def _weights(spec: BertSpec, n_vocab: int) -> dict[str, Array]:
         out |= {"cls.weight": normal(wide, wide), "cls.bias": normal(wide)}
         out |= {"cls.output.weight": normal(spec.n_labels, wide), "cls.output.bias": normal(spec.n_labels)}
     return out
+
+
+_NAMES = {
+    "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
+    "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
+    "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
+    "embeddings.word_embeddings": "token_embd", "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types", "embeddings.LayerNorm": "token_embd_norm",
+}  # fmt: skip
+
+
+def convert_bert(directory: Path, out: Path) -> Path:
+    """Of a directory of sentence transformers: BERT, the mean of its tokens."""
+    from safetensors.numpy import load_file
+
+    config = json.loads((directory / "config.json").read_text())
+    vocab = json.loads((directory / "tokenizer.json").read_text())["model"]["vocab"]
+    sizes = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size",
+             "max_position_embeddings", "layer_norm_eps")  # fmt: skip
+    spec = BertSpec(*(config[name] for name in sizes))
+    weights = {}
+    for name, value in load_file(directory / "model.safetensors").items():
+        head, _, rest = name.removeprefix("encoder.layer.").partition(".")
+        stem, _, kind = (rest if head.isdigit() else name).rpartition(".")
+        if stem in _NAMES:
+            weights[f"blk.{head}.{_NAMES[stem]}.{kind}" if head.isdigit() else f"{_NAMES[stem]}.{kind}"] = (
+                value
+            )
+    tokens = [text for text, _ in sorted(vocab.items(), key=lambda entry: entry[1])]
+    texts = [t if t in _SPECIALS else t[2:] if t.startswith("##") else f"\u2581{t}" for t in tokens]
+    return write_bert(out, spec, texts, weights)
+
+
+if __name__ == "__main__":
+    convert_bert(Path(sys.argv[1]), Path(sys.argv[2]))

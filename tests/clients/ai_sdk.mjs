@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: MIT
+// What the AI SDK does with a provider's model: text, streams, schemas, tools, leaving, errors.
+import assert from "node:assert/strict";
+import { generateText, Output, streamText, tool } from "ai";
+import { z } from "zod";
+
+export const server = JSON.parse(process.env.EAGLECPP_SERVER);
+
+// `calls`: how the provider is brought to call a tool, where it can be
+export async function tryAll(make, calls) {
+  const given = { model: make(server.model), prompt: server.question, temperature: 0, maxOutputTokens: 24, maxRetries: 0 };
+  const whole = await generateText(given);
+  assert.ok(whole.text && whole.usage.outputTokens > 0 && whole.usage.inputTokens > 0, JSON.stringify(whole.usage));
+  assert.ok(["stop", "length"].includes(whole.finishReason), whole.finishReason);
+  const stream = streamText(given);
+  let text = "";
+  for await (const part of stream.textStream) text += part;
+  assert.equal(text, whole.text);
+  assert.ok((await stream.usage).outputTokens > 0);
+
+  const schema = z.object({ n: z.literal(7) });
+  const long = { ...given, maxOutputTokens: 200 };
+  assert.deepEqual((await generateText({ ...long, output: Output.object({ schema }) })).output, { n: 7 });
+
+  if (calls) {
+    const tools = { weather: tool({ description: "The weather somewhere.", inputSchema: z.object({ city: z.literal("Paris") }) }) };
+    const called = await generateText({ ...long, tools, ...calls });
+    assert.deepEqual(called.toolCalls.map((one) => [one.toolName, one.input]), [["weather", { city: "Paris" }]]);
+    assert.equal(called.finishReason, "tool-calls");
+    const again = streamText({ ...long, tools, ...calls });
+    for await (const _ of again.textStream);
+    assert.deepEqual((await again.toolCalls).map((one) => one.input), [{ city: "Paris" }]);
+  }
+
+  const leave = new AbortController();
+  const left = streamText({ ...given, maxOutputTokens: 900, abortSignal: leave.signal, onError() {}, onAbort() {} });
+  let n = 0;
+  try {
+    for await (const _ of left.textStream) if (++n === 2) leave.abort();
+  } catch (error) {
+    assert.equal(error.name, "AbortError");
+  }
+  await assert.rejects(generateText({ ...given, model: make("nobody") }), (error) => {
+    // one of Ollama's providers does not read what Ollama's errors say, another one drops the status
+    assert.ok(error.statusCode === 404 || (!calls && error.statusCode === undefined), String(error));
+    assert.ok(/nobody/.test(error.message) || (!calls && error.statusCode === 404), String(error));
+    return true;
+  });
+  if (calls) await assert.rejects(generateText({ ...given, prompt: "word ".repeat(3000) }), (error) => {
+    assert.equal(error.statusCode, 400, String(error));
+    return true;
+  });
+  console.log(`ok: text, stream, usage, schema, ${calls ? "tools, " : ""}a client that leaves, errors`);
+}
