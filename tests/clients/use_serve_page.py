@@ -28,6 +28,8 @@ from helpers.tiny_projector import make_image
 
 BROWSER = os.environ.get("EAGLECPP_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
 QUESTION = "What does os.path.join do?"
+WATCH = """new MutationObserver(() => { window.seen ||= document.querySelectorAll("body:has(#stop) .text > *")
+    .length }).observe(document, { childList: true, subtree: true })"""
 AXE = Path(sys.prefix, "node_modules", "axe-core", "axe.min.js").read_text(encoding="utf-8")
 
 
@@ -303,7 +305,6 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     unsaved = page.locator("#unsaved")
     ask(page, QUESTION)
     expect(unsaved).to_contain_text("not saved: 1, as the browser's storage is full")
-    expect(page.locator("#spoken")).to_have_text("The answer is complete.")
     check(page, "a full storage")
     told.send("Storage.overrideQuotaForOrigin", {"origin": url})
     pick(page, "Rename", "")
@@ -355,7 +356,6 @@ def attach(page: Page) -> None:
         expect(page.get_by_role("alert")).to_contain_text(reason)
     choose(page, "notes.md", b"```\nlen\n```")
     expect(page.get_by_role("button", name="Remove notes.md")).to_be_visible()
-    check(page, "a file is attached")
     body = sent(page, "What is len?")
     assert body["messages"][-1]["content"] == "notes.md:\n````\n```\nlen\n```\n````\n\nWhat is len?", body
     expect(page.locator(".turn.user summary")).to_have_text("notes.md")
@@ -372,7 +372,6 @@ def see(page: Page, url: str) -> None:
     choose(page, "noise.png", make_image(3))
     expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
     message = sent(page, "What is this?")["messages"][-1]
-    assert message["content"] == "What is this?"
     assert base64.b64decode(message["images"][0])[:2] == b"\xff\xd8"
     expect(page.locator(".turn.assistant .text").last).to_have_text("Noise.")
     page.unroute_all()
@@ -472,7 +471,6 @@ def use_a_phone(page: Page) -> None:
     page.get_by_label("Your question").fill("one\ntwo\nthree\nfour")
     assert height(page, "#question") > 2 * low, "it grows"
     ask(page, QUESTION)
-    check(page, "an answer on a phone")
 
 
 def compare(page: Page, text: str) -> None:
@@ -502,7 +500,9 @@ with serving() as url, sync_playwright() as tools:
     expect(page.get_by_role("heading", name="Ask ")).to_be_visible()
     check(page, "nothing asked yet")
     fill(page, {"Temperature": 0, "Strategy": "chain:3"})
+    page.evaluate(WATCH)
     ask(page, QUESTION)
+    assert page.evaluate("window.seen"), "an answer is shown while it comes"
     answer = page.locator(".turn.assistant .text").first
     expect(answer).to_contain_text("Join two or more pathname components")
     assert answer.locator(".acc").count() == 0, "nobody has asked what was drafted"
@@ -530,6 +530,7 @@ with serving() as url, sync_playwright() as tools:
     use_presets(page)
     use_themes(page)
     page.keyboard.press("Control+k")
+    page.route("**/api/chat", lambda route: None, times=1)
     press(page, "Explain speculative decoding to a cook.")
     page.keyboard.press("Escape")
     expect(page.locator(".figures")).to_contain_text("stopped")

@@ -6,7 +6,6 @@ import { asMessage } from "./files.js";
 import { openDB } from "./vendor/idb.js";
 
 const TABLE = "chats";
-const MAX_TITLE = 200;  // characters
 const windows = new BroadcastChannel("eaglecpp");  // the others of this page
 const unsaved = new Set();  // ids of conversations of which the browser keeps nothing, or something older
 let database = null;
@@ -165,7 +164,7 @@ function Line({ one }) {
 }
 
 function rename(one) {
-  one.title = prompt("Name of the conversation", one.title)?.trim().slice(0, MAX_TITLE) || one.title;
+  one.title = prompt("Name of the conversation", one.title)?.trim().slice(0, 200) || one.title;
   set();
   saveChat(one);
 }

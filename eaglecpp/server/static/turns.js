@@ -33,7 +33,7 @@ function Answers({ turn, index, isLast }) {
   const isPair = turn.answers.length > 1, disabled = state.running;
   return html`
     ${!isPair && html`<h2 class="unseen">Answer</h2>`}
-    <div class=${isPair ? "pair" : ""}>${turn.answers.map((answer) => html`<${Answer} key=${answer} ref=${(view) => views.set(answer, view)} answer=${answer} isNamed=${isPair}/>`)}</div>
+    <div class=${isPair ? "pair" : ""}>${turn.answers.map((answer) => html`<${Answer} key=${answer} answer=${answer} isNamed=${isPair}/>`)}</div>
     <div class="tools">
       <${IconButton} icon="copy" label="Copy" onClick=${() => copyText(turn.answers[0].content)}/>
       <${IconButton} icon="refresh-cw" label="Regenerate" disabled=${disabled} onClick=${() => ask(index)}/>
@@ -68,6 +68,7 @@ function edit(turn) {
 class Answer extends Component {
   render({ answer, isNamed }) {
     const { content, thinking, runs, error, figures, speedup, draft } = answer;
+    views.set(answer, this);
     return html`
       <article class="answer">
         ${isNamed && html`<h2 class="soft">${draft ? "With drafting" : "Without drafting"}</h2>`}
