@@ -78,8 +78,9 @@ class Timings:
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
     the last conversation. `loops`: the answer ends in the same words
-    again and again. `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text
-    itself and not from a drafter.
+    again and again. `peak_memory`: the most bytes that the process has had in memory until then.
+    `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text itself and not from a
+    drafter.
 
     `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
     that of plain decoding. False also if that is not known.
@@ -108,6 +109,7 @@ class Timings:
     reused_n: int = 0
     exact: bool = True
     loops: bool = False
+    peak_memory: int = 0
     plan: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -154,19 +156,21 @@ class Timings:
         sums: dict[str, Any] = {
             name: getattr(self, name) + getattr(other, name)
             for name in self.__dataclass_fields__
-            if name not in ("tried_per_depth", "hits_per_depth", "exact", "loops", "plan")
+            if name not in ("tried_per_depth", "hits_per_depth", "exact", "loops", "peak_memory", "plan")
         }
         for name in ("tried_per_depth", "hits_per_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
             sums[name] = tuple(a + b for a, b in pairs)
-        exact = self.exact and other.exact
-        return replace(self, **sums, exact=exact, loops=other.loops, plan=other.plan or self.plan)
+        sums["exact"], sums["loops"] = self.exact and other.exact, other.loops
+        sums["peak_memory"] = max(self.peak_memory, other.peak_memory)
+        return replace(self, **sums, plan=other.plan or self.plan)
 
 
 _TOLD = (
     "prompt_n", "prompt_ms", "prompt_per_second", "reused_n", "predicted_n", "predicted_ms",
     "predicted_per_second", "draft_n", "draft_n_accepted", "text_draft_n", "text_draft_n_accepted", "rounds",
     "acceptance_length", "accepted_per_depth", "draft_ms", "verify_ms", "exact", "loops",
+    "peak_memory",
 )  # fmt: skip
 
 

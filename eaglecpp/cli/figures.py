@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from eaglecpp.human import human_bytes
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         ("eval duration", _duration(stats.predicted_ms)),
         ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n >= _ENOUGH else ""),
     ]
+    rows.append(("peak memory", human_bytes(stats.peak_memory) if stats.peak_memory else ""))
     strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
     if stats.draft_n:
         rows += [

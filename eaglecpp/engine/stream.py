@@ -10,6 +10,7 @@ nothing here touches a logit.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -213,6 +214,7 @@ class Stream(Answer):
             raw,
             predicted_n=len(self._tokens),
             loops=is_looping(self._tokens),
+            peak_memory=_peak_memory(),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )
         self._shared.count(self._timings, self._request.sampling.temperature)
@@ -221,6 +223,17 @@ class Stream(Answer):
             self._shared.on_answer(self.prompt_tokens, self._tokens)
         if self.on_end is not None and not self._failed:
             self.on_end(self.completion())
+
+
+def _peak_memory() -> int:
+    """Bytes, of this process until now."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        import psutil
+
+        return int(psutil.Process().memory_info().peak_wset)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def next_chunks(streams: Sequence[Stream], is_watched: bool = True) -> list[Chunk | BaseException | None]:

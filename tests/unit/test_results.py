@@ -32,7 +32,7 @@ RAW = {
 def test_timings_has_the_documented_names() -> None:
     timings = Timings.from_raw(RAW, plan={"strategy": "chain:3"}).as_dict()
     assert set(timings) == RAW.keys() - {"host_ms", "tried_per_depth"} | {
-        "prompt_per_second", "predicted_per_second", "acceptance_length", "plan", "loops"
+        "prompt_per_second", "predicted_per_second", "acceptance_length", "plan", "loops", "peak_memory"
     }  # fmt: skip
     assert (timings["acceptance_length"], timings["predicted_per_second"]) == (2.5, 450.0)
     assert timings["accepted_per_depth"] == [0.75, pytest.approx(2 / 3), 1.0]
