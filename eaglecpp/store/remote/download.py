@@ -107,9 +107,9 @@ def get(session: Session, url: str, owner: str, help: str, token: str = "", **he
     end = time.monotonic() + _SMALL_S
 
     def ask() -> bytes:
-        with session.get(url, headers, token, silent_s=_SMALL_S / 3) as response:
+        with session.get(url, headers, token, silent_s=_SMALL_S / 3, end=end) as response:
             _check_status(response, owner, url, help)
-            return b"".join(_pieces(response, MAX_SMALL, owner, end))
+            return b"".join(_pieces(response, MAX_SMALL, owner))
 
     failed = f"cannot reach {httpx.URL(url).netloc.decode()}"
     return _tried(ask, owner, failed, silent, end)
@@ -137,17 +137,13 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
     raise AssertionError
 
 
-def _pieces(response: httpx.Response, limit: int, owner: str, end: float = math.inf) -> Iterator[bytes]:
-    """What the server sends, as it is sent, at most `limit` bytes, until `end` (monotonic). Raises
-    DownloadError, httpx's errors.
-    """
+def _pieces(response: httpx.Response, limit: int, owner: str) -> Iterator[bytes]:
+    """What the server sends, as it is sent, at most `limit` bytes. Raises DownloadError, httpx's errors."""
     coding = response.headers.get("Content-Encoding", "identity").lower()
     if coding not in ("", "identity"):  # it was asked not to; what it packs may unpack to anything
         raise DownloadError(f"{owner}: the server sent {coding[:40]}, which was not requested")
     n_bytes = 0
     for piece in response.iter_raw():
-        if time.monotonic() > end:
-            raise httpx.ReadTimeout("the answer took too long")
         n_bytes += len(piece)
         if n_bytes > limit:
             raise DownloadError(f"{owner}: expected at most {limit} bytes, but the server sent more")

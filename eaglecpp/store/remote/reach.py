@@ -11,8 +11,10 @@ proxy that resolves names; addresses that are written out are checked there, too
 from __future__ import annotations
 
 import ipaddress
+import math
 import os
 import socket
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -81,6 +83,7 @@ class Session(httpcore.SyncBackend):
         self._may_enter = False  # a network of this machine
         self._is_inside = False  # the server of the last connection is in such a network
         self._sender = ""  # who redirected us
+        self.end = math.inf  # when the answer must be whole
         # Every request makes a connection, so that its address is checked for this request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
@@ -101,11 +104,13 @@ class Session(httpcore.SyncBackend):
         token: str = "",
         *,
         silent_s: float = _SILENT_S,
+        end: float = math.inf,
     ) -> Iterator[httpx.Response]:
         """The answer, its content not read yet.
 
         token: for this server alone, not for those that it redirects to. silent_s: patience between two
-        packets. Raises HostRefusedError, DownloadError for a bad redirect, and httpx's errors.
+        packets; end: when the answer must be whole (monotonic). Raises HostRefusedError, DownloadError for a
+        bad redirect, and httpx's errors.
         """
         allowed, netloc = _allowed.get(), urlsplit(url).netloc.rpartition("@")[2].lower()
         require_allowed(netloc)
@@ -118,9 +123,11 @@ class Session(httpcore.SyncBackend):
             with suppress(ValueError):  # a name is checked where it is connected to
                 self._only_allowed(request.url.host, [str(ipaddress.ip_address(request.url.host))])
             self._is_inside = False
+            self.end = min(end, time.monotonic() + _SILENT_S)  # a head could trickle for ever
             response = self._client.send(request, stream=True)
             try:
                 if response.next_request is None:
+                    self.end = end
                     yield response
                     return
             finally:
@@ -148,7 +155,8 @@ class Session(httpcore.SyncBackend):
         failure: Exception = httpcore.ConnectError(f"{host} has no address")
         for address in chosen:
             try:
-                return super().connect_tcp(address, port, timeout, *args, **options)
+                stream: Any = _Stream(super().connect_tcp(address, port, timeout, *args, **options), self)
+                return stream  # type: ignore[no-any-return]
             except (httpcore.ConnectError, httpcore.ConnectTimeout) as error:
                 failure = error
         raise failure
@@ -161,3 +169,22 @@ class Session(httpcore.SyncBackend):
                 raise HostRefusedError(f"{self._sender} redirects to {where}; refused")
             raise HostRefusedError(f"this server does not download from {where} (--allow-registry {host})")
         return chosen
+
+
+class _Stream:
+    """A connection whose reads end when the answer has to be whole."""
+
+    def __init__(self, stream: httpcore.NetworkStream, session: Session) -> None:
+        self._stream, self._session = stream, session
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        left = self._session.end - time.monotonic()
+        if left <= 0:
+            raise httpcore.ReadTimeout("the answer took too long")
+        return self._stream.read(max_bytes, min(left, timeout or left))
+
+    def start_tls(self, *args: Any, **options: Any) -> _Stream:
+        return _Stream(self._stream.start_tls(*args, **options), self._session)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)

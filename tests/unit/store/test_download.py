@@ -119,20 +119,33 @@ def test_a_server_cannot_make_it_wait_for_hours(
     assert waited == [waits]
 
 
-def test_a_manifest_that_trickles_is_given_up(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [("HTTP/1.1 200 OK\r\n\r\n", "x"), ("HTTP/1.1 200 OK\r\nX: ", "x"), ("", "HTTP/1.1 103 Wait\r\n\r\n")],
+    ids=["the body", "the head", "heads before the head"],
+)
+def test_an_answer_that_trickles_is_given_up(
+    begin: str, more: str, hub: HubServer, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A manifest in any part of it; of a file, which may take hours, what comes before it."""
     monkeypatch.setattr("eaglecpp.store.remote.download._SMALL_S", 0.5)
+    monkeypatch.setattr("eaglecpp.store.remote.reach._SILENT_S", 0.5)
+    set_clock(monkeypatch, "eaglecpp.store.remote.download", sleep=lambda seconds: None)
 
     def trickle(request: BaseHTTPRequestHandler) -> None:
-        request.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
         with suppress(OSError):
+            request.wfile.write(begin.encode())
             for _ in range(600):
-                request.wfile.write(b"x")
+                request.wfile.write(more.encode())
                 time.sleep(0.05)
 
     hub.answer = trickle
     before = time.monotonic()
     with pytest.raises(OfflineError, match="cannot reach"):
         pull(ModelName.parse(f"http://{hub.host}/library/m:1"), insecure=True)
+    if more != "x" or "X" in begin:
+        with Session() as session, pytest.raises(OfflineError, match="given up after 5 tries"):
+            fetch(session, root, remote_of(hub.host), silent)
     assert time.monotonic() - before < 20
 
 
