@@ -188,15 +188,15 @@ class HarmonySplitter(Splitter):
     def _begin(self, parts: list[Part], final: bool) -> bool:
         """Reads a header."""
         head, mark, _ = self._held.partition(_MESSAGE)
-        if not mark:
-            text = self._held.lstrip()
-            is_one = any(text.startswith(begin) or begin.startswith(text) for begin in _BEGINNINGS)
-            if is_one and len(text) <= _LONGEST_HEADER:
-                if final:
-                    parts.append(self._take("tag", len(self._held)))
-                return False
+        text = head.lstrip()
+        is_one = any(text.startswith(b) or (not mark and b.startswith(text)) for b in _BEGINNINGS)
+        if not is_one or len(text + mark[1:]) > _LONGEST_HEADER:
             self._kind = "answer"  # a model that forgot its channels
             return True
+        if not mark:
+            if final:
+                parts.append(self._take("tag", len(self._held)))
+            return False
         channel = ("final", *re.findall(r"<\|channel\|>\s*(\w+)", head))[-1]
         to = ("", *(name for name in re.findall(r"to=([\w.-]+)", head) if name not in _PEOPLE))[-1]
         self._is_call = self._has_tools and to.startswith("functions.")

@@ -203,6 +203,11 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     assert (made.thinking, made.content) == ("hm", FORM)
     grammar = chat.grammar(prompt, form, True)
     assert allowed(engine, target, grammar, late)
+    close = chat.tags.close if chat.tags is not None else ""
+    begun = "".join(close[:n] for n in range(1, len(close))) + close  # each beginning of it before the next
+    assert allowed(engine, target, grammar, late.replace(close, begun)), (
+        "the thought ends with all of its tag"
+    )
     assert not allowed(engine, target, grammar, late + " and more"), "the form still holds"
 
 

@@ -73,6 +73,7 @@ CHANNELS = [
      "hm\n\n1 + 1", ""),
     ("plain, without channels", "", "plain, without channels"),
     ("<|channel|>analysis<|message|>cut o", "cut o", ""),
+    (HM + " so <|channel|>final<|message|>x", "hm", " so <|channel|>final<|message|>x"),
     (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") :]),
     (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",
      "to=functions.f<|channel|>analysis<|message|>{}<|call|>"),
@@ -83,6 +84,7 @@ CHANNELS = [
 
 @given(st.sampled_from(CHANNELS), st.lists(st.integers(0, 90), max_size=6))
 @example(CHANNELS[7], list(range(90)))
+@example(CHANNELS[9], list(range(90)))
 def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> None:
     text, thinking, answer = case
     one = splitter(HARMONY, has_tools=True)
