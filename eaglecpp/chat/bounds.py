@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import GeneratorType
 from typing import Any, cast
 
 from eaglecpp.errors import TemplateError
@@ -185,11 +186,9 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
 
 def made(value: Any) -> Any:
     """A value that was just made: paid for, and counted where it is made bit by bit."""
+    budget.get().check_time()  # a comparison, for one, may have looked through two large values
     if isinstance(value, str):
         return as_text(value)
-    if isinstance(value, bool):  # of a comparison, which may look through two large values
-        budget.get().check_time()
-        return value
     if isinstance(value, Iterator):
         return counted(value)
     measure(value)
@@ -199,7 +198,14 @@ def made(value: Any) -> Any:
 
 
 def counted(values: Iterable[Any]) -> Iterator[Any]:
-    """A loop."""
+    """A loop. One that is counted is not counted again: a template could put thousands into each other, and
+    Python runs and frees those on the stack.
+    """
+    is_one = isinstance(values, GeneratorType) and values.gi_code is _counting.__code__
+    return values if is_one else _counting(values)
+
+
+def _counting(values: Iterable[Any]) -> Iterator[Any]:
     left = budget.get()
     for value in values:
         left.check_time()

@@ -266,9 +266,11 @@ def _environment() -> jinja2.Environment:
 
 # The language
 
+# White space is looked through from its first character only, because a template may have much of it.
+_TRIM = r"(?:(?<![ \t\r\n])[ \t\r\n]+)?\{\{-"
 _DELIMITER = re.compile(
-    r"(?P<comment>(?:[ \t\r\n]*\{\{-[ \t\r\n]|\{\{)/\*.*?\*/(?:[ \t\r\n]-\}\}[ \t\r\n]*|\}\}))"
-    r"|[ \t\r\n]*\{\{-(?=[ \t\r\n])|\{\{",
+    rf"(?P<comment>(?:{_TRIM}[ \t\r\n]|\{{\{{)/\*.*?\*/(?:[ \t\r\n]-\}}\}}[ \t\r\n]*|\}}\}}))"
+    rf"|{_TRIM}(?=[ \t\r\n])|\{{\{{",
     re.DOTALL,
 )
 _TOKEN = re.compile(

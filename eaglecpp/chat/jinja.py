@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
-from functools import cache, partial, wraps
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any, cast
 
 from eaglecpp.chat import bounds
@@ -170,6 +170,19 @@ def _strftime_now(form: str) -> str:
     return (_now.get() or datetime.now()).strftime(form)
 
 
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: Any = None,
+    separators: Any = None,
+    sort_keys: bool = False,
+) -> str:
+    """Only what Hugging Face's has: of the others, `default` and `cls` call whatever they are given."""
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+
+
 @cache
 def environment() -> jinja2.Environment:
     """The one environment; classes are made here because their bases load with Jinja."""
@@ -248,6 +261,7 @@ def environment() -> jinja2.Environment:
             method = getattr(function, "__wrapped__", function)
             owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
             args = _whole(args)
+            budget.get().spend(NODE * (4 + len(args) + len(kwargs)))  # a namespace keeps them
             is_own = isinstance(function, Macro | BlockReference | LoopContext | Undefined)
             if not is_own and not isinstance(owner, LoopContext) and function not in known:
                 if not isinstance(owner, _OWNERS) or name not in _METHODS.split():
@@ -272,7 +286,7 @@ def environment() -> jinja2.Environment:
         finalize=finalize,
         optimized=False,
     )
-    functions = FILTERS | {"tojson": partial(json.dumps, ensure_ascii=False)}
+    functions = FILTERS | {"tojson": _tojson}
     environment.filters = {name: _bounded(name, functions[name]) for name in _FILTERS.split()} | {
         "_counted": counted,
         "_concat": lambda *parts: bounds.joined(map(as_text, parts)),

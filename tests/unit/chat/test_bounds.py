@@ -51,6 +51,11 @@ GROWING = {
     + "".join(f"{{% set a{i} = a ~ {i} %}}" for i in range(16)),
     "a backward search": "{% set a = 'a' * 90000 %}{{ a.rfind('a' * 30000 ~ 'b' ~ 'a' * 30000) }}",
     "digits": "{{ " + "1" * 5000 + " }}",
+    "a method that JSON calls": "{{ (['a'] * 200)|tojson(cls=namespace, encode=('x' * 900000).join) }}",
+    "namespaces in each other": "{% set s = namespace(d={"
+    + "".join(f"'a{i}': 1, " for i in range(99))
+    + "}) %}"
+    "{% for i in range(99999) %}{% set s.x = namespace(x=s.x, **s.d) %}{% endfor %}",
     "a macro that calls itself": "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
     "comparisons": "{% set a = 'a' * 900000 %}{{ a" + " in a" * 900 + " }}",
 }
@@ -159,6 +164,11 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
         (
             "{% macro m(a, b='x') %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}z{% endcall %}",
             "1xz",
+        ),
+        (
+            "{% set s = namespace(x=[1]) %}{% for i in range(99999) %}{% set s.x = s.x|_counted %}"
+            "{% endfor %}{% for x in s.x %}{{ x }}{% endfor %}",
+            "1",  # nested, they overflowed Python's stack
         ),
         ("{% set n = namespace(x='y') %}{{ [n, n.x] }}", "[<Namespace>, 'y']"),
         ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 * 512 }}", "131024"),
