@@ -197,7 +197,7 @@ def made(value: Any) -> Any:
     return value
 
 
-def counted(values: Iterable[Any]) -> Iterator[Any]:
+def counted(values: Iterable[Any]) -> Iterable[Any]:
     """A loop. One that is counted is not counted again: a template could put thousands into each other, and
     Python runs and frees those on the stack.
     """
