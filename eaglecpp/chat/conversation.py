@@ -30,13 +30,16 @@ ConversationState = tuple[tuple[Message, ...], int]
 class PromptMemory:
     """What one conversation's caches hold, as texts with their tokens."""
 
-    def __init__(self, vocabulary: Vocabulary) -> None:
+    def __init__(self, vocabulary: Vocabulary, n_ctx: Callable[[], int]) -> None:
         self._vocabulary = vocabulary
+        self._n_ctx = n_ctx
         # prompts, alone and with their answers, each the beginning of the next
         self._known: list[tuple[str, Sequence[int]]] = []
 
     def continued(self, prompt: Rendered) -> list[int] | None:
-        """The tokens of a prompt that goes on from what is known; None if it does not."""
+        """The tokens of a prompt that goes on from what is known; None if it does not, or they
+        leave no room for an answer.
+        """
         for known, tokens in reversed(self._known):
             # an image that was not used for long has to be read again
             if prompt.text.startswith(known) and self._vocabulary.has_images(tokens):
@@ -44,7 +47,7 @@ class PromptMemory:
                 rest = self._vocabulary.tokenize_images(text, prompt.images, add_bos=False)
                 # Only a control token is a safe seam: beside other text tokenizers join, or insert a space.
                 if not rest or rest[0] < 0 or not self._vocabulary.token_to_piece(rest[0]):
-                    return [*tokens, *rest]
+                    return [*tokens, *rest] if len(tokens) + len(rest) < self._n_ctx() else None
         return None
 
     def remember(self, prompt: Rendered, completion: Completion) -> None:

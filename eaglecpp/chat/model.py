@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
 _log = logging.getLogger("eaglecpp.chat")
 _MARK = "probes9x"  # that no honest template changes
+Known = Callable[[Rendered], list[int] | None]
+"""The tokens of a prompt, None for one that has to be tokenized."""
 _ROOM = 1024  # tokens kept free for an answer whose length nobody limits
 
 
@@ -65,12 +67,14 @@ class Asked:
     think:    None = as the template has it; a bool or a level such as "high"
     has_form: a grammar holds for the answer; it has no thought before it unless `think` asks for one
     values:   for variables of the template
+    known:    prompts that are not tokenized again
     """
 
     tools: Sequence[Mapping[str, Any]] = ()
     think: bool | str | None = None
     has_form: bool = False
     values: Mapping[str, Any] = field(default_factory=dict)
+    known: Known | None = None
 
 
 PLAIN = Asked()
@@ -177,9 +181,11 @@ class ChatModel:
         room there, 0 = in the engine's context.
         """
         rendered, taken = self.render(messages, asked)
-        tokens = self._vocabulary.tokenize_images(
-            rendered.text, rendered.images, add_bos=not rendered.has_bos, n_ctx=n_ctx
-        )
+        tokens = asked.known(rendered) if asked.known is not None else None
+        if tokens is None:
+            tokens = self._vocabulary.tokenize_images(
+                rendered.text, rendered.images, add_bos=not rendered.has_bos, n_ctx=n_ctx
+            )
         return ChatPrompt(
             rendered, tokens, asked.tools, taken.describes, asked.has_form, notices=taken.notices
         )

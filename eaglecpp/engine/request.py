@@ -27,7 +27,7 @@ from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
     from eaglecpp.chat.message import Message
-    from eaglecpp.chat.model import ChatModel
+    from eaglecpp.chat.model import ChatModel, Known
     from eaglecpp.chat.reader import AnswerReader
     from eaglecpp.chat.template import ChatTemplate
     from eaglecpp.engine.prompt_cache import PromptCache
@@ -144,6 +144,7 @@ class GenerationRequest:
     n_keep:    so many tokens of the beginning of a `prompt` that does not fit stay, and its end; below 0, it
                is refused
     images:    ids of images that the engine has are taken in a prompt
+    known:     the tokens of a prompt that goes on from what was said, which need not be tokenized
     options:   of `SamplingOptions`, over `sampling`, which is the engine's where it is None
     The others are those of `Session.stream` and `Session.chat`.
     """
@@ -159,6 +160,7 @@ class GenerationRequest:
     truncate: bool = False
     n_keep: int = -1
     images: bool = False
+    known: Known | None = None
     sampling: SamplingOptions | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     grammar: Any = None
@@ -274,8 +276,8 @@ class Shared:
         if asked.messages is not None:
             if asked.needs_template:
                 chat.require_template()
-            of_prompt = Asked(asked.tools, asked.think, bool(sampling.grammar), asked.template_values)
-            found, n_room = asked.messages, sampling.max_tokens
+            found, n_room, has_form = asked.messages, sampling.max_tokens, bool(sampling.grammar)
+            of_prompt = Asked(asked.tools, asked.think, has_form, asked.template_values, asked.known)
             talk = found if isinstance(found, Conversation) else chat.conversation(found)
             if asked.truncate:
                 prompt = chat.fitting(talk, n_ctx=n_ctx, max_tokens=n_room, asked=of_prompt)

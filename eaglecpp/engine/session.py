@@ -102,7 +102,7 @@ class Session(Talking):
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
         self.slot = NativeSequence(shared.native)
-        self.memory = PromptMemory(shared.vocabulary)
+        self.memory = PromptMemory(shared.vocabulary, lambda: shared.native.get().n_ctx)
 
     @property
     def default_session(self) -> Session:
@@ -113,9 +113,8 @@ class Session(Talking):
         and its answer begins with exactly their tokens, where they fit.
         """
         is_chat, prompts, prompt = request.asked.messages is not None, self.shared.prompts, request.prompt
-        tokens = self.memory.continued(prompt.rendered) if is_chat else None
-        if tokens is not None and len(tokens) < self.shared.native.get().n_ctx:
-            request = replace(request, prompt=replace(prompt, tokens=tokens))
+        tokens = (is_chat and self.memory.continued(prompt.rendered)) or prompt.tokens
+        request = replace(request, prompt=replace(prompt, tokens=tokens))
         if prompts is not None:
             self._exchange(prompts, request)
         running = Stream(self.slot, self.shared, request)
@@ -142,7 +141,7 @@ class Session(Talking):
 
     def answer(self, messages: Conversation | MessageList, options: Mapping[str, Any], **rest: Any) -> Stream:
         """As `chat`, streamed. rest: fields of `GenerationRequest`."""
-        return self.begin(self.shared.make_chat(messages, options, **rest))
+        return self.begin(self.shared.make_chat(messages, options, known=self.memory.continued, **rest))
 
     def close(self) -> None:
         """Returns the conversation's slot to the engine. A second call does nothing."""

@@ -236,7 +236,7 @@ def test_the_templates_text_says_how_a_model_calls_tools(engine: Engine) -> None
 def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
     """A known text is a beginning only where a control token follows: beside other text tokens join."""
     vocabulary = engine.shared.vocabulary
-    memory = PromptMemory(vocabulary)
+    memory = PromptMemory(vocabulary, lambda: 4096)
     said = engine.generate("hello there", **GREEDY)
     memory.remember(Rendered("hello there", has_bos=False), said)
     whole = "hello there" + said.text
@@ -247,7 +247,7 @@ def test_only_what_tokens_say_exactly_is_gone_on_from(engine: Engine) -> None:
 
 
 def test_an_answer_that_a_stop_string_cut_is_not_gone_on_from(engine: Engine) -> None:
-    memory = PromptMemory(engine.shared.vocabulary)
+    memory = PromptMemory(engine.shared.vocabulary, lambda: 4096)
     said = engine.generate("hello there", **GREEDY)
     cut = replace(said, text=said.text[:-1])
     memory.remember(Rendered("hello there", has_bos=False), cut)
