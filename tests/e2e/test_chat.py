@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 
 Open = Callable[..., Terminal]
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
-SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048")
+SHORT = ("--temp", "0", "-t", "1", "--ctx-size", "2048", "--max-repeats", "0")
 
 
 @pytest.fixture

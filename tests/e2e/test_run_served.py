@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")
 # many seconds, to the end of the context
-ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft")
+ENDLESS = ("run", "tiny", "hello", "--ignore-eos", "--temp", "0", "--no-draft", "--max-repeats", "0")
 
 
 @pytest.fixture
