@@ -61,7 +61,7 @@ from suite import Question, in_turns, read_suite
 from suite_run import SERVER, Cell, SuiteResult, run_suite
 
 import eaglecpp
-from eaglecpp.chat.loops import is_looping
+from eaglecpp.engine.loops import is_looping
 from eaglecpp.lowlevel import DraftFile
 
 DATA = Path(__file__).with_name("data")

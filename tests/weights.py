@@ -27,8 +27,8 @@ BUDGETS = {
     "native/draft": 2109,
     "native": 2434,
     "eaglecpp/server": 4245,
-    "eaglecpp/cli": 3201,  # peak memory
-    "eaglecpp/engine": 3340,  # answers that only repeat themselves are ended, and the peak of memory is told
+    "eaglecpp/cli": 3202,  # peak memory
+    "eaglecpp/engine": 3342,  # answers that only repeat themselves are ended, and the peak of memory is told
     "eaglecpp/chat": 2431,  # a template's JSON calls nothing; a turn tokenizes only what is new
     "eaglecpp/store": 1995,  # a server whose head trickles cannot hold a download
     "eaglecpp/train": 3912,  # DFlash2 is trained, too, and blocks by their first slots

@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 # Tokens per slice of a prompt in `run`: Ctrl+C and the display of progress wait for a slice to end; longer
 # ones are no faster, because a compute graph takes 512 tokens anyway.
 _N_BATCH = 512
+_MAX_REPEATS = 4.0
 
 
 def run_defaults() -> dict[str, Any]:
-    """What `run` opens a model with where neither model nor user says so: Ollama's defaults, and one of ours.
+    """What `run` opens a model with where neither model nor user says so: Ollama's defaults, and two of ours.
     Values by "group.field" of `eaglecpp.options`; what is absent is the engine's own default.
     """
-    return {**engine_options({}), "model.n_batch": _N_BATCH}
+    return {**engine_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
 
 def strategy_of(strategy: Strategy | None, no_draft: bool) -> Strategy | None:

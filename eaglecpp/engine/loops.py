@@ -36,5 +36,6 @@ def repeats(tokens: Sequence[int]) -> float:
 
 
 def ends_in_a_loop(tokens: Sequence[int], max_repeats: float) -> bool:
-    """Whether to stop here; looked at now and then."""
-    return len(tokens) % _LOOK_EVERY == 0 and repeats(tokens) > max_repeats
+    """Whether to stop here; 0 = never. Looked at now and then, in texts that are long enough."""
+    is_time = max_repeats > 0 and len(tokens) >= TAIL and len(tokens) % _LOOK_EVERY == 0
+    return is_time and repeats(tokens) > max_repeats

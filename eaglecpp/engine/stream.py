@@ -202,7 +202,7 @@ class Stream(Answer):
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
             if self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens)):
                 return "stop"
-            if max_repeats and ends_in_a_loop(self._tokens, max_repeats):
+            if ends_in_a_loop(self._tokens, max_repeats):
                 return "stop"
         return finish
 
@@ -213,7 +213,8 @@ class Stream(Answer):
         self._timings = Timings.from_raw(
             raw,
             predicted_n=len(self._tokens),
-            loops=is_looping(self._tokens),
+            loops=is_looping(self._tokens)
+            or ends_in_a_loop(self._tokens, self._request.sampling.max_repeats),
             peak_memory=_peak_memory(),
             plan=self._shared.drafting.plan_facts(self._request.plan, raw),
         )

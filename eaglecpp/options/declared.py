@@ -349,8 +349,7 @@ class SamplingOptions(_Validated):
     ignore_eos: bool = _sampling(False, "continue after an end-of-generation token", untrusted=False)
     max_repeats: float = _sampling(
         0.0,
-        "end an answer whose last 512 tokens say the same things more often than this; 0 = never (the "
-        "default in `run` is 4)",
+        "end an answer whose last 512 tokens say the same things more often than this; 0 = never",
         low=0,
     )
     n_probs: int = _sampling(

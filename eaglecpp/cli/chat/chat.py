@@ -203,7 +203,8 @@ class Chat:
         if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
-        if stats.loops and made.finish_reason == "stop" and stats.predicted_n >= TAIL:
+        ends_loops = model.sampling.max_repeats > 0 and stats.predicted_n >= TAIL
+        if stats.loops and made.finish_reason == "stop" and ends_loops:
             self.screen.note("note: ended, as the answer only repeats itself; --max-repeats 0 lets it go on")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms

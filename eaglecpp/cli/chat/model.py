@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
-MAX_REPEATS = 4.0
 _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
@@ -123,13 +122,13 @@ class RunModel:
         return self.plan.sampling_options()
 
     def sampling_set(self, seed_step: int) -> dict[str, Any]:
-        """Those that were set, and that an answer ends where it only repeats itself. seed_step: added to a
-        fixed seed, so that a second try differs.
+        """Those that were set, and where an answer that only repeats itself ends, of which a server knows
+        nothing. seed_step: added to a fixed seed, so that a second try differs.
         """
         given = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
         if seed_step and not self.sampling.wants_random_seed:
             given["seed"] = (int(self.sampling.seed or 0) + seed_step) % 0xFFFFFFFF
-        return {"max_repeats": MAX_REPEATS} | given
+        return {"max_repeats": self.sampling.max_repeats} | given
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:
         """Sets a parameter by its Modelfile name; returns and raises what `change` does."""
