@@ -30,8 +30,8 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        is_off = stats.plan.get("strategy") == "off"
-        parts.append("drafting off" if is_off else not_drafted(stats.plan.get("why", "")))
+        why = {"off": "drafting off", "auto": not_drafted(stats.plan.get("why", ""))}
+        parts += [text for strategy, text in why.items() if strategy == stats.plan.get("strategy")]
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"{speedup:.1f}x faster with drafting" if speedup >= 1.05 else "no faster with drafting")
     return "[ " + " · ".join(parts) + " ]"

@@ -204,7 +204,7 @@ class TrainOptions:
         if self.family == "eagle1" and (others := self._given(*fixed)):
             raise InvalidValueError(f"--family eagle1 fixes the form of the drafter: leave out {others}")
         others = self._given("block_size", "causal_block")
-        if others and self.family not in BLOCK_FAMILIES:
+        if others and not self.finetune and self.family not in BLOCK_FAMILIES:
             raise InvalidValueError(
                 f"only --family {', '.join(BLOCK_FAMILIES)} have blocks: leave out {others}"
             )

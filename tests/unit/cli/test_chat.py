@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -371,3 +371,23 @@ def test_a_picture_that_cannot_be_read_is_said_and_left_behind(talk: Talk, tmp_p
     )
     asked = [message for message in seeing.conversation.messages if message.role == Role.USER]
     assert [len(message.images) for message in asked] == [0, 1] and seeing.images == []
+
+
+@pytest.mark.parametrize(
+    ("pragma", "given", "n"),
+    [("", {}, 512), ("#eaglecpp: max_repeats 0\n", {}, 530), ("", {"max_repeats": 0.0}, 530)],
+)
+def test_an_answer_that_only_repeats_itself_ends_unless_model_or_user_say_otherwise(
+    talk: Talk, models: Models, capsys: Capture, pragma: str, given: dict[str, Any], n: int
+) -> None:
+    source = found_file(models.target, pragma, models.draft)
+    options = {
+        "max_tokens": 530,
+        "n_ctx": 1024,
+        "ignore_eos": True,
+        "repeat_last_n": -1,
+        "repeat_penalty": 1e-3,
+    }
+    chat = talk("hello", source=source, options={**options, **given})
+    assert chat.model.engine.timings.predicted_n == n
+    assert ("ended, as the answer only repeats itself" in capsys.readouterr().err) == (n == 512)

@@ -30,6 +30,7 @@ SLOW = "off: the best draft would reach 0.93 of plain speed; drafted in 2 of 90 
     ("stats", "strategy", "why", "speedup", "end"),
     [
         (STATS, "chain:2", "asked for", None, "[ 298 tokens · 76 tokens/s ]"),
+        (ONE, "chain:2", "asked for", None, "[ 1 token ]"),
         (STATS, "auto", TREE, 1.9, "[ 298 tokens · 76 tokens/s · 1.9x faster with drafting ]"),
         (STATS, "auto", TREE, 0.93, "[ 298 tokens · 76 tokens/s · no faster with drafting ]"),
         (Timings(), "off", "asked for", None, "[ 0 tokens · drafting off ]"),
