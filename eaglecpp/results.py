@@ -77,10 +77,9 @@ class Timings:
 
     `rounds`: forward passes of the target after the prefill. `tried_per_depth[d]`: rounds whose draft was
     checked at depth d + 1; `hits_per_depth[d]`: those accepted there. `reused_n`: prompt tokens taken from
-    the last conversation. `loops`: the answer ends in the same words
-    again and again. `peak_memory`: the most bytes that the process has had in memory until then.
-    `text_draft_n`, `text_draft_n_accepted`: the drafted tokens that came from the text itself and not from a
-    drafter.
+    the last conversation. `loops`: the answer ends in the same words again and again. `peak_memory`: the most
+    bytes that the process has had in memory until then. `text_draft_n`, `text_draft_n_accepted`: the drafted
+    tokens that came from the text itself and not from a drafter.
 
     `exact`: every row of this answer was computed as plain decoding computes it, bit for bit, so the text is
     that of plain decoding. False also if that is not known.

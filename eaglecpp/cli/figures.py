@@ -30,8 +30,10 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n and not has_draft:
         parts.append("no drafter")
     elif not stats.draft_n:
-        why = {"off": "drafting off", "auto": not_drafted(stats.plan.get("why", ""))}
-        parts += [text for strategy, text in why.items() if strategy == stats.plan.get("strategy")]
+        strategy = stats.plan.get("strategy")  # a fixed one says nothing about an answer of one token
+        if strategy in ("off", "auto"):
+            why = stats.plan.get("why", "")
+            parts.append("drafting off" if strategy == "off" else not_drafted(why))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"{speedup:.1f}x faster with drafting" if speedup >= 1.05 else "no faster with drafting")
     return "[ " + " · ".join(parts) + " ]"

@@ -32,6 +32,7 @@ from eaglecpp.errors import (
     EngineBusyError,
     InvalidArgumentError,
     InvalidTypeError,
+    MismatchError,
 )
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
@@ -361,3 +362,16 @@ class Engine(Talking):
             if self._main is None:
                 self._main = self.session()
             return self._main
+
+
+def open_fitting(plan: OpeningPlan) -> tuple[Engine, str]:
+    """With the plan's drafter, or without one that came with the model and does not fit it; then also what is
+    to be said of that. Raises what opening raises.
+    """
+    try:
+        return Engine(plan), ""
+    except MismatchError as error:
+        if plan.found.draft_asked:
+            raise
+        why = f"running without the drafter, which does not fit: {error}"
+    return Engine(plan.without_drafts()), why

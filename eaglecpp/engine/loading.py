@@ -27,13 +27,10 @@ _log = logging.getLogger("eaglecpp.engine")
 
 
 def load(
-    plan: OpeningPlan,
-    *,
-    count: Callable[[Timings, float], None],
+    plan: OpeningPlan, *, count: Callable[[Timings, float], None]
 ) -> tuple[NativeEngine, Shared, PlannerCache | None]:
     """Opens what was planned: the engine, what its conversations share, and where the planner's measurements
-    go. count: takes the counters of each
-    generation and its temperature.
+    go. count: takes the counters of each generation and its temperature.
     """
     drafting = _connect_servers(plan)
     may_draft = plan.draft is not None or drafting.text_drafts == "on"

@@ -128,12 +128,13 @@ class PromptCache:
         return self._reader.submit(self._fetch, prompt, n_held)
 
     def _fetch(self, prompt: Sequence[int], n_held: int) -> core.ParkedSequence | None:
-        if len(prompt) < LEAST:
+        least = max(LEAST, n_held + WORTH)
+        if len(prompt) < least:  # no file can be worth it
             return None
         # the last token of a prompt is always run again
         shared = [(n_common(one.tokens, prompt[:-1]), one) for one in self._look()]
         for n_shared, one in sorted(shared, key=lambda pair: -pair[0]):
-            if n_shared < max(LEAST, n_held + WORTH):
+            if n_shared < least:
                 return None
             with self._telling(one.path):
                 state = self._read(one.path)

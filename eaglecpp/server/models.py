@@ -26,9 +26,9 @@ from starlette.requests import Request
 
 from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.async_engine import AsyncEngine
-from eaglecpp.engine.engine import Engine
+from eaglecpp.engine.engine import Engine, open_fitting
 from eaglecpp.engine.slots import FairLock
-from eaglecpp.errors import MismatchError, ModelNotFoundError, QueueFullError
+from eaglecpp.errors import ModelNotFoundError, QueueFullError
 from eaglecpp.learn.idle import Learner
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.context import free_memory, memory_needed
@@ -195,14 +195,11 @@ class LoadedModel:
         self.notices = list(plan.notices)
 
         def open_engine() -> Engine:
-            try:
-                return Engine(plan)
-            except MismatchError as error:
-                if source.found.draft_asked:
-                    raise
-                self.notices.append(f"running without the drafter, which does not fit: {error}")
-                _log.warning("%s: %s", source.name, self.notices[-1])
-                return Engine(plan.without_drafts())
+            engine, without = open_fitting(plan)
+            if without:
+                self.notices.append(without)
+                _log.warning("%s: %s", source.name, without)
+            return engine
 
         self.engine = AsyncEngine(
             open_engine,

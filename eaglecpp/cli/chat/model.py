@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.terminal import patience
-from eaglecpp.errors import MismatchError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.find import Found
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -192,14 +191,11 @@ class RunModel:
 
     def _fitting(self) -> Engine:
         """With the drafter, unless that is off or the model's own does not fit."""
-        from eaglecpp.engine.engine import Engine
+        from eaglecpp.engine.engine import open_fitting
 
         plan = self.plan
-        if plan.strategy.value.kind != "off" and plan.can_draft:
-            try:
-                return Engine(plan)
-            except MismatchError as error:
-                if self.source.draft_asked:
-                    raise
-                self.notices.append(f"running without the drafter, which does not fit: {error}")
-        return Engine(plan.without_drafts())
+        is_off = plan.strategy.value.kind == "off" or not plan.can_draft
+        engine, without = open_fitting(plan.without_drafts() if is_off else plan)
+        if without:
+            self.notices.append(without)
+        return engine
