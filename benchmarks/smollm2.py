@@ -2,13 +2,12 @@
 """What a chat model gains from its drafter, on prompts that nobody trained on, and which goals that reaches.
 
     python benchmarks/smollm2.py --draft D.gguf [--target T.gguf]
-           [--measure length,speed,first,context,other]
+           [--measure length,speed,first]
            [--speed-target T-Q8_0.gguf]... [--padded WIDE.gguf PADDED-DRAFT.gguf]... [--llama-server PATH]
            [--other D2.gguf] [--limit 4] [--minutes 20] [--json OUT]
 
 For *length* and *speed* an answer is as long as the model makes it, at most `--n-tokens`, without what it
-only repeats: a small model may say one sentence for ever, and drafts of that are always right. *context* and
-*other* take the first `--n-tokens`.
+only repeats: a small model may say one sentence for ever, and drafts of that are always right.
 
 *length*: tokens per round of each drafter (`--draft`, every `--other`), by category, greedy and at 0.7, as
 chains as wide as the widest drafter's block (five without one) and trees of 8 and 12 nodes; how long a round
@@ -19,11 +18,6 @@ ships, every `--speed-target`, and every `--padded`, the same model made memory-
 *first*: the first answer of a fresh machine (empty planner cache, a process of its own), 128 tokens, greedy,
 plain, `auto` and plain again; `--target` and every `--speed-target` and `--padded`. EAGLECPP_KERNELS=avx2 in
 the environment makes the machine one of another kind.
-*context*: the drafter beside another one (`--other`, such as EAGLE-3), or with a window (`--draft-window N`,
-repeatable), acceptance length at contexts of 512 to 8k tokens, behind six foreign system
-prompts and in three foreign templates.
-*other*: `auto` with either drafter and plain decoding in turns on every second chat question; `--target` and
-every `--speed-target`.
 
 chat (`data/chat.jsonl`): written for this purpose, in the layout of MT-bench and Spec-Bench, eleven
 categories. documents (`data/documents.jsonl`): texts of Debian and of the running Python, cut to `--document`
@@ -35,14 +29,11 @@ all of them; what is printed says how many questions that were. `--minutes` is s
 from __future__ import annotations
 
 import argparse
-import contextlib
 import gzip
 import importlib.util
 import itertools
 import json
-import math
 import os
-import statistics
 import subprocess
 import sys
 import sysconfig
@@ -66,27 +57,12 @@ from eaglecpp.lowlevel import DraftFile
 
 DATA = Path(__file__).with_name("data")
 SETS = ("chat", "humaneval", "documents")
-PARTS = ("length", "speed", "first", "context", "other")
+PARTS = ("length", "speed", "first")
 TREES = (8, 12)
 N_CTX = 4096
 SEED = 1
 LENGTH_GOALS = {("chat", 0.0): 3.5, ("chat", 0.7): 2.85, ("humaneval", 0.0): 4.2}
 SPEED_GOAL, SPEED_FLOOR, PADDED_GOAL = 3.0, 1.5, 4.0
-CONTEXTS = (512, 2048, 4096, 8192)
-SYSTEMS = {
-    "pirate": "You are a pirate captain. Answer in the voice of a pirate.",
-    "lawyer": "You are a careful contract lawyer. Point out every risk and never give a definite answer.",
-    "terse": "Answer in at most ten words.",
-    "json": 'Always answer with one JSON object that has the keys "answer" and "confidence".',
-    "agent": "You are an agent with the tools search(query) and run(code). Think step by step and name the "
-    "tool that you would call next.",
-    "german": "Antworte immer auf Deutsch, auch wenn die Frage auf Englisch gestellt ist.",
-}
-TEMPLATES = {
-    "alpaca": "Below is an instruction. Write a response.\n\n### Instruction:\n{}\n\n### Response:\n",
-    "llama2": "[INST] <<SYS>>\nYou are a helpful assistant.\n<</SYS>>\n\n{} [/INST]",
-    "plain": "Question: {}\nAnswer:",
-}
 N_FIRST = 128
 FIRST = """
 import json, sys, eaglecpp
@@ -455,167 +431,10 @@ def first_answer(target: Path, draft: Path, strategy: str, question: str, n_thre
     return json.loads(done.stdout.splitlines()[-1])
 
 
-# Contexts, system prompts, templates
-
-
-def measure_context(
-    args: argparse.Namespace,
-    target: Path,
-    sets: dict[str, list[Question]],
-    seconds: float,
-    result: dict[str, Any],
-) -> list[Line]:
-    asked = [one.turns[0] for one in sets.get("chat", next(iter(sets.values())))]
-    named = both_drafters(args) if args.other else {args.draft.stem: args.draft}
-    drafters = {name: (draft, 0) for name, draft in named.items()}
-    drafters |= {f"last {n}": (args.draft, n) for n in args.draft_window}
-    width = max(slots(draft) for draft in named.values())
-    settings = (
-        [f"{n} tokens" for n in CONTEXTS]
-        + [f"system: {s}" for s in SYSTEMS]
-        + [f"template: {t}" for t in TEMPLATES]
-    )
-    lengths: dict[tuple[str, str], tuple[float, int]] = {}
-    share = seconds / (len(drafters) * (1 + len(settings)))
-    for name, (draft, window) in drafters.items():
-        n_ctx = max(CONTEXTS) + 512
-        with eaglecpp.Engine.open(
-            target, draft=draft, draft_window=window, n_ctx=n_ctx, n_threads=args.threads
-        ) as engine:
-            for setting in ("as trained", *settings):
-                until = time.monotonic() + share
-                rounds = accepted = n = 0
-                for question in asked:
-                    if n and time.monotonic() > until:
-                        break
-                    said = in_setting(engine, setting, question, args.n_tokens, width)
-                    rounds, accepted, n = rounds + said.rounds, accepted + said.draft_n_accepted, n + 1
-                lengths[name, setting] = (1 + accepted / max(rounds, 1), n)
-    rows = [
-        [setting, *(lengths[name, setting][i] for i in (0, 1) for name in drafters)]
-        for setting in ("as trained", *settings)
-    ]
-    print(table(["setting", *drafters, *["questions"] * len(drafters)], rows))
-    result["context"] = {f"{name}, {setting}": value for (name, setting), value in lengths.items()}
-    mean = {name: sum(lengths[name, setting][0] for setting in settings) / len(settings) for name in drafters}
-    found = ", ".join(f"{name} {value:.2f}" for name, value in mean.items())
-    return [Line("acceptance length in foreign settings, mean", "table", found, None)]
-
-
-def both_drafters(args: argparse.Namespace) -> dict[str, Path]:
-    """By the names they have in tables."""
-    if len(args.other) != 1:
-        raise SystemExit("--other is needed, once: a drafter to compare with")
-    other = args.other[0]
-    names = ["this", "other"] if args.draft.stem == other.stem else [args.draft.stem, other.stem]
-    return dict(zip(names, (args.draft, other), strict=True))
-
-
-def in_setting(engine: eaglecpp.Engine, setting: str, question: str, n_tokens: int, width: int) -> Any:
-    """A greedy answer of chains."""
-    kind, _, name = setting.partition(": ")
-    options: dict[str, Any] = {"strategy": f"chain:{width}", "temperature": 0.0, "max_tokens": n_tokens}
-    if not kind.endswith("tokens"):  # the text before the questions is read once for all of them
-        engine.clear()
-    if kind == "template":
-        return engine.generate(TEMPLATES[name].format(question), **options).timings
-    messages = [{"role": "system", "content": SYSTEMS[name]}] if kind == "system" else []
-    if kind.endswith("tokens"):
-        question = f"{filler(engine, int(kind.split()[0]) - 64)}\n\n{question}"
-    return engine.chat([*messages, {"role": "user", "content": question}], **options).timings
-
-
-def filler(engine: eaglecpp.Engine, n_tokens: int) -> str:
-    """So many tokens of the documents' texts."""
-    text = "\n\n".join(one.turns[0] for one in questions("documents", 12000))
-    tokens = engine.tokenize(text, add_bos=False)
-    if len(tokens) < n_tokens:
-        note(f"the documents of this machine have {len(tokens)} tokens, {n_tokens} are wanted")
-    return engine.detokenize(tokens[:n_tokens])
-
-
-# Two drafters
-
-
-def measure_other(
-    args: argparse.Namespace,
-    target: Path,
-    sets: dict[str, list[Question]],
-    seconds: float,
-    result: dict[str, Any],
-) -> list[Line]:
-    """Speeds per question, relative to plain and of the first drafter over the second."""
-    drafters = both_drafters(args)
-    asked = sets.get("chat", next(iter(sets.values())))[::2]
-    files = (target, *args.speed_target)
-    share = seconds / (len(files) * len(args.temperatures))
-    rows = []
-    for path in files:
-        with contextlib.ExitStack() as stack:
-            engines = [
-                stack.enter_context(
-                    eaglecpp.Engine.open(path, draft=draft, n_ctx=N_CTX, n_threads=args.threads)
-                )
-                for draft in drafters.values()
-            ]
-            for temperature in args.temperatures:
-                logs = in_turns_with_plain(engines, asked, temperature, args.n_tokens, share)
-                if len(logs[0]) < 2:
-                    note(f"{path.name}, temperature {temperature:g}: too few answers of 16 tokens or more")
-                    continue
-                means = [math.exp(statistics.fmean(log)) for log in logs]
-                between = [a - b for a, b in zip(*logs, strict=True)]
-                ratio, error = mean_ratio(between)
-                over = f"{ratio:.3f} ± {error:.3f}"
-                rows.append([path.name, temperature, len(between), *means, over])
-    print(table(["target", "temperature", "questions", *(f"{n} / plain" for n in drafters), "ratio"], rows))
-    result["other"] = rows
-    return [Line(f"{row[0]}, temperature {row[1]:g}, one drafter over the other", "table", row[-1], None)
-            for row in rows]  # fmt: skip
-
-
-def mean_ratio(logs: Sequence[float]) -> tuple[float, float]:
-    """The geometric mean of ratios from their logarithms, two at least, and its standard error."""
-    ratio = math.exp(statistics.fmean(logs))
-    return ratio, ratio * statistics.stdev(logs) / math.sqrt(len(logs))
-
-
-def in_turns_with_plain(
-    engines: Sequence[eaglecpp.Engine],
-    asked: Sequence[Question],
-    temperature: float,
-    n_tokens: int,
-    seconds: float,
-) -> list[list[float]]:
-    """Logarithms of each engine's speed over plain, one per question that has an answer of some length."""
-    until = time.monotonic() + seconds
-    logs: list[list[float]] = [[] for _ in engines]
-    runs = [(engines[0], "off"), *((engine, "auto") for engine in engines)]
-    for number, question in enumerate(asked):
-        if time.monotonic() > until and len(logs[0]) > 2:
-            note(f"out of time after {number} of {len(asked)} questions")
-            break
-        found = {}
-        for i in range(len(runs)):  # every question begins with another one
-            who = (i + number) % len(runs)
-            engine, strategy = runs[who]
-            engine.clear()
-            messages = [{"role": "user", "content": question.turns[0]}]
-            options: dict[str, Any] = {"temperature": temperature, "seed": SEED, "max_tokens": n_tokens}
-            found[who] = engine.chat(messages, strategy=strategy, **options).timings
-        if min(stats.predicted_n for stats in found.values()) >= 16:
-            ms = [found[who].predicted_ms / (found[who].predicted_n - 1) for who in range(len(runs))]
-            for log, mine in zip(logs, ms[1:], strict=True):
-                log.append(math.log(ms[0] / mine))
-    return logs
-
-
 MEASURES = {
     "length": measure_length,
     "speed": measure_speed,
     "first": measure_first,
-    "context": measure_context,
-    "other": measure_other,
 }
 
 
@@ -673,7 +492,6 @@ def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, help="default: smollm2's, where it is installed")
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--draft-window", type=int, action="append", default=[], help="repeatable")
     parser.add_argument(
         "--other",
         type=Path,

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: MIT
+"""Do drafts get worse behind long texts, foreign system prompts and foreign templates?
+
+    python benchmarks/drift.py --target T.gguf --draft A.gguf [--draft B.gguf]... [--draft-window 256]...
+           [--texts FILE|FOLDER]... [--lengths 1024,4096,32768] [--temperature 0,0.7] [--json OUT]
+
+A document is cut to the N tokens before one of its places, the same place for every length and drafter, and
+the target goes on from there (a base model), or answers a question about it in its template (a chat model).
+Around the shortest of the lengths, the same in each of `--forms`: foreign system prompts and templates.
+Texts of sampled answers are the same with every drafter, because the seed is.
+
+tokens a round  1 + accepted drafts / rounds, of all texts together
+/ plain         speed over the same engine without drafting (means nothing on a busy machine)
+by depth        share of the drafts at depth 1, 2, ... that were accepted, of those whose predecessors were
+
+`--texts`: documents as plain text, or conversations as JSON Lines (`messages`), which are put one after the
+other. Default: this machine's `data/documents.jsonl`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common import arguments, facts, note, table, warn_if_busy, write_json
+from smollm2 import questions
+from suite_run import Cell
+
+import eaglecpp
+from eaglecpp.lowlevel import DraftFile
+
+QUESTION = "What does this text say? Go through it point by point."
+SYSTEMS = {
+    "pirate": "You are a pirate captain. Answer in the voice of a pirate.",
+    "lawyer": "You are a careful contract lawyer. Point out every risk and never give a definite answer.",
+    "terse": "Answer in at most ten words.",
+    "json": 'Always answer with one JSON object that has the keys "answer" and "confidence".',
+    "agent": "You are an agent with the tools search(query) and run(code). Think step by step and name the "
+    "tool that you would call next.",
+    "german": "Antworte immer auf Deutsch, auch wenn die Frage auf Englisch gestellt ist.",
+}
+TEMPLATES = {
+    "alpaca": "Below is an instruction. Write a response.\n\n### Instruction:\n{}\n\n### Response:\n",
+    "llama2": "[INST] <<SYS>>\nYou are a helpful assistant.\n<</SYS>>\n\n{} [/INST]",
+    "plain": "Question: {}\nAnswer:",
+}
+FORMS = (*(f"system: {name}" for name in SYSTEMS), *(f"template: {name}" for name in TEMPLATES))
+
+
+def main() -> int:
+    args = parse()
+    warn_if_busy()
+    result = facts({"target": args.target, **{d.stem: d for d in args.draft}}, n_tokens=args.n_tokens)
+    drafters = {draft.stem: (draft, 0) for draft in args.draft}
+    drafters |= {f"{d.stem}, last {n}": (d, n) for d in args.draft for n in args.draft_window}
+    width = max(int(DraftFile(str(draft)).info["n_parallel"]) or 5 for draft in args.draft)
+    rows = []
+    said: dict[tuple[Any, ...], list[int]] = {}
+    for name, (draft, window) in drafters.items():
+        n_ctx = max(args.lengths) + args.n_tokens + 256
+        with eaglecpp.Engine.open(
+            args.target, draft=draft, draft_window=window, n_ctx=n_ctx, n_threads=args.threads
+        ) as engine:
+            texts = places(engine, args)
+            for setting in [*map(str, args.lengths), *args.forms]:
+                prompts = [prompt(engine, tokens, setting, min(args.lengths)) for tokens in texts]
+                for temperature in args.temperature:
+                    options = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
+                    cell, plain_ms = Cell(), 0.0
+                    started = time.monotonic()
+                    for number, one in enumerate(prompts):
+                        done = engine.generate(one, strategy=args.strategy or f"chain:{width}", **options)
+                        count(cell, done.timings)
+                        plain = said.setdefault((setting, temperature, number), done.tokens)
+                        if plain != done.tokens:
+                            note(f"{name}, {setting}, text {number}: another text than the drafter before")
+                        if args.plain:
+                            alone = engine.generate(one, strategy="off", **options)
+                            plain_ms += alone.timings.predicted_ms / max(alone.timings.predicted_n - 1, 1)
+                            if alone.tokens != done.tokens:
+                                note(f"{name}, {setting}, text {number}: another text than without drafts")
+                    note(f"{name}, {setting}, {temperature:g}: {time.monotonic() - started:.0f} s")
+                    gain = plain_ms / cell.ms if args.plain else 0.0
+                    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
+                    rows.append(
+                        [name, setting, temperature, cell.n_questions, cell.acceptance_length, gain, rates]
+                    )
+                    result[f"{name}, {setting}, {temperature:g}"] = cell.as_dict() | {"over_plain": gain}
+                    write_json(args.json, result)
+    print(
+        table(
+            ["drafter", "setting", "temperature", "texts", "tokens a round", "/ plain", "by depth"],
+            sorted(rows, key=lambda row: (args.temperature.index(row[2]),)),
+        )
+    )
+    return 0
+
+
+def count(cell: Cell, timings: Any) -> None:
+    """ms is summed per token, so that every text counts alike."""
+    cell.add(
+        Cell(
+            1,
+            timings.predicted_n,
+            timings.predicted_ms / max(timings.predicted_n - 1, 1),
+            timings.rounds,
+            timings.draft_n_accepted,
+            list(timings.tried_per_depth),
+            list(timings.hits_per_depth),
+        )
+    )
+
+
+def places(engine: eaglecpp.Engine, args: argparse.Namespace) -> list[list[int]]:
+    """The tokens before one place of each document, as many as the longest length has."""
+    files = [f for p in args.texts for f in (sorted(p.rglob("*")) if p.is_dir() else [p]) if f.is_file()]
+    texts = [read(file) for file in files] or [q.turns[0] for q in questions("documents", 12000)]
+    whole = engine.tokenize("\n\n".join(texts), add_bos=False)
+    n = max(args.lengths)
+    found = [whole[at - n : at] for at in range(n, len(whole) + 1, max(n // args.overlap, 1))]
+    if not found:
+        raise SystemExit(f"the texts have {len(whole)} tokens, at least {n} are needed: more --texts")
+    return found[:: max(len(found) // args.limit, 1)][: args.limit]
+
+
+def read(file: Path) -> str:
+    text = file.read_text(encoding="utf-8", errors="replace")
+    if file.suffix != ".jsonl":
+        return text
+    chats = (json.loads(line) for line in text.splitlines())
+    turns = (turn for chat in chats for turn in chat.get("messages", []))
+    return "\n\n".join(f"{turn['role'].capitalize()}: {turn['content']}" for turn in turns)
+
+
+def prompt(engine: eaglecpp.Engine, tokens: list[int], setting: str, n_form: int) -> list[int]:
+    """A length is the target's own form of a prompt, everything else is another form of the shortest."""
+    kind, _, name = setting.partition(": ")
+    own = not name
+    text = engine.detokenize(tokens[-int(setting) if own else -n_form :])
+    if own and not engine.has_chat_template:
+        return engine.tokenize(text)
+    asked = f"{text}\n\n{QUESTION}"
+    if kind == "template":
+        return engine.tokenize(TEMPLATES[name].format(asked))
+    system = [] if own else [{"role": "system", "content": SYSTEMS[name]}]
+    return engine.chat_prompt([*system, {"role": "user", "content": asked}])
+
+
+def parse() -> argparse.Namespace:
+    def numbers(of: Any) -> Any:
+        return lambda text: [of(part) for part in text.split(",")]
+
+    parser = arguments(__doc__)
+    parser.add_argument("--target", type=Path, required=True)
+    parser.add_argument("--draft", type=Path, action="append", required=True, help="repeatable")
+    parser.add_argument("--draft-window", type=int, action="append", default=[], help="repeatable")
+    parser.add_argument("--texts", type=Path, action="append", default=[], help="repeatable")
+    parser.add_argument("--lengths", type=numbers(int), default=[1024, 4096, 8192, 16384, 32768])
+    parser.add_argument("--forms", type=numbers(str), default=[], help=f"of: {', '.join(FORMS)}")
+    parser.add_argument("--temperature", type=numbers(float), default=[0.7])
+    parser.add_argument("--limit", type=int, default=8, help="texts")
+    parser.add_argument("--overlap", type=int, default=1, help="places in as many tokens as the longest")
+    parser.add_argument("--n-tokens", type=int, default=96, help="of an answer")
+    parser.add_argument("--strategy", help="default: a chain of the widest block, or of five")
+    parser.add_argument("--plain", action="store_true", help="answer without drafts, too, and compare")
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    if unknown := set(args.forms) - set(FORMS):
+        parser.error(f"unknown forms {', '.join(sorted(unknown))}; known: {', '.join(FORMS)}")
+    return args
+
+
+if __name__ == "__main__":
+    sys.exit(main())
