@@ -31,8 +31,9 @@ class Ledger {
     // what is left of Options::first_uses
     double first_uses() const { return options_.first_uses; }
 
-    // may a round be started that might cost `extra` plain steps more than a plain round and gain nothing?
-    bool covers(double extra) const { return extra <= balance_; }
+    // May a round be started that might cost `extra` plain steps more than a plain round and gain nothing?
+    // Of what is more than can be saved, all that can be has to be there.
+    bool covers(double extra) const { return std::min(extra, options_.cap) <= balance_; }
 
     // A round that committed `n_tokens` tokens per sequence in the time of `cost` plain rounds. `first_use` is the part
     // of `cost` that exceeds what such a round should take and may be due to the first use of a size.

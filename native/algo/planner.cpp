@@ -180,9 +180,11 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
         const int n = (int)drafting_.size() + 1;
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
         const double row = rounds(costs_.verify(n_roots_ + n) - costs_.verify(n_roots_));
+        // within an answer a device goes to another size and back
+        const double change = pads(plan) && n_rows_last_ == n_roots_ ? 2.0 * rounds(costs_.change_ms()) : 0.0;
         if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost)) {
             round.decision.reason = Reason::parked;
-        } else if (!ledger_.covers(cost + row)) {
+        } else if (!ledger_.covers(cost + row + change)) {
             round.decision.reason = Reason::saving;
         } else {
             return start(plan, Reason::pays, round.limits.n_leaves > 1 ? options_.k : 1);
@@ -592,16 +594,14 @@ void Planner::settle_shape(SequencePlan & plan) {
     if (!shape.is_tree) limits.n_leaves = limits.n_leaves_exact = 1;
 }
 
-// A round that does not draft is a plain one, unless it is so by chance.
+// A round that does not draft is a plain one, unless it is so by chance among rounds that do.
 void Planner::pad(SequencePlan & plan) {
     const Reason reason = plan.decision().reason;
     const bool is_short = reason == Reason::room || reason == Reason::unmatched || reason == Reason::vain;
-    int n_rows = n_rows_;
-    if (plan.round.is_verifying() || is_short) {
-        const int n_nodes = plan.is_auto() ? 0 : std::min(plan.strategy().nodes, plan.round.limits.n_nodes);
-        if (pads(plan)) n_rows = plan.shape.n_rows;
-        if (plan.strategy().kind == Strategy::Kind::chain) n_rows = std::min(1 + n_nodes, n_rows_padded_max);
-    }
+    if (!plan.round.is_verifying() && (!is_short || n_rows_last_ == n_roots_)) return;
+    int n_rows = pads(plan) ? plan.shape.n_rows : n_rows_;
+    if (plan.strategy().kind == Strategy::Kind::chain)
+        n_rows = std::min({1 + plan.strategy().nodes, 1 + plan.round.limits.n_nodes, n_rows_padded_max});
     if (plan.exact.is_exact && !exact_rows_.allows(n_rows)) return;
     n_padding_ = std::max(0, n_rows - n_rows_);
     n_rows_ += n_padding_;

@@ -372,8 +372,13 @@ std::vector<Scenario> on_devices() {
         for (const auto & [text, least] : {std::pair{1, 1.7}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
             const int number = 62 + (int)all.size();
             all.push_back(on_device(number, 18, text, {change, 0.75 * change}, speed_at_least(least)));
-            if (change > 6.0) all.back().window = 0.95;  // a try or two cost more than a window earns
+            if (text == 20) all.back().criterion = keeps_sizes(0.012, false);  // the last token of an answer, too
+            if (change > 6.0) all.back().window = 0.965;  // going back to one row costs what the ledger has no more
         }
+    }
+    // a drafter that was given up is taken up again within the answer
+    for (const auto & [change, least] : {std::pair{6.0, 1.25}, {18.0, 1.0}}) {
+        all.push_back(on_device(62 + (int)all.size(), 18, 8, {change, 0.75 * change}, speed_at_least(least)));
     }
     return all;
 }
