@@ -156,8 +156,7 @@ def _message(error: Exception) -> tuple[str, int]:
 
             if ours := OF_LLAMA_CPP.get(error.option_name):
                 return f"no such option: llama.cpp's {error.option_name}; here {ours}{where}", 2
-            near = f"; did you mean {error.possibilities[0]}?" if error.possibilities else ""
-            return f"no such option: {error.option_name}{near}{where}", 2
+            return f"no such option: {error.option_name}{_meant(error)}{where}", 2
         text = error.format_message()
         return text[:1].lower() + text[1:].removesuffix(".") + where, 2
     if isinstance(error, click.ClickException):
@@ -167,6 +166,18 @@ def _message(error: Exception) -> tuple[str, int]:
     if isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str):
         return str(error), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
+
+
+def _meant(error: click.NoSuchOption) -> str:
+    """The option that was mistyped, if one is near enough; click's own guesses are far-fetched."""
+    from eaglecpp.human import nearest
+
+    parameters = error.ctx.command.params if error.ctx else []
+    flags = {flag.lstrip("-"): flag for one in parameters for flag in (*one.opts, *one.secondary_opts)}
+    typed = error.option_name.lstrip("-")
+    begun = [name for name in flags if len(typed) > 2 and name.startswith(typed)]
+    near = begun[0] if len(begun) == 1 else nearest(typed, flags, cutoff=0.75)
+    return f"; did you mean {flags[near]}?" if near else ""
 
 
 def _reader_left() -> int:

@@ -17,7 +17,7 @@ from eaglecpp.cli.figures import not_drafted
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options, given, model_argument, read_input
 from eaglecpp.cli.table import table
-from eaglecpp.cli.terminal import note, show_progress, write, write_json
+from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 
@@ -25,6 +25,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, Strategy
     ("eaglecpp bench smollm2", "plain decoding against drafting, in about a minute"),
     ("eaglecpp bench model.gguf --draft d.gguf --strategy chain:4", "one strategy"),
     ("eaglecpp bench model.gguf --draft d.gguf --draft mtp --draft text", "several drafters"),
+    usual="drafts strategies files n_tokens seconds temperature as_json n_ctx n_threads n_gpu_layers",
 )
 @model_argument(on_hub=True)
 @option(
@@ -117,7 +118,7 @@ def bench(
         if str(verdict):
             name = best.partition(", ")[2]
             named = f"The best of these drafters is {name}. " if name and not verdict.is_busy else ""
-            write(f"\n{named}{verdict}\n")
+            write(fitted(f"\n{named}{verdict}\n"))
 
 
 def _strategies(engine: Any, asked: Sequence[str], usual: Sequence[str]) -> list[str]:
@@ -154,20 +155,21 @@ def _judged(engine: Any, others: Mapping[str, Any], measured: Sequence[Any]) -> 
 
 
 def speeds(measured: Sequence[Any]) -> str:
-    """The table of strategies, columns for each temperature."""
-    of = _by_strategy(measured)
-    head, rows = ["strategy"], []
-    for one in next(iter(of.values())):
-        kind = "greedy" if one.temperature <= 0 else f"at {one.temperature:g}"
-        head += [f"{kind}: tokens/s", "speed", "length"]
-    for strategy, group in of.items():
-        is_plain = strategy == "off"
-        row = ["plain" if is_plain else strategy]
-        for one in group:
-            row += [f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x"]
-            row.append("" if is_plain else f"{one.acceptance_length:.2f}")
-        rows.append([*row, _reason(group[0]) if strategy.startswith("auto") else ""])
-    return table([*head, "plan"], rows)
+    """A table of strategies for each temperature, and what the planner did; for a terminal of 60 columns."""
+    tables, plans = [], []
+    for first in _by_strategy(measured)["off"]:
+        n = len(first.ratios)
+        kind = "greedy" if first.temperature <= 0 else f"temperature {first.temperature:g}"
+        rows = []
+        for one in (one for one in measured if one.temperature == first.temperature):
+            length = "" if one.strategy == "off" else f"{one.acceptance_length:.2f}"
+            name = "plain" if one.strategy == "off" else one.strategy
+            rows.append([name, f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x", length])
+            if one.strategy.startswith("auto"):
+                plans.append(fitted(f"{one.strategy}, {kind}: {_reason(one)}") + "\n")
+        title = f"{kind}, {n} turn{'' if n == 1 else 's'}"
+        tables.append(table([title, "tokens/s", "speed", "length"], rows) + "\n")
+    return "".join([*tables, *plans])
 
 
 def _by_strategy(measured: Sequence[Any]) -> dict[str, list[Any]]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -25,12 +26,20 @@ class _Option(click.Option):
             self.type.name = "whole number" if isinstance(self.type, click.IntRange) else "number"
             self.metavar = self.metavar or "N"
 
+    def in_short(self) -> _Option:
+        """With one short and one long flag of several that mean the same."""
+        found = copy.copy(self)
+        short = [flag for flag in self.opts if not flag.startswith("--")]
+        found.opts = [*short[:1], *[flag for flag in self.opts if flag.startswith("--")][:1]]
+        return found
+
     def get_help_extra(self, ctx: click.Context) -> Any:
         extra = super().get_help_extra(ctx)
         extra.pop("range", None)
         return extra
 
 
+_ALL = "eaglecpp.help_all"
 F = TypeVar("F", bound=Callable[..., Any])
 option = partial(click.option, cls=_Option)
 
@@ -41,30 +50,51 @@ def json_option(what: str) -> Callable[[F], F]:
 
 
 class Command(click.Command):
-    """examples: (command, what it does); shown first."""
+    """examples: (command, what it does); shown first. usual: the parameters that --help shows where there
+    are many; --help-all shows all of them
+    """
 
-    def __init__(self, *args: Any, examples: Sequence[tuple[str, str]] = (), **settings: Any) -> None:
+    def __init__(
+        self, *args: Any, examples: Sequence[tuple[str, str]] = (), usual: str = "", **settings: Any
+    ) -> None:
         super().__init__(*args, **settings)
         self.examples = tuple(examples)
+        self.usual = usual.split()
+        if usual:
+            about = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
+            self.params.append(_Option(["--help-all"], **about, help="Show all options and exit."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):
                 formatter.write_dl(list(self.examples), col_max=52)
         found: dict[str, list[tuple[str, str]]] = {}
+        is_short = bool(self.usual) and not ctx.meta.get(_ALL)
         for parameter in self.get_params(ctx):
-            if isinstance(parameter, click.Option) and (record := parameter.get_help_record(ctx)):
-                found.setdefault(getattr(parameter, "heading", "Options"), []).append(record)
+            heading, shown = getattr(parameter, "heading", "Options"), parameter
+            if is_short and isinstance(parameter, _Option):
+                if parameter.name not in (*self.usual, "help_all"):
+                    continue
+                heading, shown = "Options", parameter.in_short()
+            if isinstance(shown, click.Option) and (record := shown.get_help_record(ctx)):
+                found.setdefault(heading, []).append(record)
         for heading, records in found.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
 
 
+def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 def command(
-    *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None
+    *examples: tuple[str, str], cls: type[Command] = Command, name: str | None = None, usual: str = ""
 ) -> Callable[[Callable[..., Any]], click.Command]:
-    """The decorator of a command; examples: as for `Command`."""
-    return click.command(name, cls=cls, examples=examples)
+    """The decorator of a command; examples, usual: as for `Command`."""
+    return click.command(name, cls=cls, examples=examples, usual=usual)
 
 
 def complete_model(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -31,6 +31,7 @@ _UNKNOWN = "What drafting gives is not known on this machine: --measure measures
 @command(
     ("eaglecpp doctor", "is everything in order?"),
     ("eaglecpp doctor smollm2", "does drafting pay for this model here?"),
+    usual="draft measure as_json n_ctx n_threads n_gpu_layers n_cpu_moe type_k type_v mmproj",
 )
 @model_argument(is_needed=False)
 @option("--draft", metavar="D", help="The drafter, if the model does not bring one.")

@@ -28,6 +28,7 @@ from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strate
 @command(
     ('eaglecpp generate model.gguf -p "def main():" -n 128', "at most 128 tokens"),
     ("eaglecpp generate smollm2 -f prompt.txt --temp 0", "greedy, the prompt from a file"),
+    usual="prompt file draft strategy as_json max_tokens temperature seed n_ctx n_gpu_layers",
 )
 @model_argument(on_hub=True)
 @option("-p", "--prompt", help="The prompt; - reads standard input.")

@@ -60,6 +60,7 @@ class _RunCommand(Command):
     ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
     ("eaglecpp run --continue", "go on with the last chat"),
     cls=_RunCommand,
+    usual="draft no_draft resume system form think verbose max_tokens temperature n_ctx",
 )
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", nargs=-1)

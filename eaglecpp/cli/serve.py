@@ -37,6 +37,7 @@ _SIZE = Parsed("size", n_bytes_of)
     ("eaglecpp serve", "every model on this machine, loaded when asked for"),
     ("eaglecpp serve llama3.1:8b -c 8192 --port 8080", "one model, loaded at once"),
     ("eaglecpp serve --models models.toml", "several, as a file lists them"),
+    usual="models_file host port draft n_parallel keep_alive_s n_models keys n_ctx n_gpu_layers",
 )
 @model_argument(is_needed=False)
 @option(

@@ -66,6 +66,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
         "eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60",
         "an hour, from your chats",
     ),
+    usual="target out data conversations minutes resume finetune family device as_json",
 )
 @option(
     "--target",

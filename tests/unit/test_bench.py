@@ -95,12 +95,16 @@ def test_the_report_has_costs_chances_and_a_curve(engine: Engine) -> None:
 
 def test_the_table(models: Models, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["bench", str(models.target), "--draft", str(models.draft), "--strategy", "chain:2"]
+    command += ["--strategy", "tree:k=4,depth=5,nodes=15", "--strategy", "auto"]
     assert main([*command, *SHORT]) == 0
-    out = capsys.readouterr().out
-    columns = ["tokens/s", "speed", "length"]
-    assert out.splitlines()[0].split() == ["strategy", "greedy:", *columns, "at", "0.8:", *columns, "plan"]
-    assert out.splitlines()[1].split()[:1] == ["plain"]
-    assert "chain:2" in out
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[:12])) <= 60
+    columns = ["1", "turn", "tokens/s", "speed", "length"]
+    for first, title in ((0, ["greedy,"]), (6, ["temperature", "0.8,"])):
+        assert lines[first].split() == [*title, *columns]
+        who = [line.split()[0] for line in lines[first + 1 : first + 5]]
+        assert who == ["plain", "chain:2", "tree:k=4,depth=5,nodes=15", "auto"]
+    assert lines[12].startswith("auto, greedy: ") and lines[13].startswith("auto, temperature 0.8: ")
 
 
 def test_without_a_drafter_only_plain_decoding_is_measured(
@@ -109,7 +113,7 @@ def test_without_a_drafter_only_plain_decoding_is_measured(
     assert main(["bench", str(models.target), *SHORT]) == 0
     out, err = capsys.readouterr()
     first_words = [line.split()[0] for line in out.splitlines() if line]
-    assert first_words in (["strategy", "plain"], ["strategy", "plain", "eaglecpp's"]), "kernels, if they run"
+    assert first_words[:4] == ["greedy,", "plain", "temperature", "plain"], "and kernels, if they run"
     assert err == "no drafter: plain decoding only\n"
     assert main(["bench", str(models.target), "--strategy", "chain:1", *SHORT]) == 1
     assert "strategy chain:1 needs a drafter" in capsys.readouterr().err

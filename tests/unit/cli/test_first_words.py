@@ -80,11 +80,32 @@ def test_llama_cpps_spellings_mean_the_same() -> None:
     assert parsed("convert", *ours.split()) == parsed("convert", *theirs.split())
 
 
-def test_examples_come_first_and_the_engines_options_last_under_headings_of_their_own() -> None:
+@pytest.mark.parametrize("typed", ["--host", "--port", "--jinja", "--simple-io"])
+def test_far_fetched_options_are_not_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "m.gguf", typed]) == 2
+    assert capsys.readouterr().err == f"error: no such option: {typed} (see `eaglecpp bench --help`)\n"
+
+
+@pytest.mark.parametrize("name", ["run", "generate", "serve", "bench", "doctor", "train"])
+def test_help_shows_the_usual_options_and_says_how_to_see_all(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([name, "--help"]) == 0
+    usual = capsys.readouterr().out
+    places = [usual.index(word) for word in ("Usage:", "\nExamples:", "\nOptions:", "--help-all")]
+    assert places == sorted(places)
+    n = len(re.findall(r"^  -", usual[places[2] :], re.M))
+    assert n in (11, 12), "ten, and both kinds of help"
+
+
+def test_examples_come_first_and_the_engines_options_last_under_headings_of_their_own(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     for name in COMMANDS:
         command = group.get_command(click.Context(group), name)
-        assert command is not None
-        told = command.get_help(click.Context(command, info_name=name, max_content_width=100))
+        is_long = bool(getattr(command, "usual", ()))
+        assert main([name, "--help-all" if is_long else "--help"]) == 0
+        told = capsys.readouterr().out
         assert "<=" not in told.replace("<= off", "") and "RANGE" not in told, name
         if name in ("run", "generate", "serve", "bench", "doctor"):
             places = [
