@@ -61,7 +61,12 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.usual = usual.split()
         if usual:
-            about = {"is_flag": True, "is_eager": True, "expose_value": False, "callback": _help_all}
+            about: dict[str, Any] = {
+                "is_flag": True,
+                "is_eager": True,
+                "expose_value": False,
+                "callback": _help_all,
+            }
             self.params.append(_Option(["--help-all"], **about, help="Show all options and exit."))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
