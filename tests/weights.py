@@ -27,7 +27,7 @@ BUDGETS = {
     "native/draft": 2109,
     "native": 2434,
     "eaglecpp/server": 4242,
-    "eaglecpp/cli": 3238,  # issue 57: --help-all, and options that are suggested only where near
+    "eaglecpp/cli": 3243,  # issue 57: --help-all, and options that are suggested only where near
     "eaglecpp/engine": 3350,  # loops end, peak memory, one way to open without a drafter that does not fit
     "eaglecpp/chat": 2431,  # a template's JSON calls nothing; a turn tokenizes only what is new
     "eaglecpp/store": 1995,  # a server whose head trickles cannot hold a download
