@@ -23,6 +23,7 @@ from .tensor import TensorSource
 CONFIDENCE = "confidence_head.proj.weight"
 MARKOV = "markov_head.markov_w1.weight"
 SELECTOR = "candidate_selector.hidden_projection.weight"
+SINKS = ".self_attn.sinks"
 _SIZE = 16
 """Rows where nothing is said, as z-lab trains and llama.cpp reads."""
 _MOST, _MOST_CANDIDATES = 64, 1024
@@ -47,6 +48,7 @@ def parse_block(
     if not 2 - anchor_first <= size <= _MOST:
         raise wrong("block_size", f"2 to {_MOST} rows", size)
     rank = _rank(config, shapes)
+    _agree(config, "attention_sink_bias", any(name.endswith(SINKS) for name in shapes), f"layers.*{SINKS}")
     hidden = integer(config, "hidden_size")
     scale = positive(config, "input_embedding_scale", 1.0)
     if SELECTOR not in shapes and any(config.get(key) for key in ("selector_rank", "selector_top_k")):
@@ -73,11 +75,15 @@ def parse_block(
         mask_token=_mask_token(config, vocab),
         causal=_causal(config, sliding),
         markov_rank=rank,
-        confidence=_confidence(config, shapes),
+        confidence=_agree(config, "enable_confidence_head", CONFIDENCE in shapes, CONFIDENCE),
         conv=conv,
         selector=selector,
         embedding_scale=hidden**0.5 if gemma else scale,
         softcap=number(config, "final_logit_softcapping", 0.0),
+        value_scale=positive(config, "attention_value_scale", 1.0),
+        target_head="embed_tokens.weight" in shapes
+        and "lm_head.weight" not in shapes
+        and not flag(config, "tie_word_embeddings"),
     ), "" if "block_size" in config else f"the config does not say how many rows a block has: using {_SIZE}"
 
 
@@ -107,12 +113,11 @@ def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
     return found
 
 
-def _confidence(config: Mapping[str, Any], shapes: Shapes) -> bool:
-    has = CONFIDENCE in shapes
-    if config.get("enable_confidence_head") is not None and flag(config, "enable_confidence_head") != has:
+def _agree(config: Mapping[str, Any], key: str, has: bool, tensor: str) -> bool:
+    """has, which the key has to say as well, if it says anything."""
+    if config.get(key) is not None and flag(config, key) != has:
         raise ConfigError(
-            f"config.json: enable_confidence_head is {not has}, but the checkpoint has "
-            f"{'a' if has else 'no'} tensor {CONFIDENCE}"
+            f"config.json: {key} is {not has}, but the checkpoint has {'a' if has else 'no'} tensor {tensor}"
         )
     return has
 

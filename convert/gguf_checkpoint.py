@@ -34,7 +34,6 @@ _MOST = 256
 """Layers and features that a file may claim: names are made for each."""
 _REFUSED = {
     "latent attention": r"attention\.(q_lora_rank|kv_lora_rank|key_length_mla|value_length_mla)",
-    "attention.value_scale": r"attention\.value_scale",
     "Gemma 4's layer": r"attention\.value_norm|hidden_activation",
     "attention.scale": r"attention\.scale",
     "scaled rope": r"rope\.scaling\..*",
@@ -195,7 +194,10 @@ def _config(file: GgufFile, arch: str) -> dict[str, Any]:
         "input_embedding_scale": real("embedding_scale", 1.0),
         "final_logit_softcapping": real("final_logit_softcapping", 0.0),
         "output_multiplier": real("logit_scale", 1.0),
-        "tie_word_embeddings": head is None and "token_embd.weight" in file.tensors,
+        "attention_value_scale": real("attention.value_scale", 1.0),
+        "tie_word_embeddings": head is None
+        and "token_embd.weight" in file.tensors
+        and not flag("target_head"),
         # of files that do not say which slot drafts first nothing is known to be as `eaglecpp train` means it
         "eaglecpp": config["eaglecpp"] if is_told else None,
     }

@@ -61,7 +61,8 @@ class TensorSpec:
     U = 2H in layer 0 of EAGLE-3, else H, F = A * Ht, in `eagle` 2H. Of block drafters: R and r = ranks of
     Markov head and selector, T = taps of a convolution, G = its groups.
     when: `always`, `optional` (its presence is the switch), or the switch that demands it.
-    ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it.
+    ql, kl, dn, dr, dv = ranks and head widths of latent attention, O = heads * dv, or Q without it; nh =
+    heads.
     role: row of the type table in `quantize.py`. attention: the kind that has it, "" = both. part: `keys` or
     `values`, the rows of kv_b_proj that this tensor takes of each head, the keys' transposed.
     """
@@ -125,6 +126,7 @@ KEYS: tuple[KeySpec, ...] = (
     KeySpec("{arch}.rope.scaling.yarn_beta_fast", "f32", "optional"),
     KeySpec("{arch}.rope.scaling.yarn_beta_slow", "f32", "optional"),
     KeySpec("{arch}.attention.value_norm", "bool", "optional", _MORE),
+    KeySpec("{arch}.attention.value_scale", "f32", "optional", BLOCKS),
     KeySpec("{arch}.hidden_activation", "string", "optional", _MORE),
     KeySpec("{arch}.embedding_scale", "f32", "optional", _MORE),
     KeySpec("{arch}.final_logit_softcapping", "f32", "optional", _MORE),
@@ -136,6 +138,7 @@ KEYS: tuple[KeySpec, ...] = (
     KeySpec("{arch}.sample_from_anchor", "bool", "always", BLOCKS),
     KeySpec("{arch}.attention.causal", "bool", "optional", BLOCKS),
     KeySpec("{arch}.attention.causal_pattern", "bool[]", "optional", _EX),
+    KeySpec("{arch}.target_head", "bool", "optional", _EX),
     KeySpec("{arch}.conv_kernel_size", "u32", "optional", BLOCKS),
     KeySpec("{arch}.conv_group_size", "u32", "optional", BLOCKS),
     KeySpec("{arch}.selector_rank", "u32", "optional", BLOCKS),
@@ -212,6 +215,7 @@ TENSORS: tuple[TensorSpec, ...] = (
     _t("blk.{i}.attn_output.weight", _L + "self_attn.o_proj.weight", ("H", "O"), "matrix", "always"),
     _t("blk.{i}.attn_output.bias", _L + "self_attn.o_proj.bias", ("H",), "bias", "optional",
        (*_OURS, *_EX), attention="full"),
+    _t("blk.{i}.attn_sinks.weight", _L + "self_attn.sinks", ("nh",), "norm", "optional", BLOCKS),
     _t("blk.{i}.post_attention_norm.weight", _L + "post_attention_norm.weight", ("H",), "norm", "gemma",
        _MORE),
     _t("blk.{i}.post_ffw_norm.weight", _L + "post_feedforward_norm.weight", ("H",), "norm", "gemma", _MORE),

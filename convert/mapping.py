@@ -141,6 +141,7 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
         "I": spec.intermediate_size,
         "V": spec.vocab_size,
         "Vd": spec.draft_vocab_size,
+        "nh": spec.n_heads,
         "hd": spec.head_dim,
         "hd/2": spec.head_dim // 2,
     }
@@ -158,7 +159,6 @@ def _shape(symbols: tuple[str, ...], spec: DraftSpec, layer: int) -> tuple[int, 
     if spec.latent is not None:
         latent = spec.latent
         sizes |= {
-            "nh": spec.n_heads,
             "ql": latent.q_rank,
             "kl": latent.kv_rank,
             "dn": latent.nope_dim,

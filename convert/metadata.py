@@ -133,6 +133,8 @@ def _drafter(spec: DraftSpec) -> dict[str, Any]:
             "selector_top_k": top_k,
             "embedding_scale": None if block.embedding_scale == 1.0 else block.embedding_scale,
             "final_logit_softcapping": block.softcap or None,
+            "attention.value_scale": None if block.value_scale == 1.0 else block.value_scale,
+            "target_head": block.target_head or None,
         }
     return values | {
         "mask_token_id": parallel.mask_token if parallel else None,

@@ -64,7 +64,8 @@ class BlockSpec:
     causal: per layer, whether a row sees only the rows before it. markov_rank: of DSpark's bias by the token
     before a slot, 0 = none. confidence: there is a head that estimates acceptance. conv: taps and group of
     DFlash2's convolutions; selector: rank and candidates of its choice between neighbours. embedding_scale:
-    factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = none.
+    factor on the rows' embeddings; softcap: bound of the logits before the bias, 0 = none. value_scale:
+    factor on what attention gives. target_head: the head is the target's, though there are embeddings.
     """
 
     size: int
@@ -77,6 +78,8 @@ class BlockSpec:
     selector: tuple[int, int] | None = None
     embedding_scale: float = 1.0
     softcap: float = 0.0
+    value_scale: float = 1.0
+    target_head: bool = False
 
     @property
     def kind(self) -> str:
@@ -226,6 +229,7 @@ class DraftSpec:
                 self.gemma is not None and self.draft_vocab_size < self.vocab_size
             ),
             "biases": self.has_bias,
+            "embeddings of its own with the target's head": block.target_head,
             "a target of another width": self.target_hidden_size != self.hidden_size,
             f"aux layer {self.target_block_count}, not R_n on this target": not self.stock_boundary_ok,
         }

@@ -9,10 +9,11 @@ says which slot drafts first: the class decides.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from ..block import MARKOV, SELECTOR, default_layers, with_markov_part
+from ..block import MARKOV, SELECTOR, SINKS, default_layers, with_markov_part
 from ..config import flag, id_list, integer, nested, wrong
 from ..errors import ConfigError, LayerIdError, UnsupportedError
 from ..gguf_checkpoint import BLOCK_FILE
@@ -56,11 +57,6 @@ class BlockDialect(Dialect):
             }
         if seen.shape("embed_tokens.weight") is None:  # the target's tables, which the key is copied from
             config["tie_word_embeddings"] = False
-        elif seen.shape("lm_head.weight") is None and not flag(config, "tie_word_embeddings"):
-            raise UnsupportedError(
-                "block drafter with embeddings of its own and the target's head: not supported, a GGUF "
-                "without a head ties it to the embeddings that it has"
-            )
         config[IDS] = self.layer_ids(config)
         if config.get("output_multiplier") is not None:
             config["logit_scale"] = config["output_multiplier"]
@@ -84,14 +80,18 @@ class BlockDialect(Dialect):
 
     def canonical(self, name: str) -> str | None:
         found = canonical_name(name.removeprefix("logit_head."))
-        return None if found is None else found.replace("confidence_proj.", "confidence_head.proj.")
+        if found is None:
+            return None
+        found = re.sub(r"\.self_attn\.(sinks|attention_sink_bias)(\.weight)?$", SINKS, found)
+        return found.replace("confidence_proj.", "confidence_head.proj.")
 
     def check(self, tensors: Mapping[str, TensorSource]) -> None:
         folder = next(iter(tensors.values())).path.parent
         if (folder / "mask_embedding.pt").exists():
             raise UnsupportedError(
                 f"{folder / 'mask_embedding.pt'}: block drafter with a mask vector of its own (MiMo): not "
-                "supported, mask rows are rows of the embedding table here"
+                "supported, mask rows are rows of the embedding table here. llama.cpp's converter, given "
+                "--target-model-dir, writes the vector into a table of the GGUF's own; that file runs"
             )
 
     def adapted(

@@ -4,7 +4,8 @@
 DeepSpec's "DFlash" is the same class with `markov_rank` 0, slots included (deepseek-ai/DeepSpec:
 deepspec/modeling/dspark/qwen3/modeling.py, config/dflash). SpecForge nests the head's keys in
 `dflash_config`, trains on the same labels, and once kept the heads under `logit_head.`
-(sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's rotate neighbouring pairs.
+(sgl-project/SpecForge: specforge/modeling/draft/dspark.py). LiquidAI's rotate neighbouring pairs. Ling's
+class is DeepSpec's by another name (ggml-org/llama.cpp: conversion/qwen.py).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .deepspec_gemma import gemma_config, gemma_layer, gemma_name
 class DeepSpecBlock(BlockDialect):
     name = "deepspec-block"
     title = "DeepSpec DSpark"
-    classes = ("Qwen3DSparkModel",)
+    classes: tuple[str, ...] = ("Qwen3DSparkModel", "LingDSparkModel")
     anchor_first = True
 
 

@@ -38,14 +38,12 @@ _DEEPSEEK = "DeepSeek-V4's blocks, which have experts and several residual strea
 _BLOCK_TENSORS = {
     r"^(model\.)?mtp\.\d+\.main_proj\.": _DEEPSEEK,
     r"prefix_gru\.": "Domino's recurrent head",
-    r"\.(sinks|attention_sink_bias)$": "attention sinks",
     r"\.qkv_proj\.|\.g_proj\.|aux_hidden_norms\.": "fused or gated attention (Laguna)",
 }
 _BLOCK_KEYS = {
     "dspark_block_size": _DEEPSEEK,
     "causal_head": "JetSpec's shifted slots and causal head",
     "draft_shift": "JetSpec's shifted slots and causal head",
-    "attention_sink_bias": "attention sinks",
     "log_snr_conditioning": "log_snr_conditioning",
 }
 _EAGLE_CONFIG_VALUES: dict[str, Any] = {
@@ -99,8 +97,6 @@ def _block(seen: Seen) -> Iterator[str]:
         found.append(f"projector_type {shown(projector)}, such as Domino's recurrent head")
     if seen.architecture == "DFlash2DraftModel" and not seen.has("candidate_selector."):
         found.append("a class of DFlash2 without its selector")
-    if config.get("attention_value_scale") not in (None, 1, 1.0):
-        found.append("attention_value_scale")
     if head not in (None, "vanilla") and config.get("markov_rank", 1):
         found.append(f"a Markov head of type {shown(head)}")
     if found:

@@ -50,7 +50,6 @@ class Builder {
             if (!x) x = g_.features;
             x = fc(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
         }
-        name(x, "feature", 0);
         for (int il = 0; il < s_.n_layer; ++il) {
             x = layer(il, x, il + 1 < s_.n_layer ? n_rows_ : n_out_);
         }
@@ -80,8 +79,6 @@ class Builder {
         inputs_.push_back(t);
         return t;
     }
-
-    void name(ggml_tensor * t, const char * label, int il) { ggml_set_name(t, strf("%s-%d", label, il).c_str()); }
 
     const DraftKv & kv(size_t part) const { return *shape_.parts[part].kv; }
 
@@ -240,7 +237,6 @@ class Builder {
         }
         const Mixing mix_attn = mixing(u, "blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight", il);
         u = mixed(mix_attn, u, 0);
-        name(u, "attn_input", il);
         if (s_.has_latent()) {
             store_latent(il, u);
         } else {
@@ -249,7 +245,8 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = mixed(mix_attn, linear(o, "blk.{i}.attn_output.weight", "blk.{i}.attn_output.bias", il), 1);
+        o = scaled(linear(o, "blk.{i}.attn_output.weight", "blk.{i}.attn_output.bias", il), s_.value_scale);
+        o = mixed(mix_attn, o, 1);
         o = rms(o, "blk.{i}.post_attention_norm.weight", il);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, "blk.{i}.ffn_norm.weight", il);
@@ -261,7 +258,6 @@ class Builder {
         m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down.weight", "blk.{i}.ffn_down.bias", il), 1);
         h = ggml_add(ctx_, rms(m, "blk.{i}.post_ffw_norm.weight", il), h);
         if (ggml_tensor * scale = weight("blk.{i}.layer_output_scale.weight", il)) h = ggml_mul(ctx_, h, scale);
-        name(h, "layer_out", il);
         return h;
     }
 
@@ -321,7 +317,6 @@ class Builder {
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
         ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q.weight", "blk.{i}.attn_q.bias", il), s_.n_head);
         q = rope(rms(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
-        name(q, "q", il);
         return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
     }
 
@@ -358,7 +353,6 @@ class Builder {
         // [kv_rank, n_q, n_head]
         ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b.weight", nullptr, il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
-        name(q, "q", il);
         ggml_tensor * y =
             linear(swapped(attend(il, q)), "blk.{i}.attn_v_b.weight", nullptr, il);  // [value_dim, n_q, n_head]
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
@@ -381,16 +375,18 @@ class Builder {
         ggml_tensor * rows = tail(mask(il, part), (int)q->ne[1]);
         ggml_tensor * k = cache_view(part, kv(part).k()[il], s_.key_dim());
         ggml_tensor * v = cache_view(part, s_.has_latent() ? kv(part).k()[il] : kv(part).v()[il], s_.value_dim());
+        ggml_tensor * sinks = weight("blk.{i}.attn_sinks.weight", il);  // logits of nothing, one a head
         ggml_tensor * y;
         if (form_.flash_attn) {
             y = ggml_flash_attn_ext(ctx_, q, k, v, rows, s_.score_scale(), 0.0f, 0.0f);
+            ggml_flash_attn_ext_add_sinks(y, sinks);
         } else {
             v = ggml_cont(ctx_, ggml_transpose(ctx_, v));  // a product runs over the slots of each channel
-            ggml_tensor * scores = ggml_mul_mat(ctx_, k, q);
-            y = ggml_mul_mat(ctx_, v, ggml_soft_max_ext(ctx_, scores, rows, s_.score_scale(), 0.0f));
+            ggml_tensor * shares = ggml_soft_max_ext(ctx_, ggml_mul_mat(ctx_, k, q), rows, s_.score_scale(), 0.0f);
+            ggml_soft_max_add_sinks(shares, sinks);
+            y = ggml_mul_mat(ctx_, v, shares);
             y = ggml_cont(ctx_, swapped(y));
         }
-        name(y, "attn_out", il);
         return y;
     }
 

@@ -288,7 +288,7 @@ void DraftFile::read_block() {
                                                   b.n_taps, s.n_embd, b.n_rows));
         }
     }
-    s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab;
+    s.ties_head = !s.has_head && s.has_embedding && s.n_draft_vocab == s.n_vocab && !flag("{arch}.target_head");
     s.has_head = s.has_head || s.ties_head;
 }
 
@@ -307,11 +307,7 @@ void DraftFile::read_arithmetic() {
                ErrorKind::unsupported);
     }
     s.uses_gelu = activation != "silu";
-    // run without it a file would draft badly, with nothing to show why
-    if (gguf_.find_f32(key("{arch}.attention.value_scale")).value_or(1.0f) != 1.0f) {
-        refuse("{arch}.attention.value_scale", "factors on attention's values are not supported",
-               ErrorKind::unsupported);
-    }
+    s.value_scale = positive("{arch}.attention.value_scale", 1.0f);
     if (s.is_block()) return;
     if (gguf_.has(key("{arch}.mask_token_id")) || gguf_.has(key("{arch}.parallel_depth"))) {
         s.n_parallel = size("{arch}.parallel_depth", n_parallel_max);
@@ -409,7 +405,10 @@ void DraftFile::check_tensors() const {
                     want[fill("blk.{i}.attn_k_norm.weight", i)] = {{s.head_dim}, false, false};
             }
         }
-        if (s.is_block()) want[fill("blk.{i}.layer_output_scale.weight", i)] = {{1}, false, false};
+        if (s.is_block()) {
+            want[fill("blk.{i}.layer_output_scale.weight", i)] = {{1}, false, false};
+            want[fill("blk.{i}.attn_sinks.weight", i)] = {{s.n_head}, false, false};
+        }
         if (b.n_taps > 0) {
             const int64_t n_taps = 2 * (int64_t)b.n_taps;
             for (const auto & [base, kernel] : {std::pair{"blk.{i}.attn_conv_base", "blk.{i}.attn_conv_proj.weight"},

@@ -75,6 +75,7 @@ struct DraftSpec {
     float attn_scale = 0.0f;     // factor on the scores
     float embd_scale = 1.0f;     // factor on token embeddings
     float logit_softcap = 0.0f;  // 0 = none
+    float value_scale = 1.0f;    // factor on what attention gives
     bool uses_gelu = false;      // else SiLU
     bool norms_values = false;   // without weights; a layer without values of its own takes its keys, before their norm
     RopeSpec rope;

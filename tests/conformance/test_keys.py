@@ -10,15 +10,13 @@ from eaglecpp.convert import keys
 
 # read by the engine, but copied from the target rather than declared by the converter
 SOURCE = Path(__file__).parents[2] / "native" / "gguf" / "draft_file.cpp"
-REFUSED = {"{arch}.attention.value_scale"}
 FROM_THE_TARGET = {"tokenizer.ggml.token_type"}
 
 
 def native_names() -> set[str]:
     """Keys and tensors that the reader's source names."""
     text = SOURCE.read_text(encoding="utf-8")
-    names = set(re.findall(r'"([a-z0-9_{}]+(?:\.[a-z0-9_{}]+)+|d2t)"', text))
-    return names - REFUSED
+    return set(re.findall(r'"([a-z0-9_{}]+(?:\.[a-z0-9_{}]+)+|d2t)"', text))
 
 
 def test_the_reader_knows_every_key_of_the_drafter() -> None:

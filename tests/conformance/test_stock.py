@@ -81,6 +81,7 @@ SHAPES = {
     "window": replace(DFLASH, window=6),
     "window, whole block": replace(DFLASH, window=6, causal=False),
     "causal": replace(DFLASH, causal=True),
+    "sinks": replace(DFLASH, sinks=True, extra={"attention_value_scale": 0.7}),
     "yarn": replace(DFLASH, rope=YARN),
     "llama3": replace(DFLASH, rope=LLAMA3),
     "scaled embeddings": replace(DFLASH, extra={"input_embedding_scale": 2.0}),

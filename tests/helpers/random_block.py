@@ -56,9 +56,11 @@ class BlockShape:
     taps: int = 2
     confidence: bool = True
     own_tables: bool | None = None  # embeddings and head; None: DeepSpec's files have them
+    target_head: bool = False  # own embeddings alone
     causal: bool | None = None  # of all layers
     window: int = 0  # 0 = full attention
     full_layers: tuple[int, ...] = ()  # that see everything beside a window
+    sinks: bool = False  # of attention
     gemma: str = ""  # of DSpark: "keys" are the values, or it has "values"
     rope: dict[str, Any] = field(default_factory=dict, hash=False)  # rope_scaling
     extra: dict[str, Any] = field(default_factory=dict, hash=False)  # config values over all others
@@ -130,6 +132,8 @@ class BlockShape:
         if self.has_tables:
             w["embed_tokens.weight"] = table(rng, self.n_vocab, n)
             w["lm_head.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, n)
+        if self.target_head:
+            del w["lm_head.weight"]
         if self.kind == "dspark" and self.rank:
             w["markov_head.markov_w1.weight"] = table(rng, self.n_vocab, self.rank)
             w["markov_head.markov_w2.weight"] = 3.0 * matrix(rng, self.n_draft_vocab, self.rank)
@@ -146,6 +150,8 @@ class BlockShape:
         """Tensors of one layer, named within it."""
         n, w = self.n_embd, layer_matrices(rng, self, self.n_embd, {})
         w |= {f"self_attn.{x}_norm.weight": norm(rng, self.head_dim) for x in "qk"}
+        if self.sinks:
+            w["self_attn.sinks"] = vector(rng, self.n_heads, 1.0, 0.5)
         names = ["input_layernorm", "post_attention_layernorm"]
         if self.gemma:
             names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]

@@ -20,6 +20,7 @@ from helpers.by_lot import accepted_by_lot
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.block import BlockDrafter, BlockPass
+from helpers.reference.layers import rms
 from helpers.reference.parallel import ParallelDrafter
 from helpers.reference.target import Target
 from helpers.tiny import TinyTarget, prompt_ids
@@ -35,14 +36,17 @@ SHAPES = {
     "dflash": DFLASH,
     "dflash-causal": replace(DFLASH, causal=True),
     "dflash-windows": replace(DFLASH, window=7, n_layers=3, full_layers=(1,)),
+    "dflash-sinks": replace(DFLASH, window=7, sinks=True, extra={"attention_value_scale": 0.7}),
     "dflash-one-layer": replace(DFLASH, n_layers=1, block=16),
     "dspark": DSPARK,
     "dspark-causal": replace(DSPARK, causal=True, block=7),
     "dspark-draft-vocabulary": replace(DSPARK, n_draft_vocab=160),
+    "dspark-in-place": replace(DSPARK, extra={"sample_from_anchor": False}),
     "dspark-gemma": replace(DSPARK, gemma="keys", head_dim=32),
     "dspark-gemma-values": replace(DSPARK, gemma="values", head_dim=32),
     "rank-0": replace(DSPARK, rank=0, confidence=False),
     "dflash2": DFLASH2,
+    "dflash2-scaled": replace(DFLASH2, extra={"output_multiplier": 0.3}),
     "dflash2-window": replace(DFLASH2, window=5, block=8, top_k=6),
 }
 PARALLEL = DraftShape(n_parallel=6)
@@ -63,13 +67,14 @@ Part = tuple[np.ndarray, list[int]]
 class Made:
     shape: Any
     gguf: Path
+    head: torch.Tensor  # the target's
 
     def native(self, **options: Any) -> Drafter:
         return Drafter(str(self.gguf), exact_options(**options))
 
     def reference(self, kind: Any = None) -> Any:
         kind = kind or (ParallelDrafter if self.is_parallel else BlockDrafter)
-        return kind.load(self.gguf.parent / "checkpoint")
+        return kind.load(self.gguf.parent / "checkpoint", head=self.head)
 
     @property
     def is_parallel(self) -> bool:
@@ -85,12 +90,14 @@ Make = Callable[[BlockShape | DraftShape], Made]
 
 @pytest.fixture(scope="module")
 def make(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Make:
-    made: dict[BlockShape | DraftShape, Made] = {}
+    made: dict[str, Made] = {}
+    head = Target(target.directory, [2]).head
 
     def of(shape: BlockShape | DraftShape) -> Made:
-        if shape not in made:
-            made[shape] = Made(shape, shape.gguf(tmp_path_factory.mktemp("block"), target.gguf))
-        return made[shape]
+        name = repr(shape)  # with all of the config, which their hash leaves out
+        if name not in made:
+            made[name] = Made(shape, shape.gguf(tmp_path_factory.mktemp("block"), target.gguf), head)
+        return made[name]
 
     return of
 
@@ -188,8 +195,101 @@ def fewer_rows(it: BlockDrafter, anchor: int) -> BlockPass:
     return BlockPass(anchor, *(torch.cat([x, x[-1:]]) for x in (done.states, done.logits)))
 
 
+def changed_context(change: Callable[..., Any]) -> Callable[..., Any]:
+    """A commit whose keys and values are of other rows, or are changed."""
+
+    def commit(it: BlockDrafter, features: torch.Tensor) -> None:
+        g = it.fuse(features)
+        for i, cache in enumerate(it.cache):
+            cache.append(*change(it, i, g))
+
+    return commit
+
+
+def of_input_norm(it: BlockDrafter, i: int, g: torch.Tensor) -> Any:
+    return it.keys_values(i, rms(g, it.w[f"layers.{i}.input_layernorm.weight"], it.eps), torch.arange(len(g)))
+
+
+def without_key_norm(it: BlockDrafter, i: int, g: torch.Tensor) -> Any:
+    k = (g @ it.w[f"layers.{i}.self_attn.k_proj.weight"].T).view(len(g), it.shape.n_kv_heads, -1)
+    return it.rope(k, torch.arange(len(g))), it.keys_values(i, g, torch.arange(len(g)))[1]
+
+
+def with_the_anchors(it: BlockDrafter, anchor: int) -> BlockPass:
+    for cache in it.cache:
+        cache.append(cache.k[-1:], cache.v[-1:])
+    done = BlockDrafter.run(it, anchor)
+    it.truncate(it.n_rows - 1)
+    return done
+
+
+def interleaved(it: BlockDrafter, i: int, x: torch.Tensor, positions: torch.Tensor) -> Any:
+    k, v = BlockDrafter.keys_values(it, i, x, positions)
+    return k.view(*k.shape[:-1], 2, -1).transpose(-1, -2).reshape(k.shape), v
+
+
+def one_token_late(it: BlockDrafter, token: int) -> torch.Tensor:
+    token, it.config["late"] = it.config.get("late", token), token
+    return BlockDrafter.predecessor(it, token)
+
+
+def bias_by_target_ids(it: BlockDrafter, done: BlockPass, slot: int, token: int) -> torch.Tensor:
+    bias = it.w["markov_head.markov_w2.weight"] @ it.predecessor(token)
+    return done.logits[slot] + bias[it.target_ids % len(bias)]
+
+
+def capped_with_the_bias(it: BlockDrafter, done: BlockPass, slot: int, token: int) -> torch.Tensor:
+    cap = float(it.config["final_logit_softcapping"])
+    bias = BlockDrafter.conditional(it, done, slot, token) - done.logits[slot]
+    return cap * torch.tanh(torch.atanh(done.logits[slot] / cap) + bias / cap)
+
+
+def across_the_start(
+    it: BlockDrafter, y: torch.Tensor, x: torch.Tensor, name: str, side: int
+) -> torch.Tensor:
+    last = it.w[f"{name}.base_kernel"][side, 1:].sum(0) * y[-1:]
+    return BlockDrafter.convolved(it, y, x, name, side) + torch.cat([last, torch.zeros_like(y[1:])])
+
+
+def taps_swapped(it: BlockDrafter, y: torch.Tensor, x: torch.Tensor, name: str, side: int) -> torch.Tensor:
+    base = it.w[f"{name}.base_kernel"]
+    it.w[f"{name}.base_kernel"] = base.flip(1)
+    out = BlockDrafter.convolved(it, y, x, name, side)
+    it.w[f"{name}.base_kernel"] = base
+    return out
+
+
+def of_raw_logits(it: BlockDrafter, done: BlockPass) -> Any:
+    return BlockDrafter.lattice(it, replace(done, logits=done.logits / it.logit_scale))
+
+
+def absolute_map(it: BlockDrafter, anchor: int) -> BlockPass:
+    it.target_ids = it.w["d2t"] % it.shape.n_heads
+    return BlockDrafter.run(it, anchor)
+
+
+def without_sinks(it: BlockDrafter, anchor: int) -> BlockPass:
+    it.w = {name: value for name, value in it.w.items() if not name.endswith(".sinks")}
+    return BlockDrafter.run(it, anchor)
+
+
 # Negative controls: each is a mistake that engines and converters have made.
 MISTAKES: list[tuple[str, str, Callable[..., Any]]] = [
+    ("dflash", "commit", changed_context(of_input_norm)),
+    ("dflash", "commit", changed_context(without_key_norm)),
+    ("dflash", "run", with_the_anchors),
+    ("dflash", "commit", changed_context(lambda it, i, g: it.keys_values(i, g, torch.zeros(len(g))))),
+    ("dflash", "keys_values", interleaved),
+    ("dflash", "slots", lambda it: range(it.block - 1)),
+    ("dflash-sinks", "run", without_sinks),
+    ("dspark-in-place", "slots", lambda it: range(it.block - 1)),
+    ("dspark", "predecessor", one_token_late),
+    ("dspark-draft-vocabulary", "conditional", bias_by_target_ids),
+    ("dspark-draft-vocabulary", "run", absolute_map),
+    ("dspark-gemma", "conditional", capped_with_the_bias),
+    ("dflash2", "convolved", across_the_start),
+    ("dflash2", "convolved", taps_swapped),
+    ("dflash2-scaled", "lattice", of_raw_logits),
     ("dflash", "fuse", lambda it, x: torch.cat(list(x), dim=-1) @ it.w["fc.weight"].T),
     ("dflash", "fuse", lambda it, x: BlockDrafter.fuse(it, x.flip(0))),
     ("dflash", "positions", lambda it, n: BlockDrafter.positions(it, n) + 1),
@@ -329,8 +429,8 @@ def drafts(reference: Any, features: torch.Tensor, known: list[int], depth: int)
 
 @pytest.mark.parametrize(
     ("shape", "depth"),
-    [(DFLASH, 4), (DSPARK, 5), (DFLASH2, 5), (PARALLEL, 6)],
-    ids=["dflash", "dspark", "dflash2", "parallel"],
+    [(DFLASH, 4), (DSPARK, 5), (replace(DSPARK, target_head=True), 5), (DFLASH2, 5), (PARALLEL, 6)],
+    ids=["dflash", "dspark", "target-head", "dflash2", "parallel"],
 )
 def test_the_engine_drafts_what_the_reference_drafts(
     shape: Any, depth: int, make: Make, target: TinyTarget

@@ -204,7 +204,14 @@ class BlockDrafter:
         scale = 1.0 if self.is_gemma else shape.head_dim**-0.5
         scores = torch.einsum("qhd,khd->hqk", q, keys) * scale
         scores = scores.masked_fill(~self.visible(i, n), float("-inf"))
-        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
+        if f"{name}.sinks" in self.w:  # one more logit, of no value
+            sinks = self.w[f"{name}.sinks"][:, None, None].expand(-1, n, 1)
+            shares = torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
+        else:
+            shares = scores.softmax(-1)
+        out = torch.einsum("hqk,khd->qhd", shares, values) * float(
+            self.config.get("attention_value_scale") or 1.0
+        )
         return linear(out.reshape(n, -1), self.w, f"{name}.o_proj")
 
     def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:

@@ -103,7 +103,8 @@ def muse(config: Config, weights: Config) -> tuple[Config, Config]:
 
 def nemotron(config: Config, weights: Config) -> tuple[Config, Config]:
     ids = [k + 1 for k in config["target_layer_ids"]]
-    return config | {"eagle_aux_hidden_state_layer_ids": ids}, weights
+    weights = {name.replace(".sinks", ".attention_sink_bias"): value for name, value in weights.items()}
+    return config | {"eagle_aux_hidden_state_layer_ids": ids, "attention_sink_bias": True}, weights
 
 
 Layout = Callable[[Config, Config], tuple[Config, Config]]
@@ -115,8 +116,9 @@ LAYOUTS: tuple[tuple[Layout, BlockShape, str], ...] = (
     (speculators, REDUCED, "speculators-block"),
     (speculators, DFLASH2, "speculators-block"),
     (liquid, BARE, "liquid"),
+    (lambda config, w: (config | {"architectures": ["LingDSparkModel"]}, w), BARE, "deepspec-block"),
     (muse, DFLASH, "muse"),
-    (nemotron, BARE, "deepspec-block"),
+    (nemotron, replace(BARE, sinks=True), "deepspec-block"),
 )
 
 
@@ -153,6 +155,7 @@ def test_every_layout_becomes_the_same_file(
         (replace(DSPARK, extra={"output_multiplier": 0.5}), "dflash_ex", "DSpark", True, 5),
         (replace(DFLASH2, top_k=8), "dflash_ex", "DFlash2", False, 4),
         (replace(DSPARK, rank=0), "dflash_ex", "DFlash", True, 5),
+        (replace(DSPARK, target_head=True), "dflash_ex", "DSpark", True, 5),
         (GEMMA, "dflash_ex", "DSpark", True, 5),
         (replace(GEMMA, extra=UNCAPPED), "dflash", "DSpark", True, 5),
         (replace(GEMMA, gemma="values", extra=UNCAPPED), "dflash_ex", "DSpark", True, 5),
@@ -277,14 +280,12 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("JetSpec's shifted slots", DFLASH, {"draft_shift": True}, {}, UNSUPPORTED),
     ("DeepSeek-V4's blocks", DFLASH, {"dspark_block_size": 5}, {}, UNSUPPORTED),
     ("DeepSeek-V4's blocks", DSPARK, {}, {"mtp.0.main_proj.weight": ONES}, UNSUPPORTED),
-    ("attention sinks", DFLASH, {}, {"layers.0.self_attn.sinks": ONES[0]}, UNSUPPORTED),
-    ("attention sinks", DFLASH, dflash_config(attention_sink_bias=True), {}, UNSUPPORTED),
-    ("attention_value_scale", DFLASH, {"attention_value_scale": 0.7}, {}, UNSUPPORTED),
+    ("attention_sink_bias is True", DFLASH, dflash_config(attention_sink_bias=True), {}, errors.ConfigError),
+    ("attention_value_scale: expected", DFLASH, {"attention_value_scale": -0.7}, {}, errors.ConfigError),
     ("fused or gated attention", DFLASH, {}, {"layers.0.self_attn.qkv_proj.weight": ONES}, UNSUPPORTED),
     ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
     ("Markov head of type 'rnn'", DSPARK, {"markov_head_type": "rnn"}, {}, UNSUPPORTED),
     ("log_snr_conditioning", DSPARK, {"log_snr_conditioning": True}, {}, UNSUPPORTED),
-    ("the target's head: not supported", DSPARK, {}, {"lm_head.weight": None}, UNSUPPORTED),
     ("DFlash2 with a Markov head, a draft", DFLASH2, {"sample_from_anchor": True}, {}, UNSUPPORTED),
     ("layer_types: expected full_attention for every layer", GEMMA,
      {"layer_types": ["sliding_attention", "full_attention"]}, {}, UNSUPPORTED),
