@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Names and first values of the drafter's weights: from a checkpoint, from the target, and back to files.
 
-`from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows and final norm are the
-target's; so is the first layer, if the target's last block has its shape; the rest is
+`from_checkpoint` reads an existing drafter, `from_target` starts a new one: head rows are the
+target's; so are final norm and first layer, if the target's last block has its shape; the rest is
 small and random. The block brings the attention that copies earlier text, which a random layer learns late
 (docs/research/training.md has measurements of both). `new_layers` are further ones that change nothing before
 they are trained. `to_checkpoint` gives the tensors under the names of TorchSpec and SafeAILab (`midlayer.*`;
@@ -173,10 +173,17 @@ def from_target(target: GgufFile, spec: DraftSpec, ids: NDArray[np.int64], seed:
     if spec.hidden_size != spec.target_hidden_size:
         return Start(state, ("all weights random",))
     state["head"] = target_head(target)[torch.from_numpy(ids)]
-    if "output_norm.weight" in target.tensors and "norm" in state:
-        state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
     copy = _copy_block if spec.block is None else _copy_blocks
-    return Start(state, ("head and final norm: from the target", copy(target, spec, state)))
+    if note := copy(target, spec, state):
+        if "output_norm.weight" in target.tensors and "norm" in state:
+            state["norm"] = torch.from_numpy(read_tensor(target, "output_norm.weight"))
+        return Start(state, ("head and final norm: from the target", note))
+    # a final norm of Gemma (weights up to 300, for places where its states are small) makes logits of +-50
+    # from a random state, and such a start learns nothing; Llama's and Qwen's make about 3
+    state["head"] *= 3.0 / state["head"].norm(dim=1).mean()
+    return Start(
+        state, ("head: from the target, scaled", f"layers: random, none like {target.architecture}'s")
+    )
 
 
 def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str, *, has_rows: bool) -> Start:
@@ -207,13 +214,10 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
     return Start(start.state | taken, (*start.notes, note), is_normed)
 
 
-def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
-    """Puts the target's last block into `state`, as far as it fits; says how far."""
-    block = _block_of(target, spec)
-    if block is None:
-        return (
-            f"layer: random (the target's last block, architecture {target.architecture}, has another form)"
-        )
+def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
+    """Puts the target's last block into `state` and says so; None unless it has the shape of a layer."""
+    if (block := _block_of(target, spec)) is None:
+        return None
     if spec.fuses_embedding:  # what the block's norm multiplies by goes into the weights
         state["layers.0.qkv"] = block["qkv"] * block["attn_norm"]
     else:
@@ -224,15 +228,15 @@ def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str:
     return "layer: from the target's last block"
 
 
-def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str:
+def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
     """Of a block drafter: its layers are blocks of the target from the middle on, and fc gives the mean of
-    the features.
+    the features. None unless they have the shape of layers.
     """
     n, n_layers = spec.target_block_count, spec.n_layers
     places = [n // 2 + (i * max(n - n // 2 - 3, 0)) // max(n_layers - 1, 1) for i in range(n_layers)]
     blocks = [_block_of(target, spec, place) for place in places]
     if None in blocks:
-        return "layers: random (the target's blocks have another form)"
+        return None
     for i, block in enumerate(blocks):
         state |= {f"layers.{i}.{name}": value for name, value in (block or {}).items()}
     state["fc"] = torch.cat([torch.eye(spec.hidden_size) / spec.n_aux] * spec.n_aux, dim=1)
@@ -254,12 +258,8 @@ def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> St
         "attn_norm": (spec.hidden_size,),
         "ffn_norm": (spec.hidden_size,),
     }
-    found = {
-        name: target.tensors[f"{block}.{name}.weight"].shape
-        for name in shapes
-        if f"{block}.{name}.weight" in target.tensors
-    }
-    if arch not in _PAIRED_ROWS or found != shapes:
+    stored = {name: target.tensors.get(f"{block}.{name}.weight") for name in shapes}
+    if arch not in _PAIRED_ROWS or {n: t and t.shape for n, t in stored.items()} != shapes:
         return None
     arrays = {name: read_tensor(target, f"{block}.{name}.weight") for name in shapes}
     if _PAIRED_ROWS[arch]:

@@ -13,13 +13,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from eaglecpp.convert import DraftSpec, open_drafter, read_gguf, read_tensor
+from eaglecpp.convert import DraftSpec, GgufFile, open_drafter, read_gguf, read_tensor
 from eaglecpp.convert.spec import BlockSpec
 from eaglecpp.errors import MismatchError, TrainError, UnsupportedError
 from eaglecpp.lowlevel import DraftFile
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit import export as export_module
+from eaglecpp.train.fit import weights
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
@@ -249,12 +250,22 @@ def test_layers_are_added_and_not_left_out(target: TinyTarget) -> None:
         with_layers(new_spec(file, target.n_vocab, 8, LAYERS, "eagle1"), 2)
 
 
-def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(target: TinyTarget) -> None:
+def test_a_target_of_another_kind_gives_a_random_layer_and_says_so(
+    target: TinyTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_norms_of_gemma(file: GgufFile, name: str) -> Any:
+        return read_tensor(file, name) * (50 if "norm" in name else 1)
+
+    monkeypatch.setattr(weights, "read_tensor", with_norms_of_gemma)
     file = read_gguf(target.gguf)
     spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), intermediate_size=96)
     start = from_target(file, spec, np.arange(target.n_vocab), seed=1)
     assert start.state["layers.0.down"].shape == (64, 96)
     assert any("random" in note for note in start.notes)
+    # Gemma's norm made logits of +-50, and nothing was learnt
+    states = torch.randn(500, spec.hidden_size, generator=torch.Generator().manual_seed(1))
+    logits = states * start.state["norm"] @ start.state["head"].T
+    assert 1 < logits.std() < 6
 
 
 @pytest.mark.parametrize("layers", [(), (2, 2, 5), (5, 2), (2, 9), (-1, 3)])
