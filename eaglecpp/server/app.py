@@ -124,7 +124,8 @@ def _file(name: str) -> Response:
     path = _FILES.get(name)
     if path is None or path.suffix not in _TYPES:
         raise ApiError(404, f"{name}: no such file")
-    return FileResponse(path, headers=_PAGE_HEADERS, media_type=_TYPES[path.suffix])
+    kept = {"Cache-Control": "max-age=3600"} if path.suffix == ".svg" else {}  # each icon asks for its file
+    return FileResponse(path, headers=_PAGE_HEADERS | kept, media_type=_TYPES[path.suffix])
 
 
 async def _health(request: Request) -> Response:

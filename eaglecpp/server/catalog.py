@@ -32,7 +32,7 @@ def entries(files: Mapping[str, Path], config: ServerConfig) -> list[dict[str, A
     hold
     """
     stored = [complete_entry(model) for model in Stores.open().models() if not model.is_drafter]
-    found = [*(complete_entry(served(path), name) for name, path in files.items()), *stored]
+    found = [*(complete_entry(served(path), name) | {"file": True} for name, path in files.items()), *stored]
     return [_as_served(entry, entry["name"], config) for entry in found]
 
 

@@ -66,7 +66,8 @@ class Gate:
             asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
             ms = 1000 * (time.perf_counter() - started)
             words = [f"{scope['method']} {asked} {status} {ms:.1f} ms {id}", *in_words(scope)]
-            _log.info("%s", " ".join(words))
+            level = logging.DEBUG if path.startswith("/static/") and status < 400 else logging.INFO
+            _log.log(level, "%s", " ".join(words))
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ApiError | None:
         given = headers.get("host", "")

@@ -141,6 +141,7 @@ def edit_and_go_back(page: Page) -> None:
     assert [one["content"] for one in sent(page, "What is len?")["messages"]] == ["What is len?"]
     expect(page.get_by_text("2 of 2")).to_be_visible()
     expect(turns.first).to_contain_text("What is len?")
+    check(page, "an edited question")
     page.reload()
     press(page, "Earlier version")
     expect(turns.first).to_contain_text(QUESTION)
@@ -156,7 +157,8 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     """Whatever model was picked last in this browser. A download shows how far it is, and why it failed."""
     page.evaluate("localStorage.setItem('eaglecpp.model', JSON.stringify('another:latest'))")
     others = [{"name": "another:latest", "capabilities": ["completion"]},
-              {"name": "vectors:latest", "capabilities": ["embedding"]}]  # fmt: skip
+              {"name": "vectors:latest", "capabilities": ["embedding"]},
+              {"name": "a", "file": True}]  # fmt: skip
     more = others + page.request.get(url + "/api/tags").json()["models"]
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": more}))
     page.reload()
@@ -166,7 +168,8 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
     model.click()
     check(page, "models")
     expect(dialog.get_by_role("button", name="vectors:latest").first).to_be_disabled()
-    expect(dialog.get_by_role("button", name="Get a drafter for another:latest")).to_be_visible()
+    names = [one.get_attribute("aria-label") for one in dialog.get_by_text("Get a drafter").all()]
+    assert names == ["Get a drafter for another:latest"], names
     chosen = dialog.get_by_role("button", pressed=True)
     for facts in (loaded, "MB", "context 1,024 · in memory", "drafter: "):
         expect(chosen).to_contain_text(facts)
@@ -186,6 +189,7 @@ def open_on_the_loaded_model(page: Page, url: str) -> None:
         page.route(f"**/api/{path}", lambda route: route.fulfill(json={"models": []}))
     page.reload()
     expect(page.get_by_role("alert")).to_contain_text("eaglecpp pull NAME")
+    check(page, "without a model")
     page.unroute_all()
     page.reload()
     expect(model).to_have_text(loaded)
@@ -305,6 +309,7 @@ def fill_the_storage(browser: Browser, url: str) -> None:
     unsaved = page.locator("#unsaved")
     ask(page, QUESTION)
     expect(unsaved).to_contain_text("not saved: 1, as the browser's storage is full")
+    expect(page.locator("#spoken")).to_have_text("The answer is complete.")
     check(page, "a full storage")
     told.send("Storage.overrideQuotaForOrigin", {"origin": url})
     pick(page, "Rename", "")
@@ -356,24 +361,40 @@ def attach(page: Page) -> None:
         expect(page.get_by_role("alert")).to_contain_text(reason)
     choose(page, "notes.md", b"```\nlen\n```")
     expect(page.get_by_role("button", name="Remove notes.md")).to_be_visible()
+    check(page, "a file is attached")
     body = sent(page, "What is len?")
     assert body["messages"][-1]["content"] == "notes.md:\n````\n```\nlen\n```\n````\n\nWhat is len?", body
     expect(page.locator(".turn.user summary")).to_have_text("notes.md")
 
 
+ANSWER = {"message": {"content": "Noise:\n```python\nx\n```"}, "done": True,
+          "prompt_eval_count": 1, "eval_count": 40,
+          "drafts": {"pieces": [["Noise", True, False], [":\n```python\nx\n```", False, False]]},
+          "timings": {"predicted_n": 40, "predicted_per_second": 10, "acceptance_length": 2, "draft_n": 30,
+                      "draft_n_accepted": 20, "plan": {"strategy": "auto", "speedup": 2}}}  # fmt: skip
+
+
 def see(page: Page, url: str) -> None:
-    """A picture goes with the question to a model that reads pictures, as a JPEG."""
+    """A picture goes with the question to a model that reads pictures, as a JPEG. Code has its language, and
+    the gain is a badge, which shows and hides what was drafted.
+    """
     models = page.request.get(url + "/api/tags").json()["models"]
     models[0]["capabilities"].append("vision")
     page.route("**/api/tags", lambda route: route.fulfill(json={"models": models}))
-    page.route("**/api/chat", lambda route: route.fulfill(json={"message": {"content": "Noise."}}))
+    page.route("**/api/chat", lambda route: route.fulfill(json=ANSWER))
     page.reload()
+    fill(page, {"Strategy": ""})
     expect(page.locator("#model")).to_have_text(models[0]["name"])
     choose(page, "noise.png", make_image(3))
     expect(page.get_by_role("img", name="Picture 1")).to_be_visible()
     message = sent(page, "What is this?")["messages"][-1]
     assert base64.b64decode(message["images"][0])[:2] == b"\xff\xd8"
-    expect(page.locator(".turn.assistant .text").last).to_have_text("Noise.")
+    answer = page.locator(".turn.assistant").last
+    expect(answer.locator(".code .bar")).to_have_text("python")
+    expect(answer.locator(".acc")).to_have_text("Noise")
+    answer.get_by_role("button", name="2.0× faster", pressed=True).click()
+    expect(answer.locator(".acc")).to_have_count(0)
+    check(page, "a picture")
     page.unroute_all()
 
 
@@ -471,6 +492,7 @@ def use_a_phone(page: Page) -> None:
     page.get_by_label("Your question").fill("one\ntwo\nthree\nfour")
     assert height(page, "#question") > 2 * low, "it grows"
     ask(page, QUESTION)
+    check(page, "an answer on a phone")
 
 
 def compare(page: Page, text: str) -> None:

@@ -67,14 +67,14 @@ export const Models = () => html`
 function Model({ model }) {
   const { name, details, size, context_length, draft } = model, now = loadedModel(name), isChosen = name === state.chosen;
   const context = now?.context_length ?? context_length, drafter = draft || (now?.drafts && (now.draft?.split(/[\\/]/).pop() || "its own"));
-  const facts = [details?.parameter_size, details?.quantization_level, bytes(size), context && `context ${context.toLocaleString("en")}`, now && "in memory"];
+  const facts = [details?.parameter_size, details?.quantization_level, size && bytes(size), context && `context ${context.toLocaleString("en")}`, now && "in memory"];
   return html`
     <li>
       <button class="row" type="button" aria-pressed=${isChosen} disabled=${!answers(model)} onClick=${() => choose(name)}>
-        <${Icon} name=${isChosen ? "check" : "box"}/><span>${name}<small>${facts.filter(Boolean).join(" · ")}</small></span>
-        ${drafter && html`<small class="badge">drafter: ${drafter}</small>`}
+        <${Icon} name=${isChosen ? "check" : "box"}/>
+        <span>${name} ${drafter && html`<span class="badge">drafter: ${drafter}</span>`}<small>${facts.filter(Boolean).join(" · ")}</small></span>
       </button>
-      ${!drafter && html`<button type="button" aria-label="Get a drafter for ${name}" disabled=${state.pulling} onClick=${() => pull(name, "auto")}>Get a drafter</button>`}
+      ${!drafter && !model.file && answers(model) && html`<button type="button" aria-label="Get a drafter for ${name}" disabled=${state.pulling} onClick=${() => pull(name, "auto")}>Get a drafter</button>`}
     </li>`;
 }
 
@@ -84,10 +84,7 @@ function choose(chosen) {
   $("models").close();
 }
 
-function bytes(n) {
-  if (!n) return "";
-  return n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
-}
+const bytes = (n) => n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
 
 function submit(event) {
   event.preventDefault();
@@ -103,7 +100,7 @@ async function pull(name, draft) {
   try {
     for await (const { status, total, completed } of lines(await request("api/pull", { method: "POST", body: { model: name, draft }, signal: state.pulling.signal }))) {
       if (total) state.pulled = (completed ?? 0) / total;
-      say(total ? `${status}: ${bytes(completed) || "0 MB"} of ${bytes(total)}` : status);
+      say(total ? `${status}: ${bytes(completed ?? 0)} of ${bytes(total)}` : status);
     }
     await loadModels();
     const entered = state.listed.find((one) => one.name === name || one.name === `${name}:latest`);

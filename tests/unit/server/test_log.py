@@ -67,5 +67,7 @@ def test_answers_of_one_request_are_one_line(server: TestServer, caplog: pytest.
 def test_what_is_refused_has_a_line_and_no_path_makes_two(
     server: TestServer, caplog: pytest.LogCaptureFixture
 ) -> None:
+    assert server.get("/static/page.js").status_code == 200
     answer = server.get("/x%0a2026-11-28 INFO POST /made/up 200")
     assert answer.status_code == 404 and " 404 " in line_of(caplog, answer)
+    assert "/static/" not in caplog.text, "files of the page are not requests that anybody asks about"

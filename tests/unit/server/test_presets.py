@@ -81,8 +81,9 @@ def test_each_is_served_as_the_file_says(server: TestServer) -> None:
     assert (now["context_length"], now["pinned"]) == (384, True) and now["draft"].endswith(DRAFT.name)
     say(server, "stored")
     assert loaded(server)["stored:latest"]["context_length"] == 256
-    drafts = {one["name"]: one["draft"] for one in server.get("/api/tags").json()["models"]}
-    assert {"drafted": DRAFT.stem, "plain": None, "stored:latest": "text"}.items() <= drafts.items()
+    listed = {one["name"]: (one["draft"], "file" in one) for one in server.get("/api/tags").json()["models"]}
+    wanted = {"drafted": (DRAFT.stem, True), "plain": (None, True), "stored:latest": ("text", False)}
+    assert wanted.items() <= listed.items()
     assert server.get("/v1/models/drafted").json()["draft"] == DRAFT.stem
     unknown = server.post("/api/generate", {"model": "other", "prompt": "x"})
     assert unknown.status_code == 404
