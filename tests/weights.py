@@ -27,14 +27,14 @@ BUDGETS = {
     "native/draft": 2106,
     "native": 2435,  # attention sinks in drafters (issue 54: Nemotron, MiMo)
     "eaglecpp/server": 4242,
-    "eaglecpp/cli": 3243,  # issue 57: --help-all, and options that are suggested only where near
+    "eaglecpp/cli": 3304,  # issue 57: --help-all; llama.cpp's adapters, pictures, templates, grammars
     "eaglecpp/engine": 3350,  # loops end, peak memory, one way to open without a drafter that does not fit
-    "eaglecpp/chat": 2431,  # a template's JSON calls nothing; a turn tokenizes only what is new
+    "eaglecpp/chat": 2434,  # issue 57: a template from the command line; only what is new is tokenized
     "eaglecpp/store": 1995,  # a server whose head trickles cannot hold a download
     "eaglecpp/train": 3912,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 473,
     "eaglecpp/modelfile": 791,
-    "eaglecpp": 3539,  # the option for that
+    "eaglecpp": 3546,  # issue 57: --lora, a template from the command line
     "convert": 4685,  # issue 54: attention sinks, value scale, own embeddings beside the target's head
     "tests": 33500,  # issue 54: fifteen more negative controls of block drafters
     "benchmarks": 6327,

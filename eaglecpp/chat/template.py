@@ -55,6 +55,7 @@ Language = Literal["go", "jinja"]
 
 
 _SOURCES = {
+    "asked": "the command line",
     "modelfile": "the Modelfile's TEMPLATE",
     "gguf": "the GGUF (tokenizer.chat_template)",
     "stored": "the store (template layer)",
@@ -98,6 +99,7 @@ class ChatTemplate:
     def choose(
         cls,
         *,
+        asked: str | None = None,
         modelfile: str | None = None,
         gguf: str | None = None,
         stored: str | None = None,
@@ -108,6 +110,7 @@ class ChatTemplate:
     ) -> ChatTemplate:
         """Picks one. None or "" is a template that is not there.
 
+        asked:     in place of all others
         modelfile: the TEMPLATE instruction; Go, or Jinja, which Ollama refuses
         gguf:      tokenizer.chat_template
         stored:    the template layer of a model in the store
@@ -116,8 +119,9 @@ class ChatTemplate:
         Raises ValueError for a choice that is not there.
         """
 
-        texts = {"modelfile": modelfile, "gguf": gguf, "stored": stored}
-        name, reason, notices = choice, f"chat_template {choice} was requested", ""
+        texts = {"asked": asked, "modelfile": modelfile, "gguf": gguf, "stored": stored}
+        reason = "" if choice == "asked" else f"chat_template {choice} was requested"
+        name, notices = choice, ""
         if choice == "auto":
             is_chatml = has_token is not None and all(map(has_token, ("<|im_start|>", "<|im_end|>")))
             name, *others = [*filter(texts.get, texts), "chatml" if is_chatml else "raw"]
@@ -132,7 +136,7 @@ class ChatTemplate:
             language, text, _ = _BUILT_IN[name]
             return cls(language, text, "", reason, *borders, notices=(notices,) if notices else ())
         if name not in texts:
-            known = ", ".join(("auto", *_SOURCES, *_BUILT_IN))
+            known = ", ".join(("auto", *[*_SOURCES][1:], *_BUILT_IN))
             raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
         written = texts[name]
         if not written:

@@ -7,18 +7,45 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.command import command, options_of, row
 from eaglecpp.cli.figures import not_drafted
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options, given, model_argument, read_input
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+
+
+@dataclass(frozen=True)
+class _Asked:
+    drafts: tuple[str, ...] = row(
+        "--draft",
+        "The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
+        multiple=True,
+        metavar="D",
+    )
+    strategies: tuple[str, ...] = row(
+        "--strategy",
+        "Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
+        multiple=True,
+        metavar="S",
+    )
+    files: tuple[str, ...] = row("-f --file", "A prompt (repeatable).", multiple=True, type=click.Path())
+    n_tokens: int | None = row("-n --max-tokens", "Tokens per answer.", type=click.IntRange(2))
+    seconds: float = row(
+        "--seconds", "Approximate duration.", type=click.FloatRange(0), default=60.0, show_default=True
+    )
+    temperature: float | None = row(
+        "--temp", "Only this one; 0 = greedy.  [default: 0 and 0.8]", type=click.FloatRange(0)
+    )
+    seed: int = row("--seed", "Seed for sampled answers.", type=int, default=1, show_default=True)
+    verbose: bool = row("-v --verbose", "Show what is opened, and where each option comes from.")
+    as_json: bool = row("--json", "Print one JSON object, with what the planner has learned.")
 
 
 @command(
@@ -28,43 +55,9 @@ from eaglecpp.options import DraftOptions, ModelOptions, Strategy
     usual="drafts strategies files n_tokens seconds temperature as_json n_ctx n_threads n_gpu_layers",
 )
 @model_argument(on_hub=True)
-@option(
-    "--draft",
-    "drafts",
-    multiple=True,
-    metavar="D",
-    help="The drafter: as for `generate`. Repeated: compares them, each with its own planner.",
-)
-@option(
-    "--strategy",
-    "strategies",
-    multiple=True,
-    metavar="S",
-    help="Compare this one with plain decoding (repeatable).  [default: six fixed ones and auto]",
-)
-@option("-f", "--file", "files", multiple=True, type=click.Path(), help="A prompt (repeatable).")
-@option("-n", "--max-tokens", "n_tokens", type=click.IntRange(2), help="Tokens per answer.")
-@option("--seconds", type=click.FloatRange(0), default=60.0, show_default=True, help="Approximate duration.")
-@option(
-    "--temp", "temperature", type=click.FloatRange(0), help="Only this one; 0 = greedy.  [default: 0 and 0.8]"
-)
-@option("--seed", type=int, default=1, show_default=True, help="Seed for sampled answers.")
-@option("-v", "--verbose", is_flag=True, help="Show what is opened, and where each option comes from.")
-@json_option("one JSON object, with what the planner has learned")
+@options_of(_Asked)
 @engine_options(ModelOptions, DraftOptions)
-def bench(
-    model: str,
-    drafts: tuple[str, ...],
-    strategies: tuple[str, ...],
-    files: tuple[str, ...],
-    n_tokens: int | None,
-    seconds: float,
-    temperature: float | None,
-    seed: int,
-    verbose: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def bench(model: str, asked: _Asked, **options: Any) -> None:
     """Measure how fast MODEL decodes here, with and without its drafter, in about a minute.
 
     It answers questions in its chat template, greedily and at temperature 0.8; files given with -f are read
@@ -72,39 +65,39 @@ def bench(
     """
     from eaglecpp.bench.strategies import STRATEGIES, TEMPERATURES, measure, plan_report
 
-    if len(set(drafts)) < len(drafts):
+    if len(set(asked.drafts)) < len(asked.drafts):
         raise click.UsageError("--draft: the same drafter is named twice")
     with ExitStack() as opened:
         engines = [
-            opened.enter_context(open_engine(model, d, None, False, given(options), verbose=verbose))
-            for d in drafts or [None]
+            opened.enter_context(open_engine(model, d, None, False, given(options), verbose=asked.verbose))
+            for d in asked.drafts or [None]
         ]
         engine = engines[0]
-        labels = [f"auto, {d}" for d in drafts[1:]]
+        labels = [f"auto, {d}" for d in asked.drafts[1:]]
         others = dict(zip(labels, engines[1:], strict=True))
         few = STRATEGIES if not others else ("off", "auto")
-        chosen = _strategies(engine, strategies, few)
+        chosen = _strategies(engine, asked.strategies, few)
         measured = measure(
             engine,
             chosen,
-            [read_input(file) for file in files] or None,
-            temperatures=TEMPERATURES if temperature is None else (temperature,),
-            seconds=seconds,
-            n_tokens=n_tokens or 0,
+            [read_input(file) for file in asked.files] or None,
+            temperatures=TEMPERATURES if asked.temperature is None else (asked.temperature,),
+            seconds=asked.seconds,
+            n_tokens=asked.n_tokens or 0,
             others=others,
             progress=show_progress,
-            seed=seed,
+            seed=asked.seed,
         )
         plan = plan_report(engine)
         verdict, best = _judged(engine, others, measured)
     show_progress("")
     if others:
         measured = [
-            replace(one, strategy=f"{one.strategy}, {drafts[0]}") if one.strategy in chosen[1:] else one
+            replace(one, strategy=f"{one.strategy}, {asked.drafts[0]}") if one.strategy in chosen[1:] else one
             for one in measured
         ]
-        best = best if best in others else f"auto, {drafts[0]}"
-    if as_json:
+        best = best if best in others else f"auto, {asked.drafts[0]}"
+    if asked.as_json:
         results = [one.as_dict() for one in measured]
         write_json(
             {

@@ -6,11 +6,14 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import field, fields
+from functools import partial, wraps
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+
+from eaglecpp.cli.terminal import write
 
 
 class _Option(click.Option):
@@ -42,6 +45,44 @@ class _Option(click.Option):
 _ALL = "eaglecpp.help_all"
 F = TypeVar("F", bound=Callable[..., Any])
 option = partial(click.option, cls=_Option)
+
+
+def row(flags: str, help: str, **settings: Any) -> Any:
+    """An option as a field of a dataclass, see `options_of`. flags: several with spaces between them; a field
+    that is a bool needs no value
+    """
+    return field(metadata={"option": (flags.split(), settings | {"help": help})})
+
+
+def options_of(asked: type) -> Callable[[F], F]:
+    """The fields of a dataclass, each made by `row`, as options of a command, which gets them as one object:
+    its argument `asked`.
+    """
+    options = []
+    for one in fields(asked):
+        flags, settings = one.metadata["option"]
+        options.append(option(*flags, one.name, is_flag=one.type == "bool", **settings))
+
+    def decorate(function: F) -> F:
+        @wraps(function)
+        def call(*args: Any, **values: Any) -> Any:
+            own = {one.name: values.pop(one.name) for one in fields(asked)}
+            return function(*args, asked=asked(**own), **values)
+
+        return added(*options)(call)  # type: ignore[return-value]
+
+    return decorate
+
+
+def added(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """The decorators of several options as one, in the order of the help text."""
+
+    def decorate(function: F) -> F:
+        for add in reversed(options):
+            function = add(function)
+        return function
+
+    return decorate
 
 
 def json_option(what: str) -> Callable[[F], F]:
@@ -91,7 +132,7 @@ class Command(click.Command):
 def _help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
         ctx.meta[_ALL] = True
-        click.echo(ctx.get_help(), color=ctx.color)
+        write(f"{ctx.get_help()}\n")
         ctx.exit()
 
 

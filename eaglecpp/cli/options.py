@@ -10,15 +10,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
 
-from eaglecpp.cli.command import F, complete_model, option
+from eaglecpp.cli.command import F, added, complete_model, option, row
 from eaglecpp.cli.terminal import note
 from eaglecpp.files import exists
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
@@ -71,21 +72,32 @@ def answer_format(text: str) -> dict[str, Any]:
     return {"json_schema": text}
 
 
+def _adapters(text: str) -> tuple[tuple[str, float], ...]:
+    """FILE[:SCALE],...: (path, scale) of each."""
+    return tuple(map(_adapter, text.split(",")))
+
+
+def _adapter(text: str) -> tuple[str, float]:
+    path, colon, scale = text.rpartition(":")
+    if exists(Path(text)) or not colon or "/" in scale:
+        return text, 1.0
+    try:
+        return path, float(scale)
+    except ValueError:
+        raise ValueError(f"{text!r}: expected FILE, or FILE:SCALE with a number") from None
+
+
+def file_text(path: str) -> str:
+    """A text file's content. Raises ValueError for what is no UTF-8."""
+    return read_input(path).decode("utf-8")
+
+
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
+FILE_TEXT = Parsed("file", file_text)
+_ADAPTERS = Parsed("adapters", _adapters)
 SECONDS = Parsed("duration", _seconds)
 """30, 5m, 1h30m; negative = forever."""
-
-
-def added(*options: Callable[[F], F]) -> Callable[[F], F]:
-    """The decorators of several options as one, in the order of the help text."""
-
-    def decorate(function: F) -> F:
-        for add in reversed(options):
-            function = add(function)
-        return function
-
-    return decorate
 
 
 def engine_options(
@@ -153,20 +165,58 @@ OF_LLAMA_CPP = {
     "--spec-draft-ngl": "--draft-device, cpu or a device",
     "--spec-draft-type-k": "--draft-cache-type",
     "--spec-draft-type-v": "--draft-cache-type",
+    "--jinja": "templates are Jinja without it",
+    "--hf-file": "-hf USER/REPO:QUANT chooses the file",
+    "--reasoning": "--think=true, --think=false or --think=LEVEL",
 }
-"""llama.cpp's options for drafters that are none here: what does the same."""
-strategy_options = added(
-    option(
-        *DRAFT_FLAGS,
+"""Options of llama.cpp that are none here: what does the same."""
+
+
+@dataclass(frozen=True)
+class Answering:
+    """Options of commands that give an answer: how it is drafted, and what form it has."""
+
+    draft: str | None = row(
+        " ".join(DRAFT_FLAGS),
+        "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name, "
+        "hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
         metavar="D",
         callback=_drafter,
-        help="The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored "
-        "name, hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
-    ),
-    option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: auto]"),
-    option("--no-draft", is_flag=True, help="Plain decoding, the same as --strategy off."),
-    spec_type_option,
-)
+    )
+    strategy: Strategy | None = row(
+        "--strategy", f"{Strategy.HELP}.  [default: auto]", type=STRATEGY, metavar="S"
+    )
+    no_draft: bool = row("--no-draft", "Plain decoding, the same as --strategy off.")
+    grammar: str | None = row("--grammar", "Grammar that the answer must follow.", metavar="GBNF")
+    grammar_file: str | None = row("--grammar-file", "File with one.", type=FILE_TEXT, metavar="FILE")
+    json_schema: str | None = row(
+        "-j --json-schema", "JSON schema that the answer must follow.", metavar="SCHEMA"
+    )
+    json_schema_file: str | None = row(
+        "-jf --json-schema-file", "File with one.", type=FILE_TEXT, metavar="FILE"
+    )
+
+    def form(self, **more: Any) -> dict[str, Any]:
+        """What the answer must follow, as arguments of `Session.chat`. more: of a further option that says
+        it. Raises click.UsageError for two that do, GrammarError.
+        """
+        from eaglecpp.engine.grammar import resolve_grammar
+
+        grammars = {"grammar": [self.grammar, self.grammar_file]}
+        grammars["json_schema"] = [self.json_schema, self.json_schema_file]
+        found: list[dict[str, Any]]
+        found = [{name: text} for name, texts in grammars.items() for text in texts if text is not None]
+        found += [more] if more else []
+        if len(found) > 1:
+            raise click.UsageError(
+                "an answer follows one grammar or schema: give one of --grammar, --grammar-file, "
+                "--json-schema, --json-schema-file and --format"
+            )
+        for one in found:
+            resolve_grammar(**one)
+        return found[0] if found else {}
+
+
 model_option = option(
     "-m",
     "--model",
@@ -251,6 +301,8 @@ def _click_option(declared: Option, heading: str) -> Callable[[F], F]:
         settings = {"multiple": True, "metavar": "TEXT"}
     elif declared.kind == "numbers":
         settings = {"metavar": "N,N,..."}
+    elif declared.kind == "pairs":
+        settings = {"multiple": True, "type": _ADAPTERS, "metavar": "FILE[:SCALE],...", "callback": _flat}
     else:
         text += f"  [default: {_default_text(declared)}]"
         if declared.kind is bool:
@@ -258,6 +310,10 @@ def _click_option(declared: Option, heading: str) -> Callable[[F], F]:
         else:
             settings = {"type": value_type(declared)}
     return option(*flags, declared.name, default=None, help=text, heading=heading, **settings)
+
+
+def _flat(context: click.Context, parameter: click.Parameter, value: Any) -> tuple[Any, ...]:
+    return tuple(chain.from_iterable(value))
 
 
 def value_type(option: Option) -> click.ParamType[Any]:

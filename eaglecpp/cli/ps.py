@@ -15,8 +15,7 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, complete_model, json_option, option
-from eaglecpp.cli.options import added
+from eaglecpp.cli.command import added, command, complete_model, json_option, option
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.conversations.served import ServerRefusedError, request

@@ -12,18 +12,22 @@ import contextlib
 import os
 import shlex
 import sys
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import Command, command, complete_model, json_option, option
+from eaglecpp.cli.command import Command, command, complete_model, options_of, row
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults, strategy_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
+    FILE_TEXT,
     FORMAT,
     SECONDS,
+    Answering,
+    Parsed,
     argument_bytes,
     engine_options,
     given,
@@ -31,11 +35,11 @@ from eaglecpp.cli.options import (
     model_option,
     only_model,
     read_input,
-    strategy_options,
+    spec_type_option,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
-from eaglecpp.options import Strategy
 from eaglecpp.references.reference import hub_text
 
 if TYPE_CHECKING:
@@ -52,6 +56,68 @@ class _RunCommand(Command):
         return super().parse_args(ctx, [*bare, *args[end:]])
 
 
+def _template(text: str) -> str:
+    if "{" not in text and text not in _TEMPLATES:
+        raise ValueError(
+            f"{text!r}: expected a template in Jinja or Go, or one of {', '.join(_TEMPLATES)}; llama.cpp's "
+            "other names are not built in here: give that template as a file (--chat-template-file)"
+        )
+    return text
+
+
+_TEMPLATES = ("chatml", "raw", "gguf")
+_TEMPLATE = Parsed("template", _template)
+
+
+@dataclass(frozen=True)
+class _Asked(Answering):
+    prompt_named: str | None = row("-p --prompt", "The prompt, in place of PROMPT.", metavar="TEXT")
+    resume: bool = row("--continue", "Continue the last chat (with MODEL, if given; its ID chooses a chat).")
+    system: str | None = row("--system -sys --system-prompt", "System prompt.")
+    image: tuple[str, ...] = row(
+        "--image", "Pictures for the model, if it reads some.", multiple=True, metavar="FILE,..."
+    )
+    chat_template: str | None = row(
+        "--chat-template",
+        "Chat template in place of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
+        type=_TEMPLATE,
+        metavar="TEXT",
+    )
+    chat_template_file: str | None = row(
+        "--chat-template-file", "File with one.", type=FILE_TEXT, metavar="FILE"
+    )
+    format: dict[str, Any] | None = row(
+        "--format", "Form of the answer: json, a JSON schema, or a file with one.", type=FORMAT, metavar="F"
+    )
+    think: str | None = row(
+        "--think", "Let the model think: true, false, or a level such as high.", metavar="[=LEVEL]"
+    )
+    hidethinking: bool = row("--hidethinking", "Let the model think, but do not show it.")
+    as_json: bool = row("--json", "Print {text, thinking, tokens, finish_reason, timings} at the end.")
+    verbose: bool = row(
+        "-v --verbose",
+        "Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
+        "each option comes from.",
+    )
+    quiet: bool = row("-q --quiet", "Show no statistics after the answer.")
+    nowordwrap: bool = row("--nowordwrap", "Do not break lines between words.")
+    insecure: bool = row(
+        "--insecure", "Allow downloads over http and from servers with invalid certificates."
+    )
+    keepalive: float | None = row(
+        "--keepalive",
+        "How long a running server keeps the model in memory after the answer; negative = forever.",
+        type=SECONDS,
+    )
+    no_server: bool = row("--no-server", "Open the model in this process although a server is running.")
+
+    def template(self) -> str:
+        """The chat template that was asked for, "" for none. Raises click.UsageError for two."""
+        if self.chat_template is not None and self.chat_template_file is not None:
+            raise click.UsageError("--chat-template and --chat-template-file contradict each other")
+        return self.chat_template or self.chat_template_file or ""
+
+
 @command(
     ("eaglecpp run smollm2", "chat; /? lists what can be typed there"),
     ('eaglecpp run llama3.1:8b "Why is the sky blue?"', "one answer"),
@@ -60,71 +126,21 @@ class _RunCommand(Command):
     ('eaglecpp run gemma3 photo.jpg "What is this?"', "about a picture, by a model that reads some"),
     ("eaglecpp run --continue", "go on with the last chat"),
     cls=_RunCommand,
-    usual="draft no_draft resume system form think verbose max_tokens temperature n_ctx",
+    usual="draft resume system image format think verbose max_tokens temperature n_ctx",
 )
 @click.argument("model", required=False, shell_complete=complete_model)
 @click.argument("prompt", nargs=-1)
 @model_option
-@option("-p", "--prompt", "prompt_named", metavar="TEXT", help="The prompt, in place of PROMPT.")
 @hub_option
-@strategy_options
-@option(
-    "--continue",
-    "resume",
-    is_flag=True,
-    help="Continue the last chat (with MODEL, if given; its ID chooses a chat).",
-)
-@option("--system", "-sys", "--system-prompt", "system", help="System prompt.")
-@option(
-    "--format",
-    "form",
-    type=FORMAT,
-    metavar="F",
-    help="Form of the answer: json, a JSON schema, or a file with one.",
-)
-@option("--think", metavar="[=LEVEL]", help="Let the model think: true, false, or a level such as high.")
-@option("--hidethinking", is_flag=True, help="Let the model think, but do not show it.")
-@json_option("{text, thinking, tokens, finish_reason, timings} at the end")
-@option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Show durations and rates after the answer, as Ollama does, and before it what is opened and where "
-    "each option comes from.",
-)
-@option("-q", "--quiet", is_flag=True, help="Show no statistics after the answer.")
-@option("--nowordwrap", is_flag=True, help="Do not break lines between words.")
-@option(
-    "--insecure", is_flag=True, help="Allow downloads over http and from servers with invalid certificates."
-)
-@option(
-    "--keepalive",
-    type=SECONDS,
-    help="How long a running server keeps the model in memory after the answer; negative = forever.",
-)
-@option("--no-server", is_flag=True, help="Open the model in this process although a server is running.")
+@options_of(_Asked)
+@spec_type_option
 @engine_options(defaults=run_defaults(), helps=AUTOMATIC_CONTEXT)
 def run(
     model: str | None,
     prompt: tuple[str, ...],
     model_named: str | None,
-    prompt_named: str | None,
     on_hub: bool,
-    draft: str | None,
-    strategy: Strategy | None,
-    no_draft: bool,
-    resume: bool,
-    system: str | None,
-    form: dict[str, Any] | None,
-    think: str | None,
-    hidethinking: bool,
-    as_json: bool,
-    verbose: bool,
-    quiet: bool,
-    nowordwrap: bool,
-    insecure: bool,
-    keepalive: float | None,
-    no_server: bool,
+    asked: _Asked,
     **options: Any,
 ) -> None:
     """Chat with MODEL: a GGUF file, a stored name, or hf.co/user/repo[:quant]. With PROMPT or piped input,
@@ -142,48 +158,51 @@ def run(
     if model_named is not None:  # then the first word is one of the prompt's
         model, prompt = model_named, (*(() if model is None else (model,)), *prompt)
     elif model is not None and " " in model.strip() and not exists(Path(model)):  # no name has a blank
-        if not resume:
+        if not asked.resume:
             raise click.UsageError(f"which model? eaglecpp run smollm2 {shlex.quote(model)}")
         prompt = (model, *prompt)
         model = None
     folder = ChatFolder(data_dir() / "chats")
-    chosen = folder.find(model) if resume and model else None
+    chosen = folder.find(model) if asked.resume and model else None
     model = chosen.model if chosen else model
-    if model is not None or not resume:
+    if model is not None or not asked.resume:
         model = only_model(model, None)
         model = hub_text(model) if on_hub else model
-    if prompt_named is not None:
-        prompt = (*prompt, prompt_named)
-    wanted = strategy_of(strategy, no_draft)
+    if asked.prompt_named is not None:
+        prompt = (*prompt, asked.prompt_named)
+    wanted = strategy_of(asked.strategy, asked.no_draft)
     settings = Settings(
-        think={None: None, "true": True, "false": False}.get(think, think),
-        format=form or {},
-        figures="all" if verbose else "none" if quiet else "line",
+        think={None: None, "true": True, "false": False}.get(asked.think, asked.think),
+        format=asked.form(**asked.format or {}),
+        figures="all" if asked.verbose else "none" if asked.quiet else "line",
         history=not os.environ.get("EAGLECPP_NOHISTORY"),
     )
-    pictures, prompt = _pictures(prompt)
+    pictures, prompt = _pictures(prompt, asked.image)
     question = _question(prompt)
     text = None if question is None else question.decode("utf-8", "replace")
     if text is not None and text.encode("utf-8") != question:
         note("note: the prompt is not valid UTF-8; invalid bytes were replaced by \ufffd")
-    if as_json and text is None:
+    if asked.as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     set_here = given(options)
-    find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=insecure)
-    source = None if model is None else find(model, draft)
-    saved = chosen or (_last_chat(folder, source) if resume else None)
+    find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=asked.insecure)
+    source = None if model is None else find(model, asked.draft)
+    saved = chosen or (_last_chat(folder, source) if asked.resume else None)
     if saved is not None and (source is None or source.draft is None):
-        source = find(model or saved.model, draft or saved.draft)
+        source = find(model or saved.model, asked.draft or saved.draft)
     assert source is not None
+    template = asked.template()
+    source = replace(source, model=replace(source.model, asked_template=template))
     model_here = RunModel(source, set_here, wanted)
     if saved is not None:
         model_here.go_on(saved.parameters, saved.strategy)
     needs_draft(model_here.asked, model_here.plan.can_draft)
     server = None
-    if not (no_server or as_json or draft or model_here.says_how_to_open) and (address := find_server()):
+    is_own = asked.no_server or asked.as_json or asked.draft or template or "grammar" in settings.format
+    if not (is_own or model_here.says_how_to_open) and (address := find_server()):
         api_key = os.environ.get("EAGLECPP_API_KEY", "")
-        server = ServerAnswers(str(address), "", keepalive, api_key=api_key)
-    if keepalive is not None and server is None:
+        server = ServerAnswers(str(address), "", asked.keepalive, api_key=api_key)
+    if asked.keepalive is not None and server is None:
         note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
     with contextlib.ExitStack() as stack:
         if server is None:
@@ -196,27 +215,29 @@ def run(
         chat = Chat(
             model_here,
             ask,
-            Screen(wrap=not nowordwrap, hide_thinking=hidethinking, echo=not as_json),
+            Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json),
             settings,
-            folder=folder if text is None or resume else None,
+            folder=folder if text is None or asked.resume else None,
             saved=saved,
-            system=system,
+            system=asked.system,
             server=server,
         )
         stack.callback(chat.close)
         chat.images += pictures
-        if verbose and server is not None:
+        if asked.verbose and server is not None:
             note(f"server:     {server.address} (--no-server opens the model in this process)")
-        elif verbose:
+        elif asked.verbose:
             note(plan_text(model_here.engine))
         if text is None:
             run_chat(chat)
             return
         chat.say_notices()
-        if not verbose:  # a script that asks a hundred times is told by --verbose, a chat by its first answer
+        if (
+            not asked.verbose
+        ):  # a script that asks a hundred times is told by --verbose, a chat by its first answer
             chat.judged.add(model_here.source.name)
-        made = chat.reply(partial(chat.session.stream, text), show_stats=not as_json)
-    if made is not None and as_json:
+        made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
+    if made is not None and asked.as_json:
         write_json(
             {
                 "text": made.message.content,
@@ -242,15 +263,23 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
     raise EOFError
 
 
-def _pictures(words: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
-    """The images among the words of a prompt, and the other words."""
-    from eaglecpp.chat.images import checked_image, is_image_name
+def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
+    """The images that --image names and those among the words of a prompt, and the other words."""
+    from eaglecpp.chat.images import is_image_name
 
     files = [word for word in words if is_image_name(word) and exists(Path(word))]
     found = [word for word in files if Path(word).is_file()]
-    return [checked_image(Path(word).read_bytes()) for word in found], tuple(
-        w for w in words if w not in found
-    )
+    paths = [*(path for text in named for path in text.split(",")), *found]
+    return [*map(_picture, paths)], tuple(word for word in words if word not in found)
+
+
+def _picture(path: str) -> bytes:
+    from eaglecpp.chat.images import checked_image
+
+    try:
+        return checked_image(read_input(path))
+    except InvalidValueError as error:
+        raise click.ClickException(f"{path}: {error}") from None
 
 
 def _question(words: tuple[str, ...]) -> bytes | None:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eaglecpp.cli.command import F, command, complete_model, json_option, option
-from eaglecpp.cli.options import Parsed, added, given, value_type
+from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
+from eaglecpp.cli.options import Parsed, given, value_type
 from eaglecpp.cli.progress import bars_are_shown, new_bar
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError

@@ -42,6 +42,7 @@ class ResolvedModel:
               the target
     name:     None for a path
     stored_template: a chat template that Ollama chose
+    asked_template: in place of all others: a text, or a name of the pragma `chat_template`
     """
 
     kind: Literal["path", "store", "ollama", "package"]
@@ -52,6 +53,7 @@ class ResolvedModel:
     projectors: tuple[Path, ...] = ()
     name: ModelName | None = None
     stored_template: str | None = None
+    asked_template: str = ""
 
     @property
     def reference(self) -> str:
@@ -63,10 +65,12 @@ class ResolvedModel:
         `eos_text` of `ChatTemplate.choose`. Raises ValueError for a `chat_template` pragma that names what is
         not there.
         """
+        asked = self.asked_template if "{" in self.asked_template else None
         return ChatTemplate.choose(
+            asked=asked,
             modelfile=self.modelfile.template,
             stored=self.stored_template,
-            choice=self.modelfile.settings.chat_template,
+            choice="asked" if asked else self.asked_template or self.modelfile.settings.chat_template,
             **of_the_file,
         )
 

@@ -182,8 +182,13 @@ class ModelOptions(_Validated):
         "a cache of its own for each conversation: faster for many at once, but without trees",
         flags="",
     )
-    lora: tuple[tuple[str, float], ...] = _option((), "LoRA adapters: (path, scale)", kind="pairs", flags="")
-    mmproj: str = _option("", "GGUF of the projector with which the model reads images")
+    lora: tuple[tuple[str, float], ...] = _option(
+        (),
+        "LoRA adapters, each with its scale, which is 1 where none is given",
+        kind="pairs",
+        flags="--lora --lora-scaled",
+    )
+    mmproj: str = _option("", "GGUF of the projector with which the model reads images", flags="-mm --mmproj")
     rpc: tuple[str, ...] = _option(
         (),
         "use the devices of a llama.cpp rpc-server, host:port (repeatable); needs llama.cpp built with RPC",

@@ -16,6 +16,7 @@ import pytest
 
 from eaglecpp.cli.doctor import report
 from helpers.command import Cli, Start
+from helpers.lora import write_lora
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
 
 if TYPE_CHECKING:
@@ -183,8 +184,50 @@ def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Model
     words = ("run", models.target, picture, "what", "is it?", "--json", "-n", "8", "--temp", "0")
     with_it = cli(*words, "--mmproj", projector)
     assert with_it.returncode == 0, with_it.stderr
+    named = cli(*words[:2], *words[3:], "--mmproj", projector, "--image", f"{picture},{picture}")
+    n_named, n_with_it = (json.loads(done.stdout)["timings"]["prompt_n"] for done in (named, with_it))
+    assert n_named >= n_with_it + N_ROWS["gemma3"], "as llama.cpp's, it names several"
     assert json.loads(with_it.stdout)["timings"]["prompt_n"] > N_ROWS["gemma3"]
     without = cli(*words)
     assert without.returncode == 1 and "--mmproj" in without.stderr
     wrong = cli(*words, "--mmproj", models.target)
     assert wrong.returncode == 1 and "is no projector for" in wrong.stderr
+
+
+def test_llama_cpps_options_for_adapters_templates_and_forms(
+    cli: Cli, models: Models, tmp_path: Path
+) -> None:
+    def text(*options: object) -> str:
+        done = cli("run", models.target, "ab cd", *SHORT, *options)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    lora, template, schema = tmp_path / "a.gguf", tmp_path / "t.jinja", tmp_path / "s.json"
+    write_lora(lora, models.target, size=3.0)
+    template.write_text("{{ messages[0].content }} ef")
+    schema.write_text('{"const": 7}')
+    plain = text()
+    assert text("--lora", lora) == text("--lora-scaled", f"{lora}:1.0") != plain
+    assert text("--lora", f"{lora}:0") == plain
+    raw = cli("generate", models.target, "-p", "ab cd ef", "--min-p", "0", "--top-p", "0.9", *SHORT).stdout
+    assert text("--chat-template-file", template) == text("--chat-template", template.read_text()) == raw
+    for form in (("-j", schema.read_text()), ("-jf", schema), ("--grammar", 'root ::= "7"')):
+        assert text(*form) == "7\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "said"),
+    [
+        (("--lora", "a.gguf:much"), 2, "'a.gguf:much': expected FILE, or FILE:SCALE"),
+        (("--image", "wrong.png"), 1, "wrong.png: an image is not what can be read"),
+        (("--chat-template", "vicuna"), 2, "expected a template in Jinja or Go, or one of chatml, raw, gguf"),
+        (("--chat-template", "raw", "--chat-template-file", "wrong.png"), 2, "contradict each other"),
+        (("--grammar", "x", "--format", "json"), 2, "an answer follows one grammar or schema"),
+    ],
+)
+def test_what_such_an_option_cannot_be_is_refused(
+    options: tuple[str, ...], code: int, said: str, cli: Cli, models: Models, tmp_path: Path
+) -> None:
+    (tmp_path / "wrong.png").write_text("no picture")
+    done = cli("run", models.target, "ab", *SHORT, *options)
+    assert (done.returncode, done.stdout) == (code, "") and said in done.stderr

@@ -80,7 +80,7 @@ def test_llama_cpps_spellings_mean_the_same() -> None:
     assert parsed("convert", *ours.split()) == parsed("convert", *theirs.split())
 
 
-@pytest.mark.parametrize("typed", ["--host", "--port", "--jinja", "--simple-io"])
+@pytest.mark.parametrize("typed", ["--host", "--port", "--warmup", "--simple-io"])
 def test_far_fetched_options_are_not_suggested(typed: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "m.gguf", typed]) == 2
     assert capsys.readouterr().err == f"error: no such option: {typed} (see `eaglecpp bench --help`)\n"
