@@ -192,7 +192,7 @@ def read_presets(file: Path) -> dict[str, Preset]:
             if listed in found:
                 raise PresetError("this model is listed twice")
         except (EagleError, OSError, msgspec.ValidationError) as error:
-            why = str(error).replace("`", "").replace(" | null", "").replace("Object", "a table")
+            why = str(error).replace("`", "").replace(" | null", "").replace(" object", " a table")
             raise PresetError(f"{file}: [{name}]: {why}") from None
         found[listed] = preset
     return found

@@ -125,7 +125,7 @@ def test_models_are_loaded_and_unloaded_by_requests(server: TestServer) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "expected at least one model"), ("[a", "Expected ']'"),
+        ("", "expected at least one model"), ("[a", "Expected ']'"), ("a = 1", "[a]: Expected a table"),
         ("[a]\npath = 1", "Expected str, got int - at $.path"),
         ("[a]\npath = 'none.gguf'", "path: expected a file"), ("[a]\nctx = 1", "unknown field ctx"),
         ("[a]\ncontext = -2", "$.context"), ("[none]\ncontext = 1", "[none]: model 'none' is not on this"),
