@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -20,6 +22,9 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
+from prompt_toolkit.layout.utils import explode_text_fragments
 from prompt_toolkit.output import ColorDepth
 
 from eaglecpp.cli.chat.commands import COMMANDS
@@ -28,6 +33,8 @@ from eaglecpp.cli.command import stored_names
 from eaglecpp.cli.terminal import silent_keys, visible, wants_colour, write
 from eaglecpp.modelfile.parameters import PARAMETERS
 
+_LONG_LINES = 10  # of a pasted text that would hide what was said before
+_FIRST_MARK = 0xF0000  # of the characters that Unicode leaves to private use
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
 
@@ -43,6 +50,11 @@ def open_keyboard(history: Path, keeps: Callable[[], bool]) -> Iterator[Ask]:
             yield keyboard.ask
         finally:
             keyboard.mark_pastes(False)
+
+
+def _text(typed: str) -> str:
+    """What was typed without bytes that are no text, which terminals can deliver."""
+    return typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 class SlashCompleter(Completer):
@@ -66,12 +78,40 @@ class SlashCompleter(Completer):
             yield from PathCompleter(expanduser=True).get_completions(Document(rest), complete_event)
 
 
+class Pastes(Processor):
+    """Long pasted texts. In the line that is typed each is one character, which is shown as what it stands
+    for and deleted at once. texts, labels: by that character, for `str.translate`
+    """
+
+    def __init__(self) -> None:
+        self.texts: dict[int, str] = {}
+        self.labels: dict[int, str] = {}
+
+    def folded(self, text: str) -> str:
+        """What stands for a pasted text in the line; a short one itself."""
+        n_lines = len(text.splitlines())
+        if n_lines < _LONG_LINES:
+            return text
+        mark = _FIRST_MARK + len(self.texts)
+        self.texts[mark], self.labels[mark] = text, f"[pasted {n_lines} lines]"
+        return chr(mark)
+
+    def apply_transformation(self, given: TransformationInput) -> Transformation:
+        """For prompt_toolkit: a line of the buffer as it is displayed, and where its characters are there."""
+        chars = explode_text_fragments(given.fragments)
+        shown = [(one[0], one[1].translate(self.labels)) for one in chars]
+        starts = [0, *accumulate(len(label) for _, label in shown)]
+        return Transformation([*shown], starts.__getitem__, lambda place: bisect_right(starts, place) - 1)
+
+
 class Keyboard:
     """Asks for messages. history: the file of typed lines; keeps: whether they are currently saved there."""
 
     def __init__(self, history: Path, keeps: Callable[[], bool]) -> None:
+        self._pastes = Pastes()
         self._session: PromptSession[str] = PromptSession(
-            history=_PrivateHistory(str(history), keeps),
+            input_processors=[self._pastes],
+            history=_PrivateHistory(str(history), keeps, self._pastes.texts),
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
             prompt_continuation=CONTINUATION,
@@ -93,14 +133,15 @@ class Keyboard:
         typed = ""
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
-            # terminals can deliver bytes that are no text
-            typed = typed.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         except KeyboardInterrupt as interrupt:
             typed = str(interrupt)
             raise
         finally:
             self.mark_pastes(True)  # prompt_toolkit stops it with every prompt
-            write(prompt + visible(typed).replace("\n", f"\n{CONTINUATION}") + "\n", styled=True)
+            typed = _text(typed)
+            shown = visible(typed.translate(self._pastes.labels)).replace("\n", f"\n{CONTINUATION}")
+            write(f"{prompt}{shown}\n", styled=True)
+        typed = typed.translate(self._pastes.texts)
         return f'"""\n{typed}\n"""' if "\n" in typed and is_open(typed) else typed
 
     def mark_pastes(self, on: bool) -> None:
@@ -120,7 +161,13 @@ class Keyboard:
 
         @bindings.add("c-g")
         def _(event: KeyPressEvent) -> None:
+            event.current_buffer.text = event.current_buffer.text.translate(self._pastes.texts)
             event.current_buffer.open_in_editor()
+
+        @bindings.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            pasted = _text(event.data).replace("\r\n", "\n").replace("\r", "\n")
+            event.current_buffer.insert_text(self._pastes.folded(pasted))
 
         @bindings.add("escape", "enter")
         def _(event: KeyPressEvent) -> None:
@@ -130,11 +177,17 @@ class Keyboard:
 
 
 class _PrivateHistory(FileHistory):
-    """A history file that only its owner can read, and that saves nothing while told not to."""
+    """A history file that only its owner can read, and that saves nothing while told not to. pasted: texts
+    by the characters that stand for them
+    """
 
-    def __init__(self, filename: str, keeps: Callable[[], bool]) -> None:
+    def __init__(self, filename: str, keeps: Callable[[], bool], pasted: dict[int, str]) -> None:
         super().__init__(filename)
-        self._keeps = keeps
+        self._keeps, self._pasted = keeps, pasted
+
+    def append_string(self, string: str) -> None:
+        """For prompt_toolkit: a line that was entered."""
+        super().append_string(string.translate(self._pasted))
 
     def store_string(self, string: str) -> None:
         """For prompt_toolkit: appends a line. A line that cannot be written stays in memory."""
