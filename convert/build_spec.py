@@ -215,7 +215,7 @@ def _check_target(target: TargetInfo, target_hidden: int, vocab: int, n_blocks: 
         )
     if n_blocks not in (None, target.block_count):
         raise TargetError(
-            f"target {target.path} does not fit: the drafter was made for a model of {n_blocks} blocks, "
+            f"target {target.path} does not fit: the drafter was made for a model of {n_blocks} layers, "
             f"the target has {target.block_count}"
         )
 

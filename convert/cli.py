@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The click commands `convert` and `inspect`; `eaglecpp`'s group attaches both, `python -m convert` runs the
-first.
+"""The click command `convert`, which `eaglecpp`'s group attaches, and the text of `inspect`.
 
 Results go to stdout, the progress bar and notes to stderr. The caller handles EagleError and prints it in
 one line.
@@ -19,6 +18,7 @@ from typing import Any
 import click
 
 from .errors import InvalidValueError
+from .files import human_bytes
 from .inspection import SWITCHES, inspect_file
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
@@ -113,14 +113,6 @@ def run(
     _print(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
 
 
-@click.command("inspect")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print the facts as JSON.")
-def inspect(file: Path, as_json: bool) -> None:
-    """Show what is in a GGUF file and what it fits."""
-    show_file(file, as_json)
-
-
 def show_file(file: Path, as_json: bool) -> None:
     """Prints what is in a GGUF file. Raises GgufError."""
     facts = inspect_file(file)
@@ -176,7 +168,7 @@ def _report_text(report: ConvertReport) -> str:
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),
         ("switches", ", ".join(switches) or f"none (plain {plain})"),
-        ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} blocks, "
+        ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
                      f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
         *(("reading", reading) for reading in spec.readings),
         ("vocabulary", f"{spec.draft_vocab_size} of {spec.vocab_size} tokens"),
@@ -187,19 +179,21 @@ def _report_text(report: ConvertReport) -> str:
         shape = "x".join(map(str, tensor.shape))
         line = f"{tensor.name:<28} {tensor.type:<8} {shape:<16} {tensor.rel_rms_error:.2e}  {tensor.note}"
         table.append(line.rstrip())
-    return "\n".join([*_aligned(rows), "", *table, "", f"wrote {report.out} ({_bytes(report.size)})"])
+    return "\n".join([*_aligned(rows), "", *table, "", f"wrote {report.out} ({human_bytes(report.size)})"])
 
 
 def _facts_text(facts: dict[str, Any]) -> str:
     rows: list[tuple[str, str]] = []
     for key, value in facts.items():
         if key == "types":
-            rows += [("type", f"{t}: {n['tensors']} tensors, {_bytes(n['bytes'])}") for t, n in value.items()]
+            rows += [
+                ("type", f"{t}: {n['tensors']} tensors, {human_bytes(n['bytes'])}") for t, n in value.items()
+            ]
         elif isinstance(value, dict):
             shown = ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)
             rows.append((key, shown))
         elif value is not None:
-            rows.append((key, _bytes(value) if key == "size" else _plain(value)))
+            rows.append((key, human_bytes(value) if key == "size" else _plain(value)))
     return "\n".join(_aligned(rows))
 
 
@@ -214,12 +208,3 @@ def _plain(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return ", ".join(map(_plain, value)) if isinstance(value, list) else str(value)
-
-
-def _bytes(n: int) -> str:
-    size, unit = float(n), "B"
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024 or unit == "TiB":
-            break
-        size /= 1024
-    return f"{n} B" if unit == "B" else f"{size:.1f} {unit}"

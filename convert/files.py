@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""Files of others are opened only if they are files; files of ours are whole or absent.
+"""Files of others are opened only if they are files; files of ours are whole or absent; how sizes are said.
 
-`eaglecpp.files` has these for everything that is not `convert`, which imports nothing else of ours.
+`eaglecpp.files` and `eaglecpp.human` have these for everything that is not `convert`, which imports nothing
+else of ours.
 """
 
 from __future__ import annotations
@@ -27,6 +28,16 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFDIR: "a folder",
 }
+_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
+
+
+def human_bytes(n_bytes: float | None) -> str:
+    """A size, in powers of 1000 and as Ollama rounds it: 1.3 GB, 98 MB, 512 B; "?" for what is not known."""
+    if n_bytes is None:
+        return "?"
+    size, unit = next((one for one in _UNITS if n_bytes >= one[0]), (1, "B"))
+    digits = 1 if unit != "B" and n_bytes < 10 * size else 0
+    return f"{n_bytes / size:.{digits}f} {unit}"
 
 
 class NotAFileError(OSError):

@@ -127,7 +127,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "fits": {
             "model": base,
             "hidden_size": hidden,
-            "block_count": file.get("eaglecpp.target.block_count"),
+            "n_layers": file.get("eaglecpp.target.block_count"),
             "vocab_size": vocab,
             "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
         },
@@ -176,9 +176,12 @@ def _rope(file: GgufFile) -> dict[str, Any]:
 
 def _target(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]:
     hidden, vocab = _key(file, "embedding_length"), (tokenizer or {}).get("n_tokens")
+    arch = file.architecture
     return {
         "hidden_size": hidden,
-        "block_count": _key(file, "block_count"),
+        # as everywhere, without those for further tokens, which do not run as part of the target
+        "n_layers": (file.integer(f"{arch}.block_count") or 0)
+        - (file.integer(f"{arch}.nextn_predict_layers") or 0),
         "context_length": _key(file, "context_length"),
         # for further tokens, whose weights the file has
         "mtp_heads": sum(name.endswith(".nextn.eh_proj.weight") for name in file.tensors),

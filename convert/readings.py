@@ -304,5 +304,5 @@ def _checked(layer_ids: LayerIds, n_blocks: int, n_aux: int) -> LayerIds:
     if any(b <= a for a, b in itertools.pairwise(ids)):
         raise LayerIdError(f"{where}: expected distinct ascending ids; give the right ones with --aux-layers")
     if ids[0] < 0 or ids[-1] > n_blocks:
-        raise LayerIdError(f"{where}: expected ids from 0 to {n_blocks}, the target's number of blocks")
+        raise LayerIdError(f"{where}: expected ids from 0 to {n_blocks}, the target's number of layers")
     return layer_ids

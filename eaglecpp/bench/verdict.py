@@ -73,8 +73,8 @@ class Verdict:
         n_answers = sum(gain.n_answers for gain in answered)
         where = f"the last {n_answers} answers" if n_answers > 1 else "the last answer"
         return (
-            f"{begin}: {speeds} the speed of plain decoding in {where}, with {self.tokens:.1f} tokens a "
-            f"round; {self._cost()}."
+            f"{begin}: {speeds} the speed of plain decoding in {where}, with an acceptance length "
+            f"of {self.tokens:.1f}; {self._cost()}."
         )
 
     def _prediction(self) -> str:

@@ -22,6 +22,7 @@ from types import GeneratorType
 from typing import Any, cast
 
 from eaglecpp.errors import TemplateError
+from eaglecpp.human import human_bytes
 
 MAX_TEMPLATE = 256 << 10
 """Characters of a template; the longest known one has 30 thousand."""
@@ -80,7 +81,7 @@ class Budget:
         """So much is about to be made or looked through."""
         self._n_bytes += n_bytes
         if self._n_bytes > MAX_BYTES:
-            raise stopped(f"it needs more than {MAX_BYTES >> 20} MiB")
+            raise stopped(f"it needs more than {human_bytes(MAX_BYTES)}")
         if n_bytes > 4096:
             self.check_time()
 
@@ -175,7 +176,7 @@ def measure(value: Any, level: int = 0) -> tuple[int, int]:
         size += part_size + NODE
         depth = max(depth, part_depth)
         if size > MAX_VALUE:
-            raise stopped(f"a value of more than {MAX_VALUE >> 20} MiB")
+            raise stopped(f"a value of more than {human_bytes(MAX_VALUE)}")
     if max(depth, level) >= _MAX_DEPTH:
         raise stopped("a value nested too deeply")
     if (depth or size > _SMALL) and not isinstance(value, _VIEWS):

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from eaglecpp.errors import InvalidValueError
+from eaglecpp.human import human_bytes
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
 _MAX_BYTES = 32 << 20
@@ -74,7 +75,7 @@ def image_of_url(url: object) -> bytes:
 def checked_image(data: bytes) -> bytes:
     """The same bytes, if they are an image of a kind and size that are read. Raises InvalidValueError."""
     if len(data) > _MAX_BYTES:
-        raise InvalidValueError(f"an image has {len(data) >> 20} MB; at most {_MAX_BYTES >> 20} are read")
+        raise InvalidValueError(f"an image has {human_bytes(len(data))}; at most {human_bytes(_MAX_BYTES)}")
     size = _size(data)
     if size is None:
         raise InvalidValueError(f"an image is not what can be read: expected {_FORMATS}")

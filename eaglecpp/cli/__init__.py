@@ -161,10 +161,16 @@ def _message(error: Exception) -> tuple[str, int]:
         return text[:1].lower() + text[1:].removesuffix(".") + where, 2
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
-    if isinstance(error, (EagleError, OSError)):
-        return " ".join(str(error).split("\n")) if isinstance(error, OSError) else str(error), 1
-    if isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str):
-        return str(error), 1
+    if isinstance(error, OSError):
+        return " ".join(str(error).split("\n")), 1
+    is_said = isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str)
+    if isinstance(error, EagleError) or is_said:
+        from eaglecpp.cli.options import in_flags
+        from eaglecpp.modelfile.errors import ModelfileError
+
+        return str(error) if isinstance(error, ModelfileError) else in_flags(
+            str(error)
+        ), 1  # it quotes a file
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
 
 

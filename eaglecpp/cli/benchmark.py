@@ -69,7 +69,7 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
         raise click.UsageError("--draft: the same drafter is named twice")
     with ExitStack() as opened:
         engines = [
-            opened.enter_context(open_engine(model, d, None, False, given(options), verbose=asked.verbose))
+            opened.enter_context(open_engine(model, d, None, given(options), verbose=asked.verbose))
             for d in asked.drafts or [None]
         ]
         engine = engines[0]

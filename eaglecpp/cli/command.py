@@ -156,5 +156,5 @@ def stored_names() -> list[str]:
 
     with contextlib.suppress(EagleError, OSError):
         models = [model for model in Stores.open().models() if not model.is_drafter]
-        return [str(model.name).removesuffix(":latest") for model in models]
+        return [model.short_name for model in models]
     return []

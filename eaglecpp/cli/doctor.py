@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
-import shlex
+from functools import partial
 from importlib import metadata
 from typing import Any
 
@@ -19,11 +19,14 @@ import click
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_argument
+from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.table import labelled
 from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
-from eaglecpp.human import human_memory
+from eaglecpp.human import human_bytes
+from eaglecpp.opening.fetch import fetch
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
+from eaglecpp.references.reference import part_paths
 
 _UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."
 
@@ -72,7 +75,12 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
     from eaglecpp.bench.verdict import measure_verdict, verdict_of
     from eaglecpp.engine import exactness
 
-    with open_engine(model, draft, None, False, options | {"exact": "off"}, choose_context=True) as engine:
+    options = options | {"exact": "off"}
+    with Bars() as bars:  # the report says which drafter could be had
+        engine = open_engine(
+            model, draft, None, options, choose_context=True, find=partial(fetch, report=bars)
+        )
+    with engine:
         found = None
         if measure:
             found = exactness.measure(engine.native) if engine.has_draft else engine.exactness
@@ -83,7 +91,9 @@ def model_facts(model: str, draft: str | None, options: dict[str, Any], *, measu
         facts = {
             "verdict": verdict.as_dict() | {"text": " ".join(filter(None, (unknown, str(verdict))))},
             "target": str(engine.target_path),
+            "target_size": sum(path.stat().st_size for path in part_paths(engine.target_path)),
             "draft": str(engine.draft_path or TEXT) if engine.has_draft else None,
+            "offer": engine.plan.found.offer,
             "draft_kind": (engine.draft_info or {}).get("kind"),
             "n_threads": engine.device_info["n_threads"],
             "n_ctx": engine.n_ctx,
@@ -181,14 +191,14 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     others = []
     for device in devices:
         free, total = device["memory_free"], device["memory_total"]
-        room = f", {human_memory(free)} of {human_memory(total)} free" if total else ""
+        room = f", {human_bytes(free)} of {human_bytes(total)} free" if total else ""
         if device["kind"] != "cpu":
             text = f"{device['name']} ({device['kind']}): {device['description']}{room}"
             others.append(("device", text))
     return [
         ("cpu", ", ".join([*names, f"{n_cores} core{'' if n_cores == 1 else 's'}"])),
         ("kernels", own),
-        ("memory", f"{human_memory(memory['available'])} of {human_memory(memory['total'])} available"),
+        ("memory", f"{human_bytes(memory['available'])} of {human_bytes(memory['total'])} available"),
         *(others or [("gpu", "none that this llama.cpp can use")]),
     ]
 
@@ -198,12 +208,12 @@ _KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
 
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     target, draft, memory = model["target"], model["draft"], _memory_rows(model["memory_plan"])
-    rows = [("target", f"{target}, {model['n_threads']} threads")]
+    size = human_bytes(model["target_size"])
+    rows = [("target", f"{target} ({size}), {model['n_threads']} threads")]
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"
-        way = f"none; `eaglecpp drafters {shlex.quote(target)}` shows what could draft"
-        return [*rows, ("drafter", way), *memory, ("exact", exact)]
+        return [*rows, ("drafter", model["offer"] or "none"), *memory, ("exact", exact)]
     own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))
@@ -228,9 +238,9 @@ def _memory_rows(plan: list[dict[str, Any]]) -> list[tuple[str, str]]:
         parts = []
         for who, name in (("target", "target"), ("draft", "drafter")):
             sizes = {what: place[f"{who}_{what}"] for what in ("weights", "cache", "compute")}
-            if found := [f"{what} {human_memory(size)}" for what, size in sizes.items() if size]:
+            if found := [f"{what} {human_bytes(size)}" for what, size in sizes.items() if size]:
                 parts.append(f"{name} {', '.join(found)}")
         if parts:
-            parts += [f"{human_memory(place['free'])} free"] if place["total"] else []
+            parts += [f"{human_bytes(place['free'])} free"] if place["total"] else []
             rows.append((f"memory on {place['device']}", "; ".join(parts)))
     return rows

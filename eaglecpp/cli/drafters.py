@@ -39,7 +39,7 @@ def drafters(target: str | None, as_json: bool) -> None:
     """List known drafters: all, or those for TARGET (a file, a stored name, a name on the Hub), or those with
     TARGET in their names.
     """
-    own, matches, facts = (None, [], None) if target is None else _matches(target)
+    own, whose, matches, facts = (None, "", [], None) if target is None else _matches(target)
     rows = [match.drafter for match in matches]
     if not rows and own is None:
         rows = list(known_drafters()) if target is None else search_drafters(target)
@@ -51,7 +51,7 @@ def drafters(target: str | None, as_json: bool) -> None:
         write_json({"own": own and str(own), "drafters": known})
         return
     if own is not None:
-        write(f"{target} has a drafter of its own, which is used: {own}\n")
+        write(f"{target} {whose}: {own}\n")
     if not rows and own is None:
         from eaglecpp.store.store import Stores
 
@@ -62,7 +62,12 @@ def drafters(target: str | None, as_json: bool) -> None:
         return
     if rows:
         shown = [
-            (row.repo, row.targets[0], row.family, f"cannot run: {row.refused}" if row.refused else "")
+            (
+                row.repo,
+                row.targets[0],
+                row.family,
+                f"cannot run: {row.refused}" if row.refused else row.file and "comes with eaglecpp",
+            )
             for row in rows
         ]
         write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
@@ -71,14 +76,16 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"--draft auto uses {chosen.why}")
 
 
-def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
-    """The drafter that a model on this machine has, those known for it, by its name or by the metadata of
-    its file if that is on this machine, and that file's facts.
+def _matches(target: str) -> tuple[Path | None, str, list[Match], Facts | None]:
+    """The drafter that a model on this machine has, or the one that it is a copy of, and which of the two;
+    those known for it, by its name or by the metadata of its file if that is on this machine, and that file's
+    facts.
     """
     from eaglecpp.errors import EagleError
     from eaglecpp.opening.find import find_target
     from eaglecpp.references.reference import read_name
     from eaglecpp.store.facts import metadata, read_facts
+    from eaglecpp.store.store import Stores
 
     try:
         model = find_target(target)
@@ -87,5 +94,9 @@ def _matches(target: str) -> tuple[Path | None, list[Match], Facts | None]:
         names = [target]
         with contextlib.suppress(EagleError):
             names.append(str(read_name(target)))  # with its tag
-        return None, find_drafters(names), None
-    return model.draft, find_drafters([target, model.target.name], metadata(facts.file)), facts
+        return None, "", find_drafters(names), None
+    own, whose = model.draft, "has a drafter of its own, which is used"
+    if model.kind == "path" and (original := Stores.open().original_of(model.target)) is not None:
+        own = original.draft_file()
+        whose = f"is a copy of {original.short_name}; --draft {original.short_name} uses its drafter"
+    return own, whose, find_drafters([target, model.target.name], metadata(facts.file)), facts

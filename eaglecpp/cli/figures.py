@@ -72,7 +72,7 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         rows += [
             ("strategy", f"{strategy} ({why})" if why else strategy),
             ("rounds", str(stats.rounds)),
-            ("acceptance length", f"{stats.acceptance_length:.2f} tokens/round"),
+            ("acceptance length", f"{stats.acceptance_length:.2f} tokens"),
             ("drafted", f"{stats.draft_n} token(s), {stats.draft_n_accepted} accepted"),
             ("accepted from text", f"{stats.text_draft_n_accepted or ''}"),
             ("accepted per depth", ", ".join(f"{rate:.2f}" for rate in stats.accepted_per_depth)),

@@ -51,9 +51,7 @@ def generate(model: str, asked: _Asked, **options: Any) -> None:
     text, form = _prompt(asked.prompt, asked.file), asked.form()
     opening, drafting, sampling = split(given(options), ModelOptions, DraftOptions, SamplingOptions)
     watch = Watch()
-    opened = open_engine(
-        model, asked.draft, asked.strategy, asked.no_draft, opening | drafting, verbose=asked.verbose
-    )
+    opened = open_engine(model, asked.draft, asked.strategy, opening | drafting, verbose=asked.verbose)
     with opened as engine, watch.listening():
         stream = engine.stream(text, on_prefill=watch.on_prefill, **form, **sampling)
         shown = (lambda text: None) if asked.as_json else write

@@ -39,7 +39,7 @@ def _next(models: list[StoredModel]) -> str:
         return f"next: eaglecpp pull {name}   ({size}; we have its drafter)\nthen: eaglecpp run {name}"
     best = min(models, key=_n_steps_to_a_drafter)
     auto = " --draft auto" if _n_steps_to_a_drafter(best) == 1 else ""
-    return f"next: eaglecpp run {str(best.name).removesuffix(':latest')}{auto}"
+    return f"next: eaglecpp run {best.short_name}{auto}"
 
 
 def _n_steps_to_a_drafter(model: StoredModel) -> int:

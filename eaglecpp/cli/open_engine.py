@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.modelfile.parameters import engine_options
@@ -31,13 +33,6 @@ def run_defaults() -> dict[str, Any]:
     return {**engine_options({}), "model.n_batch": _N_BATCH, "sampling.max_repeats": _MAX_REPEATS}
 
 
-def strategy_of(strategy: Strategy | None, no_draft: bool) -> Strategy | None:
-    """`--strategy` and `--no-draft` as one."""
-    if no_draft and strategy is not None and strategy.kind != "off":
-        raise click.UsageError(f"--no-draft and --strategy {strategy} contradict each other")
-    return Strategy("off") if no_draft else strategy
-
-
 def look_up(
     reference: str, draft: str | None = None, *, wants_draft: bool = True, insecure: bool = False
 ) -> Found:
@@ -53,33 +48,32 @@ def open_engine(
     target: str,
     draft: str | None,
     strategy: Strategy | None,
-    no_draft: bool,
     options: dict[str, Any],
     *,
     verbose: bool = False,
     choose_context: bool = False,
+    find: Callable[..., Found] = look_up,
 ) -> Engine:
     """Opens the engine; options override what a stored model says. Without drafting, looks up no drafter.
     choose_context: with no length given, as long as model and memory allow.
     """
     from eaglecpp.engine.engine import Engine
 
-    wanted = strategy_of(strategy, no_draft)
     has_text = options.get("text_drafts") == "on"
     if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
-        needs_draft(wanted, False)
-    is_off = wanted is not None and wanted.kind == "off"
+        needs_draft(strategy, False)
+    is_off = strategy is not None and strategy.kind == "off"
     plan = plan_opening(
         target,
         None if is_off else draft,
-        strategy=wanted,
+        strategy=strategy,
         options=options,
-        find=look_up,
+        find=find,
         choose_context=choose_context,
     )
-    needs_draft(wanted, plan.can_draft)
+    needs_draft(strategy, plan.can_draft)
     for notice in plan.notices:
-        note(notice)
+        note(f"note: {in_flags(notice)}")
     engine = Engine(plan)
     if verbose:
         note(plan_text(engine))

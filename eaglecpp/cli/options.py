@@ -8,6 +8,7 @@ there is only one default, the engine's.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,17 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """What -c means where `eaglecpp.opening.context` chooses the length."""
+
+
+_FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
+    one.name: one.flags[0]
+    for cls in (ModelOptions, DraftOptions, SamplingOptions)
+    for one in describe(cls)
+    if one.flags
+}
+# a name of one word is a word like any other, except at the beginning
+_LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
+_FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 
 
 class Parsed(click.ParamType[Any]):
@@ -173,20 +185,37 @@ OF_LLAMA_CPP = {
 
 
 @dataclass(frozen=True)
-class Answering:
-    """Options of commands that give an answer: how it is drafted, and what form it has."""
+class Drafting:
+    """What is drafted from, and how. In every way to say that nothing is, `strategy` is "off"."""
 
     draft: str | None = row(
         " ".join(DRAFT_FLAGS),
         "The drafter: a GGUF made by `eaglecpp convert`, a small model of the same family, a stored name, "
-        "hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself.",
+        "hf.co/user/repo, or auto; mtp = the model's own head; text = draft from the text itself; off = "
+        "none.",
         metavar="D",
         callback=_drafter,
     )
     strategy: Strategy | None = row(
-        "--strategy", f"{Strategy.HELP}.  [default: auto]", type=STRATEGY, metavar="S"
+        "--strategy", f"{Strategy.HELP}.  [default: the model's, or auto]", type=STRATEGY, metavar="S"
     )
     no_draft: bool = row("--no-draft", "Plain decoding, the same as --strategy off.")
+
+    def __post_init__(self) -> None:
+        """Raises click.UsageError for what contradicts itself."""
+        if not (self.no_draft or Strategy.is_off(self.draft)):
+            return
+        if self.strategy is not None and self.strategy.kind != "off":
+            off = "--no-draft" if self.no_draft else f"--draft {self.draft}"
+            raise click.UsageError(f"{off} and --strategy {self.strategy} contradict each other")
+        object.__setattr__(self, "strategy", Strategy("off"))
+        object.__setattr__(self, "draft", None if Strategy.is_off(self.draft) else self.draft)
+
+
+@dataclass(frozen=True)
+class Answering(Drafting):
+    """Options of commands that give an answer: how it is drafted, and what form it has."""
+
     grammar: str | None = row("--grammar", "Grammar that the answer must follow.", metavar="GBNF")
     grammar_file: str | None = row("--grammar-file", "File with one.", type=FILE_TEXT, metavar="FILE")
     json_schema: str | None = row(
@@ -287,6 +316,11 @@ def read_input(path: str, limit: int | None = None) -> bytes:
             return stream.read(n_bytes)
     except OSError as error:
         raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
+
+
+def in_flags(text: str) -> str:
+    """A message in which options have their names on the command line instead of those in Python."""
+    return _FIELD.sub(lambda found: _FLAGS[found[0]], text)
 
 
 def argument_bytes(text: str) -> bytes:

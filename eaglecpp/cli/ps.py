@@ -54,7 +54,7 @@ def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -
             "100% GPU" if model["size_vram"] else "100% CPU",
             str(model["context_length"]),
             _until(model["expires_at"]),
-            model.get("strategy", "-") if model.get("drafts") else "-",
+            model.get("drafter") or "-",
         )
         for model in models
     ]

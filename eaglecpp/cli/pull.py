@@ -9,6 +9,7 @@ from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import hub_option, stored_name
 from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
+from eaglecpp.options import Strategy
 from eaglecpp.references.reference import hub_text
 from eaglecpp.store.packaged import find_packaged
 
@@ -40,7 +41,7 @@ def pull(
     from eaglecpp.store.describe import list_entry
     from eaglecpp.store.remote.pull import pull as pull_model
 
-    if draft is not None and no_draft:
+    if draft is not None and no_draft and not Strategy.is_off(draft):
         raise click.UsageError("--draft and --no-draft contradict each other")
     reference = hub_text(model) if on_hub else model
     packaged = find_packaged(stored_name(reference))
@@ -49,8 +50,7 @@ def pull(
         note(f"{here} is here already, installed by pip; to run it: `eaglecpp run {here}`")
         return
     with Bars() as bars:
-        draft = "none" if no_draft else draft
-        pulled = pull_model(reference, draft=draft, insecure=insecure, report=bars)
+        pulled = pull_model(reference, draft="none" if no_draft else draft, insecure=insecure, report=bars)
     if packaged is not None:
         note(f"to run it: eaglecpp run {packaged.name.model}")
     for notice in pulled.notices:

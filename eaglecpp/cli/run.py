@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import Command, command, complete_model, options_of, row
-from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults, strategy_of
+from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
     FILE_TEXT,
@@ -170,7 +170,6 @@ def run(
         model = hub_text(model) if on_hub else model
     if asked.prompt_named is not None:
         prompt = (*prompt, asked.prompt_named)
-    wanted = strategy_of(asked.strategy, asked.no_draft)
     settings = Settings(
         think={None: None, "true": True, "false": False}.get(asked.think, asked.think),
         format=asked.form(**asked.format or {}),
@@ -185,7 +184,9 @@ def run(
     if asked.as_json and text is None:
         raise click.UsageError("--json is for one answer: give a prompt")
     set_here = given(options)
-    find = partial(look_up, wants_draft=wanted is None or wanted.kind != "off", insecure=asked.insecure)
+    find = partial(
+        look_up, wants_draft=asked.strategy is None or asked.strategy.kind != "off", insecure=asked.insecure
+    )
     source = None if model is None else find(model, asked.draft)
     saved = chosen or (_last_chat(folder, source) if asked.resume else None)
     if saved is not None and (source is None or source.draft is None):
@@ -193,7 +194,7 @@ def run(
     assert source is not None
     template = asked.template()
     source = replace(source, model=replace(source.model, asked_template=template))
-    model_here = RunModel(source, set_here, wanted)
+    model_here = RunModel(source, set_here, asked.strategy)
     if saved is not None:
         model_here.go_on(saved.parameters, saved.strategy)
     needs_draft(model_here.asked, model_here.plan.can_draft)

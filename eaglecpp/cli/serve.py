@@ -12,13 +12,11 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import command, option
-from eaglecpp.cli.open_engine import strategy_of
+from eaglecpp.cli.command import command, option, options_of
 from eaglecpp.cli.options import (
     AUTOMATIC_CONTEXT,
-    DRAFT_FLAGS,
     SECONDS,
-    STRATEGY,
+    Drafting,
     Parsed,
     engine_options,
     given,
@@ -27,7 +25,7 @@ from eaglecpp.cli.options import (
 )
 from eaglecpp.cli.terminal import LogFormatter, note
 from eaglecpp.human import n_bytes_of
-from eaglecpp.options import DraftOptions, ModelOptions, Strategy
+from eaglecpp.options import DraftOptions, ModelOptions
 
 _SIZE = Parsed("size", n_bytes_of)
 """512M, 8G, or bytes."""
@@ -50,10 +48,8 @@ _SIZE = Parsed("size", n_bytes_of)
 @option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")
-@option(*DRAFT_FLAGS, metavar="D", help="The drafter, if MODEL is a file; text = draft from the text itself.")
-@option("--strategy", type=STRATEGY, metavar="S", help=f"{Strategy.HELP}.  [default: the model's, or auto]")
+@options_of(Drafting)
 @spec_type_option
-@option("--no-draft", is_flag=True, help="Plain decoding unless a request asks for drafts.")
 @option("-np", "--parallel", "n_parallel", type=click.IntRange(1, 128), default=4, show_default=True,
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
 @option("--max-queue", "n_queue", type=click.IntRange(0), default=512, show_default=True,
@@ -104,9 +100,7 @@ _SIZE = Parsed("size", n_bytes_of)
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
 def serve(
     model: str | None,
-    draft: str | None,
-    strategy: Strategy | None,
-    no_draft: bool,
+    asked: Drafting,
     no_key: bool,
     models_file: Path | None,
     **options: Any,
@@ -121,13 +115,12 @@ def serve(
     from eaglecpp.server.run import bind, give_back_large_blocks
     from eaglecpp.server.run import serve as run
 
-    wanted = strategy_of(strategy, no_draft)
     files, preload = _served(model)
     presets = {} if models_file is None else read_presets(models_file)
     if presets and model is not None:
         raise click.UsageError("--models lists what is served: leave out MODEL, or add it to that file")
     files |= {name: one.path for name, one in presets.items() if one.path is not None}
-    if draft is not None and (presets or not files):
+    if asked.draft is not None and (presets or not files):
         raise click.UsageError(
             "--draft is only for a MODEL that is a file; a stored model has its drafter in the store, and "
             "one of --models in that file"
@@ -140,9 +133,8 @@ def serve(
         )
     if model is not None:
         own["keep_alive_s"] = -1.0
-    config = ServerConfig(
-        engine=engine, model=preload, draft=draft, presets=presets, strategy=str(wanted or ""), **own
-    )
+    own |= {"draft": asked.draft, "strategy": str(asked.strategy or "")}
+    config = ServerConfig(engine=engine, model=preload, presets=presets, **own)
     n_pinned = sum(one.pinned for one in presets.values())
     if n_pinned > config.n_models:
         raise click.UsageError(

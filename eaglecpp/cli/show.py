@@ -162,6 +162,7 @@ def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["context length", str(facts.context_length or "")],
         ["embedding length", str(facts.hidden_size or "")],
         ["quantization", model.text("file_type") or facts.file_type],
+        ["size", human_bytes(model.size)],
         ["requires", model.text("requires")],
         ["adapters", ", ".join(human_bytes(layer.size) for layer in model.manifest.of_kind("adapter"))],
         ["store", f"{model.owner}'s, {model.root}" if model.owner else ""],

@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, overload
 from weakref import WeakSet
 
 from eaglecpp._extension import core
@@ -75,7 +75,7 @@ class Engine(Talking):
     def open(
         cls,
         target: str | os.PathLike[str],
-        draft: str | os.PathLike[str] | None = None,
+        draft: str | os.PathLike[str] | Literal[False] | None = None,
         *,
         strategy: str | Strategy | None = None,
         model: ModelOptions | None = None,
@@ -86,7 +86,8 @@ class Engine(Talking):
         """Loads a target and, if there is one, its drafter.
 
         target, draft: paths of GGUF files, or references of models on this machine. `draft="text"`: no
-        drafter, drafts from the text itself (for a file of that name write `./text`). strategy: "auto" (the
+        drafter, drafts from the text itself (for a file of that name write `./text`); False, "off" or "none":
+        no drafts, as with strategy "off". strategy: "auto" (the
         default), "off", "chain:5", "tree:k=4,depth=5,nodes=16". options: any field of `ModelOptions`,
         `DraftOptions` or `SamplingOptions` (the last are defaults for each generation); option objects may be
         given instead or in addition.

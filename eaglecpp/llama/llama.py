@@ -19,7 +19,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
 
 import numpy as np
 
@@ -76,7 +76,7 @@ class Llama(Mirror):
         lora_path: str | None = None,
         chat_format: str | None = None,
         chat_handler: Callable[..., Any] | None = None,
-        draft_model: str | os.PathLike[str] | None = None,
+        draft_model: str | os.PathLike[str] | Literal[False] | None = None,
         type_k: int | str | None = None,
         type_v: int | str | None = None,
         verbose: bool = True,
@@ -85,7 +85,7 @@ class Llama(Mirror):
         **others: Any,
     ) -> None:
         refuse_others(others)
-        if draft_model is not None and not isinstance(draft_model, str | os.PathLike):
+        if draft_model not in (None, False) and not isinstance(draft_model, str | os.PathLike):
             refuse(
                 f"draft_model={type(draft_model).__name__}",
                 "give the path of an EAGLE drafter GGUF; llama_cpp's draft model objects propose tokens "

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.errors import GgufError
-from eaglecpp.human import human_memory
+from eaglecpp.human import human_bytes
 
 if TYPE_CHECKING:
     from eaglecpp.options import ModelOptions
@@ -66,7 +66,7 @@ def choose_n_ctx(
     if n_train * n_token <= budget:
         return whole
     n_ctx = max(SAFE_N_CTX, 1 << int(budget / n_token).bit_length() >> 1)
-    sizes = f"{human_memory(n_ctx * n_token)} of {human_memory(n_free)} free memory"
+    sizes = f"{human_bytes(n_ctx * n_token)} of {human_bytes(n_free)} free memory"
     return n_ctx, f"of {n_train} that the model was trained for; it takes {sizes}, -c asks for more"
 
 

@@ -61,7 +61,7 @@ def fetch(
         file = find_draft(stores, os.fspath(draft), here, facts, report=report)
         return Found(model, file, "requested, from the Hub", draft_asked=True)
     offers = draft is None and wants_draft and found.draft is None
-    return replace(found, offer=_offer(model)) if offers else found
+    return replace(found, offer=_offer(stores, model)) if offers else found
 
 
 def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> ResolvedModel:
@@ -82,12 +82,15 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
 
 
 def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
-    """The drafter of the model's repository, or of the table."""
+    """The drafter of the model that a file is a copy of, of the model's repository, or of the table."""
     from eaglecpp.convert import errors
     from eaglecpp.store.drafters import best_known
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.pull import fetch_drafter
 
+    if model.kind == "path" and (original := stores.original_of(model.target)) is not None:
+        why = f"auto: that of {original.short_name}, of which this is a copy"
+        return Found(model, original.draft_file(), why, draft_asked=True)
     try:
         facts = read_facts([model.target])
         known, why = best_known(str(model.name or ""), model.target.name, facts)
@@ -124,22 +127,24 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
     return None if hub.choose_drafter(repository, target) is None else here
 
 
-def _offer(model: ResolvedModel) -> str:
-    """A drafter that someone could have, or where to look for one, in words. A file is known by its name and
-    metadata, so that a copy under another name is known too.
+def _offer(stores: Stores, model: ResolvedModel) -> str:
+    """A drafter that someone could have, or where to look for one, in words. A file is known by its content,
+    its name and its metadata, so that a copy under another name is known too.
     """
     from eaglecpp.store.drafters import best_known, find_drafters, first_runnable
     from eaglecpp.store.facts import read_facts
 
     match = first_runnable(find_drafters([str(model.name or "")]))
-    why = "" if match is None else match.why
+    known, why = (None, "") if match is None else (match.drafter, match.why)
     if model.kind == "path":
+        if (original := stores.original_of(model.target)) is not None:
+            return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
         with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
             known, why = best_known("", model.target.name, read_facts([model.target]))
-            why = why if known is not None else ""
-    if not why:
+    if known is None:
         return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
-    return f"a drafter is known for this model ({why}): --draft auto downloads and uses it"
+    how = "uses it" if known.file else "downloads and uses it"
+    return f"a drafter is known for this model ({why}): --draft auto {how}"
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from eaglecpp.files import exists
 from eaglecpp.learn.records import Learning
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.syntax import Command
-from eaglecpp.options import HEAD, TEXT
+from eaglecpp.options import HEAD, TEXT, Strategy
 from eaglecpp.references.names import ModelName
 from eaglecpp.references.reference import first_part, is_hub_text, is_path_text, model_name, part_paths
 from eaglecpp.store.model import StoredModel
@@ -148,6 +148,8 @@ def with_draft(
     """A model with a drafter on this machine: the one it brings, if it brings one, for None and "auto".
     Raises as `find_drafter`.
     """
+    if Strategy.is_off(draft):
+        return Found(model)
     if draft == TEXT:
         return Found(model, drafts_text=True)
     if draft == HEAD:  # which is part of its file

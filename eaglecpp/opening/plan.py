@@ -17,7 +17,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.modelfile import parameters as params
@@ -140,7 +140,7 @@ class OpeningPlan:
 
 def plan_opening(
     reference: str | os.PathLike[str],
-    draft: str | os.PathLike[str] | None = None,
+    draft: str | os.PathLike[str] | Literal[False] | None = None,
     *,
     strategy: str | Strategy | None = None,
     find: Callable[..., Found] = find_here,
@@ -148,11 +148,16 @@ def plan_opening(
 ) -> OpeningPlan:
     """The plan for a model that `reference` names; `rest` as `make_plan`.
 
-    draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own
+    draft:    a drafter's reference, "text" for drafts from the text itself, None for the model's own; False,
+              "off" and "none" are strategy "off"
     strategy: None for the model's own; with "off" its own drafter is left out
     find:     `find_here`, or a `fetch` with its own arguments bound
     """
     asked = None if strategy is None else Strategy.parse(strategy)
+    if Strategy.is_off(draft):
+        if asked is not None and asked.kind != "off":
+            raise InvalidValueError(f"draft {draft!r} contradicts strategy {asked}; leave out one of the two")
+        draft, asked = None, Strategy("off")
     is_off = asked is not None and asked.kind == "off"
     plan = make_plan(find(reference, draft, wants_draft=not is_off), strategy=asked, **rest)
     return plan.without_drafts() if is_off and draft is None else plan

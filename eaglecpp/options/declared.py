@@ -203,7 +203,10 @@ class ModelOptions(_Validated):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        n_bytes_of(self.prompt_cache_bytes)
+        try:
+            n_bytes_of(self.prompt_cache_bytes)
+        except InvalidValueError as error:
+            raise InvalidValueError(f"prompt_cache_bytes: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,11 @@ class Strategy:
     )
     AUTO_LEAVES: ClassVar[int] = 8
 
+    @staticmethod
+    def is_off(asked: object) -> bool:
+        """Whether what stands for a strategy, or for a drafter, says that nothing is to be drafted."""
+        return asked is False or asked in ("off", "none")
+
     @classmethod
     def parse(cls, text: str | Strategy) -> Strategy:
         """Reads "auto", "off", "chain:5" or "tree:k=4,depth=5,nodes=16"; `str()` writes it back.
@@ -43,8 +48,8 @@ class Strategy:
             return text
         if not isinstance(text, str):
             raise InvalidTypeError(f"strategy must be a string like 'chain:5', got {type(text).__name__}")
-        if text.strip() in ("auto", "off"):
-            return cls(text.strip())
+        if text.strip() == "auto" or cls.is_off(text.strip()):
+            return cls("auto" if text.strip() == "auto" else "off")
         if chain := _CHAIN.fullmatch(text.strip()):
             made = cls("chain", 1, int(chain[1]), int(chain[1]))
         elif tree := _TREE.fullmatch(text.strip()):

@@ -22,7 +22,7 @@ from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS, from_json
-from eaglecpp.options import SamplingOptions, describe
+from eaglecpp.options import SamplingOptions, Strategy, describe
 from eaglecpp.options.checked import checked
 from eaglecpp.server.answer import Ask
 from eaglecpp.server.config import keep_alive
@@ -80,7 +80,7 @@ class Body(msgspec.Struct, kw_only=True):
     model: str = ""
     stream: bool = False
     keep_alive: float | str | None = None
-    draft: bool = True
+    draft: bool | str = True
     strategy: str | None = None
     exact: str | None = None
     options: dict[str, Any] = {}
@@ -105,11 +105,14 @@ class Body(msgspec.Struct, kw_only=True):
         scales = None if self.lora is None else {one.id: one.scale for one in self.lora}
         if len(scales or ()) < len(self.lora or ()):
             raise FieldError("lora", "an adapter is named twice; give one scale for each")
+        is_off = Strategy.is_off(self.draft)
+        if isinstance(self.draft, str) and not is_off:
+            raise FieldError("draft", f"expected true, false, off or none, found {cut(self.draft)!r}")
         if n_top is not None:
             options["n_probs"] = max(1, n_top)
         generation = GenerationRequest(
             options=options,
-            strategy=self.strategy if self.draft else "off",
+            strategy="off" if is_off else self.strategy,
             exact=self.exact,
             cache_prompt=self.cache_prompt,
             **what,

@@ -14,6 +14,7 @@ from typing import Any
 from eaglecpp.convert import errors as of_convert
 from eaglecpp.errors import EagleError
 from eaglecpp.opening.find import template_in_use
+from eaglecpp.options import Strategy
 from eaglecpp.references import reference
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.server.config import ServerConfig, means_path
@@ -55,7 +56,7 @@ def _as_served(told: dict[str, Any], name: str, config: ServerConfig) -> dict[st
         own["capabilities"] = list(dict.fromkeys([*told["capabilities"], "vision"]))
     is_asked = name in config.presets or name == config.model
     if "draft" in told and is_asked and (draft := config.draft_of(name)) is not None:
-        own["draft"] = Path(draft).stem
+        own["draft"] = None if Strategy.is_off(draft) else Path(draft).stem
     return told | own
 
 

@@ -19,8 +19,10 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import EagleError
 from eaglecpp.lowlevel import gpus
+from eaglecpp.options import HEAD, TEXT
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import read_name, stamp
@@ -39,7 +41,7 @@ class _Named(msgspec.Struct, kw_only=True):
     model: str = ""
     name: str = ""
     stream: bool = True
-    draft: str | None = None
+    draft: str | bool | None = None
     insecure: bool = False
 
     @property
@@ -79,11 +81,19 @@ async def ps(request: Request) -> Response:
                 "strategy": str(engine.engine.resolve(engine.engine.strategy)[0]),
                 "draft": None if model.source.found.draft is None else str(model.source.found.draft),
                 "drafts": engine.engine.has_draft,
+                "drafter": _drafter(engine.engine),
                 "drafting_gain": None if gain is None else asdict(gain),
                 "notices": model.notices,
             }
         )
     return json_response({"models": found})
+
+
+def _drafter(engine: Engine) -> str | None:
+    """What drafts, in the words of `list`."""
+    if not engine.has_draft or (info := engine.draft_info) is None:
+        return TEXT if engine.has_draft else None
+    return HEAD if info["kind"] == "head" else info["arch"]
 
 
 async def show(request: Request) -> Response:
@@ -119,8 +129,9 @@ async def pull(request: Request) -> Response:
 
     server = server_of(request)
     body = await read(request, _Named)
-    name, draft = read_name(body.named), body.draft
-    if draft is not None and draft not in ("auto", "none") and means_path(draft):
+    name = read_name(body.named)
+    draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
+    if draft is not None and draft != "auto" and means_path(draft):
         raise ApiError(400, f"invalid drafter name '{draft}'")
     if body.insecure and not server.config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")

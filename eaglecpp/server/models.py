@@ -29,6 +29,7 @@ from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.engine import Engine, open_fitting
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import ModelNotFoundError, QueueFullError
+from eaglecpp.human import human_bytes
 from eaglecpp.learn.idle import Learner
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.context import free_memory, memory_needed
@@ -421,6 +422,8 @@ class Server:
                 "loaded %s in %.0f ms, %d tokens of context for each of %d conversations",
                 source.name, model.load_ms, model.n_ctx, self.config.n_parallel,
             )  # fmt: skip
+            for notice in model.notices:
+                _log.warning("%s: %s", source.name, notice)
             self.models[source.key] = model
             model.n_users += 1
             return model
@@ -435,8 +438,8 @@ class Server:
         if len(pinned) >= self.config.n_models or n_pinned_bytes + n_bytes > self.n_bytes:
             raise ApiError(
                 503,
-                f"model '{name}' needs about {n_bytes / 2**30:.1f} GiB, but models may use only "
-                f"{self.n_bytes / 2**30:.1f} GiB here (--memory), {n_pinned_bytes / 2**30:.1f} of them for "
+                f"model '{name}' needs about {human_bytes(n_bytes)}, but models may use only "
+                f"{human_bytes(self.n_bytes)} here (--memory), {human_bytes(n_pinned_bytes)} of them for "
                 f"the {len(pinned)} of {self.config.n_models} that are pinned (--max-models)",
                 code="out_of_memory",
             )

@@ -57,7 +57,7 @@ def list_entry(model: StoredModel) -> dict[str, Any]:
         "size": model.size,
         "digest": model.digest,
         "details": details,
-        "draft": draft_text(model) if model.manifest.of_kind("draft") else None,
+        "draft": None if (draft := draft_text(model)) == "-" else draft,
         "store": str(model.root),
         "read_only": not model.own,
     }

@@ -41,6 +41,7 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     layer_ids: how explicit layer ids in it count: "boundary", "post", or "default" when it has none
     feed:      state fed to the next step, "pre" or "post", where the config alone does not tell; else ""
     folder:    where in the repository the checkpoint is, "" for its top
+    file:      its GGUF, if it comes with eaglecpp; `repo` is only a name then
     source:    where this row is from
     licence:   of the drafter, "" where it is not known
     refused:   why it cannot run here, or its target cannot take drafts; listed, never offered
@@ -53,6 +54,7 @@ class KnownDrafter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     source: str = ""
     feed: Literal["", "pre", "post"] = ""
     folder: str = ""
+    file: str = ""
     licence: str = ""
     refused: str = ""
 

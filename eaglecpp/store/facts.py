@@ -145,7 +145,7 @@ def check_fit(draft: Path, target: Facts) -> Facts:
     compared: list[tuple[str, Any, Any]] = [
         ("hidden size", info["n_embd_target"], target.hidden_size),
         ("vocabulary size", info["n_vocab"], len(theirs)),
-        ("number of blocks", info["n_layer_target"] or target.block_count, target.block_count),
+        ("number of layers", info["n_layer_target"] or target.block_count, target.block_count),
     ]
     if len(ours) == len(theirs):
         # control and added ones are renamed by fine-tunes, which does no harm

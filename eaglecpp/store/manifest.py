@@ -81,10 +81,9 @@ class Manifest:
         """Every blob, the config last."""
         return self.layers if self.config is None else (*self.layers, self.config)
 
-    @property
-    def size(self) -> int:
-        """Bytes of all blobs, each counted once."""
-        return sum({layer.digest: layer.size for layer in self.blobs}.values())
+    def n_bytes(self, without: str) -> int:
+        """Bytes of everything but one kind of layer, each content once."""
+        return sum({layer.digest: layer.size for layer in self.blobs if layer.kind != without}.values())
 
     def of_kind(self, *kinds: str) -> tuple[Layer, ...]:
         """The layers of these kinds, in the manifest's order."""

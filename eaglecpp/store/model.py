@@ -69,6 +69,11 @@ class StoredModel:
     made_up: Mapping[str, Any] | None = field(default=None, repr=False, compare=False)
 
     @property
+    def short_name(self) -> str:
+        """As a user would call it."""
+        return str(self.name).removesuffix(":latest")
+
+    @property
     def own(self) -> bool:
         """Whether it is in our own store."""
         return not self.owner
@@ -85,8 +90,8 @@ class StoredModel:
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs."""
-        return self.manifest.size
+        """Bytes of its blobs without its drafter's; of a drafter kept by itself, of all."""
+        return self.manifest.n_bytes("" if self.is_drafter else "draft")
 
     @property
     def is_drafter(self) -> bool:

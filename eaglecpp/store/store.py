@@ -7,6 +7,7 @@ in `transaction`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from eaglecpp.errors import EagleError, ModelNotFoundError
 from eaglecpp.files import NotAFileError, read_limited
 from eaglecpp.human import nearest
 from eaglecpp.references.names import ModelName, canonical
-from eaglecpp.store.content import known_digest
+from eaglecpp.store.content import known_digest, same_content
 from eaglecpp.store.errors import DigestError, StoreError
 from eaglecpp.store.layout import blob_path, default_root, find_manifest, manifests, ollama_roots
 from eaglecpp.store.manifest import MAX_JSON, Layer, Manifest
@@ -163,9 +164,19 @@ class Stores:
 
     def near(self, text: str) -> str:
         """A question for the stored model whose name is most like a mistyped one; "" if none is."""
-        names = [str(model.name).removesuffix(":latest") for model in self.models()]
+        names = [model.short_name for model in self.models()]
         found = nearest(text.removesuffix(":latest"), names, cutoff=0.7)
         return f"; did you mean {found}?" if found else ""
+
+    def original_of(self, file: Path) -> StoredModel | None:
+        """The model with a drafter of whose target a file is a copy, under whatever name."""
+        size = [file.stat().st_size]
+        for model in self.models():
+            if model.manifest.of_kind("draft") and size == [x.size for x in model.manifest.of_kind("model")]:
+                with contextlib.suppress(EagleError, OSError):  # what is damaged is no original
+                    if model.draft_file() and same_content(file, model.target_files()[0]):
+                        return model
+        return None
 
     def models(self) -> list[StoredModel]:
         """Ours, then Ollama's, each newest first, then what packages carry; an earlier name hides the same

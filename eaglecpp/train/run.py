@@ -233,7 +233,7 @@ class _Run:
 
 
 def _verdict(length: float) -> str:
-    text = f"tokens per round: {length:.2f} on held-out texts"
+    text = f"acceptance length: {length:.2f} on held-out texts"
     if length >= _USELESS:
         return text
     return (

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -39,6 +39,18 @@ def test_an_option_object_overrides_all_of_its_kind(named: Create) -> None:
     plan = plan_opening(named("PARAMETER num_ctx 256"), objects=(ModelOptions(n_threads=1), None, None))
     assert plan.model_options() == ModelOptions(n_threads=1)
     assert plan.sampling_options().top_p == 0.9
+
+
+@pytest.mark.parametrize(
+    ("draft", "strategy"), [("off", None), ("none", None), (False, "off"), (None, "none"), (None, "off")]
+)
+def test_every_way_to_say_that_nothing_is_drafted_means_the_same(
+    named: Create, models: Models, draft: Any, strategy: str | None
+) -> None:
+    plan = plan_opening(named(), draft, strategy=strategy)
+    assert (plan.draft, str(plan.strategy.value)) == (None, "off")
+    with pytest.raises(ValueError, match=r"draft 'off' contradicts strategy chain:2"):
+        plan_opening(models.target, "off", strategy="chain:2")
 
 
 def test_the_text_in_place_of_a_drafter(models: Models) -> None:

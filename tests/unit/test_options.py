@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from eaglecpp.human import human_bytes, n_bytes_of
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
 CLASSES = (ModelOptions, DraftOptions, SamplingOptions)
@@ -144,3 +145,13 @@ def test_shares_are_numbers_in_any_form() -> None:
     for wrong in ("0,0", "-1,2", [float("nan")]):
         with pytest.raises(ValueError, match="tensor_split must contain numbers of at least 0"):
             ModelOptions(tensor_split=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "said"),
+    [(None, "?"), (512, "512 B"), (1000, "1.0 KB"), (98_362_432, "98 MB"), (4_683_073_184, "4.7 GB")],
+)
+def test_a_size_is_said_in_powers_of_1000_and_read_so(n_bytes: int | None, said: str) -> None:
+    assert human_bytes(n_bytes) == said
+    assert n_bytes is None or n_bytes_of(said) == pytest.approx(n_bytes, rel=0.01)
+    assert [n_bytes_of(text) for text in ("2k", "1.5 MB", "1MiB", "7")] == [2000, 1_500_000, 1 << 20, 7]

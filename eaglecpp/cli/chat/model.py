@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.open_engine import run_defaults
+from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import patience
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.find import Found
@@ -182,7 +183,7 @@ class RunModel:
 
     def _open(self) -> Engine:
         started = time.perf_counter()
-        self.notices += self.plan.notices
+        self.notices += map(in_flags, self.plan.notices)
         with patience(f"loading {self.source.name} ..."):
             engine = self._fitting()
         self.load_ms = 1000 * (time.perf_counter() - started)

@@ -127,7 +127,7 @@ function finish(answer, part, isPlanned) {
   answer.n = t.predicted_n;
   answer.used = part.prompt_eval_count + part.eval_count;
   delete answer.speedup;  // of what came before it went on
-  answer.drafts = `${t.acceptance_length.toFixed(1)} tokens a round, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
+  answer.drafts = `acceptance length ${t.acceptance_length.toFixed(1)}, ${t.draft_n_accepted} of ${t.draft_n} drafted tokens accepted`;
   if (isPlanned && t.plan.strategy === "auto" && t.predicted_n >= MIN_TOKENS) answer.speedup = t.plan.speedup ?? undefined;
   const figures = inWords(t);
   if (part.done_reason === "length") figures.push("cut at the limit");

@@ -84,7 +84,11 @@ function choose(chosen) {
   $("models").close();
 }
 
-const bytes = (n) => n < 1e9 ? `${Math.round(n / 1e6)} MB` : `${(n / 1e9).toFixed(1)} GB`;
+// As the command line says sizes.
+function bytes(n) {
+  const [size, unit] = [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"]].find(([least]) => n >= least) ?? [1e3, "KB"];
+  return `${(n / size).toFixed(n && n < 10 * size ? 1 : 0)} ${unit}`;
+}
 
 function submit(event) {
   event.preventDefault();

@@ -44,7 +44,7 @@ function Page() {
 // What a conversation begins with: what this is, what drafting gives here, and what could be asked.
 function Empty() {
   const name = state.chosen, now = loadedModel(), gain = now?.drafting_gain;
-  const gave = gain ? `Drafting gave ${gain.speed.toFixed(1)} times the speed of plain decoding in the last answers of ${name} here, with ${gain.tokens.toFixed(1)} tokens a round.`
+  const gave = gain ? `Drafting gave ${gain.speed.toFixed(1)} times the speed of plain decoding in the last answers of ${name} here, with an acceptance length of ${gain.tokens.toFixed(1)}.`
     : now && !now.drafts ? `${name} has no drafter; eaglecpp drafters ${name} says what could draft for it.`
       : "“Side by side” answers with and without drafting and measures what it gives here.";
   return html`

@@ -27,7 +27,7 @@ from typing import Any
 from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
-from eaglecpp.options import TEXT
+from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references.names import ModelName, ModelNameError, canonical
 from eaglecpp.references.reference import FileSearchError, Reference, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
@@ -35,7 +35,7 @@ from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, St
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made
-from eaglecpp.store.packaged import Packaged, find_packaged
+from eaglecpp.store.packaged import FOLDER, Packaged, find_packaged
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
 from eaglecpp.store.remote.reach import Session, require_allowed
@@ -60,13 +60,14 @@ def pull(
 ) -> Made:
     """Brings a model into our store, or up to date, and returns what was pulled.
 
-    draft:    "auto" looks for one (in the repository, then in the table), "none" leaves or makes the model
-              without, anything else names one; None takes the publisher's, else keeps what is there
+    draft:    "auto" looks for one (in the repository, then in the table), "none" or "off" leaves or makes the
+              model without, anything else names one; None takes the publisher's, else keeps what is there
     insecure: allow http, and TLS certificates that do not check out
     stores:   None = those of this user
     Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
     asked), DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
+    draft = "none" if Strategy.is_off(draft) else draft
     asked = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(asked)
     name = canonical(asked if packaged is None else packaged.hub)
@@ -276,6 +277,9 @@ def fetch_drafter(
     type:  tensor type of a checkpoint that has to be converted, "" for the default
     Raises DownloadError, MismatchError when it does not fit, ConvertError when it cannot be converted.
     """
+    if known.file:
+        check_fit(shipped := FOLDER / known.file, target)
+        return shipped
     type, name = type.upper(), ModelName.parse(f"hf.co/{known.repo}:{type or 'latest'}")
     for model in stores.models():
         if model.is_drafter and model.name.same_as(name if type else name.with_tag(model.name.tag)):

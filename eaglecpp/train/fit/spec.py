@@ -34,7 +34,7 @@ def new_spec(
         layers = (n_layer + 1,)
     elif list(layers) != sorted({k for k in layers if 0 <= k <= n_layer}) or not layers:
         raise MismatchError(
-            f"--aux-layers: expected ascending ids from 0 to {n_layer}, the blocks of {target.path.name}, "
+            f"--aux-layers: expected ascending ids from 0 to {n_layer}, the layers of {target.path.name}, "
             f"found {', '.join(map(str, layers))}"
         )
     arch = target.architecture

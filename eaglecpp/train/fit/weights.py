@@ -240,7 +240,7 @@ def _copy_blocks(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
     for i, block in enumerate(blocks):
         state |= {f"layers.{i}.{name}": value for name, value in (block or {}).items()}
     state["fc"] = torch.cat([torch.eye(spec.hidden_size) / spec.n_aux] * spec.n_aux, dim=1)
-    return "layers: from the target's blocks"
+    return "layers: from the target's"
 
 
 def _block_of(target: GgufFile, spec: DraftSpec, index: int | None = None) -> State | None:

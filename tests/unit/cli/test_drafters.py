@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -13,9 +14,13 @@ from click.testing import CliRunner, Result
 from eaglecpp.cli import group
 from eaglecpp.convert.dialects import DIALECTS
 from eaglecpp.opening.fetch import fetch
+from eaglecpp.opening.find import find_here
 from eaglecpp.store.drafters import known_drafters
 from helpers.tiny import make_target
 from helpers.tiny_split import rewrite
+
+if TYPE_CHECKING:
+    from conftest import Models
 
 
 @pytest.fixture(autouse=True)
@@ -51,7 +56,7 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
     ("names", "count"),
     [
         (["llama3.1", "llama3.1:8b", "llama3.1:8b-instruct-q4_K_M", "meta-llama/Llama-3.1-8B-Instruct"], 5),
-        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 11),
+        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 13),
     ],
 )
 def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: int) -> None:
@@ -69,6 +74,26 @@ def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     assert "`eaglecpp drafters " in fetch(make_target(tmp_path).gguf).offer
     facts = json.loads(run(str(path), "--json").stdout)["drafters"]
     assert facts[0]["matched"] == "Qwen/Qwen3-8B"
+
+
+def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: Models) -> None:
+    modelfile, copy = tmp_path / "Modelfile", tmp_path / "my.gguf"
+    modelfile.write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
+    assert CliRunner().invoke(group, ["create", "known", "-f", str(modelfile)]).exit_code == 0
+    copy.write_bytes(models.target.read_bytes())
+    assert f"{copy} is a copy of known; --draft known uses its drafter: " in run(str(copy)).stdout
+    assert fetch(copy).offer == "this is a copy of known: --draft known uses its drafter"
+    assert fetch(copy, "auto").draft == find_here("known").draft
+    copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # a fine-tune
+    assert "is a copy" not in fetch(copy).offer
+
+
+def test_the_drafter_that_comes_along_is_offered_without_a_download(tmp_path: Path) -> None:
+    names = {"general.name": "Smollm2 135M 8k Lc100K Mix1 Ep2"}
+    path = rewrite(make_target(tmp_path).gguf, tmp_path / "my.gguf", changed=names)
+    assert fetch(path).offer.endswith(": --draft auto uses it")
+    (notice,) = fetch(path, "auto").notices  # made for another vocabulary
+    assert "running without a drafter: the drafter " in notice and "smollm2-eagle31" in notice
 
 
 def test_the_page_of_families_names_every_layout() -> None:

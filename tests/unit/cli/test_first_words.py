@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +65,18 @@ def test_a_word_that_does_not_exist_is_answered_with_one_that_does(
 ) -> None:
     assert main(args) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("said", ["--draft off", "--draft none", "--no-draft", "--strategy none"])
+def test_nothing_is_drafted_however_that_is_said(
+    said: str, named: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["generate", named(), "-p", "ab cd", "-n", "2", "--json", *said.split()]
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["timings"]["plan"]["strategy"] == "off"
+    if "--strategy" not in said:
+        assert main([*words, "--strategy", "chain:2"]) == 2
+        assert f"{said} and --strategy chain:2 contradict each other" in capsys.readouterr().err
 
 
 def test_llama_cpps_spellings_mean_the_same() -> None:

@@ -33,6 +33,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
         (GgufError("x.gguf: not a GGUF"), 1, "error: x.gguf: not a GGUF\n"),
         (FileNotFoundError(2, "No such file", "x"), 1, "error: [Errno 2] No such file: 'x'\n"),
         (ValueError("too long"), 1, "error: too long\n"),
+        (
+            ValueError("n_ctx 9: leave out n_ctx; /a/n_ctx.gguf"),
+            1,
+            "error: -c 9: leave out -c; /a/n_ctx.gguf\n",
+        ),
         (click.UsageError("give a prompt"), 2, "error: give a prompt (see `eaglecpp boom --help`)\n"),
         (click.ClickException("cannot"), 1, "error: cannot\n"),
         (KeyError("k"), 1, "error: internal error: KeyError('k'); `eaglecpp --debug ...` shows where\n"),

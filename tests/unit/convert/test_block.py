@@ -299,7 +299,7 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("mask_token_id: expected .* found None", DSPARK, {"mask_token_id": None}, {}, errors.ConfigError),
     ("block_size: expected 2 to 64", DFLASH, {"block_size": 1}, {}, errors.ConfigError),
     ("block_size: expected 2 to 64", DFLASH, {"block_size": 65}, {}, errors.ConfigError),
-    ("made for a model of 30 blocks, the target has 8", DSPARK, {"num_target_layers": 30}, {},
+    ("made for a model of 30 layers, the target has 8", DSPARK, {"num_target_layers": 30}, {},
      errors.TargetError),
     ("projector_type 'foo'", DFLASH, {"projector_type": "foo"}, {}, errors.UnsupportedError),
     ("DFlash2 without its selector", DFLASH, {"architectures": ["DFlash2DraftModel"]}, {},

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The commands: what they print where, exit codes, and `python -m convert` in a bare checkout."""
+"""The commands: what they print where, and exit codes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from eaglecpp.convert.cli import convert, inspect
+from eaglecpp.cli.show import inspect
+from eaglecpp.convert.cli import convert
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
@@ -62,7 +63,7 @@ def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path)
     assert facts["runs_in_llama_cpp"] is False
     assert facts["switches"]["norm_before_fc"] is False
     assert facts["fits"]["hidden_size"] == 64
-    assert facts["fits"]["block_count"] == 8
+    assert facts["fits"]["n_layers"] == 8
     assert sum(t["tensors"] for t in facts["types"].values()) == facts["n_tensors"]
 
 
@@ -70,6 +71,6 @@ def test_inspect_a_target_shows_what_fits_it(checkpoint: Path, target: TinyTarge
     run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     theirs = json.loads(CliRunner().invoke(inspect, [str(target.gguf), "--json"]).stdout)
     ours = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
-    assert theirs["kind"] == "target"
+    assert (theirs["kind"], theirs["n_layers"]) == ("target", 8)
     assert theirs["fits"]["target_hidden_size"] == ours["fits"]["hidden_size"]
     assert theirs["fits"]["tokens_sha256"] == ours["fits"]["tokens_sha256"]

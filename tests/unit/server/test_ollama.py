@@ -65,6 +65,15 @@ def test_lists_say_what_a_model_can_do_and_how_large_it_is(server: TestServer, t
     assert data[MODEL]["size"] == tags[MODEL]["size"] > 0
 
 
+def test_a_request_says_in_any_word_that_nothing_is_drafted(server: TestServer) -> None:
+    for word in (False, "off", "none"):
+        timings = whole(server, ask(draft=word, options={"num_predict": 4}))["timings"]
+        assert (timings["plan"]["strategy"], timings["draft_n"]) == ("off", 0)
+    assert "draft: expected true, false, off or none, found 'x'" in error(server, "/api/chat", ask(draft="x"))
+    (loaded,) = server.get("/api/ps").json()["models"]
+    assert loaded["drafter"] == "eagle31", "in the words of `list`"
+
+
 def test_an_answer_streams_line_by_line(server: TestServer) -> None:
     lines = list(server.lines("/api/chat", ask()))
     assert all(isinstance(line["message"]["content"], str) for line in lines)

@@ -87,7 +87,7 @@ def test_models_share_a_budget_and_the_one_not_used_for_longest_goes(
         assert {one["name"] for one in own.get("/api/ps").json()["models"]} == {MODEL, "third"}
     with TestServer(files=files, n_bytes=1 << 20) as own:
         refused = own.post("/api/chat", ask("Hi"))
-        assert refused.status_code == 503 and "GiB" in refused.json()["error"]
+        assert refused.status_code == 503 and "1.0 MB" in refused.json()["error"]
 
 
 def test_whose_memory_another_model_waits_for_is_told_so(

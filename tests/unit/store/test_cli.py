@@ -49,9 +49,13 @@ def test_a_life_of_a_model(run: Run, modelfile: Path, root: Path) -> None:
     code, out, err = run("list")
     head, row = out.splitlines()
     assert head.split() == ["NAME", "ID", "SIZE", "MODIFIED", "DRAFT"]
-    assert row.split()[:4] == ["tiny:latest", row.split()[1], "2.2", "MB"]
+    assert row.split()[:4] == ["tiny:latest", row.split()[1], "1.8", "MB"]
     assert row.split()[-1] == "eagle3"
     assert (code, err) == (0, "")
+    assert "    size                1.8 MB\n" in run("show", "tiny")[1], (
+        "a model has one size, without its drafter"
+    )
+    assert "size            1.8 MB\n" in run("inspect", "tiny")[1]
     assert run("cp", "tiny", "me/other:v1") == (0, "copied 'tiny' to 'me/other:v1'\n", "")
     assert run("list", "me/")[1].count("\n") == 2
     assert run("rm", "tiny", "me/other:v1") == (0, "deleted 'tiny'\ndeleted 'me/other:v1'\n", "")

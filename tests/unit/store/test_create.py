@@ -100,7 +100,7 @@ def test_a_drafter_that_does_not_fit_is_refused_and_nothing_is_stored(
         make_model(stores, text)
     message = str(caught.value)
     assert "hidden size: drafter 64, target 32" in message
-    assert "number of blocks: drafter 8, target 5" in message
+    assert "number of layers: drafter 8, target 5" in message
     assert "create --no-draft" in message
     assert stores.models() == []
     assert orphans(root) == []

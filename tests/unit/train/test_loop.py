@@ -152,7 +152,7 @@ def test_training_lowers_the_loss_and_raises_the_hits(tmp_path: Path) -> None:
 def test_a_drafter_that_nothing_is_accepted_of_is_called_useless() -> None:
     for length, useless in ((1.004, True), (1.6, False)):
         text = _verdict(length)
-        assert text.startswith(f"tokens per round: {length:.2f} on held-out texts")
+        assert text.startswith(f"acceptance length: {length:.2f} on held-out texts")
         assert ("useless" in text and "--resume" in text and "--generate" in text) is useless
 
 
