@@ -285,8 +285,11 @@ class Engine:
     def has_image(self, token: int) -> bool:
         """Whether the image with a row of this id is still there."""
 
-    def add_image(self, key: str, rows: NDArray[np.float32], is_whole: bool) -> tuple[int, int]:
+    def add_image(
+        self, key: str, rows: NDArray[np.float32], is_whole: bool, n_columns: int = 0
+    ) -> tuple[int, int]:
         """As `find_image`, for a new one. rows: [n, values of the target's input]; is_whole: they see each other in both directions.
+        n_columns: of rows that a target numbers in three directions (M-RoPE); 0 = as text.
         The engine keeps the images used of late.
         """
 

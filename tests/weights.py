@@ -22,13 +22,13 @@ BUDGETS = {
     "native/grammar": 812,
     "native/kernels": 2816,
     "native/ggml_hook": 1329,
-    "native/target": 3169,
-    "native/engine": 2279,
+    "native/target": 3207,  # issue 56: images whose rows share a position (M-RoPE); states that are not there
+    "native/engine": 2296,  # issue 56: the same
     "native/draft": 2106,
     "native": 2435,  # attention sinks in drafters (issue 54: Nemotron, MiMo)
     "eaglecpp/server": 4260,  # issue 57: drafters and sizes in the words of the command line
     "eaglecpp/cli": 3377,  # issue 57: --help-all; llama.cpp's adapters to grammars; folded pastes, copies
-    "eaglecpp/engine": 3350,  # loops end, peak memory, one way to open without a drafter that does not fit
+    "eaglecpp/engine": 3363,  # issue 56: images' grids; loops end, one way to open without a drafter
     "eaglecpp/chat": 2436,  # issue 57: a template from the command line; only what is new is tokenized
     "eaglecpp/store": 2020,  # issue 57: a copy of a stored file is known, and our own drafter is listed
     "eaglecpp/train": 3912,  # DFlash2 is trained, too, and blocks by their first slots
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 791,
     "eaglecpp": 3555,  # issue 57: --lora, a template from the command line, ways to say none
     "convert": 4685,  # issue 54: attention sinks, value scale, own embeddings beside the target's head
-    "tests": 33525,  # issue 54: fifteen more negative controls of block drafters
+    "tests": 33600,  # issue 54: fifteen more negative controls of block drafters
     "benchmarks": 6327,
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -81,9 +81,12 @@ class Projector:
                             f"{self.path} puts tokens around images that this model's vocabulary lacks"
                         )
                     continue
+                if chunk["columns"] < 0:
+                    raise UnsupportedError(f"{self.path} numbers an image's rows in a way of its own")
                 # an image may be cut into several, each with its own rows
                 n_seen[chunk["id"]] = number = n_seen.get(chunk["id"], -1) + 1
-                first, n_rows = self._rows(f"{chunk['id']}:{number}", index, chunk["whole"])
+                key = f"{chunk['id']}:{number}"
+                first, n_rows = self._rows(key, index, chunk["whole"], chunk["columns"])
                 ids += range(first, first - n_rows, -1)
         if not self.has_all(ids):
             raise InvalidValueError("the images of this prompt have more rows than are kept; send fewer")
@@ -105,7 +108,7 @@ class Projector:
         with contextlib.suppress(OSError), process:
             process.kill()
 
-    def _rows(self, key: str, index: int, whole: bool) -> tuple[int, int]:
+    def _rows(self, key: str, index: int, whole: bool, n_columns: int) -> tuple[int, int]:
         native = self._engine.get()
         known = native.find_image(key)
         if known is not None:
@@ -114,7 +117,7 @@ class Projector:
         rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])
         if not np.isfinite(rows).all():
             raise InvalidValueError(f"{self.path} makes rows of an image that are not numbers")
-        return native.add_image(key, rows, whole)
+        return native.add_image(key, rows, whole, n_columns)
 
     def _open(self) -> None:
         command = [sys.executable, "-P", "-m", projector_worker.__name__]

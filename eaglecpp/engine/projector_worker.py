@@ -6,8 +6,8 @@ So neither is done in the process of the engine (`eaglecpp.engine.projector`), w
 stdin and stdout: a message is its length, and an object in MessagePack.
 
 * first {mmproj, target, marker, n_threads, gpu}: {}. Of the target only metadata is read.
-* {text, add_special, images}, by id: {chunks}, in order, each {tokens} or {id, n, whole}.
-  Each marker in the text stands for one image.
+* {text, add_special, images}, by id: {chunks}, in order, each {tokens} or {id, n, whole, columns}.
+  Each marker in the text stands for one image. columns: as `_columns`.
 * {chunk}, a number: {width, rows}, in float32.
 
 Any answer may be {error} instead.
@@ -66,8 +66,6 @@ class _Reader:
             raise RuntimeError("")
         if not mtmd_cpp.mtmd_support_vision(self.context):
             raise RuntimeError("it has no encoder for images")
-        if mtmd_cpp.mtmd_decode_use_mrope(self.context):
-            raise RuntimeError("rows numbered in three directions (M-RoPE, Qwen-VL) are not supported")
         self.chunks = mtmd_cpp.mtmd_input_chunks_init()
 
     def read(self, text: str, add_special: bool, images: list[tuple[str, bytes]]) -> dict[str, Any]:
@@ -104,7 +102,23 @@ class _Reader:
             "id": (mtmd.mtmd_input_chunk_get_id(chunk) or b"").decode(),
             "n": mtmd.mtmd_input_chunk_get_n_tokens(chunk),
             "whole": bool(mtmd.mtmd_decode_use_non_causal(self.context, chunk)),
+            "columns": self._columns(chunk),
         }
+
+    def _columns(self, chunk: Any) -> int:
+        """Of an image whose rows have one position, and beside it those of their line and column (M-RoPE).
+        0: its rows are numbered as text; -1: in another way, as HunyuanVL's.
+        """
+        mtmd = self.mtmd
+        if not mtmd.mtmd_decode_use_mrope(self.context):
+            return 0
+        image = mtmd.mtmd_input_chunk_get_tokens_image(chunk)
+        n = mtmd.mtmd_input_chunk_get_n_tokens(chunk)
+        places = [mtmd.mtmd_image_tokens_get_decoder_pos(image, 0, i) for i in range(n)]
+        n_columns = max(place.x for place in places) + 1
+        n_positions = max(n_columns, -(-n // n_columns))
+        is_grid = all((p.t, p.y, p.x) == (0, *divmod(i, n_columns)) for i, p in enumerate(places))
+        return n_columns if is_grid and mtmd.mtmd_input_chunk_get_n_pos(chunk) == n_positions else -1
 
     def encode(self, index: int) -> dict[str, Any]:
         mtmd = self.mtmd

@@ -268,19 +268,18 @@ nb::object image_ids(const std::shared_ptr<const Image> & image) {
     return image ? nb::cast(std::make_pair(image->first, image->n_rows)) : nb::none();
 }
 
-nb::object add_image(const EngineHandle & e, const std::string & key, const ArrayIn<2> & rows, bool is_whole) {
+nb::object add_image(const EngineHandle & e, const std::string & key, const ArrayIn<2> & rows, bool is_whole,
+                     int n_columns) {
     const int n_values = e.target().model().n_embd_inp();
-    if (rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values) {
-        fail(ErrorKind::value, "an image of %zu rows with %zu values: expected 1 to %d rows, %d values", rows.shape(0),
-             rows.shape(1), e.target().n_ctx(), n_values);
-    }
-    if (e.target().model().has_state()) {
-        fail(ErrorKind::unsupported, "images: not on this architecture ('%s'), which keeps a state",
-             e.target().model().meta("general.architecture").c_str());
+    if (rows.shape(0) == 0 || rows.shape(0) > (size_t)e.target().n_ctx() || rows.shape(1) != (size_t)n_values ||
+        n_columns < 0 || n_columns > (int)rows.shape(0)) {
+        fail(ErrorKind::value, "an image of %zu rows with %zu values, %d columns: expected 1 to %d rows, %d values",
+             rows.shape(0), rows.shape(1), n_columns, e.target().n_ctx(), n_values);
     }
     std::vector<float> values(rows.data(), rows.data() + rows.size());
-    return guarded(
-        [&] { return image_ids(e.get().images().add(key, (int)rows.shape(0), is_whole, std::move(values))); });
+    return guarded([&] {
+        return image_ids(e.get().images().add(key, (int)rows.shape(0), is_whole, n_columns, std::move(values)));
+    });
 }
 
 // A sampler that waits for its generation. The engine is kept for its vocabulary.
@@ -388,7 +387,7 @@ void init_parked(ParkedSequence * out, Tokens tokens, const ParkedSizes & sizes,
     const size_t n_floats = (n_most - std::min(n_most, n_target + n_draft)) / sizeof(float);
     fits = fits && n_aux <= 1024 && n_rows <= 1024 && (n_aux == 0 || n_embd * n_rows <= n_floats / n_aux);
     if (!fits) fail(ErrorKind::value, "a parked conversation of %zu bytes has other sizes", n_most);
-    new (out) ParkedSequence{std::move(tokens), (int)n_past, (int)inexact_from, {}, {}, (int)n_draft_rows, {}};
+    new (out) ParkedSequence{std::move(tokens), (int)n_past, (int)inexact_from, {}, {}, {}, (int)n_draft_rows, {}};
     out->target.resize(n_target);
     out->draft.resize(n_draft);
     out->features = FeatureWindow((int)n_aux, (int)n_embd);
@@ -498,7 +497,7 @@ void bind_engine(nb::module_ & m) {
             nb::arg("key"))
         .def(
             "has_image", [](const E & e, Token token) { return (bool)e.get().images().find(token); }, nb::arg("token"))
-        .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"))
+        .def("add_image", &add_image, nb::arg("key"), nb::arg("rows"), nb::arg("is_whole"), nb::arg("n_columns") = 0)
         .def("open_sequence", &released<&Engine::open_sequence>)
         .def("close_sequence", &released<&Engine::close_sequence, int>, nb::arg("sequence"))
         .def("make_sampler", &make_sampler, nb::arg("params"))

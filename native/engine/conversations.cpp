@@ -121,6 +121,9 @@ void Conversations::forget(Sequence & s) {
 void Conversations::roll_back(Sequence & s, size_t n_tokens) {
     // a sampler may have gone ahead of the text: the generation ends, the conversation stays
     s.is_active = false;
+    // with rows that failed, llama.cpp drops all of their position
+    s.n_past = s.before_whole(s.tokens, s.n_past);
+    if (s.inexact_from > s.n_past) s.inexact_from = Sequence::none_inexact;
     // a recurrent state that cannot go back: the next prompt is run in full
     if (!target_.cells().truncate(s.range, s.n_past)) return forget(s);
     if (target_.copies_states() && target_.cells().n_rows(s.range) != s.n_past - s.n_replay) return forget(s);
@@ -135,6 +138,7 @@ ParkedSequence Conversations::park(const Sequence & s) const {
     out.tokens = s.tokens;
     out.n_past = s.n_past;
     out.inexact_from = s.inexact_from;
+    out.images = target_.cells().images(s.range);
     out.target = target_.cells().save_rows(s.range);
     if (!s.draft) return out;
     out.n_draft_rows = s.draft->n_rows();
@@ -146,6 +150,7 @@ ParkedSequence Conversations::park(const Sequence & s) const {
 
 bool Conversations::unpark(Sequence & s, const ParkedSequence & parked) {
     forget(s);
+    target_.cells().set_images(s.range, parked.images);
     if (!target_.cells().load_rows(s.range, parked.target, parked.n_past)) return false;
     if (target_.cells().n_rows(s.range) != parked.n_past) {
         forget(s);

@@ -171,8 +171,8 @@ std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) con
     return std::make_unique<Sampler>(params.sampling, target().vocab(), target().n_ctx());
 }
 
-// Also checks that the other tokens are the vocabulary's.
-std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt) {
+// Also checks that the other tokens are the vocabulary's, and adds to `rows` those images whose rows share a position.
+std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & prompt, std::vector<ImageRows> & rows) {
     std::vector<std::shared_ptr<const Image>> out;
     for (size_t i = 0; i < prompt.size(); ++i) {
         const Token t = prompt[i];
@@ -193,6 +193,7 @@ std::vector<std::shared_ptr<const Image>> Engine::images_of(const Tokens & promp
                  target().options().n_ubatch, image->n_rows);
         }
         out.push_back(image);
+        if (image->n_columns > 0) rows.push_back({(int)i, image->n_rows, image->n_pos()});
         i = end - 1;
     }
     return out;
@@ -204,7 +205,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     Sequence & s = conversations_.get(id);
     const int n_ctx = target().n_ctx();
     if (prompt.empty()) fail(ErrorKind::value, "the prompt is empty: give at least one token (a BOS token will do)");
-    const std::vector<std::shared_ptr<const Image>> images = images_of(prompt);
+    std::vector<ImageRows> image_rows;
+    const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
     if ((int)prompt.size() >= n_ctx) {
         fail(ErrorKind::context_full,
              "the prompt has %zu tokens but the context holds %d and the answer needs room; "
@@ -223,6 +225,7 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
         [&] {
             if (!params.cache_prompt) conversations_.forget(s);
             conversations_.reuse(s, prompt);
+            models_.target->cells().set_images(s.range, image_rows);
             rounds_.replay(s);
         },
         [&] { conversations_.forget(s); });

@@ -105,7 +105,7 @@ class Engine {
     void check_strategy(const Strategy & strategy) const;
     void check_parked(const Sequence & s, const ParkedSequence & parked) const;
     void begin_plan(Sequence & s, Exactness exactness);
-    std::vector<std::shared_ptr<const Image>> images_of(const Tokens & prompt);
+    std::vector<std::shared_ptr<const Image>> images_of(const Tokens & prompt, std::vector<ImageRows> & rows);
 
     Exactness exactness_;
     Models models_;

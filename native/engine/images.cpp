@@ -26,13 +26,13 @@ std::shared_ptr<const Image> Images::find(Token token) {
     return find_if([&](const auto & image) { return image->has(token); });
 }
 
-std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bool is_whole,
+std::shared_ptr<const Image> Images::add(const std::string & key, int n_rows, bool is_whole, int n_columns,
                                          std::vector<float> values) {
     const std::lock_guard lock(mutex_);
     if (auto known = find_if([&](const auto & image) { return image->key == key; })) return known;
     if (n_rows >= next_ - INT_MIN) fail(ErrorKind::value, "this engine has read too many images: open it again");
     n_bytes_ += values.size() * sizeof(float);
-    images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, std::move(values)}));
+    images_.push_front(std::make_shared<Image>(Image{key, next_, n_rows, is_whole, n_columns, std::move(values)}));
     next_ -= n_rows;
     while (n_bytes_ > n_bytes_max_ && images_.size() > 1) {
         n_bytes_ -= images_.back()->values.size() * sizeof(float);

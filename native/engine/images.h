@@ -4,6 +4,7 @@
 // ids as all others: what is compared, cached, shared and parked by its tokens needs to know nothing of images.
 #pragma once
 
+#include <algorithm>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -19,9 +20,14 @@ struct Image {
     Token first;      // id of row 0; row i has first - i
     int n_rows;
     bool is_whole;              // its rows see each other in both directions, and are read in one batch
+    int n_columns;              // of rows that are numbered in three directions (M-RoPE); 0 = they are as text is
     std::vector<float> values;  // [n_rows, n_embd_inp of the target]
 
     bool has(Token token) const { return token <= first && token > first - n_rows; }
+    // positions that it takes of the text
+    int n_pos() const { return n_columns > 0 ? std::max(n_columns, (n_rows + n_columns - 1) / n_columns) : n_rows; }
+    int column(Token token) const { return n_columns > 0 ? (first - token) % n_columns : 0; }
+    int line(Token token) const { return n_columns > 0 ? (first - token) / n_columns : 0; }
     const float * row(Token token) const { return values.data() + (size_t)(first - token) * (values.size() / n_rows); }
 };
 
@@ -35,7 +41,8 @@ class Images {
     std::shared_ptr<const Image> find(Token token);
 
     // Under new ids; `values` has n_rows rows. What is there under this key stays.
-    std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, std::vector<float> values);
+    std::shared_ptr<const Image> add(const std::string & key, int n_rows, bool is_whole, int n_columns,
+                                     std::vector<float> values);
 
   private:
     template <typename Is>

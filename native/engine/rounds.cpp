@@ -162,12 +162,13 @@ void Rounds::add_rows(const Slice & slice) {
     const Image * image = s.image();
     for (int i = 0; i < slice.n_rows; ++i) {
         const bool output = target_.needs_all_outputs() || (slice.is_last() && i == slice.n_rows - 1);
-        const Pos pos = s.n_past + i;
+        const Token token = s.tokens[s.n_past + i];
+        const Pos pos = target_.cells().pos(s.range, s.n_past + i);
         if (image) {
-            const int n_values = target_.model().n_embd_inp();
-            batch_.add_image_row(image->row(s.tokens[pos]), n_values, pos, s.range, output, image->is_whole);
+            batch_.add_image_row(image->row(token), target_.model().n_embd_inp(), pos, pos + image->line(token),
+                                 pos + image->column(token), s.range, output, image->is_whole);
         } else {
-            batch_.add(s.tokens[pos], pos, s.range, output);
+            batch_.add(token, pos, s.range, output);
         }
     }
 }
@@ -221,7 +222,7 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
     for (Round & r : rounds) {
         add_replay(*r.seq, r.seq->n_replay);
         if (r.tree.size() > 1) target_.cells().remember(r.seq->range);
-        r.row = batch_.add_tree(r.tree, r.seq->n_past, r.seq->range);
+        r.row = batch_.add_tree(r.tree, target_.cells().pos(r.seq->range, r.seq->n_past), r.seq->range);
     }
     slices = sharing_.cut(reading, batch_.n_rows());
     for (Slice & slice : slices) {
@@ -242,8 +243,8 @@ double Rounds::verify(std::vector<Round> & rounds, const std::vector<Sequence *>
 // The first n of the accepted rows that went with rejected ones, before whatever comes next.
 void Rounds::add_replay(const Sequence & s, int n) {
     const int first = s.n_past - s.n_replay;
-    for (int pos = first; pos < first + n; ++pos) {
-        batch_.add(s.tokens[pos], pos, s.range, target_.needs_all_outputs());
+    for (int i = first; i < first + n; ++i) {
+        batch_.add(s.tokens[i], target_.cells().pos(s.range, i), s.range, target_.needs_all_outputs());
     }
 }
 

@@ -31,6 +31,7 @@
 #include "engine/feature_window.h"
 #include "engine/images.h"
 #include "engine/options.h"
+#include "target/cells.h"
 #include "target/sampler.h"
 #include "target/tree_batch.h"
 
@@ -82,6 +83,7 @@ struct ParkedSequence {
     Tokens tokens;
     int n_past = 0;
     int inexact_from = 0;
+    std::vector<ImageRows> images;
     std::vector<uint8_t> target, draft;
     int n_draft_rows = 0;
     FeatureWindow features;
@@ -145,11 +147,13 @@ struct Sequence {
         return end - n_past;
     }
 
-    // n, or the beginning of an image of the prompt that would be cut there and must not be
+    // n, or the beginning of an image of the prompt that would be cut there and must not be: its rows see each other,
+    // or have one position
     int before_whole(const Tokens & prompt, int n) const {
         if (n == 0 || n >= (int)prompt.size() || prompt[n] >= 0) return n;
         for (const auto & image : images) {
-            if (image->is_whole && image->has(prompt[n])) return n - (image->first - prompt[n]);
+            if ((image->is_whole || image->n_columns > 0) && image->has(prompt[n]))
+                return n - (image->first - prompt[n]);
         }
         return n;
     }

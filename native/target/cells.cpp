@@ -24,11 +24,9 @@ void Cells::prepare(const llama_batch & rows) {
     // what is held is looked through with every row
     const int n_used = (int)llama_n_ctx(ctx_) - n_unused();
     if (rules_.n_conversations > 1 && n_held() > std::max(n_gaps_min, n_used)) close_gaps();
-    is_shared_ = false;
-    const int n_each = n_ids();
-    for (int i = 1; i < rows.n_tokens && !is_shared_; ++i) {
-        is_shared_ = rows.seq_id[i][0] / n_each != rows.seq_id[0][0] / n_each;
-    }
+    n_run_.assign(rules_.n_conversations, 0);
+    for (int i = 0; i < rows.n_tokens; ++i) ++n_run_[of(rows.seq_id[i][0])];
+    is_shared_ = n_run_[of(rows.seq_id[0][0])] < rows.n_tokens;
     // more conversations than there are ids to hold cells with
     if (is_shared_ && rules_.adds_in_order && rules_.is_shared && !holds_rejected()) ++n_order_lost_;
 }
@@ -65,8 +63,22 @@ SeqRange Cells::seqs(int conversation) const {
     return {first, rules_.n_leaves_max, holds_rejected() ? extra : -1, rules_.copies_states ? extra : -1};
 }
 
-bool Cells::truncate(const SeqRange & range, Pos n) {
+Pos Cells::pos(const SeqRange & range, int n) const {
+    Pos out = n;
+    for (const ImageRows & image : images(range)) {
+        if (n >= image.first + image.n_rows) {
+            out -= image.n_rows - image.n_pos;
+        } else if (n > image.first) {
+            out -= n - image.first;
+        }
+    }
+    return out;
+}
+
+bool Cells::truncate(const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
+    const Pos end = pos(range, n);
+    const int n_back = n_rows(range) - n;
     // Held cells stay, those of later positions, too: one may lie before a cell that is kept, and what comes next would
     // fill it. So would other conversations fill what this one gives up now.
     if (range.held >= 0 && are_others_empty(range)) {
@@ -74,23 +86,24 @@ bool Cells::truncate(const SeqRange & range, Pos n) {
     } else if (range.held >= 0) {
         hold_from(range, n);
     }
-    if (range.copy >= 0 && n < n_rows(range)) {
-        if (n > 0 && llama_memory_seq_pos_max(mem, range.copy) + 1 == n) {
+    if (range.copy >= 0 && n_back > 0) {
+        if (n > 0 && llama_memory_seq_pos_max(mem, range.copy) + 1 == end) {
             go_back(range);
             return true;
         }
         llama_memory_seq_rm(mem, range.copy, -1, -1);
     }
-    bool ok = true;
-    for (int i = 0; i < range.count; ++i) ok = llama_memory_seq_rm(mem, range.first + i, n, -1) && ok;
+    // llama.cpp has the states between the rows of the last batch. It goes back further, too, to states of other rows.
+    bool ok = !rules_.has_state || n == 0 || n_back < std::max(n_run_[of(range.first)], 1);
+    for (int i = 0; i < range.count; ++i) ok = ok && llama_memory_seq_rm(mem, range.first + i, end, -1);
     if (ok) return true;
     for (int i = 0; i < range.count; ++i) llama_memory_seq_rm(mem, range.first + i, -1, -1);
     return false;
 }
 
-void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, Pos n) {
+void Cells::copy_prefix(const SeqRange & source, const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, n);
+    for (int i = 0; i < range.count; ++i) llama_memory_seq_cp(mem, source.first, range.first + i, 0, pos(range, n));
 }
 
 std::vector<uint8_t> Cells::save_rows(const SeqRange & range) const {
@@ -110,12 +123,16 @@ bool Cells::load_rows(const SeqRange & range, const std::vector<uint8_t> & bytes
         return false;
     }
     llama_memory_t mem = llama_get_memory(ctx_);
-    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, n_rows);
+    for (int i = 1; i < range.count; ++i) llama_memory_seq_cp(mem, range.first, range.first + i, 0, pos(range, n_rows));
     return true;
 }
 
-Pos Cells::n_rows(const SeqRange & range) const {
-    return llama_memory_seq_pos_max(llama_get_memory(ctx_), range.first) + 1;
+int Cells::n_rows(llama_seq_id id) const {
+    int n = llama_memory_seq_pos_max(llama_get_memory(ctx_), id) + 1;
+    for (const ImageRows & image : images_[of(id)]) {
+        if (n > image.first) n = std::max(n + image.n_rows - image.n_pos, image.first + image.n_rows);
+    }
+    return n;
 }
 
 void Cells::remember(const SeqRange & range) {
@@ -131,14 +148,14 @@ void Cells::go_back(const SeqRange & range) {
     llama_memory_seq_cp(mem, range.copy, range.first, -1, -1);
 }
 
-bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos) {
+bool Cells::keep_path(const SeqRange & range, const DraftTree & tree, int node, int n_past) {
     const bool is_whole = tree.depth.back() == tree.depth[node] && tree.is_chain();
     if (range.copy >= 0) {
         if (!is_whole) go_back(range);
         return is_whole;
     }
     llama_memory_t mem = llama_get_memory(ctx_);
-    const Pos end = pos + tree.depth[node] + 1;
+    const Pos pos = this->pos(range, n_past), end = pos + tree.depth[node] + 1;
     const std::vector<int32_t> leaves = tree.leaves();
     const std::vector<int> leaf = leaf_of_seq((int)leaves.size(), range);
     if (range.held >= 0) hold_rejected(range, tree, tree.path(node), pos);
@@ -177,14 +194,14 @@ bool Cells::are_others_empty(const SeqRange & range) const {
 }
 
 // Rows from position n on are about to go: their cells stay occupied.
-void Cells::hold_from(const SeqRange & range, Pos n) {
+void Cells::hold_from(const SeqRange & range, int n) {
     llama_memory_t mem = llama_get_memory(ctx_);
-    Pos end = n;
+    int end = n;
     for (int i = 0; i < range.count; ++i) {
-        end = std::max(end, llama_memory_seq_pos_max(mem, range.first + i) + 1);
-        llama_memory_seq_cp(mem, range.first + i, range.held, n, -1);
+        end = std::max(end, n_rows(range.first + i));
+        llama_memory_seq_cp(mem, range.first + i, range.held, pos(range, n), -1);
     }
-    n_held_[range.first / n_ids()] += end - n;
+    n_held_[of(range.first)] += end - n;
 }
 
 // A cell that a rejected node leaves free before an accepted one would be filled by a later row, and attention, which
@@ -212,7 +229,7 @@ void Cells::hold_rejected(const SeqRange & range, const DraftTree & tree, const 
             return;
         }
         llama_memory_seq_cp(mem, range.first + (llama_seq_id)i, range.held, pos + from, pos + to);
-        n_held_[range.first / n_ids()] += to - from;
+        n_held_[of(range.first)] += to - from;
     }
 }
 
@@ -232,9 +249,8 @@ bool Cells::has_room_for_trees() const {
 
 // that hold no token of a conversation, at least
 int Cells::n_unused() const {
-    llama_memory_t mem = llama_get_memory(ctx_);
     int n = (int)llama_n_ctx(ctx_);
-    for (int i = 0; i < rules_.n_conversations; ++i) n -= llama_memory_seq_pos_max(mem, seqs(i).first) + 1;
+    for (int i = 0; i < rules_.n_conversations; ++i) n -= n_rows(seqs(i));
     return n;
 }
 

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Which cells of the target's cache belong to which conversation, and which stay occupied although they are no longer
 // needed, so that rows keep the order in which attention adds them.
+//
+// Callers count the rows of a conversation's text. These are llama.cpp's positions, too, except where a target numbers
+// the rows of an image in three directions (M-RoPE): there all rows of an image have one position, and the text behind
+// them goes on after as many as the image's longer side has rows or columns.
 #pragma once
 
 #include <llama.h>
@@ -20,17 +24,33 @@ struct CellRules {
     int n_leaves_max = 1;        // of a round of each
     bool is_shared = false;      // conversations share batches and the cache
     bool adds_in_order = false;  // attention, over the cells that a row sees
-    bool copies_states = false;  // recurrent ones, of which llama.cpp keeps no past
+    bool has_state = false;      // a recurrent one
+    bool copies_states = false;  // of which llama.cpp keeps no past
+};
+
+// The rows of an image that share a position, by their places in the text.
+struct ImageRows {
+    int first, n_rows, n_pos;
 };
 
 class Cells {
   public:
-    explicit Cells(const CellRules & rules = {}) : rules_(rules), n_held_(rules.n_conversations, 0) {}
+    explicit Cells(const CellRules & rules = {})
+        : rules_(rules),
+          n_held_(rules.n_conversations, 0),
+          images_(rules.n_conversations),
+          n_run_(rules.n_conversations, 0) {}
     void attach(llama_context * ctx) { ctx_ = ctx; }
 
     // sequence ids of one conversation, and those of conversation i
     int n_ids() const { return rules_.n_leaves_max + (holds_rejected() || rules_.copies_states ? 1 : 0); }
     SeqRange seqs(int conversation) const;
+
+    // Images of a conversation's text, which have to be those of its rows that are there.
+    void set_images(const SeqRange & range, std::vector<ImageRows> v) { images_[of(range.first)] = std::move(v); }
+    const std::vector<ImageRows> & images(const SeqRange & range) const { return images_[of(range.first)]; }
+    // llama.cpp's position of row n of a conversation
+    Pos pos(const SeqRange & range, int n) const;
 
     // Before a batch: makes room for it.
     void prepare(const llama_batch & rows);
@@ -39,11 +59,12 @@ class Cells {
     // shift the tiles' borders. False if that cannot be done, for example because other conversations have cells.
     bool close_gaps_before(const SeqRange & range);
 
-    // Keeps positions [0, n) of a conversation; false when this target cannot remove the rest (it was then cleared).
-    bool truncate(const SeqRange & range, Pos n);
+    // Keeps rows [0, n) of a conversation, whole images; false when this target cannot remove the rest (it was then
+    // cleared).
+    bool truncate(const SeqRange & range, int n);
 
     // Shares the first n rows of another conversation with this one, which is empty.
-    void copy_prefix(const SeqRange & source, const SeqRange & range, Pos n);
+    void copy_prefix(const SeqRange & source, const SeqRange & range, int n);
 
     // save_rows() returns the rows of a conversation as bytes; load_rows() replaces a conversation's rows by those
     // saved from any conversation of this target. False if there is no room; the conversation is then empty.
@@ -54,12 +75,12 @@ class Cells {
     // back to. The copy shares the state's memory until rows are run.
     void remember(const SeqRange & range);
 
-    // Makes the path to `node` the common history of the conversation after a tree was verified at `pos`. False if it
-    // had to go back to the state that remember() copied: all rows run since then are gone.
-    bool keep_path(const SeqRange & range, const DraftTree & tree, int node, Pos pos);
+    // Makes the path to `node` the common history of the conversation after a tree was verified behind `n_past` rows.
+    // False if it had to go back to the state that remember() copied: all rows run since then are gone.
+    bool keep_path(const SeqRange & range, const DraftTree & tree, int node, int n_past);
 
-    // number of rows that the cache holds of a conversation
-    Pos n_rows(const SeqRange & range) const;
+    // number of rows that the cache holds of a conversation; an image at the end counts as read to its end
+    int n_rows(const SeqRange & range) const { return n_rows(range.first); }
 
     void clear();
 
@@ -70,9 +91,11 @@ class Cells {
     int n_order_lost() const { return n_order_lost_; }
 
   private:
+    int of(llama_seq_id id) const { return id / n_ids(); }
+    int n_rows(llama_seq_id id) const;
     bool holds_rejected() const;
     void hold_rejected(const SeqRange & range, const DraftTree & tree, const std::vector<int32_t> & accepted, Pos pos);
-    void hold_from(const SeqRange & range, Pos n);
+    void hold_from(const SeqRange & range, int n);
     void go_back(const SeqRange & range);
     bool are_others_empty(const SeqRange & range) const;
     int n_held() const;
@@ -84,6 +107,8 @@ class Cells {
     CellRules rules_;
     llama_context * ctx_ = nullptr;
     std::vector<int> n_held_;  // cells per conversation that it gave up but that stay occupied, at most
+    std::vector<std::vector<ImageRows>> images_;  // by conversation
+    std::vector<int> n_run_;                      // rows per conversation of the last batch
     int n_order_lost_ = 0;
     bool is_shared_ = false;  // the last batch had rows of several conversations
 };

@@ -98,7 +98,7 @@ Target::Target(TargetOptions options)
 
 void Target::set_cells() {
     cells_ = Cells({options_.n_sequences, options_.n_ctx, options_.n_draft_max, options_.n_leaves_max, shares_batches(),
-                    adds_in_order_, copies_states_});
+                    adds_in_order_, model_->has_state(), copies_states_});
     if ((size_t)options_.n_sequences * cells_.n_ids() > llama_max_parallel_sequences()) {
         fail(ErrorKind::value, "n_sequences %d with %d sequence ids each: llama.cpp allows %zu", options_.n_sequences,
              cells_.n_ids(), llama_max_parallel_sequences());

@@ -8,6 +8,8 @@ namespace eaglecpp {
 void TargetBatch::clear() {
     tokens_.clear();
     pos_.clear();
+    y_.clear();
+    x_.clear();
     seqs_.clear();
     output_.clear();
     states_.clear();
@@ -29,9 +31,11 @@ void TargetBatch::add(Token token, Pos pos, const SeqRange & range, bool output,
     add(token, pos, seqs, output, state);
 }
 
-void TargetBatch::add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output,
+void TargetBatch::add_image_row(const float * values, int n, Pos pos, Pos y, Pos x, const SeqRange & range, bool output,
                                 bool is_whole) {
     add(0, pos, range, output, values);
+    y_.push_back(y);
+    x_.push_back(x);
     n_image_values_ = n;
     is_causal_ = !is_whole;
 }
@@ -81,7 +85,11 @@ llama_batch TargetBatch::view(int n_state) {
         if (state) all_states_.insert(all_states_.end(), state, state + n_values);
     }
     out.embd = all_states_.empty() ? nullptr : all_states_.data();
-    out.pos = pos_.data();
+    // of rows without tokens, llama.cpp takes four lists of positions from targets that number them so (M-RoPE)
+    all_pos_ = pos_;
+    for (const auto * more : {&y_, &x_}) all_pos_.insert(all_pos_.end(), more->begin(), more->end());
+    all_pos_.resize(4 * pos_.size(), 0);
+    out.pos = all_pos_.data();
     out.n_seq_id = n_seqs_.data();
     out.seq_id = seq_ptrs_.data();
     out.logits = output_.data();

@@ -34,8 +34,10 @@ class TargetBatch {
     void add(Token token, Pos pos, const SeqRange & range, bool output, const float * state = nullptr);
 
     // A committed row of an image, n values in the place of a token; then all rows of the batch are, and with
-    // `is_whole` they see each other in both directions. `values` as `state`.
-    void add_image_row(const float * values, int n, Pos pos, const SeqRange & range, bool output, bool is_whole);
+    // `is_whole` they see each other in both directions. `values` as `state`. y, x: its place in the image, from `pos`
+    // on; what a target that numbers all rows as text does not read.
+    void add_image_row(const float * values, int n, Pos pos, Pos y, Pos x, const SeqRange & range, bool output,
+                       bool is_whole);
     bool is_causal() const { return is_causal_; }
 
     // All nodes of a tree whose root is at `pos`, in index order, all with output; returns the row of the root.
@@ -51,7 +53,7 @@ class TargetBatch {
 
   private:
     std::vector<llama_token> tokens_;
-    std::vector<llama_pos> pos_;
+    std::vector<llama_pos> pos_, y_, x_;
     std::vector<std::vector<llama_seq_id>> seqs_;
     std::vector<int8_t> output_;
     std::vector<const float *> states_;
@@ -59,6 +61,7 @@ class TargetBatch {
     bool is_causal_ = true;
     // filled by view()
     std::vector<float> all_states_;
+    std::vector<llama_pos> all_pos_;
     std::vector<int32_t> n_seqs_;
     std::vector<llama_seq_id *> seq_ptrs_;
 };

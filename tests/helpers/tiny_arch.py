@@ -30,13 +30,14 @@ from helpers.tiny import (
     gguf_tensors,
     make_eagle3,
     target_weights,
+    write_gguf,
 )
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
 __all__ = [
     "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
-    "make_head_file", "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_windowed",
-    "make_with_assistant", "make_with_head",
+    "make_head_file", "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_seeing",
+    "make_windowed", "make_with_assistant", "make_with_head",
 ]  # fmt: skip
 
 WINDOW = 13
@@ -222,6 +223,20 @@ def make_mixture(directory: Path) -> ArchPair:
         return out
 
     return _make(directory, spec, keys, tensors)
+
+
+def make_seeing(directory: Path, arch: str) -> ArchPair:
+    """`qwen2vl`, or `qwen3vl`, where the rows of an image have values for two blocks: they number these rows
+    by line and column (M-RoPE).
+    """
+    spec, tokenizer = TargetSpec.of(arch.removesuffix("vl")), tiny_tokenizer()
+    weights, target = target_weights(spec, tokenizer), directory / f"target-{arch}.gguf"
+    n_each, left = divmod(spec.head_dim // 2, 3)
+    settings: dict[str, Any] = {"rope.dimension_sections": [n_each + left, n_each, n_each, 0]}
+    if arch == "qwen3vl":
+        settings["n_deepstack_layers"] = 1
+    write_gguf(target, spec, tokenizer, weights, "F32", arch, settings)
+    return _drafted_for(target, spec, weights)
 
 
 def make_with_head(
@@ -455,8 +470,13 @@ def _make(
     weights = target_weights(spec, tokenizer)
     target = directory / f"target-{spec.arch}.gguf"
     _write(target, spec, tokenizer, keys, tensors(weights), lengths)
-    pair = make_eagle3(directory / f"draft-{spec.arch}", TinyTarget(spec, directory, target, weights))
-    draft = directory / f"draft-{spec.arch}.gguf"
+    return _drafted_for(target, spec, weights)
+
+
+def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> ArchPair:
+    folder = target.with_name(f"draft-{target.stem}")
+    pair = make_eagle3(folder, TinyTarget(spec, target.parent, target, weights))
+    draft = folder.with_suffix(".gguf")
     convert_checkpoint(pair.checkpoint, target=target, out=draft, type="F32", aux_layers=pair.layers)
     return ArchPair(target, draft)
 

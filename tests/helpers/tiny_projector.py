@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Projectors (mmproj) as GGUF with random weights for tiny targets, written as llama.cpp's converter does:
-Gemma 3's, whose rows see each other in both directions, and Janus Pro's, whose rows are read as text is. Also
-small images.
+Gemma 3's, whose rows see each other in both directions, Janus Pro's, whose rows are read as text is, and
+Qwen2-VL's, which takes images of any shape, and whose rows targets with M-RoPE number by line and column.
+Also small images.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ __all__ = ["N_ROWS", "make_image", "make_projector"]
 IMAGE, PATCH, MERGE = 32, 4, 2
 """Pixels of an image's side, of a patch's; patches of a row's side with Gemma's."""
 N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH) ** 2}
-"""Rows of an image."""
+"""Rows of an image, whatever its size."""
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: of the target. kind: "gemma3" or "janus_pro". size: of the rows, about. keys: metadata in place
-    of the writer's, by the name behind `clip.vision.`.
+    """n_embd: values that the target reads. kind: "gemma3", "janus_pro" or "qwen2vl_merger". size: of the
+    rows, about. keys: metadata in place of the writer's, by the name behind `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -48,8 +49,11 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         writer.add_uint32(f"clip.vision.{name}", value)
     writer.add_array("clip.vision.image_mean", [0.5, 0.5, 0.5])
     writer.add_array("clip.vision.image_std", [0.5, 0.5, 0.5])
-    tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH), "v.patch_embd.bias": normal(wide),
-               "v.position_embd.weight": normal(n_patches, wide)}  # fmt: skip
+    tensors = {"v.patch_embd.weight": normal(wide, 3, PATCH, PATCH)}
+    if kind == "qwen2vl_merger":
+        tensors["v.patch_embd.weight.1"] = normal(wide, 3, PATCH, PATCH)  # of a film's next picture
+    else:
+        tensors |= {"v.patch_embd.bias": normal(wide), "v.position_embd.weight": normal(n_patches, wide)}
     for name in ("v.post_ln", "v.blk.0.ln1", "v.blk.0.ln2"):
         tensors |= {f"{name}.weight": np.ones(wide, np.float32), f"{name}.bias": normal(wide)}
     for name in ("attn_q", "attn_k", "attn_v", "attn_out"):
@@ -63,8 +67,9 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         tensors |= {"mm.soft_emb_norm.weight": np.ones(wide, np.float32),
                     "mm.input_projection.weight": size * normal(wide, n_embd)}  # fmt: skip
     else:
-        tensors |= {"mm.0.weight": normal(inner, wide), "mm.0.bias": normal(inner),
-                    "mm.1.weight": size * normal(n_embd, inner), "mm.1.bias": normal(n_embd)}  # fmt: skip
+        last, n_in = ("mm.1", wide) if kind == "janus_pro" else ("mm.2", MERGE**2 * wide)
+        tensors |= {"mm.0.weight": normal(inner, n_in), "mm.0.bias": normal(inner)}
+        tensors |= {f"{last}.weight": size * normal(n_embd, inner), f"{last}.bias": normal(n_embd)}
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     finish(writer)

@@ -22,6 +22,7 @@ from helpers.tiny_arch import (
     make_latent,
     make_recurrent,
     make_windowed,
+    make_with_head,
 )
 
 from .conftest import EXACT
@@ -70,6 +71,20 @@ def test_same_seed_same_tokens(pair: ArchPair, temperature: float) -> None:
             assert drafted.tokens == plain.tokens, strategy
             if strategy != "auto":
                 assert 0.0 < drafted.timings.acceptance_rate < 1.0
+
+
+def test_a_prompt_that_leaves_the_text_is_answered_as_a_new_one(tmp_path: Path) -> None:
+    """llama.cpp goes back to recurrent states that it no longer has, without a word."""
+    target, options = make_with_head(tmp_path, "qwen35"), {"strategy": "off", "ignore_eos": True}
+    with eaglecpp.Engine.open(target, draft="mtp", n_ctx=512, n_threads=1, **EXACT) as engine:
+        for n_back in (2, 3, 12):
+            engine.clear()
+            said = engine.generate([*range(20, 60)], temperature=0.0, max_tokens=24, **options)
+            prompt = [*range(20, 60), *said.tokens[:-n_back], 7, 8, 9]
+            found = engine.generate(prompt, temperature=0.0, max_tokens=16, **options)
+            engine.clear()
+            again = engine.generate(prompt, temperature=0.0, max_tokens=16, **options)
+            assert again.tokens == found.tokens, n_back
 
 
 @pytest.mark.parametrize("make", [make_windowed, make_latent])
