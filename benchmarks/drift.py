@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,11 @@ FORMS = (*(f"system: {name}" for name in SYSTEMS), *(f"template: {name}" for nam
 def main() -> int:
     args = parse()
     warn_if_busy()
-    result = facts({"target": args.target, **{d.stem: d for d in args.draft}}, n_tokens=args.n_tokens)
-    drafters = {draft.stem: (draft, 0) for draft in args.draft}
-    drafters |= {f"{d.stem}, last {n}": (d, n) for d in args.draft for n in args.draft_window}
+    stems = [draft.stem for draft in args.draft]
+    named = {d.stem if stems.count(d.stem) == 1 else f"{d.parent.name}/{d.stem}": d for d in args.draft}
+    result = facts({"target": args.target, **named}, n_tokens=args.n_tokens)
+    drafters = {name: (draft, 0) for name, draft in named.items()}
+    drafters |= {f"{name}, last {n}": (d, n) for name, d in named.items() for n in args.draft_window}
     width = max(int(DraftFile(str(draft)).info["n_parallel"]) or 5 for draft in args.draft)
     rows = []
     said: dict[tuple[Any, ...], list[int]] = {}
@@ -71,7 +72,6 @@ def main() -> int:
                 for temperature in args.temperature:
                     options = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
                     cell, plain_ms = Cell(), 0.0
-                    started = time.monotonic()
                     for number, one in enumerate(prompts):
                         done = engine.generate(one, strategy=args.strategy or f"chain:{width}", **options)
                         count(cell, done.timings)
@@ -83,7 +83,7 @@ def main() -> int:
                             plain_ms += alone.timings.predicted_ms / max(alone.timings.predicted_n - 1, 1)
                             if alone.tokens != done.tokens:
                                 note(f"{name}, {setting}, text {number}: another text than without drafts")
-                    note(f"{name}, {setting}, {temperature:g}: {time.monotonic() - started:.0f} s")
+                    note(f"{name}, {setting}, {temperature:g}: {cell.acceptance_length:.2f}")
                     gain = plain_ms / cell.ms if args.plain else 0.0
                     rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
                     rows.append(
@@ -94,7 +94,7 @@ def main() -> int:
     print(
         table(
             ["drafter", "setting", "temperature", "texts", "tokens a round", "/ plain", "by depth"],
-            sorted(rows, key=lambda row: (args.temperature.index(row[2]),)),
+            sorted(rows, key=lambda row: args.temperature.index(row[2])),
         )
     )
     return 0
