@@ -111,7 +111,7 @@ async function pull(name, draft) {
     say(`${name} is here.${draft && entered && !entered.draft ? " No drafter is known for it." : ""}`);
   } catch (error) {
     if (error.name === "AbortError") say("Cancelled; what is here already is used when you download it again.");
-    else complain(`${name}: ${error.message}`);
+    else complain(error.message.includes(name) ? error.message : `${name}: ${error.message}`);
   } finally {
     set({ pulling: null });
   }
