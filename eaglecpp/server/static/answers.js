@@ -4,7 +4,7 @@ import { $, complain, lines, request, set, speak, state } from "./base.js";
 import { addTurn, shown } from "./branches.js";
 import { chat, clear, endEdit, saveChat, touch } from "./chats.js";
 import { asMessage } from "./files.js";
-import { haveModels, loadModels } from "./models.js";
+import { haveModels, loadedModel, loadModels } from "./models.js";
 import { options, strategy } from "./settings.js";
 
 const MIN_TOKENS = 32;  // that an answer has before anything is said of a gain: the speed of a short one is noise
@@ -89,6 +89,7 @@ async function stream(answer, messages, options, isPair, signal) {
   if (think) body.think = think === "true";
   if (answer.draft && strategy()) body.strategy = strategy();
   const isPlanned = answer.draft && !isPair && ["", "auto"].includes(strategy());  // then the gain is estimated
+  if (!loadedModel()) answer.figures = "The model is being loaded.";
   set({ live: answer });
   try {
     for await (const part of lines(await request("api/chat", { method: "POST", body, signal }))) {
@@ -105,8 +106,8 @@ async function stream(answer, messages, options, isPair, signal) {
     }
     return true;
   } catch (error) {
-    if (error.name === "AbortError") answer.figures = [answer.figures, "stopped"].filter(Boolean).join(" · ");
-    else answer.error = error.message;
+    answer.figures = [answer.content && answer.figures, error.name === "AbortError" && "stopped"].filter(Boolean).join(" · ");
+    if (error.name !== "AbortError") answer.error = error.message;
     return false;
   }
 }
