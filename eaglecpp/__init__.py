@@ -8,7 +8,8 @@
     eaglecpp.convert_checkpoint("hf.co/owner/drafter", "target.gguf", "draft.gguf")
 
 Names load on first use: importing this package is cheap and loads neither llama.cpp nor the extension.
-The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints.
+The library raises and logs (`logging.getLogger("eaglecpp")`); it never prints, but `pull` and
+`convert_checkpoint` show bars of downloads on a terminal and in a notebook.
 """
 
 from __future__ import annotations

@@ -14,6 +14,16 @@ from eaglecpp.errors import InvalidValueError
 human_bytes = of_convert.human_bytes
 
 
+_SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
+_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
+_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reverse text
+
+
+def visible(text: str) -> str:
+    """Text with control characters shown as symbols, except line ends and tabs."""
+    return text.translate(_SYMBOLS)
+
+
 def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
     """The name that a mistyped word is most like; None if it is like none. cutoff: how like, of 1"""
     from difflib import get_close_matches

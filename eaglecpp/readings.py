@@ -29,7 +29,8 @@ from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions, Target
 from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
-from eaglecpp.store.errors import Report, silent
+from eaglecpp.store.errors import Report
+from eaglecpp.store.progress import Bars
 
 if TYPE_CHECKING:
     from eaglecpp.convert import Choice, ConvertReport, Progress, Reading
@@ -100,7 +101,7 @@ def convert_checkpoint(
     *,
     type: str = "Q8_0",
     progress: Callable[[Progress], None] | None = None,
-    report: Report = silent,
+    report: Report | None = None,
     say: Say = lambda _: None,
     **reading: Unpack[Reading],
 ) -> ConvertReport:
@@ -109,13 +110,13 @@ def convert_checkpoint(
     src:     a checkpoint folder, a weight file, a drafter's GGUF, or hf.co/OWNER/NAME
     target:  its GGUF or a stored model
     type, progress: as in `eaglecpp.convert.convert_checkpoint`, which takes paths and measures nothing
-    report:  is told about downloads
+    report:  is told about downloads, in place of bars on a terminal and in a notebook
     say:     is told, a line at a time, how the readings of the checkpoint were measured
     reading: what you know of it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
     Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
     """
     model = find_target(target).target
-    with local_checkpoint(os.fspath(src), report) as (path, hub_id):
+    with Bars() as bars, local_checkpoint(os.fspath(src), report or bars) as (path, hub_id):
         return convert_measured(
             path,
             model,

@@ -82,7 +82,7 @@ def documented_calls() -> None:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        modules = [*write(folder), *examples()]
+        modules = [*write(folder), *examples(), ROOT / "tests" / "typed_llama.py"]
         path = {"MYPYPATH": os.pathsep.join((str(ROOT), name))}
         # of the package itself only what it says of its types counts here
         options = ("--check-untyped-defs", "--follow-imports=silent", "--config-file=")

@@ -12,10 +12,10 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note
 from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
+from eaglecpp.store.progress import Bars
 
 _plain: Any = importlib.import_module("eaglecpp.convert.cli")
 

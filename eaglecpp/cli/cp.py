@@ -9,9 +9,9 @@ import click
 
 from eaglecpp.cli.command import command, complete_model
 from eaglecpp.cli.options import stored_name
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import write
 from eaglecpp.store import Stores
+from eaglecpp.store.progress import Bars
 from eaglecpp.store.store import read_again
 from eaglecpp.store.transaction import copy_model
 

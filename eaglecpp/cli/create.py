@@ -9,9 +9,9 @@ import click
 
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import read_input, stored_name
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
+from eaglecpp.store.progress import Bars
 
 
 @command(("eaglecpp create my-model -f Modelfile", "from a Modelfile"))

@@ -19,7 +19,6 @@ import click
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model_argument
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.table import labelled
 from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
@@ -27,6 +26,7 @@ from eaglecpp.human import human_bytes
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 from eaglecpp.references.reference import part_paths
+from eaglecpp.store.progress import Bars
 
 _UNKNOWN = "What drafting gives is not known on this machine: --measure measures it."
 

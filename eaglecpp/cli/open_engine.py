@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.options import in_flags
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, stderr_is_terminal
 from eaglecpp.modelfile.parameters import engine_options
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import Found
 from eaglecpp.opening.plan import plan_opening
 from eaglecpp.options import Strategy
+from eaglecpp.store.progress import Bars
 
 if TYPE_CHECKING:
     from eaglecpp.engine.engine import Engine

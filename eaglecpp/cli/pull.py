@@ -7,11 +7,11 @@ import click
 
 from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import hub_option, stored_name
-from eaglecpp.cli.progress import Bars
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.options import Strategy
 from eaglecpp.references.reference import hub_text
 from eaglecpp.store.packaged import find_packaged
+from eaglecpp.store.progress import Bars
 
 
 @command(

@@ -23,17 +23,10 @@ from typing import Any
 
 import click
 
+from eaglecpp.human import visible
 from eaglecpp.results import Answer, Chunk
 
 _SHORT_PROMPT = 256  # tokens; read before anyone would want to see progress
-_SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}
-_SYMBOLS |= dict.fromkeys(range(0x80, 0xA0), 0xFFFD)
-_SYMBOLS |= dict.fromkeys([*range(0x202A, 0x202F), *range(0x2066, 0x206A)], 0xFFFD)  # they reverse text
-
-
-def visible(text: str) -> str:
-    """Text with control characters shown as symbols, except line ends and tabs."""
-    return text.translate(_SYMBOLS)
 
 
 def write(text: str, *, styled: bool = False) -> None:

@@ -17,11 +17,11 @@ import click
 
 from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
 from eaglecpp.cli.options import Parsed, given, value_type
-from eaglecpp.cli.progress import bars_are_shown, new_bar
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import Option
+from eaglecpp.store.progress import bars_are_shown, new_bar
 from eaglecpp.train.options import TrainOptions, describe
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
 import numpy as np
 
@@ -32,10 +32,18 @@ from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
 from eaglecpp.llama.plain import TheirLlama
-from eaglecpp.llama.shapes import Reply
+from eaglecpp.llama.shapes import CompletionKeywords, Reply
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from eaglecpp.llama.shapes import ChatCompleted, ChatPart, Completed, CompletionPart
+
+Messages = Sequence[Mapping[str, object]]
+Vectors = list[float] | list[list[float]]
+"""The vector of a text; without pooling, one for each of its tokens."""
 _DEFAULT_SEED = 0xFFFFFFFF
 _NO_TFS = "llama.cpp no longer has tail-free sampling (llama_cpp ignores it)"
 _POOLINGS = ("none", "mean", "cls", "last", "rank")
@@ -170,10 +178,39 @@ class Llama(Mirror):
         ]
         return cls(paths[0], **options)
 
-    if TYPE_CHECKING:  # llama_cpp's, whose types tell no stream from a dict
-
-        def __call__(self, *args: Any, **options: Any) -> Any: ...
-
+    @overload
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        *,
+        stream: Literal[False] = False,
+        **options: Unpack[CompletionKeywords],
+    ) -> Completed: ...
+    @overload
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        *,
+        stream: Literal[True],
+        **options: Unpack[CompletionKeywords],
+    ) -> Iterator[CompletionPart]: ...
+    @overload
+    def create_completion(
+        self,
+        prompt: str | list[int],
+        suffix: str | None = None,
+        max_tokens: int | None = 16,
+        temperature: float = 0.8,
+        *,
+        stream: bool,
+        **options: Unpack[CompletionKeywords],
+    ) -> Completed | Iterator[CompletionPart]: ...
     def create_completion(
         self,
         prompt: str | list[int],
@@ -258,7 +295,44 @@ class Llama(Mirror):
                 pass
             return self._result(running.completion(), reply, shown, lists)
 
-    __call__ = create_completion
+    if TYPE_CHECKING:  # checkers take the type that llama_cpp declares for what is only assigned
+
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: Literal[False] = False,
+            **options: Unpack[CompletionKeywords],
+        ) -> Completed: ...
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: Literal[True],
+            **options: Unpack[CompletionKeywords],
+        ) -> Iterator[CompletionPart]: ...
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: bool,
+            **options: Unpack[CompletionKeywords],
+        ) -> Completed | Iterator[CompletionPart]: ...
+        def __call__(self, *args: Any, **options: Any) -> Any: ...
+    else:
+        __call__ = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
         """As llama_cpp has it: an iterator in either case."""
@@ -268,9 +342,21 @@ class Llama(Mirror):
         else:
             yield from result
 
+    @overload
+    def create_chat_completion(
+        self, messages: Messages, *, stream: Literal[False] = False, **options: Any
+    ) -> ChatCompleted: ...
+    @overload
+    def create_chat_completion(
+        self, messages: Messages, *, stream: Literal[True], **options: Any
+    ) -> Iterator[ChatPart]: ...
+    @overload
+    def create_chat_completion(
+        self, messages: Messages, *, stream: bool, **options: Any
+    ) -> ChatCompleted | Iterator[ChatPart]: ...
     def create_chat_completion(
         self,
-        messages: list[dict[str, Any]],
+        messages: Messages,
         *,
         stream: bool = False,
         response_format: Mapping[str, Any] | None = None,
@@ -385,6 +471,27 @@ class Llama(Mirror):
 
     # Embeddings
 
+    @overload
+    def embed(
+        self, input: str, normalize: bool = ..., truncate: bool = ..., return_count: Literal[False] = ...
+    ) -> Vectors: ...
+    @overload
+    def embed(
+        self,
+        input: list[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        return_count: Literal[False] = ...,
+    ) -> list[Vectors]: ...
+    @overload
+    def embed(
+        self,
+        input: str | list[str],
+        normalize: bool = ...,
+        truncate: bool = ...,
+        *,
+        return_count: Literal[True],
+    ) -> tuple[Any, int]: ...
     def embed(
         self,
         input: str | list[str],

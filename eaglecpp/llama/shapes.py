@@ -11,9 +11,73 @@ from __future__ import annotations
 import time
 import uuid
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from eaglecpp.results import FinishReason
+
+if TYPE_CHECKING:  # what type checkers know of results
+    from collections.abc import Callable, Mapping
+    from typing import Literal, NotRequired
+
+    from llama_cpp import llama_types
+
+    class Completed(llama_types.CreateCompletionResponse):  # type: ignore[misc]
+        """A completion."""
+
+        timings: dict[str, Any]
+
+    class CompletionPart(llama_types.CreateCompletionResponse, total=False):  # type: ignore[misc, call-arg]
+        """One of a stream; the last has `timings`."""
+
+        timings: dict[str, Any]
+
+    class ChatCompleted(llama_types.CreateChatCompletionResponse):  # type: ignore[misc]
+        """An answer."""
+
+        timings: dict[str, Any]
+
+    class ChatPartChoice(TypedDict):
+        """What is new of an answer; llama_cpp's own type leaves out that `delta` may be empty at any key."""
+
+        index: int
+        delta: llama_types.ChatCompletionStreamResponseDelta
+        logprobs: NotRequired[llama_types.ChatCompletionLogprobs | None]
+        finish_reason: Literal["stop", "length", "tool_calls", "function_call"] | None
+
+    class ChatPart(TypedDict):
+        """One of a stream; the last has `timings`."""
+
+        id: str
+        model: str
+        object: Literal["chat.completion.chunk"]
+        created: int
+        choices: list[ChatPartChoice]
+        timings: NotRequired[dict[str, Any]]
+
+
+class CompletionKeywords(TypedDict, total=False):
+    """Arguments of `Llama.create_completion` that are given by name."""
+
+    top_p: float
+    min_p: float
+    typical_p: float
+    logprobs: int | None
+    echo: bool
+    stop: str | list[str] | None
+    frequency_penalty: float
+    presence_penalty: float
+    repeat_penalty: float
+    top_k: int
+    seed: int | None
+    tfs_z: float
+    mirostat_mode: int
+    mirostat_tau: float
+    mirostat_eta: float
+    model: str | None
+    stopping_criteria: Callable[..., bool] | None
+    logits_processor: Any
+    grammar: Any
+    logit_bias: Mapping[int, float] | None
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,8 @@ from prompt_toolkit.output import ColorDepth
 from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, Ask, is_open
 from eaglecpp.cli.command import stored_names
-from eaglecpp.cli.terminal import silent_keys, visible, wants_colour, write
+from eaglecpp.cli.terminal import silent_keys, wants_colour, write
+from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
 _LONG_LINES = 10  # of a pasted text that would hide what was said before

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 
 from wcwidth import wcwidth
 
-from eaglecpp.cli.terminal import laid_out, note, stderr_is_terminal, visible, wants_colour, write
+from eaglecpp.cli.terminal import laid_out, note, stderr_is_terminal, wants_colour, write
+from eaglecpp.human import visible
 from eaglecpp.results import Piece
 
 _RESET, _DIM, _ACCEPTED, _DIM_ACCEPTED = "\x1b[0m", "\x1b[90m", "\x1b[32m", "\x1b[2;32m"

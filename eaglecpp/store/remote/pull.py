@@ -31,11 +31,12 @@ from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references.names import ModelName, ModelNameError, canonical
 from eaglecpp.references.reference import FileSearchError, Reference, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
-from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError, silent
+from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made
 from eaglecpp.store.packaged import FOLDER, Packaged, find_packaged
+from eaglecpp.store.progress import Bars
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
 from eaglecpp.store.remote.reach import Session, require_allowed
@@ -55,7 +56,7 @@ def pull(
     *,
     draft: str | None = None,
     insecure: bool = False,
-    report: Report = silent,
+    report: Report | None = None,
     stores: Stores | None = None,
 ) -> Made:
     """Brings a model into our store, or up to date, and returns what was pulled.
@@ -63,10 +64,14 @@ def pull(
     draft:    "auto" looks for one (in the repository, then in the table), "none" or "off" leaves or makes the
               model without, anything else names one; None takes the publisher's, else keeps what is there
     insecure: allow http, and TLS certificates that do not check out
+    report:   is told about each step, in place of bars on a terminal and in a notebook
     stores:   None = those of this user
     Raises ModelNotFoundError for what is no name, DownloadError (HostRefusedError where it must not be
     asked), DigestError, StoreError, MismatchError, UnsupportedError, ConvertError.
     """
+    if report is None:
+        with Bars() as bars:
+            return pull(reference, draft=draft, insecure=insecure, report=bars, stores=stores)
     draft = "none" if Strategy.is_off(draft) else draft
     asked = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(asked)

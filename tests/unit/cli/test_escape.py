@@ -11,9 +11,10 @@ import pytest
 
 import eaglecpp.cli
 from eaglecpp.cli.chat.screen import Screen
-from eaglecpp.cli.progress import Bars
-from eaglecpp.cli.terminal import LogFormatter, note, visible, write, write_json
+from eaglecpp.cli.terminal import LogFormatter, note, write, write_json
+from eaglecpp.human import visible
 from eaglecpp.store.errors import Status
+from eaglecpp.store.progress import Bars
 
 EVIL = "a\x1b]0;owned\x07\x1b[2J\x9b31m\r\x7f\u202eb\n"
 SHOWN = "a␛]0;owned␇␛[2J\ufffd31m␍␡\ufffdb\n"

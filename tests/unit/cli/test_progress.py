@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import pytest
 
-from eaglecpp.cli.progress import Bars
 from eaglecpp.store import Status
+from eaglecpp.store.progress import Bars
 
 MIB = 1 << 20
 
@@ -16,20 +19,24 @@ def download(bars: Bars, file: str, start: int = 0) -> None:
         bars(Status("pulling", "sha256:0", 100 * MIB, done * MIB, file))
 
 
-@pytest.mark.parametrize(("is_terminal", "disabled"), [(True, ""), (True, "1"), (False, "")])
+@pytest.mark.parametrize(
+    ("where", "disabled"), [("terminal", ""), ("notebook", ""), ("terminal", "1"), ("pipe", "")]
+)
 def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
-    is_terminal: bool, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    where: str, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", disabled)
     monkeypatch.setenv("TQDM_MININTERVAL", "0")
-    monkeypatch.setattr("eaglecpp.cli.progress.stderr_is_terminal", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: where == "terminal")
+    if where == "notebook":
+        monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
     with Bars() as bars:
         bars(Status("pulling manifest"))
         bars(Status("pulling manifest"))
         download(bars, "target.gguf")
         download(bars, "draft.gguf", start=60)
     out, err = capsys.readouterr()
-    assert out == "" and bool(err) == (is_terminal and not disabled)
+    assert out == "" and bool(err) == (where != "pipe" and not disabled)
     if err:
         lines = err.replace("\r", "\n").splitlines()
         assert lines.count("pulling manifest") == 1

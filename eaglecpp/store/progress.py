@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: MIT
 """What users see of long operations: the one progress bar, on stderr.
 
-Bars and steps are drawn on a terminal only, and not when HF_HUB_DISABLE_PROGRESS_BARS is set.
+Bars and steps are drawn on a terminal and in a notebook only, and not when HF_HUB_DISABLE_PROGRESS_BARS is
+set.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any, Self
 
-from eaglecpp.cli.terminal import note, stderr_is_terminal, visible
+from eaglecpp.human import visible
 from eaglecpp.store.errors import Status
 
 _SMALL = 4 << 20
@@ -17,14 +19,14 @@ _SMALL = 4 << 20
 
 
 def bars_are_shown() -> bool:
-    """Whether stderr is a terminal and bars are not disabled."""
+    """Whether stderr is a terminal, or the output of a notebook, and bars are not disabled."""
     disabled = os.environ.get("HF_HUB_DISABLE_PROGRESS_BARS", "").upper() in ("1", "ON", "YES", "TRUE")
-    return stderr_is_terminal() and not disabled
+    return (sys.stderr.isatty() or "ipykernel" in sys.modules) and not disabled
 
 
 def new_bar(label: str, total: int, **options: Any) -> Any:
     """A tqdm bar, to be closed by the caller. label: shortened in the middle if it is long."""
-    from tqdm import tqdm
+    from tqdm.auto import tqdm
 
     label = visible(label)
     short = label if len(label) <= 48 else f"{label[:24]}…{label[-23:]}"
@@ -57,7 +59,9 @@ class Bars:
                 done = {"initial": status.completed, "unit": "B", "unit_scale": True}
                 self._bar = new_bar(subject, status.total, **done)
             else:
-                note(subject)
+                from tqdm import tqdm
+
+                tqdm.write(visible(subject), file=sys.stderr)
         if self._bar is not None:
             self._bar.update(status.completed - self._bar.n)
             if status.completed >= status.total:
