@@ -129,7 +129,6 @@ def main() -> None:
     cuda = {"PYTHONPATH": str(site), "LD_LIBRARY_PATH": paths(*libraries)}
     facts = json.loads(said("doctor", "--json", **cuda))
     assert any("CUDA : ARCHS" in part for part in facts["features"]), "this is not a build with CUDA"
-    assert all(device["kind"] == "cpu" for device in facts["devices"])
     assert any("failed to initialize CUDA" in line for line in facts["errors"])
     answer = ("run", PAIR / "demo-target.gguf", "--temp", "0", "-n", "24", "-c", "512", "What is len?")
     text = said(*answer)

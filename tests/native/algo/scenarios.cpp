@@ -370,9 +370,9 @@ std::vector<Scenario> on_devices() {
     };
     for (double change : {6.0, 18.0}) {
         for (const auto & [text, least] : {std::pair{1, 1.7}, {2, 1.3}, {4, 0.97}, {18, 1.7}, {19, 1.3}, {20, 0.97}}) {
-            const int number = 62 + (int)all.size();
-            all.push_back(on_device(number, 18, text, {change, 0.75 * change}, speed_at_least(least)));
-            if (text == 20) all.back().criterion = keeps_sizes(0.012, false);  // the last token of an answer, too
+            // the last token of a plain answer keeps its size, too
+            const Criterion criterion = text == 20 ? keeps_sizes(0.012, false) : speed_at_least(least);
+            all.push_back(on_device(62 + (int)all.size(), 18, text, {change, 0.75 * change}, criterion));
             if (change > 6.0) all.back().window = 0.965;  // going back to one row costs what the ledger has no more
         }
     }
