@@ -26,8 +26,9 @@ N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH
 
 
 def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float = 1.0, **keys: Any) -> Path:
-    """n_embd: values that the target reads. kind: "gemma3", "janus_pro" or "qwen2vl_merger". size: of the
-    rows, about. keys: metadata in place of the writer's, by the name behind `clip.vision.`.
+    """n_embd: values that the target reads. kind: "gemma3", "janus_pro", "qwen2vl_merger", or "hunyuanvl",
+    which loads and cannot encode. size: of the rows, about. keys: metadata in place of the writer's, by the
+    name behind `clip.vision.`.
     """
     rng = np.random.default_rng(3)
     wide, inner, n_patches = 32, 64, (IMAGE // PATCH) ** 2
@@ -70,6 +71,10 @@ def make_projector(path: Path, n_embd: int, kind: str = "gemma3", *, size: float
         last, n_in = ("mm.1", wide) if kind == "janus_pro" else ("mm.2", MERGE**2 * wide)
         tensors |= {"mm.0.weight": normal(inner, n_in), "mm.0.bias": normal(inner)}
         tensors |= {f"{last}.weight": size * normal(n_embd, inner), f"{last}.bias": normal(n_embd)}
+    if kind == "hunyuanvl":
+        one = ("pre_norm.weight", "post_norm.weight", "image_begin", "image_end", "model.fc.bias")
+        tensors |= {f"mm.{name}": normal(n_embd) for name in one}
+        tensors |= {"mm.model.fc.weight": normal(n_embd, n_embd), "v.image_newline": normal(n_embd)}
     for name, tensor in tensors.items():
         writer.add_tensor(name, tensor)
     finish(writer)

@@ -327,3 +327,13 @@ def test_rows_that_share_a_position_come_and_go_together(open_engine: Callable[.
         assert parked is not None and session.slot.restore(parked)
         again = session.generate(prompts[0], **options)
         assert again.tokens == expected[0] and again.timings.prompt_n == 1
+
+
+def test_rows_that_are_numbered_in_no_grid_are_refused(tmp_path: Path) -> None:
+    projector = make_projector(tmp_path / "hunyuan.gguf", SECTIONS["qwen2vl"], "hunyuanvl")
+    target = make_seeing(tmp_path, "qwen2vl").target
+    with (
+        eaglecpp.Engine.open(target, n_threads=1, mmproj=str(projector)) as engine,
+        pytest.raises(UnsupportedError, match=r"hunyuan\.gguf numbers an image's rows in a way of its own"),
+    ):
+        engine.chat([ask("What?", make_image(1))], **GREEDY)
