@@ -21,7 +21,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-__all__ = ["read_bandwidth"]
+__all__ = ["built", "read_bandwidth"]
 
 N_BYTES = 1 << 30
 SOURCE = r"""
@@ -132,13 +132,13 @@ N_PRODUCT_BYTES, N_TURNS = 256 << 20, 9
 
 @functools.cache
 def _compiled() -> ctypes.CDLL:
-    loop = _built(SOURCE, "loop.c", "-march=native")
+    loop = built(SOURCE, "loop.c", "-march=native")
     loop.read_bandwidth.restype = ctypes.c_double
     loop.read_bandwidth.argtypes = [ctypes.c_size_t, ctypes.c_int, ctypes.c_int]
     return loop
 
 
-def _built(source: str, name: str, *options: str) -> ctypes.CDLL:
+def built(source: str, name: str, *options: str) -> ctypes.CDLL:
     """The source as a library."""
     compiler = shutil.which("c++" if name.endswith(".cpp") else "cc")
     if compiler is None:
@@ -166,9 +166,7 @@ def fetching_ahead(llama_cpp: Path, n_threads: int) -> None:
     ]
     options += [f"-I{root / 'native'}", f"-I{llama_cpp.resolve() / 'ggml' / 'include'}"]
     kinds = {"with": (), "without": ("-DWITHOUT",)}
-    programs = {
-        kind: _built(PRODUCTS, "rows.cpp", *options, *more).product_ms for kind, more in kinds.items()
-    }
+    programs = {kind: built(PRODUCTS, "rows.cpp", *options, *more).product_ms for kind, more in kinds.items()}
     for program in programs.values():
         program.restype = ctypes.c_double
         program.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int, ctypes.c_int]

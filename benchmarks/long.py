@@ -2,6 +2,7 @@
 """Long contexts: are texts the same, does memory grow as predicted, what do prompts and rounds cost?
 
     python benchmarks/long.py [--lengths 1024 8192 32768 131072] [--caches f16 q8_0 q4_0] [--json FILE]
+    python benchmarks/long.py --lengths 131072 --caches q8_0 --heads 1 --texts-only  # minutes, not an hour
     python benchmarks/long.py --target T.gguf --draft D.gguf --llama ...
 
 Without --target, on a tiny target of random weights whose positions reach all lengths, with a drafter that is
@@ -47,13 +48,10 @@ SAMPLING = {"max_tokens": N_ANSWER, "temperature": 0.3, "seed": 7, "ignore_eos":
 MIB = 2**20
 
 
-def _spec(n_ctx: int) -> TargetSpec:
-    return TargetSpec(n_layers=7, n_heads=2, n_kv_heads=1, head_dim=64, n_ctx=n_ctx)
-
-
-def make_tiny(folder: Path, n_ctx: int) -> tuple[Path, Path]:
+def make_tiny(folder: Path, n_ctx: int, n_heads: int) -> tuple[Path, Path]:
     """A target and its drafter as GGUF."""
-    pair = make_pair(folder, "eagle31", _spec(n_ctx))
+    spec = TargetSpec(n_layers=7, n_heads=n_heads, n_kv_heads=1, head_dim=64, n_ctx=n_ctx)
+    pair = make_pair(folder, "eagle31", spec)
     draft = folder / "draft.gguf"
     convert_checkpoint(pair.checkpoint, pair.target.gguf, draft, type="F32")
     return pair.target.gguf, draft
@@ -104,8 +102,10 @@ def measured(args: argparse.Namespace, target: Path, draft: Path) -> Iterator[di
             drafted = in_process(target, draft, n, cache, args.threads)
             plain = in_process(target, None, n, cache, args.threads)
             setup: Any = {"n_ctx": n + 64, "n_threads": args.threads, "type_k": cache, "type_v": cache}
-            with Worker("rows", target, **setup) as ours:
-                rows = {k: min(ours.ask("rows", n=k, behind=n, repeats=9)) for k in (1, 4)}
+            rows = {}
+            if not args.texts_only:
+                with Worker("rows", target, **setup) as ours:
+                    rows = {k: min(ours.ask("rows", n=k, behind=n, repeats=9)) for k in (1, 4)}
             theirs_s = None
             if args.llama:
                 with Worker("theirs", target, **setup) as theirs:
@@ -157,9 +157,10 @@ def report(found: list[dict[str, Any]], indexes: list[dict[str, Any]]) -> str:
     for one in found:
         drafted, plain, rows = one["drafted"], one["plain"], one["rows_ms"]
         ratio = one["theirs_s"] / plain["prompt_s"] if one["theirs_s"] else "-"
+        of_rows = [rows[1], rows[4], rows[4] / rows[1]] if rows else ["-"] * 3
         lines.append(
-            [one["cache"], one["n"], "yes" if one["same"] else "NO", drafted["prompt_s"], ratio, rows[1],
-             rows[4], rows[4] / rows[1], drafted["round_ms"], drafted["per_round"], plain["round_ms"],
+            [one["cache"], one["n"], "yes" if one["same"] else "NO", drafted["prompt_s"], ratio, *of_rows,
+             drafted["round_ms"], drafted["per_round"], plain["round_ms"],
              drafted["predicted"] / MIB, drafted["grown"] / MIB]
         )  # fmt: skip
     of_index = [
@@ -176,6 +177,8 @@ def main() -> int:
     parser.add_argument("--target", type=Path)
     parser.add_argument("--draft", type=Path)
     parser.add_argument("--llama", action="store_true", help="read the prompts with llama.cpp, too")
+    parser.add_argument("--heads", type=int, default=2, help="of the tiny target, which share keys")
+    parser.add_argument("--texts-only", action="store_true", help="without batches of 1 and 4 rows")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -185,7 +188,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         target, draft = args.target, args.draft
         if target is None:
-            target, draft = make_tiny(Path(folder), max(args.lengths) + N_ANSWER + 8)
+            target, draft = make_tiny(Path(folder), max(args.lengths) + N_ANSWER + 8, args.heads)
         found = list(measured(args, target, draft))
         models = facts({"target": target, "draft": draft}, lengths=args.lengths, caches=args.caches)
     patterns = ("random", "repeats itself", "one token")
