@@ -11,8 +11,9 @@ namespace eaglecpp {
 
 namespace {
 
-// Tokens that a graph picks for a row: llama.cpp's default top-k is 40.
-constexpr int n_top = 64;
+// Tokens that a graph picks for a row: llama.cpp's default top-k is 40. A Markov head makes less likely ones likely
+// (docs/research/gpu.md).
+constexpr int n_top = 64, n_top_markov = 128;
 // Left free on a device that token embeddings are brought to.
 constexpr size_t embedding_margin = (size_t)512 << 20;
 // Rows of a draft level that memory is set aside for; wider ones get theirs when they come.
@@ -20,14 +21,16 @@ constexpr int n_reserved_rows = 16;
 // More than any machine holds; their sum, padded, is still an int.
 constexpr int n_ctx_max = 1 << 30, n_draft_rows_limit = 1 << 20;
 
-const DrafterOptions & checked(const DrafterOptions & options) {
+DrafterOptions checked(const DrafterOptions & options) {
     check_not_forked("the drafter cannot be loaded");
     if (options.n_ctx < 1 || options.n_ctx > n_ctx_max || options.n_draft_rows_max < 1 ||
         options.n_draft_rows_max > n_draft_rows_limit) {
         fail(ErrorKind::value, "a drafter for %d tokens and %d draft rows: expected 1 to %d and 1 to %d", options.n_ctx,
              options.n_draft_rows_max, n_ctx_max, n_draft_rows_limit);
     }
-    return options;
+    DrafterOptions out = options;
+    if (out.device && ggml_backend_dev_type(out.device) != GGML_BACKEND_DEVICE_TYPE_CPU) out.is_remote = true;
+    return out;
 }
 
 }  // namespace
@@ -38,10 +41,8 @@ FeatureDrafter::FeatureDrafter(const DraftFile & file, const DrafterOptions & op
       d2t_(file.d2t()),
       path_(file.path()),
       device_(options.device, options.n_threads, options.use_kernels),
-      weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels())),
-      memory_(device_.buft()) {
-    options_.is_remote = options_.is_remote || !device_.is_cpu();
-}
+      weights_(DraftWeights::load(file, device_.buft(), device_.use_kernels(), options_.is_remote)),
+      memory_(device_.buft()) {}
 
 DraftTraits FeatureDrafter::traits() const {
     DraftTraits t;
@@ -158,7 +159,7 @@ void FeatureDrafter::reserve() {
     const GraphPart prompt{kv, n_commit_chunk, 0, kv->n_slots()};
     const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
     std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(kv, n_commit_chunk, kv->n_slots())};
-    if (!spec_.is_block() || spec_.block.markov_rank > 0) shapes.push_back({false, {extend}});
+    if (!spec_.is_block() || (spec_.block.is_conditional() && !selects())) shapes.push_back({false, {extend}});
     for (const GraphShape & shape : shapes) build_draft_graph(spec_, weights_, shape, form_, memory_);
     for (auto & kv : all) give_kv(std::move(kv));
 }
@@ -175,8 +176,7 @@ std::vector<DraftMemoryUse> FeatureDrafter::memory_use() const {
     DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
     own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
                   buffer_bytes(embedding_buffer_);
-    const size_t n_host = weights_.embedding.n_bytes() + weights_.markov_w1.n_bytes() +
-                          weights_.selector_before.n_bytes() + weights_.selector_after.n_bytes();
+    const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;
         return {own};
@@ -189,6 +189,7 @@ void FeatureDrafter::finish() {
         fail(ErrorKind::mismatch, "%s has no %s of its own and none of a target was given", path_.c_str(),
              weights_.head ? "token embedding" : "output head");
     }
+    if (spec_.is_block()) bring_mask();
     std::string missing;
     form_ = {options_.flash_attn && supports({true, 0}, missing), 0};
     if (!form_.flash_attn && !supports(form_, missing)) {
@@ -198,9 +199,31 @@ void FeatureDrafter::finish() {
     if (!options_.is_remote) return;
     // rows come back whole where the device cannot pick
     GraphForm better = form_;
-    better.n_top = std::max(n_top, spec_.block.selector_top_k);
+    const BlockSpec & b = spec_.block;
+    better.n_top = b.selector_rank > 0 ? b.selector_top_k : b.markov_rank > 0 ? n_top_markov : n_top;
     if (supports(better, missing)) form_ = better;
     if (form_.n_top > 0 && !spec_.is_parallel() && !spec_.is_block()) bring_embedding();
+}
+
+// Room for embeddings [H, n_rows] on the device.
+bool FeatureDrafter::make_rows(ggml_tensor *& rows, ggml_type type, int n_rows) {
+    embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
+    ggml_tensor * t = ggml_new_tensor_2d(embedding_ctx_.get(), type, spec_.n_embd, n_rows);
+    embedding_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(embedding_ctx_.get(), device_.buft()));
+    if (embedding_buffer_) rows = t;
+    return embedding_buffer_ != nullptr;
+}
+
+// What all rows of a block but the first begin with goes up once.
+void FeatureDrafter::bring_mask() {
+    const int n = spec_.block.n_rows - 1;
+    if (n == 0) return;
+    if (!make_rows(weights_.mask_embeddings, GGML_TYPE_F32, n)) {
+        fail(ErrorKind::out_of_memory, "no room for the drafter's %d mask rows", n);
+    }
+    std::vector<float> rows((size_t)n * spec_.n_embd);
+    for (int i = 0; i < n; ++i) weights_.embedding.row(spec_.mask_token, &rows[(size_t)i * spec_.n_embd]);
+    ggml_backend_tensor_set(weights_.mask_embeddings, rows.data(), 0, rows.size() * sizeof(float));
 }
 
 // The rows of the draft vocabulary, as they are stored. Nothing depends on them but how often the host waits, so they
@@ -211,11 +234,8 @@ void FeatureDrafter::bring_embedding() {
     size_t n_free, n_total;
     ggml_backend_dev_memory(device_.get(), &n_free, &n_total);
     if (n_free < 2 * n_row * spec_.n_draft_vocab + embedding_margin) return;
-    embedding_ctx_.reset(ggml_init({2 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    ggml_tensor * rows = ggml_new_tensor_2d(embedding_ctx_.get(), table.type(), spec_.n_embd, spec_.n_draft_vocab);
-    embedding_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(embedding_ctx_.get(), device_.buft()));
-    if (!embedding_buffer_) return;
-    weights_.draft_embedding = rows;
+    if (!make_rows(weights_.draft_embedding, table.type(), spec_.n_draft_vocab)) return;
+    ggml_tensor * rows = weights_.draft_embedding;
     std::string missing;
     if (!supports(form_, missing, /*n_steps=*/1)) {
         weights_.draft_embedding = nullptr;

@@ -91,6 +91,8 @@ class FeatureDrafter : public Drafter {
     DraftDevice & device() { return device_; }
     const DraftDevice & device() const { return device_; }
     const GraphForm & form() const { return form_; }
+    // the host computes what the token before changes about a block's slot, for the slot's likeliest tokens
+    bool selects() const { return spec_.block.selector_rank > 0 || (spec_.block.markov_rank > 0 && form_.n_top > 0); }
 
     // The graph that runs next, kept or built. This call may discard what the last graph left on the device.
     // Error(out_of_memory)
@@ -116,6 +118,8 @@ class FeatureDrafter : public Drafter {
     GraphShape commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations = 1) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
     void bring_embedding();
+    void bring_mask();
+    bool make_rows(ggml_tensor *& rows, ggml_type type, int n_rows);
 
     DraftSpec spec_;
     DrafterOptions options_;

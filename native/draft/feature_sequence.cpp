@@ -102,8 +102,7 @@ DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) con
     const int n = is_causal ? n_out + (b.anchor_first ? 0 : 1) : b.n_rows;
     DraftCall call{};
     call.window = window_;
-    call.block.assign(n, drafter_.spec().mask_token);
-    call.block[0] = anchor;
+    call.anchor = anchor;
     call.first_slot = kv_->n_rows + n_before;
     for (int i = 0; i < n; ++i) call.pos.push_back(call.first_slot + i);
     call.n_out = n_out;
@@ -142,7 +141,7 @@ void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {
             turns.push_back({seq, seq->extend_call(levels[i].rows, tokens[i])});
         }
         if (turns.empty()) return;
-        if (spec_.block.selector_rank > 0) {
+        if (selects()) {
             for (const auto & turn : turns) turn.seq->outputs_.select(turn.call.feeds, turn.call.tokens);
         } else {
             FeatureSequence::run(turns);
@@ -248,14 +247,14 @@ void FeatureSequence::run(const std::vector<Turn> & turns, int n_steps) {
     // the host's other work need not wait for a prompt's rows
     if (shape.n_out() > 0 || !drafter.is_remote()) device.wait();
     int at_out = 0, at_slot = 0;
-    const bool gives_first = !shape.block.empty() && drafter.spec().block.markov_rank > 0;  // of the slots' logits
+    const bool gives_first = !shape.block.empty() && drafter.spec().block.markov_rank > 0 && !drafter.selects();
     for (const Turn & turn : turns) {
         const DraftCall & call = turn.last();
         const int n_there = gives_first ? 1 : call.part.n_out, n = gives_first ? 1 : call.n_out;
         turn.seq->outputs_.take(g, at_out + n_there - n, n, landed);
         at_out += n_there;
         if (turn.call.is_commit) turn.seq->outputs_.end_block();
-        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call, at_slot);
+        if (turn.block.n() > 0) turn.seq->outputs_.begin_block(g, call, at_slot, landed);
         if (!turn.call.is_commit) turn.seq->outputs_.judge(call.feeds, call.tokens);
         at_slot += call.part.n_out;
     }

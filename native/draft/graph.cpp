@@ -37,7 +37,11 @@ class Builder {
         embd_ = g_.embd;
         ggml_tensor * x = nullptr;
         if (rows_ == Rows::block) {
-            x = scaled(embd_, s_.embd_scale);
+            x = joined([&](size_t i, int, int n) {
+                ggml_tensor * anchor = columns(embd_, (int)i, 1);
+                return n == 1 ? anchor : ggml_concat(ctx_, anchor, columns(w_.mask_embeddings, 0, n - 1), 1);
+            });
+            x = scaled(x, s_.embd_scale);
             for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, n_rows_);
             return output_block(x);
         }
@@ -84,7 +88,8 @@ class Builder {
 
     void inputs() {
         const bool has_embd = rows_ != Rows::step && rows_ != Rows::context;
-        if (has_embd) g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_rows_, "embd");
+        const int64_t n_embedded = rows_ == Rows::block ? (int64_t)shape_.parts.size() : n_rows_;
+        if (has_embd) g_.embd = input(GGML_TYPE_F32, s_.n_embd, n_embedded, "embd");
         g_.pos = g_.pos_out = input(GGML_TYPE_I32, n_rows_, 0, "pos");
         if (rows_ != Rows::block && n_out_ > 0 && n_out_ < n_rows_) {
             // not a view of `pos`: its offset of 4 * (n - n_out) bytes is finer than what a GPU's shaders can bind
@@ -96,7 +101,7 @@ class Builder {
             if (rows_ == Rows::extend) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
             in.n_mask_rows = s_.n_layer > 1 || rows_ == Rows::block ? p.n_rows : p.n_out;
-            const bool has_state = rows_ != Rows::block || s_.block.markov_rank > 0;
+            const bool has_state = rows_ != Rows::block || (s_.block.markov_rank > 0 && form_.n_top == 0);
             if (has_state && p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
             g_.parts.push_back(in);
         }
@@ -412,8 +417,8 @@ class Builder {
         return ggml_scale(ctx_, ggml_tanh(ctx_, logits), s_.logit_softcap);
     }
 
-    // The slots' logits. With a Markov head they are kept for rescore(), and the first slot's, whose token before is
-    // the anchor, are given.
+    // The slots' logits. With a Markov head the first slot's, whose token before is the anchor, are complete; the
+    // others are given as they are where the graph picks from them, else kept for rescore().
     void output_block(ggml_tensor * x) {
         const int first = s_.block.anchor_first ? 0 : 1;
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
@@ -427,6 +432,7 @@ class Builder {
             if (form_.n_top > 0) outputs_.push_back(g_.hidden);
         }
         if (s_.block.markov_rank == 0) return give(logits);
+        if (form_.n_top > 0) return give(biased(logits));
         ggml_tensor * firsts = joined(
             [&](size_t i, int at, int n) {
                 write(kv(i).state(), columns(logits, at, n), g_.parts[i].state_slot);

@@ -13,7 +13,8 @@
 //   commit  rows with true target features: fuse them, write K/V; only a conversation's last `n_out` (0 or 1) rows run
 //           fully. Of a block drafter none does: behind them comes the pass over a block
 //   extend  draft rows fed with the state of an earlier row: all rows run fully. Of a block drafter with a Markov head:
-//           the logits of slots, given the token before
+//           the logits of slots, given the token before, unless the graph picks the likeliest tokens: then the host
+//           computes what the token before changes about these (outputs.h)
 // "Fully" means query, attention, MLP and head of the last layer; layers below the last always run for all rows, as
 // the K/V of the next layer needs their output.
 //
@@ -106,7 +107,7 @@ class DraftMemory {
 struct DraftGraph {
     // commit: [n_aux * Ht, n_rows], aux layers side by side
     ggml_tensor * features = nullptr;
-    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings
+    ggml_tensor * embd = nullptr;     // [H, n_rows] f32, token embeddings; of blocks the anchors' alone
     ggml_tensor * pos = nullptr;      // [n_rows] i32
     ggml_tensor * pos_out = nullptr;  // [n_out] i32, of the rows that run fully; `pos` itself where all do
     ggml_tensor * row_out = nullptr;  // [n_out] i32, these rows; null where all do or the last ones
@@ -133,7 +134,7 @@ struct DraftGraph {
     ggml_tensor * picked = nullptr;  // the bytes of all picks; null without n_top
 
     // outputs; null when n_out == 0
-    ggml_tensor * logits = nullptr;  // [Vd, n_out]; of a block with a Markov head only the first slot's
+    ggml_tensor * logits = nullptr;  // [Vd, n_out]; of a block with a Markov head and without n_top the first slot's
     // of a block's slots, for the host: with a selector [selector_rank, n_out], with a confidence head [1, n_out]
     ggml_tensor * hidden = nullptr;
     // with n_top: the likeliest tokens of each row in no particular order, their logits and their probabilities

@@ -47,9 +47,10 @@ void GraphInputs::add_features(const DraftCall & call) {
 }
 
 void GraphInputs::add_embeddings(const DraftCall & call) {
-    const int n = call.n(), n_idle = call.n_idle();
+    const bool is_block = call.anchor.has_value();
+    const int n = is_block ? 1 : call.n(), n_idle = call.n_idle();
     const size_t n_row = spec_.n_embd;
-    float * embd = at<float>(graph_.embd) + n_rows_ * n_row;
+    float * embd = at<float>(graph_.embd) + (is_block ? n_parts_ : n_rows_) * n_row;
     std::fill_n(embd, n_idle * n_row, 0.0f);
     for (int i = 0; i < n; ++i) {
         const Token token = i < n - call.n_ahead ? call.token(i) : spec_.mask_token;
@@ -57,14 +58,14 @@ void GraphInputs::add_embeddings(const DraftCall & call) {
     }
 }
 
-// Of a block only the first slot's token before is known.
+// Of a block only the first slot's token before is known: zeros are for others that have a row.
 void GraphInputs::add_previous(const DraftCall & call) {
     const size_t n_row = spec_.block.markov_rank;
-    const bool is_block = !call.block.empty();
+    const bool is_block = call.anchor.has_value(), has_all = graph_.previous->ne[1] > (int64_t)graph_.parts.size();
     const int n_idle = is_block ? 0 : call.n_idle(), n = is_block ? 1 : call.n();
-    float * rows = at<float>(graph_.previous) + (is_block ? n_parts_ : n_rows_) * n_row;
-    std::fill_n(rows, n_idle * n_row, 0.0f);
-    for (int i = 0; i < n; ++i) weights_.markov_w1.row(call.token(i), rows + (n_idle + i) * n_row);
+    float * rows = at<float>(graph_.previous) + (!is_block ? n_rows_ : has_all ? n_out_ : n_parts_) * n_row;
+    std::fill_n(rows, (is_block && has_all ? call.n_out : n_idle) * n_row, 0.0f);
+    for (int i = 0; i < n; ++i) weights_.before.row(call.token(i), rows + (n_idle + i) * n_row);
 }
 
 void GraphInputs::add_positions(const DraftCall & call) {
@@ -114,7 +115,7 @@ void GraphInputs::add_mask(const DraftCall & call, const DraftGraph::Part::Mask 
         const int i = n - n_mask_rows + r;
         const int low = window > 0 ? std::max(0, call.pos[i] - window + 1) : 0;
         int n_seen = call.is_commit ? call.pos[i] + 1 : n_committed;
-        if (!call.block.empty()) n_seen = mask.is_causal ? call.pos[i] + 1 : call.pos.back() + 1;
+        if (call.anchor) n_seen = mask.is_causal ? call.pos[i] + 1 : call.pos.back() + 1;
         for (int p = low; p < n_seen; ++p) row[p] = f16_zero;
         if (!call.drafts) continue;
         const Ancestry & drafts = *call.drafts;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "algo/tree.h"
@@ -36,10 +37,10 @@ struct DraftCall {
     int window;   // the last positions that rows see; 0 = all
     bool is_commit;
     GraphPart part;
-    std::vector<Token> block;  // of a block's rows; `tokens` is null then
+    std::optional<Token> anchor;  // of a block's rows; `tokens` is null then
 
     int n() const { return (int)pos.size(); }
-    Token token(int i) const { return stand_in(block.empty() ? tokens[i] : block[i]); }
+    Token token(int i) const { return stand_in(anchor ? *anchor : tokens[i]); }
     int n_idle() const { return part.n_rows - n(); }
 };
 

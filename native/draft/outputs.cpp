@@ -33,6 +33,7 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
         landed[i] = {(const int32_t *)at(part.top_ids), (const float *)at(part.top_logits),
                      (const float *)at(part.top_probs)};
     }
+    if (g.hidden) landed[0].hidden = (const float *)at(g.hidden);
     return landed;
 }
 
@@ -71,38 +72,40 @@ void DraftOutputs::read_picked(const LandedPicks & landed, size_t n_each, int fi
     }
 }
 
-// arithmetic: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens
-void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, int first) {
+void DraftOutputs::begin_block(const DraftGraph & g, const DraftCall & block, int first,
+                               const std::vector<LandedPicks> & landed) {
     n_slots_ = block.n_out;
-    if (!g.hidden) return;
-    const size_t n_row = g.hidden->ne[0];
+    const size_t n_row = g.hidden ? g.hidden->ne[0] : 0;
     hidden_.resize(n_slots_ * n_row);
-    ggml_backend_tensor_get(g.hidden, hidden_.data(), first * n_row * sizeof(float), hidden_.size() * sizeof(float));
+    if (g.top_ids && g.hidden) {
+        std::copy_n(landed[0].hidden + first * n_row, hidden_.size(), hidden_.data());
+    } else if (g.hidden) {
+        ggml_backend_tensor_get(g.hidden, hidden_.data(), first * n_row * sizeof(float),
+                                hidden_.size() * sizeof(float));
+    }
     const BlockSpec & b = drafter_.spec().block;
-    if (b.selector_rank == 0) {
+    if (!drafter_.selects()) {
         std::vector<int32_t> slots(b.markov_rank > 0 ? 1 : n_slots_);
         std::iota(slots.begin(), slots.end(), 0);
-        return judge(slots, &block.block[0]);
+        return judge(slots, &*block.anchor);
     }
-    slots_.clear();
-    for (int i = 0; i < n_slots_; ++i) slots_.push_back({likeliest(i, b.selector_top_k), 0.0f});
-    select({0}, &block.block[0]);
+    slots_ = picked_;
+    for (int slot = (int)slots_.size(); slot < n_slots_; ++slot) {
+        Picked & p = slots_.emplace_back();
+        for (int index : largest_.of(logits(slot), (int)n_logits_, b.selector_top_k)) {
+            p.tokens.emplace_back(index, logits(slot)[index]);
+        }
+    }
+    select({0}, &*block.anchor);
 }
 
-std::vector<std::pair<int32_t, float>> DraftOutputs::likeliest(int i, int k) {
-    if (!picked_.empty()) return {picked_[i].tokens.begin(), picked_[i].tokens.begin() + k};
-    std::vector<std::pair<int32_t, float>> out;
-    for (int index : largest_.of(logits(i), (int)n_logits_, k)) out.emplace_back(index, logits(i)[index]);
-    return out;
-}
-
-// arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of markov_w1]
+// arithmetic: deepseek-ai/DeepSpec deepspec/modeling/dspark, a logit of [state; row of W1]
 void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * before) {
     const DraftWeights & w = drafter_.weights();
     if (hidden_.empty()) return;
     std::vector<float> row(w.confidence.size());
     for (size_t i = 0; i < slots.size(); ++i) {
-        if (!row.empty()) w.markov_w1.row(stand_in(before[i]), row.data());
+        if (!row.empty()) w.before.row(stand_in(before[i]), row.data());
         confidence_.push_back(std::inner_product(row.begin(), row.end(), w.confidence.begin(), hidden_[slots[i]]));
     }
 }
@@ -113,26 +116,46 @@ std::vector<Candidate> DraftOutputs::judged(std::vector<Candidate> out, int i) c
 }
 
 void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * before) {
-    const DraftWeights & w = drafter_.weights();
-    const int n = drafter_.spec().block.selector_rank;
-    std::vector<float> row(n), after(n);
     selected_.clear();
-    for (size_t i = 0; i < slots.size(); ++i) {
-        Picked p = slots_[slots[i]];
-        w.selector_before.row(stand_in(before[i]), row.data());
-        const float * hidden = &hidden_[(size_t)slots[i] * n];
-        for (int c = 0; c < n; ++c) row[c] *= hidden[c];
-        std::vector<float> scores;
-        for (auto & [index, score] : p.tokens) {
-            w.selector_after.row(target_token(index), after.data());
-            for (int c = 0; c < n; ++c) score += row[c] * after[c];
-            score = number(score);
-            scores.push_back(score);
-        }
-        std::sort(p.tokens.begin(), p.tokens.end(), is_better);
-        p.log_sum_exp = log_sum_exp(scores.data(), (int)scores.size());
-        selected_.push_back(std::move(p));
+    for (size_t i = 0; i < slots.size(); ++i) selected_.push_back(behind(slots[i], stand_in(before[i])));
+    confidence_.clear();
+    if (drafter_.spec().block.selector_rank == 0) judge(slots, before);
+}
+
+// in lanes that a compiler makes of it
+static float dot(const float * x, const float * y, int n) {
+    constexpr int n_lanes = 8;
+    float sums[n_lanes] = {};
+    int i = 0;
+    for (; i + n_lanes <= n; i += n_lanes) {
+        for (int lane = 0; lane < n_lanes; ++lane) sums[lane] += x[i + lane] * y[i + lane];
     }
+    return std::inner_product(x + i, x + n, y + i, std::accumulate(sums, sums + n_lanes, 0.0f));
+}
+
+// Arithmetic of DFlash2: vllm-project/vllm qwen3_dflash2.py, a softmax over the kept tokens. Of DSpark: qwen3_dspark.py
+// with dspark_draft_topk, where the kept tokens' logits gain W2 W1[before] and all others stay as they are.
+DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
+    const DraftWeights & w = drafter_.weights();
+    const DraftSpec & s = drafter_.spec();
+    const bool is_markov = s.block.markov_rank > 0;
+    Picked p = slots_[slot];
+    if (is_markov && slot == 0) return p;  // the graph did it, for all tokens
+    const int n = is_markov ? s.block.markov_rank : s.block.selector_rank;
+    std::vector<float> row(n), after(n), scores;
+    w.before.row(before, row.data());
+    for (int c = 0; c < n; ++c) row[c] *= is_markov ? s.logit_scale : hidden_[(size_t)slot * n + c];
+    float rest = 1.0f;
+    for (auto & [index, score] : p.tokens) {
+        rest -= std::exp(score - p.log_sum_exp);
+        w.after.row(is_markov ? index : target_token(index), after.data());
+        score = number(score + dot(row.data(), after.data(), n));
+        scores.push_back(score);
+    }
+    if (is_markov && rest > 0.0f && p.tokens.size() < n_logits_) scores.push_back(p.log_sum_exp + std::log(rest));
+    std::sort(p.tokens.begin(), p.tokens.end(), is_better);
+    p.log_sum_exp = log_sum_exp(scores.data(), (int)scores.size());
+    return p;
 }
 
 const float * DraftOutputs::logits(int i) {

@@ -19,6 +19,7 @@ namespace eaglecpp {
 struct LandedPicks {
     const int32_t * ids = nullptr;
     const float *logits = nullptr, *probs = nullptr;
+    const float * hidden = nullptr;  // DraftGraph::hidden
 };
 
 // Of a graph that was started; filled in once the device has been waited for. Empty ones if the graph picks none.
@@ -31,13 +32,14 @@ class DraftOutputs {
     // output rows [first, first + n) of the graph that ran last, then its steps
     void take(const DraftGraph & g, int first, int n, const std::vector<LandedPicks> & landed);
 
-    // A block ran, whose slots are the graph's from `first` on. With a selector, output row 0 is from now on the first
-    // slot's choice behind the anchor.
-    void begin_block(const DraftGraph & g, const DraftCall & block, int first);
+    // A block ran, whose slots are the graph's from `first` on. Where the host selects, output row 0 is from now on the
+    // first slot's choice behind the anchor.
+    void begin_block(const DraftGraph & g, const DraftCall & block, int first, const std::vector<LandedPicks> & landed);
     void end_block() { n_slots_ = 0; }
     int n_slots() const { return n_slots_; }  // that the last pass over a block gave
 
-    // DFlash2: output row i is what comes in a slot, one of its likeliest tokens, behind a token in the slot before.
+    // FeatureDrafter::selects(): output row i is what comes in a slot, one of its likeliest tokens, behind a token in
+    // the slot before.
     void select(const std::vector<int32_t> & slots, const Token * before);
 
     // With a confidence head: output row i is what comes in a slot behind a token in the slot before.
@@ -58,7 +60,7 @@ class DraftOutputs {
     Token target_token(int id) const;
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, const CoupledSampling & sampling) const;
-    std::vector<std::pair<int32_t, float>> likeliest(int i, int k);
+    Picked behind(int slot, Token before) const;
     std::vector<Candidate> judged(std::vector<Candidate> out, int i) const;
 
     const FeatureDrafter & drafter_;
@@ -70,8 +72,8 @@ class DraftOutputs {
     size_t n_logits_ = 0;
     std::vector<Picked> picked_;
     int n_slots_ = 0;
-    // DFlash2: of each slot its likeliest tokens and what it multiplies, and what was asked for last. DSpark: of each
-    // slot its part of the confidence, and the logit of each output row
+    // Of each slot its likeliest tokens, and what a selector multiplies or its part of the confidence. Of each output
+    // row what was selected, and the logit of the confidence.
     std::vector<Picked> slots_, selected_;
     std::vector<float> hidden_, confidence_;
     CoupledDraft coupled_;

@@ -69,7 +69,8 @@ static ggml_backend_buffer_ptr allocate(const DraftFile & file, ggml_context * c
     return buffer;
 }
 
-DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels) {
+DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels,
+                                bool is_remote) {
     const DraftSpec & s = file.spec();
     const GgufReader & gguf = file.gguf();
     DraftWeights w;
@@ -79,9 +80,10 @@ DraftWeights DraftWeights::load(const DraftFile & file, ggml_backend_buffer_type
     EmbeddingTable confidence_row;
     const std::pair<const char *, EmbeddingTable &> tables[] = {{"conf_proj.weight", confidence_row},
                                                                 {"token_embd.weight", w.embedding},
-                                                                {"markov_w1.weight", w.markov_w1},
-                                                                {"selector_predecessor.weight", w.selector_before},
-                                                                {"selector_successor.weight", w.selector_after}};
+                                                                {"markov_w1.weight", w.before},
+                                                                {is_remote ? "markov_w2.weight" : "", w.after},
+                                                                {"selector_predecessor.weight", w.before},
+                                                                {"selector_successor.weight", w.after}};
     for (const TensorInfo & info : gguf.tensors()) {
         if (stays_on_host(s, info.name)) continue;
         // not those of latent attention that are one matrix per head: our kernels take one

@@ -55,11 +55,16 @@ struct DraftWeights {
     ggml_tensor * head = nullptr;     // own or the target's
     std::vector<float> mask_feature;  // P-EAGLE: [n_aux * Ht], for rows whose features nobody knows yet
     EmbeddingTable embedding;
-    EmbeddingTable markov_w1;                        // [V, R], by target id
-    EmbeddingTable selector_before, selector_after;  // [V, r], by target id
-    std::vector<float> confidence;                   // what the confidence head reads a row of markov_w1 with: [R]
+    // Of a block drafter whose slots depend on the token before: W1 of a Markov head or what a selector reads of a
+    // predecessor, [V, R] by target id.
+    EmbeddingTable before;
+    // what each is multiplied with: W2 [Vd, R] by draft id, where the host does it, too, or the selector's [V, R]
+    EmbeddingTable after;
+    std::vector<float> confidence;  // what the confidence head reads a row of W1 with: [R]
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
+    ggml_tensor * mask_embeddings =
+        nullptr;  // of a block drafter: [H, n_rows - 1] f32, the mask token's again and again
 
     // what lies in the file's layout, and matrices packed for our CPU kernels
     ggml_context_ptr ctx, packed_ctx;
@@ -69,9 +74,9 @@ struct DraftWeights {
     ggml_tensor * find(const std::string & name) const;
 
     // Reads all tensors but the embedding into a buffer of `buft`; with `use_kernels`, the matrices that our CPU
-    // kernels take go into a buffer of the kernels' own type. The embedding goes into host memory if the file has it.
-    // Error(gguf | out_of_memory)
-    static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels);
+    // kernels take go into a buffer of the kernels' own type. The embedding goes into host memory if the file has it,
+    // and with `is_remote` (DrafterOptions) a copy of W2. Error(gguf | out_of_memory)
+    static DraftWeights load(const DraftFile & file, ggml_backend_buffer_type_t buft, bool use_kernels, bool is_remote);
 };
 
 }  // namespace eaglecpp

@@ -14,12 +14,21 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
 from helpers.tiny import TargetSpec, add_sizes
 
-__all__ = ["N_LAYERS", "N_VOCAB", "N_VOCAB_DRAFT", "WIDTH", "write_drafter", "write_target"]
+__all__ = [
+    "N_LAYERS",
+    "N_VOCAB",
+    "N_VOCAB_DRAFT",
+    "WIDTH",
+    "write_block_drafter",
+    "write_drafter",
+    "write_target",
+]
 
 WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
 N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
 LAYERS = [2, 16, 29]
 SPEC = TargetSpec("llama", N_LAYERS, WIDTH, N_HEADS, N_KV_HEADS, HEAD, N_FF, n_ctx=40960)
+BLOCK, RANK, GROUP = 8, 256, 16
 F32, Q4_0 = GGMLQuantizationType.F32, GGMLQuantizationType.Q4_0
 
 
@@ -33,7 +42,7 @@ def _tokenizer(writer: GGUFWriter) -> None:
 def _write(path: Path, writer: GGUFWriter, tensors: dict[str, tuple[int, ...]]) -> None:
     sizes = []
     for name, shape in tensors.items():
-        kind = F32 if len(shape) == 1 else Q4_0
+        kind = F32 if len(shape) == 1 or name.endswith("conv_base") else Q4_0
         block, block_bytes = GGML_QUANT_SIZES[kind]
         sizes.append(int(np.prod(shape)) // int(block) * int(block_bytes))
         if name == "d2t":
@@ -103,4 +112,37 @@ def write_drafter(path: Path) -> None:
         "d2t": (N_VOCAB_DRAFT,),
         **_layer("blk.0", 2 * WIDTH),
     }
+    _write(path, writer, tensors)
+
+
+def write_block_drafter(path: Path, kind: str) -> None:
+    """A "dflash", "dspark" or "dflash2" drafter of two layers for it, with the target's tables."""
+    writer = GGUFWriter(path, "dflash")
+    add_sizes(writer, replace(SPEC, n_layers=2), N_VOCAB)
+    writer.add_head_count_kv(N_KV_HEADS)
+    writer.add_array("dflash.target_layers", LAYERS)
+    writer.add_uint32("dflash.target_hidden_size", WIDTH)
+    writer.add_uint32("dflash.block_size", BLOCK)
+    writer.add_bool("dflash.sample_from_anchor", kind == "dspark")
+    writer.add_mask_token_id(4)
+    _tokenizer(writer)
+    tensors: dict[str, tuple[int, ...]] = {
+        "fc.weight": (WIDTH, len(LAYERS) * WIDTH),
+        "enc.output_norm.weight": (WIDTH,),
+        "output_norm.weight": (WIDTH,),
+        **_layer("blk.0", WIDTH),
+        **_layer("blk.1", WIDTH),
+    }
+    if kind == "dspark":
+        tensors |= {f"markov_w{i}.weight": (N_VOCAB, RANK) for i in (1, 2)}
+        tensors |= {"conf_proj.weight": (1, WIDTH + RANK), "conf_proj.bias": (1,)}
+    if kind == "dflash2":
+        for key, value in (("selector_rank", RANK), ("selector_top_k", 16), ("conv_kernel_size", 2)):
+            writer.add_uint32(f"dflash.{key}", value)
+        writer.add_uint32("dflash.conv_group_size", GROUP)
+        tensors |= {f"selector_{side}.weight": (N_VOCAB, RANK) for side in ("predecessor", "successor")}
+        tensors["selector_hidden.weight"] = (RANK, WIDTH)
+        for i, sublayer in ((i, sublayer) for i in range(2) for sublayer in ("attn", "ffn")):
+            tensors[f"blk.{i}.{sublayer}_conv_base"] = (2, 2, WIDTH)
+            tensors[f"blk.{i}.{sublayer}_conv_proj.weight"] = (4 * WIDTH // GROUP, WIDTH)
     _write(path, writer, tensors)
