@@ -256,11 +256,7 @@ model_option = option(
 )
 """-m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
 hub_option = option(
-    "-hf",
-    "--hf-repo",
-    "on_hub",
-    is_flag=True,
-    help="MODEL is a repository on the Hub: user/repo[:quant].",
+    "-hf", "--hf-repo", "on_hub", is_flag=True, help="MODEL is a repository on the Hub: user/repo[:quant]."
 )
 """-hf, as in llama.cpp."""
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from eaglecpp.cli.command import Command, command, complete_model, options_of, row
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
@@ -45,7 +46,6 @@ from eaglecpp.references.reference import hub_text
 if TYPE_CHECKING:
     from eaglecpp.cli.chat.input import Ask
     from eaglecpp.conversations.saved import ChatFolder, SavedChat
-    from eaglecpp.opening.find import Found
 
 
 class _RunCommand(Command):
@@ -65,8 +65,15 @@ def _template(text: str) -> str:
     return text
 
 
+def _server(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The URL of a server."""
+    from eaglecpp.conversations.served import address_of, elsewhere
+
+    is_said = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
+    return None if value is None else address_of(value) if is_said else elsewhere(value)
+
+
 _TEMPLATES = ("chatml", "raw", "gguf")
-_TEMPLATE = Parsed("template", _template)
 
 
 @dataclass(frozen=True)
@@ -80,7 +87,7 @@ class _Asked(Answering):
     chat_template: str | None = row(
         "--chat-template",
         "Chat template in place of the model's: in Jinja or Go; or chatml, raw (the bare prompt), gguf.",
-        type=_TEMPLATE,
+        type=Parsed("template", _template),
         metavar="TEXT",
     )
     chat_template_file: str | None = row(
@@ -108,6 +115,14 @@ class _Asked(Answering):
         "--keepalive",
         "How long a running server keeps the model in memory after the answer; negative = forever.",
         type=SECONDS,
+    )
+    host: str | None = row(
+        "--host",
+        "Let the `eaglecpp serve` there answer, with a model of its own.  [default: that of EAGLECPP_HOST or "
+        "OLLAMA_HOST, if on another machine; else the one on this machine, if it runs]",
+        envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
+        callback=_server,
+        metavar="HOST[:PORT]",
     )
     no_server: bool = row("--no-server", "Open the model in this process although a server is running.")
 
@@ -148,7 +163,7 @@ def run(
     """
     from eaglecpp.cli.chat.chat import Chat, Settings
     from eaglecpp.cli.chat.commands import run_chat
-    from eaglecpp.cli.chat.model import RunModel
+    from eaglecpp.cli.chat.model import RunModel, ServedModel
     from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.conversations.saved import ChatFolder
     from eaglecpp.conversations.served import ServerAnswers
@@ -187,21 +202,29 @@ def run(
     find = partial(
         look_up, wants_draft=asked.strategy is None or asked.strategy.kind != "off", insecure=asked.insecure
     )
-    source = None if model is None else find(model, asked.draft)
-    saved = chosen or (_last_chat(folder, source) if asked.resume else None)
-    if saved is not None and (source is None or source.draft is None):
-        source = find(model or saved.model, asked.draft or saved.draft)
-    assert source is not None
-    template = asked.template()
-    source = replace(source, model=replace(source.model, asked_template=template))
-    model_here = RunModel(source, set_here, asked.strategy)
+    template, api_key = asked.template(), os.environ.get("EAGLECPP_API_KEY", "")
+    is_own = bool(asked.as_json or asked.draft or template or "grammar" in settings.format)
+    server, host = None, None if asked.no_server else asked.host
+    source = None if model is None or host else find(model, asked.draft)
+    reference = model if source is None else source.model.reference
+    saved = chosen or (_last_chat(folder, reference) if asked.resume else None)
+    if host is not None:
+        if is_own:
+            not_there = "--json, --draft, --chat-template and --grammar need --no-server"
+            raise click.UsageError(f"{not_there}: {host} is to answer")
+        server = ServerAnswers(host, model or str(saved and saved.model), asked.keepalive, api_key=api_key)
+        model_here: RunModel = ServedModel(server, set_here, asked.strategy)
+    else:
+        if saved is not None and (source is None or source.draft is None):
+            source = find(model or saved.model, asked.draft or saved.draft)
+        assert source is not None
+        source = replace(source, model=replace(source.model, asked_template=template))
+        model_here = RunModel(source, set_here, asked.strategy)
     if saved is not None:
         model_here.go_on(saved.parameters, saved.strategy)
-    needs_draft(model_here.asked, model_here.plan.can_draft)
-    server = None
-    is_own = asked.no_server or asked.as_json or asked.draft or template or "grammar" in settings.format
-    if not (is_own or model_here.says_how_to_open) and (address := find_server()):
-        api_key = os.environ.get("EAGLECPP_API_KEY", "")
+    needs_draft(model_here.asked, model_here.can_draft)
+    is_own = is_own or asked.no_server or model_here.says_how_to_open
+    if server is None and not is_own and (address := find_server()):
         server = ServerAnswers(str(address), "", asked.keepalive, api_key=api_key)
     if asked.keepalive is not None and server is None:
         note("note: --keepalive is for a running server (eaglecpp serve), and none makes the answers")
@@ -252,10 +275,10 @@ def run(
         raise click.exceptions.Exit(130)
 
 
-def _last_chat(folder: ChatFolder, source: Found | None) -> SavedChat:
-    saved = folder.latest(None if source is None else source.model.reference)
+def _last_chat(folder: ChatFolder, reference: str | None) -> SavedChat:
+    saved = folder.latest(reference)
     if saved is None:
-        which = "" if source is None else f" with {source.name}"
+        which = "" if reference is None else f" with {reference}"
         raise click.ClickException(f"there is no saved chat{which} to continue; start one without --continue")
     return saved
 

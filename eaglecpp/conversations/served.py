@@ -13,13 +13,18 @@ import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.message import Message, Role
-from eaglecpp.errors import EagleError
+from eaglecpp.errors import EagleError, InvalidValueError
+from eaglecpp.modelfile.model import Modelfile
+from eaglecpp.modelfile.syntax import Command
+from eaglecpp.opening.find import Found, ResolvedModel
 from eaglecpp.options import SamplingOptions, describe
+from eaglecpp.references.reference import read_name
 from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Piece, Timings
 
 _CONNECT_S = 2.0
@@ -29,6 +34,31 @@ _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 class ServerRefusedError(EagleError):
     """The server did not do what it was asked for; the text says why."""
+
+
+def address_of(text: str, port: int = 11434) -> str:
+    """The URL of a server that is named as in OLLAMA_HOST: [SCHEME://]HOST[:PORT][/PATH] (ollama/ollama:
+    envconfig/config.go). port: where neither scheme nor text names one. Raises InvalidValueError.
+    """
+    scheme, _, rest = text.strip().strip("\"'").rpartition("://")
+    place, slash, path = rest.partition("/")
+    place = f"[{place}]" if place.count(":") > 1 and not place.startswith("[") else place
+    try:
+        parts = urlsplit(f"//{place}")
+        port = parts.port or {"http": 80, "https": 443}.get(scheme, port)
+    except ValueError:
+        port = -1
+    if port < 0 or scheme not in ("", "http", "https"):
+        raise InvalidValueError(f"server {text!r}: expected HOST[:PORT], or http:// or https:// before it")
+    host = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(found := parts.hostname or "", found)
+    host = f"[{host}]" if ":" in host else host
+    return f"{scheme or 'http'}://{host}:{port}{slash}{path}".rstrip("/")
+
+
+def elsewhere(text: str) -> str | None:
+    """As `address_of`; None for a server on this machine, which is found without its address."""
+    address = address_of(text)
+    return None if urlsplit(address).hostname in ("127.0.0.1", "localhost", "::1") else address
 
 
 def request(
@@ -44,13 +74,14 @@ def request(
     ServerRefusedError.
     """
     parts = urlsplit(address)
-    connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_S)
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_CONNECT_S)
     headers = {"Content-Type": "application/json", "Connection": "close"}  # the answer has the connection
     headers |= {"Authorization": f"Bearer {key}"} if key else {}
     connection.connect()
     try:
         connection.sock.settimeout(timeout)
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
+        connection.request(method, parts.path + path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         if response.status == 200:
             return response
@@ -86,6 +117,29 @@ class ServerAnswers:
             if body["think"] and _NO_THINKING in str(error):  # as an engine answers
                 return self(conversation, {**options, "think": None})
             raise
+
+    def facts(self) -> dict[str, Any]:
+        """What `/api/show` says of the model. Raises ServerRefusedError, also for a server that is not
+        eaglecpp's, which would not draft.
+        """
+        found: dict[str, Any] = {}
+        try:
+            for method, path, body in (("GET", "version", None), ("POST", "show", {"model": self.model})):
+                with request(self.address, method, f"/api/{path}", body, self.api_key) as answer:
+                    found |= json.loads(answer.read())
+                if "eaglecpp" not in found:
+                    raise ServerRefusedError(f"{self.address} is no `eaglecpp serve`")
+        except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
+            raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
+        return found
+
+    def found(self) -> tuple[Found, bool]:
+        """The model as the server describes it, without files, and whether it drafts. Raises
+        ServerRefusedError, ModelNameError.
+        """
+        facts, name = self.facts(), read_name(self.model)
+        said = Modelfile(from_=(Command("model", str(name)),), system=facts.get("system") or None)
+        return Found(ResolvedModel("store", Path(str(name)), said, name=name)), bool(facts.get("draft_info"))
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
         # an empty one, too, in the place of the model's own

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from eaglecpp.conversations.served import address_of, elsewhere
+from eaglecpp.errors import InvalidValueError
 from helpers.command import COMMAND, Cli, Start
 from helpers.terminal import CTRL_C, ENTER, Terminal
 
@@ -217,3 +219,46 @@ def test_ctrl_c_keeps_what_the_server_said_and_the_chat_goes_on_where_it_ends(
         assert terminal.leave() == 0
     question, answer, *others = saved_messages(home)
     assert question["content"] == "hello there" and len(answer["content"]) > 100 and len(others) == 2
+
+
+def test_a_server_that_is_named_answers_with_a_model_that_is_not_here(
+    cli: Cli, server: Server, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = address(home).removeprefix("http://")
+    alone = cli(*ASK, "--temp", "0", "--no-server").stdout
+    monkeypatch.setenv("EAGLECPP_HOME", str(tmp_path / "elsewhere"))
+    monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "elsewhere" / "models"))
+    served = cli(*ASK, "--temp", "0", "--host", there)
+    assert (served.returncode, served.stdout) == (0, alone), served.stderr
+    for options, said in (
+        (("-c", "256"), "opens the model as it likes"),
+        (("--json",), "need --no-server"),
+        (("--host", "127.0.0.1:9"), "http://127.0.0.1:9 does not answer"),
+    ):
+        refused = cli("run", "tiny", "x", "--host", there, *options)
+        assert refused.returncode in (1, 2) and said in refused.stderr
+    missing = cli("run", "nothing", "x", "--host", there)
+    assert missing.returncode == 1 and "not found" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "url"),
+    [
+        ("gpu-box", "http://gpu-box:11434"),
+        ("10.0.0.2:80", "http://10.0.0.2:80"),
+        ("https://box/ollama/", "https://box:443/ollama"),
+        ("http://box", "http://box:80"),
+        ("0.0.0.0:1234", "http://127.0.0.1:1234"),
+        ("::1", "http://[::1]:11434"),
+        ('"[fe80::2]:99"', "http://[fe80::2]:99"),
+    ],
+)
+def test_a_server_is_named_as_in_ollama_host(text: str, url: str) -> None:
+    assert address_of(text) == url
+    assert elsewhere(text) == (None if "127.0.0.1" in url or "::1" in url else url)
+
+
+@pytest.mark.parametrize("text", ["ftp://box", "box:99999", "box:x"])
+def test_what_names_no_server_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValueError, match=text):
+        address_of(text)

@@ -160,6 +160,8 @@ class Chat:
                     with patience(f"waiting for {address} ..."):
                         answer = begin(**options)
                 except ServerRefusedError as error:
+                    if not model.is_here:
+                        raise
                     name = model.source.name
                     self._leave_server(
                         f"{name} is opened in this process, because {address} refuses: {error}"
@@ -268,11 +270,11 @@ class Chat:
             where = f"answered by {self.server.address}"
         else:
             where = f"context {model.engine.n_ctx} tokens ({model.engine.plan.context.origin})"
-        may_draft = model.plan.can_draft and model.strategy.kind != "off"
-        drafter = "no drafter" if model.source.draft is None else "with a drafter"
+        may_draft = model.can_draft and model.strategy.kind != "off"
+        drafter = "with a drafter" if model.can_draft else "no drafter"
         if model.plan.drafts_text_alone:
             drafter = "drafts from the text"
-        if model.plan.can_draft and not may_draft:
+        if model.can_draft and not may_draft:
             drafter = "drafting off"
         colour = ["accepted drafts are green"] if self.screen.color and may_draft else []
         self.screen.note(" · ".join([model.source.name, drafter, where, *colour]))

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import patience
+from eaglecpp.errors import UnsupportedError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.find import Found
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -18,6 +19,7 @@ from eaglecpp.options import SamplingOptions, Strategy, describe
 
 if TYPE_CHECKING:
     from eaglecpp.chat.model import ChatModel
+    from eaglecpp.conversations.served import ServerAnswers
     from eaglecpp.engine.engine import Engine
     from eaglecpp.engine.stream import Stream
 
@@ -28,9 +30,12 @@ class RunModel:
     """given: options on the command line by field name; asked: the strategy there, None = the model's
 
     `plan` is made once, and again when something is set: how the model is opened with the current options.
+    is_here: whether its files are on this machine
     `parameters` and `strategy_set` hold what was set in the chat, by Modelfile name. `load_ms` is how long
     opening it took.
     """
+
+    is_here = True
 
     def __init__(
         self,
@@ -52,6 +57,11 @@ class RunModel:
     def is_open(self) -> bool:
         """Whether it is in this process's memory."""
         return self._engine is not None
+
+    @property
+    def can_draft(self) -> bool:
+        """Whether there is anything to draft from."""
+        return self.plan.can_draft
 
     @property
     def engine(self) -> Engine:
@@ -98,7 +108,7 @@ class RunModel:
             options=self._given,
             defaults=run_defaults(),
             later=self._set_here(),
-            choose_context=True,
+            choose_context=self.is_here,
         )
 
     @property
@@ -139,7 +149,7 @@ class RunModel:
 
     def set_strategy(self, strategy: Strategy) -> bool:
         """Changes the strategy; returns and raises as `change`, and ValueError if nothing drafts."""
-        if strategy.kind != "off" and not self.plan.can_draft:
+        if strategy.kind != "off" and not self.can_draft:
             raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
         return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
@@ -200,3 +210,29 @@ class RunModel:
         if without:
             self.notices.append(without)
         return engine
+
+
+class ServedModel(RunModel):
+    """A model that a server elsewhere answers for. What needs its files raises UnsupportedError."""
+
+    is_here = False
+
+    def __init__(self, server: ServerAnswers, given: Mapping[str, Any], asked: Strategy | None) -> None:
+        self._address, (found, self._drafts) = server.address, server.found()
+        super().__init__(found, given, asked)
+        self.renew(False)
+
+    @property
+    def can_draft(self) -> bool:
+        return self._drafts
+
+    def renew(self, reloads: bool = True) -> None:
+        if self.says_how_to_open:
+            self._open()
+        self.plan = self._make_plan()
+
+    def change(self, reloads: bool, **values: Any) -> bool:
+        return self._open() if "source" in values else super().change(False, **values)
+
+    def _open(self) -> NoReturn:
+        raise UnsupportedError(f"{self._address} opens the model as it likes; --no-server opens it here")
