@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The planner against plain decoding and the best fixed strategy in hindsight, over machines, texts and disturbances.
 // Prints the results in docs/research/planner.md. Arguments: names of scenarios (all), and a number of seeds (4).
-// "plain" compares with plain decoding only, in a third of the time, and prints speed and worst window
-// (benchmarks/planner_ablation.py).
+// "plain" compares with plain decoding only, in a third of the time, and prints speed and worst window.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
