@@ -18,7 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2858,  # this one, engine and draft: a window for the drafter in long texts (+18 % tokens)
+    "native/algo": 2879,  # issue 54: on tiny targets the way back to plain rounds is paid for
     "native/grammar": 812,
     "native/kernels": 2892,  # a long cache is read once, in its order (issue 56)
     "native/ggml_hook": 1329,
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 791,
     "eaglecpp": 3747,  # issue 57: a server elsewhere; Llama's results are typed; --lora, ways to say none
     "convert": 4685,  # issue 54: attention sinks, value scale, own embeddings beside the target's head
-    "tests": 33796,  # issue 57: what type checkers know of Llama; 58: block drafters on devices
+    "tests": 33819,  # issue 57: what type checkers know of Llama; 58: block drafters on devices
     "benchmarks": 6444,  # issue 58: the GPU kit fits transfers, first answers; issue 56: attention.py
 }
 VENDORED = "eaglecpp/server/static/vendor"

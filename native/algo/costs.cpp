@@ -298,6 +298,13 @@ void CostTable::learn_alike(int i, int n_rows, double ms) {
     learn_verify(n_rows, ms);
 }
 
+void CostTable::learn_return(int n_rows, double ms) {
+    constexpr double rate_less = 0.4, rate_more = 0.15, most = 6.0;  // plain rounds
+    if (!is_sane(ms, 0.0)) return;
+    const double error = std::clamp(ms - verify(n_rows), 0.0, most * verify(1)) / slowdown() - return_;
+    return_ += (n_returns_++ == 0 ? 1.0 : error < 0.0 ? rate_less : rate_more) * error;
+}
+
 void CostTable::learn_host(bool drafted, double ms) {
     if (!std::isfinite(ms)) return;
     const double sample = std::max(0.0, ms) / slowdown();

@@ -209,6 +209,9 @@ class CostTable {
     // what another number of rows costs a device in its first two batches
     double change_ms() const { return slowdown() * change_; }
 
+    // what the first batch of plain rows behind another number of rows takes longer on a CPU
+    double return_ms() const { return slowdown() * return_; }
+
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
     void learn_commit(int n_rows, double ms);
@@ -220,6 +223,10 @@ class CostTable {
     // one more says what they should have taken.
     static constexpr int n_slow = 2;  // the graph is built, and run once; it is captured
     void learn_alike(int i, int n_rows, double ms);
+
+    // The first batch of n_rows plain rows behind another number, on a CPU: its graph is built anew, which tiny targets
+    // do not take much less time for than for a token.
+    void learn_return(int n_rows, double ms);
 
     // True if the price of a plain round should be measured again, because the machine's speed or the conversation's
     // length has changed. Asking clears it.
@@ -257,7 +264,8 @@ class CostTable {
     // In a model of 8B, before anything is known: the host builds a graph (0.4 to 1.5 ms), CUDA runs it once without a
     // capture and captures it the next time (3 to 5 ms on an H200).
     double change_ = 3.0;
-    int n_changes_ = 0;
+    int n_changes_ = 0, n_returns_ = 0;
+    double return_ = 0.0;
     double slow_ms_ = 0.0;  // of the first batches of the present size
     bool is_changed_ = false;
 };

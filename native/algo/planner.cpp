@@ -125,6 +125,7 @@ bool Planner::is_measuring_due() const {
     if (is_plain_wanted_ || !costs_.is_known(n_roots_)) return true;
     double cost = speed_.speed() - 1.0;
     if (options_.pads_rows) cost += 2.0 * rounds(costs_.change_ms());
+    if (is_return_dear()) cost += cost + rounds(costs_.return_ms());  // the second plain round is the one that tells
     const int most = options_.pads_rows ? refresh_most_padded : refresh_max;
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)most);
     // a device has measured it when the engine was opened
@@ -181,8 +182,9 @@ void Planner::decide_auto(SequencePlan & plan, bool has_drafter) {
         const double cost = rounds(costs_.commit(n * round.n_commit_rows()) + costs_.host());
         const double row = rounds(costs_.verify(n_roots_ + n) - costs_.verify(n_roots_));
         // within an answer a device goes to another size and back
-        const double change = pads(plan) && n_rows_last_ == n_roots_ ? 2.0 * rounds(costs_.change_ms()) : 0.0;
-        if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost)) {
+        double change = pads(plan) && n_rows_last_ == n_roots_ ? 2.0 * rounds(costs_.change_ms()) : 0.0;
+        change += interruption();
+        if (!plan.text.worth.pays() && !plan.text.worth.is_try_due(cost + interruption())) {
             round.decision.reason = Reason::parked;
         } else if (!ledger_.covers(cost + row + change)) {
             round.decision.reason = Reason::saving;
@@ -646,7 +648,9 @@ void Planner::end_round(double verify_ms, double round_ms) {
     ++n_alike_;
     n_rows_last_ = n_rows_;
     settle(clean(verify_ms), clean(round_ms), round_draft_ms_);
-    learn_decode(n_alike_, n_rows_, verify_ms);
+    const bool is_return = !options_.pads_rows && n_alike_ == 1 && n_rows_ == n_roots_ && costs_.is_known(n_rows_);
+    if (is_return) costs_.learn_return(n_rows_, verify_ms);
+    if (!is_return || !is_return_dear()) learn_decode(n_alike_, n_rows_, verify_ms);
     costs_.learn_host(!is_plain, round_ms - verify_ms - round_draft_ms_);
     // a fixed strategy keeps a round from being a plain one, and would the next: the others do not wait for that
     const bool is_drafted = n_rows_ > n_roots_;
@@ -691,7 +695,8 @@ void Planner::settle(double verify_ms, double round_ms, double draft_ms) {
     // what a change of size takes, unless a plain round would have taken it, too
     if (is_new_size() && costs_.is_known(n_rows_)) {
         const double over_ms = std::max(0.0, verify_ms - costs_.verify(n_rows_));
-        if (!is_size_free_) change = rounds(std::min(over_ms, costs_.change_ms()));
+        const double known_ms = options_.pads_rows ? costs_.change_ms() : costs_.return_ms();
+        if (!is_size_free_) change = rounds(std::min(over_ms, known_ms));
         round_ms -= over_ms;
         verify_ms -= over_ms;
     }

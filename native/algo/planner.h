@@ -372,7 +372,17 @@ class Planner {
     void choose_fixed();
 
     // learn
-    bool is_new_size() const { return options_.pads_rows && n_alike_ <= CostTable::n_slow; }
+    bool is_new_size() const {
+        if (options_.pads_rows) return n_alike_ <= CostTable::n_slow;
+        return n_alike_ == 1 && n_rows_ == n_roots_ && is_return_dear();
+    }
+    // on a CPU
+    bool is_return_dear() const { return !options_.pads_rows && rounds(costs_.return_ms()) > return_least; }
+    // What a draft costs besides that interrupts plain rounds, in plain rounds.
+    double interruption() const {
+        return is_return_dear() && n_rows_last_ == n_roots_ ? rounds(costs_.return_ms()) : 0.0;
+    }
+    static constexpr double return_least = 0.1;  // plain rounds; below that a price is as it comes
     void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 

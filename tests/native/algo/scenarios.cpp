@@ -37,6 +37,7 @@ static std::vector<Machine> machines() {
                            {16, 7.57}, {32, 9.33}}},
         {"RTX 3090, a device", {}},
         {"flat, a device", {}},
+        {"tiny target", {{1, 0.3}, {2, 0.36}, {4, 0.4}, {8, 0.5}, {16, 0.6}}},
     };
     const auto number = [&](int n) -> Machine & { return all[n - 1]; };
     number(12).level = 0.1;
@@ -54,6 +55,8 @@ static std::vector<Machine> machines() {
     number(17).curve = number(11).curve;
     number(17).level = 0.02;
     number(18).host = 0.02;
+    // a token takes as long as the drafter's block, and less than what a batch of another size begins with
+    number(21).block = 1.0, number(21).level = 0.02, number(21).n_levels = 7;
     number(19).curve = number(1).curve;
     number(20).curve = number(7).curve;
     for (int n : {18, 19, 20}) number(n).is_device = true;
@@ -121,6 +124,7 @@ std::vector<Text> texts() {
         {"code in answers of 128", [](int) { return code; }, 128},
         {"prose in answers of 128", [](int) { return prose; }, 128},
         {"hostile answers of 128", [](int) { return hostile; }, 128},
+        {"hostile answers of 64", [](int) { return hostile; }, 64},
     };
     all[12].is_adversary = true;
     return all;
@@ -348,8 +352,15 @@ std::vector<Scenario> disturbed() {
     Scenario s60 = scenario("S60", 1, 4), s61 = scenario("S61", 1, 1, speed_at_least(1.9));
     s60.costs = half;
     s61.costs = busy_at_some_sizes;
-    return {s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40, s49,
-            s50, s51, s52, s53, s54, s55, s56, s57, s58,  s59,  s60, s61};
+    // another size of batch costs a tiny target more than a token: that drafting pays for, not the plain round behind
+    // it
+    Scenario s80 = scenario("S80", 21, 21), s81 = scenario("S81", 21, 2),
+             s82 = scenario("S82", 21, 1, speed_at_least(1.45));
+    s80.disturbance.rebuild = s81.disturbance.rebuild = s82.disturbance.rebuild = 1.2;
+    s81.window = 0.965;
+    s82.is_stationary = false;  // the best of all keeps one size
+    return {s80, s81, s82, s19, s31, s33, s34, s35, s36, s37, s38, s39a, s39b, s40,
+            s49, s50, s51, s52, s53, s54, s55, s56, s57, s58, s59, s60,  s61};
 }
 
 Scenario on_device(int number, int machine_number, int text, const Change & change, Criterion criterion) {
