@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,15 +24,17 @@ from common import arguments, facts, table, write_json
 from numpy.typing import NDArray
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint, errors
+from eaglecpp.convert import convert_checkpoint, errors, inspect_file
 from eaglecpp.lowlevel import Drafter, DraftFile, EngineOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from parity.cases import CASES, EAGLE1, EAGLE3, EAGLE31, GEMMA, LATENT31, MISTRAL
 from parity.steps import CHUNKS, compare_steps
+from parity.test_block import SHAPES, Made, differences
 
 from helpers.checkpoints import write_checkpoint
+from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.chain import generate
 from helpers.reference.drafter import Drafter as Reference
@@ -79,6 +81,18 @@ FAMILIES = [
     Family("mixture-of-experts layers", "vllm", add={"layers.0.mlp.experts.0.up_proj.weight": ONES}),
     Family("MTP", "vllm", edit={"architectures": ["MiMoMTPModel"]}),
 ]
+BLOCKS = {
+    "DFlash, z-lab": SHAPES["dflash"],
+    "DFlash with attention sinks and a value scale (Nemotron, MiMo)": SHAPES["dflash-sinks"],
+    "DFlash, DeepSpec": SHAPES["rank-0"],
+    "DSpark, DeepSpec": SHAPES["dspark"],
+    "DSpark of Gemma 4": SHAPES["dspark-gemma"],
+    "DFlash2": SHAPES["dflash2"],
+    "Domino": replace(SHAPES["dflash"], extra={"architectures": ["DominoDraftModel"]}),
+    "JetSpec": replace(SHAPES["dflash"], extra={"draft_shift": True}),
+    "DSpark of DeepSeek-V4": replace(SHAPES["dspark"], extra={"dspark_block_size": 5}),
+    "DSpark with a gated head": replace(SHAPES["dspark"], extra={"markov_head_type": "gated"}),
+}
 
 
 def main() -> None:
@@ -90,6 +104,7 @@ def main() -> None:
         folder = Path(scratch)
         target = make_target(folder / "target")
         rows = [row(family, target, folder / str(i)) for i, family in enumerate(FAMILIES)]
+        rows += [block_row(title, shape, target, folder / title) for title, shape in BLOCKS.items()]
     header = (
         "family",
         "recognised",
@@ -120,7 +135,7 @@ def row(family: Family, target: TinyTarget, folder: Path) -> dict[str, str]:
             aux_layers=given,
             readings=family.readings,
         )
-    except errors.ConvertError as error:
+    except (errors.ConvertError, errors.UnsupportedError) as error:
         return line | {"refused": str(error)}
     line |= {"recognised": report.family, "file": report.spec.architecture}
     compare = parallel_difference if family.shape.n_parallel else difference
@@ -128,6 +143,19 @@ def row(family: Family, target: TinyTarget, folder: Path) -> dict[str, str]:
     if family.pair is not None:
         line["accepted"] = accepted(folder / "pair", *family.pair)
     return line
+
+
+def block_row(title: str, shape: BlockShape, target: TinyTarget, folder: Path) -> dict[str, str]:
+    """The same of a block drafter: every slot behind random tokens."""
+    line = dict.fromkeys(("family", "recognised", "file", "difference", "accepted", "refused"), "")
+    line["family"] = title
+    try:
+        made = Made(shape, shape.gguf(folder, target.gguf), Target(target.directory, [2]).head)
+    except (errors.ConvertError, errors.UnsupportedError) as error:
+        return line | {"refused": str(error)}
+    told = inspect_file(made.gguf)
+    line |= {"recognised": told["family"], "file": told["architecture"]}
+    return line | {"difference": f"{max(differences(made)[:-1]):.1e}"}
 
 
 def difference(shape: DraftShape, target: TinyTarget, checkpoint: Path, draft: Path) -> float:

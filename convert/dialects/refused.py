@@ -93,8 +93,10 @@ def _block(seen: Seen) -> Iterator[str]:
         if any(re.search(pattern, name) for name in seen.shapes)
     ]
     found += [reason for key, reason in _BLOCK_KEYS.items() if config.get(key)]
-    if "Domino" in seen.architecture or projector not in (None, "dflash", "dspark"):
-        found.append(f"projector_type {shown(projector)}, such as Domino's recurrent head")
+    if "Domino" in seen.architecture or projector == "domino":
+        found.append("Domino's recurrent head")
+    elif projector not in (None, "dflash", "dspark"):
+        found.append(f"projector_type {shown(projector)}")
     if seen.architecture == "DFlash2DraftModel" and not seen.has("candidate_selector."):
         found.append("a class of DFlash2 without its selector")
     if head not in (None, "vanilla") and config.get("markov_rank", 1):
