@@ -373,6 +373,11 @@ void threads_and_places_change_nothing(const KernelTable & table) {
     for (ggml_type type : cache_types) {
         for (int n_rows : {1, 4, 20}) scenes.push_back(tree(n_rows, type, 64));
     }
+    // each row is another conversation: a thread may have no pair of one
+    scenes.push_back(tree(4, GGML_TYPE_F16, 64));
+    scenes.back().n_cells = 700;
+    scenes.back().seen = [](int row, int cell, int) { return cell / 175 == row ? 0 : hidden; };
+    scenes.back().fill(8);
     std::mt19937 random(11);
     for (const Scene & s : scenes) {
         const std::vector<float> wanted = compute(table, s, {});
