@@ -17,7 +17,7 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.human import human_bytes
 
 _MARK = re.compile(r"<__image_[0-9a-f]{64}__>")
-_MAX_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 _MAX_PIXELS = 64 << 20  # of one image, and of all in a prompt
 _MAX_HEAD = 2 << 20  # of a JPEG, before its size
 _FORMATS = "PNG, JPEG, GIF or BMP"
@@ -74,8 +74,8 @@ def image_of_url(url: object) -> bytes:
 
 def checked_image(data: bytes) -> bytes:
     """The same bytes, if they are an image of a kind and size that are read. Raises InvalidValueError."""
-    if len(data) > _MAX_BYTES:
-        raise InvalidValueError(f"an image has {human_bytes(len(data))}; at most {human_bytes(_MAX_BYTES)}")
+    if len(data) > MAX_BYTES:
+        raise InvalidValueError(f"an image has more than {human_bytes(MAX_BYTES)}")
     size = _size(data)
     if size is None:
         raise InvalidValueError(f"an image is not what can be read: expected {_FORMATS}")

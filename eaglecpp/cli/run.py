@@ -298,10 +298,10 @@ def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[byte
 
 
 def _picture(path: str) -> bytes:
-    from eaglecpp.chat.images import checked_image
+    from eaglecpp.chat.images import MAX_BYTES, checked_image
 
     try:
-        return checked_image(read_input(path))
+        return checked_image(read_input(path, MAX_BYTES))
     except InvalidValueError as error:
         raise click.ClickException(f"{path}: {error}") from None
 

@@ -28,7 +28,11 @@ from eaglecpp.references.reference import read_name
 from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Piece, Timings
 
 _CONNECT_S = 2.0
+_FACTS_S = 30.0
+_MAX_BYTES = 1 << 26  # of a line of an answer, or of what is said of a model
+_MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
+_FIGURES = vars(Timings())  # as JSON has them, by name
 _SAMPLING = {one.name for one in describe(SamplingOptions)}
 
 
@@ -86,7 +90,7 @@ def request(
         if response.status == 200:
             return response
         reason = f"status {response.status}"
-        with contextlib.suppress(ValueError, KeyError, TypeError):
+        with contextlib.suppress(KeyError, *_MALFORMED):
             reason = str(json.loads(response.read(65536))["error"])
     except (OSError, http.client.HTTPException) as error:
         reason = str(error) or type(error).__name__
@@ -125,11 +129,13 @@ class ServerAnswers:
         found: dict[str, Any] = {}
         try:
             for method, path, body in (("GET", "version", None), ("POST", "show", {"model": self.model})):
-                with request(self.address, method, f"/api/{path}", body, self.api_key) as answer:
-                    found |= json.loads(answer.read())
+                with request(self.address, method, f"/api/{path}", body, self.api_key, _FACTS_S) as answer:
+                    found |= json.loads(answer.read(_MAX_BYTES))
                 if "eaglecpp" not in found:
-                    raise ServerRefusedError(f"{self.address} is no `eaglecpp serve`")
-        except (OSError, ValueError, TypeError, http.client.HTTPException) as error:
+                    raise ServerRefusedError(
+                        f"{self.address} is no `eaglecpp serve`; --no-server opens the model here"
+                    )
+        except (OSError, http.client.HTTPException, *_MALFORMED) as error:
             raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
         return found
 
@@ -138,7 +144,7 @@ class ServerAnswers:
         ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
-        said = Modelfile(from_=(Command("model", str(name)),), system=facts.get("system") or None)
+        said = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
         return Found(ResolvedModel("store", Path(str(name)), said, name=name)), bool(facts.get("draft_info"))
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,15 +183,27 @@ class ServedAnswer(Answer):
         if not self.is_open:
             raise StopIteration
         try:
-            part = json.loads(self._response.readline())
-        except (OSError, http.client.HTTPException, ValueError):
-            part = {"error": "the server ended in the middle of the answer"}
+            chunk = self._chunk(json.loads(self._response.readline(_MAX_BYTES)))
+        except (OSError, http.client.HTTPException, json.JSONDecodeError, UnicodeDecodeError):
+            why = "the server ended in the middle of the answer"
+        except EagleError as error:
+            why = str(error)
+        except _MALFORMED as error:
+            why = f"the server's answer is none of `eaglecpp serve`: {error}"
+        else:
+            if chunk.finish_reason is not None:
+                self.close()
+            return chunk
+        self._failed = True
+        self.close()
+        raise EagleError(why)
+
+    def _chunk(self, part: dict[str, Any]) -> Chunk:
+        """Of a line of the answer. Raises EagleError that the line holds, any of _MALFORMED."""
         if "error" in part:
-            self._failed = True
-            self.close()
             raise EagleError(str(part["error"]))
         drafts = (part.get("drafts") or {}).get("pieces", ())
-        pieces = [Piece(text, bool(thought), bool(accepted)) for text, accepted, thought in drafts]
+        pieces = [Piece(str(text), bool(thought), bool(accepted)) for text, accepted, thought in drafts]
         self._pieces += pieces
         text = "".join(piece.text for piece in pieces)
         if not part.get("done"):
@@ -193,9 +211,8 @@ class ServedAnswer(Answer):
         figures = part.get("timings", {})
         self.notices = tuple(map(str, figures.get("notices", ())))
         self.load_ms = part.get("load_duration", 0) / 1e6
-        known = {name: figures[name] for name in Timings.__dataclass_fields__ if name in figures}
-        self._timings, self._finish = Timings(**known), part.get("done_reason", "stop")
-        self.close()
+        known = {name: type(value)(figures[name]) for name, value in _FIGURES.items() if name in figures}
+        self._timings, self._finish = Timings(**known), part.get("done_reason") or "stop"
         return Chunk(text, [], [], finish_reason=self._finish, timings=self._timings, pieces=pieces)
 
     def completion(self) -> Completion:

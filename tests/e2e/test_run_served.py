@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from eaglecpp.conversations.served import address_of, elsewhere
-from eaglecpp.errors import InvalidValueError
+from eaglecpp.chat.conversation import Conversation
+from eaglecpp.conversations.served import ServerAnswers, address_of, elsewhere
+from eaglecpp.errors import EagleError, InvalidValueError
 from helpers.command import COMMAND, Cli, Start
 from helpers.terminal import CTRL_C, ENTER, Terminal
 
@@ -239,6 +240,37 @@ def test_a_server_that_is_named_answers_with_a_model_that_is_not_here(
         assert refused.returncode in (1, 2) and said in refused.stderr
     missing = cli("run", "nothing", "x", "--host", there)
     assert missing.returncode == 1 and "not found" in missing.stderr
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("version", "[" * 99999, "does not answer"),
+        ("version", '{"version": "0.12"}', "--no-server opens the model here"),
+        ("chat", "[" * 99999, "is none of"),
+        ("chat", "[]", "is none of"),
+        ("chat", '{"drafts": {"pieces": [5]}}', "is none of"),
+        ("chat", '{"done": true, "timings": {"prompt_n": "x"}}', "is none of"),
+        ("chat", f'{{"done": true, "load_duration": {"9" * 400}}}', "is none of"),
+        ("chat", '{"done": tr', "ended in the middle"),
+    ],
+)
+def test_what_no_server_of_ours_would_say_is_one_error(path: str, body: str, said: str) -> None:
+    class Broken(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write((body if self.path == f"/api/{path}" else '{"eaglecpp": "1"}').encode())
+
+        do_GET = do_POST = answer
+
+    with HTTPServer(("127.0.0.1", 0), Broken) as broken:
+        threading.Thread(target=broken.serve_forever, daemon=True).start()
+        answers = ServerAnswers(f"http://127.0.0.1:{broken.server_port}", "tiny")
+        with pytest.raises(EagleError, match=said):
+            answers.found()
+            list(answers(Conversation("", (), ()), {}))
+        broken.shutdown()
 
 
 @pytest.mark.parametrize(
