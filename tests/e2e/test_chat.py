@@ -73,7 +73,7 @@ def test_a_message_is_answered_saved_when_it_ends_and_gone_on_with(
 def test_a_pasted_block_is_one_message_whatever_it_begins_with(chat: Open, home: Path) -> None:
     block = "\n".join(f"{number} the man" for number in range(200))
     shown = ">>> [pasted 200 lines]"
-    program = '"""A module."""\n\nimport os\n'
+    program = '"""A module."""  # \U000f0000, an icon of a font\n\nimport os\n'
     with chat(n=4) as terminal:
         for n_answers, (pasted, end) in enumerate([(block, shown), (program, "... import os")], 1):
             terminal.paste(pasted)

@@ -35,7 +35,7 @@ from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
 _LONG_LINES = 10  # of a pasted text that would hide what was said before
-_FIRST_MARK = 0xF0000  # of the characters that Unicode leaves to private use
+_FIRST_MARK = 0x100000  # of the characters for private use; those before are icons in many fonts
 _PLACEHOLDER = FormattedText([("fg:ansibrightblack", "Send a message (/? for help)")])
 
 
