@@ -256,9 +256,8 @@ def run(
             run_chat(chat)
             return
         chat.say_notices()
-        if (
-            not asked.verbose
-        ):  # a script that asks a hundred times is told by --verbose, a chat by its first answer
+        # a script that asks a hundred times is told by --verbose, a chat by its first answer
+        if not asked.verbose:
             chat.judged.add(model_here.source.name)
         made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
     if made is not None and asked.as_json:

@@ -22,7 +22,7 @@ from eaglecpp.cli.options import answer_format
 from eaglecpp.cli.table import help_table, table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
-from eaglecpp.errors import EagleError
+from eaglecpp.errors import EagleError, UnsupportedError
 from eaglecpp.files import open_regular
 from eaglecpp.human import nearest
 from eaglecpp.modelfile import Command as Line
@@ -272,6 +272,8 @@ def _save(chat: Chat, rest: str) -> None:
     from eaglecpp.store.create import create_model
 
     name = ModelName.parse(rest)
+    if not chat.model.is_here:
+        raise UnsupportedError(f"{chat.model.source.name} is a server's, and a model here needs its files")
     stores = Stores.open()
     if name not in chat.made and not _may_take(chat, stores, name):
         chat.screen.say("Nothing was saved.")
