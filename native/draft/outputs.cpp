@@ -29,9 +29,8 @@ std::vector<LandedPicks> fetch_picks(DraftDevice & device, const DraftGraph & g)
     ggml_backend_tensor_get_async(device.backend(), g.picked, (void *)landing, 0, n_bytes);
     const auto at = [&](const ggml_tensor * t) { return landing + ((uint8_t *)t->data - (uint8_t *)g.picked->data); };
     for (size_t i = 0; i < all.size(); ++i) {
-        const DraftGraph & part = *all[i];
-        landed[i] = {(const int32_t *)at(part.top_ids), (const float *)at(part.top_logits),
-                     (const float *)at(part.top_probs)};
+        landed[i] = {(const int32_t *)at(all[i]->top_ids), (const float *)at(all[i]->top_logits),
+                     (const float *)at(all[i]->top_probs)};
     }
     if (g.hidden) landed[0].hidden = (const float *)at(g.hidden);
     return landed;
@@ -185,8 +184,7 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
     const Picked & p = selected_.empty() ? picked_[i] : selected_[i];
     if (!std::isfinite(p.log_sum_exp)) return out;
     for (int j = 0; j < k && j < (int)p.tokens.size(); ++j) {
-        const auto & [index, logit] = p.tokens[j];
-        out.push_back({target_token(index), logit - p.log_sum_exp});
+        out.push_back({target_token(p.tokens[j].first), p.tokens[j].second - p.log_sum_exp});
     }
     return judged(std::move(out), i);
 }

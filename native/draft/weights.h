@@ -63,8 +63,8 @@ struct DraftWeights {
     std::vector<float> confidence;  // what the confidence head reads a row of W1 with: [R]
     // On a device with room: the embeddings of the draft vocabulary [H, Vd], by its own ids; else null.
     ggml_tensor * draft_embedding = nullptr;
-    ggml_tensor * mask_embeddings =
-        nullptr;  // of a block drafter: [H, n_rows - 1] f32, the mask token's again and again
+    // of a block drafter: [H, n_rows - 1] f32, the mask token's again and again
+    ggml_tensor * mask_embeddings = nullptr;
 
     // what lies in the file's layout, and matrices packed for our CPU kernels
     ggml_context_ptr ctx, packed_ctx;
