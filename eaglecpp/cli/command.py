@@ -61,7 +61,7 @@ def options_of(asked: type) -> Callable[[F], F]:
     options = []
     for one in fields(asked):
         flags, settings = one.metadata["option"]
-        options.append(option(*flags, one.name, is_flag=one.type == "bool", **settings))
+        options.append(option(*flags, one.name, is_flag=one.type == "bool" or None, **settings))
 
     def decorate(function: F) -> F:
         @wraps(function)

@@ -513,7 +513,7 @@ def _write(
     writer = gguf.GGUFWriter(path, spec.arch)
     add_sizes(writer, spec, len(tokenizer.tokens), lengths)
     writer.add_file_type(int(gguf.LlamaFileType.ALL_F32))
-    tokenizer.add_to(writer, spec.arch == "deepseek2" and spec.chat_template)
+    tokenizer.add_to(writer, spec.arch in ("deepseek2", "lfm2", "qwen35") and spec.chat_template)
     add_settings(writer, keys)
     for name, value in tensors.items():
         writer.add_tensor(name, np.ascontiguousarray(value, np.float32))

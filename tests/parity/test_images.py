@@ -154,7 +154,8 @@ def test_an_image_is_read_once_and_known_by_its_content(open_engine: Callable[..
     with open_engine() as engine:
         one = engine.chat([ask("What is len?", first)], **GREEDY)
         again = engine.chat([ask("What is len?", first)], **GREEDY)
-        assert again.timings.prompt_n == 1 and again.tokens == one.tokens
+        assert again.tokens == one.tokens
+        assert engine.chains_only or again.timings.prompt_n == 1  # a recurrent state does not go back so far
         other = engine.chat([ask("What is len?", second)], **GREEDY)
         assert other.timings.reused_n < other.timings.prompt_n
         engine.clear()

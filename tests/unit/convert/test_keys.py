@@ -44,6 +44,7 @@ BLOCKS = {
     "dflash": BlockShape("dflash2", window=64),
     "dflash_ex": BlockShape("dspark", gemma="keys", extra={"output_multiplier": 0.5}),
     "patterns": BlockShape(window=64, full_layers=(1,)),
+    "embeddings": BlockShape("dspark", target_head=True, sinks=True, extra={"attention_value_scale": 0.5}),
 }
 WRITTEN = (
     (EAGLE1, {}), (DraftShape(), {}), (EVERYTHING, {"rope_theta": "20000"}), (LATENT, {}), (GEMMA, {}),

@@ -28,7 +28,7 @@ def test_bytes_are_ollamas() -> None:
         f'{{"mediaType":"application/vnd.ollama.image.draft","digest":"{B}","size":3}}]}}\n'
     )
     assert Manifest.from_bytes(manifest.to_bytes(), "x") == manifest
-    assert manifest.size == 10  # one digest twice is one blob
+    assert manifest.n_bytes("") == 10  # one digest twice is one blob
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_a_disk_too_small_is_told_before_anything_is_captured(
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     steps: list[int] = []
-    with pytest.raises(DataError, match=r"expected room for .* found 1000 B free"):
+    with pytest.raises(DataError, match=r"expected room for .* found 1.0 KB free"):
         open_source(
             models.target,
             conversations(),
