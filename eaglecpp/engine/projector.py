@@ -94,8 +94,7 @@ class Projector:
 
     def has_all(self, ids: Sequence[int]) -> bool:
         """Whether the engine still has the images whose rows are among these ids."""
-        native = self._engine.get()
-        return all(native.has_image(one) for one in ids if one < 0)
+        return all(self._engine.get().has_image(one) for one in ids if one < 0)
 
     def __del__(self) -> None:
         self.close()
@@ -103,10 +102,9 @@ class Projector:
     def close(self) -> None:
         """Ends the process."""
         process, self._process = self._process, None
-        if process is None:
-            return
-        with contextlib.suppress(OSError), process:
-            process.kill()
+        if process is not None:
+            with contextlib.suppress(OSError), process:
+                process.kill()
 
     def _rows(self, key: str, index: int, whole: bool, n_columns: int) -> tuple[int, int]:
         native = self._engine.get()
@@ -120,9 +118,8 @@ class Projector:
         return native.add_image(key, rows, whole, n_columns)
 
     def _open(self) -> None:
-        command = [sys.executable, "-P", "-m", projector_worker.__name__]
         self._process = subprocess.Popen(
-            command,
+            [sys.executable, "-P", "-m", projector_worker.__name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -148,7 +145,6 @@ class Projector:
         try:
             return self._exchange(message)
         except (EOFError, OSError):
-            self.close()
             raise InvalidValueError(
                 "llama.cpp's reader of images ended over an image, or was killed; is the image damaged?"
             ) from None
@@ -163,6 +159,9 @@ class Projector:
         try:
             send(process.stdin, message)
             reply = receive(process.stdout)
+        except BaseException:  # Ctrl+C, too: what comes late would be taken for the next reply
+            self.close()
+            raise
         finally:
             watch.cancel()
         if "error" in reply:

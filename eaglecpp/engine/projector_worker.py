@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from typing import IO, Any
 
@@ -132,6 +133,7 @@ class _Reader:
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl+C is for the engine's process
     # what llama.cpp prints must not get between the messages
     incoming, outgoing = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
@@ -146,8 +148,7 @@ def main() -> None:
             message = receive(incoming)
         except EOFError:
             return
-        is_text = "text" in message
-        send(outgoing, reader.read(**message) if is_text else reader.encode(message["chunk"]))
+        send(outgoing, reader.read(**message) if "text" in message else reader.encode(message["chunk"]))
 
 
 if __name__ == "__main__":

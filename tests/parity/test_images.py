@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import psutil
 import pytest
 
 import eaglecpp
@@ -232,6 +234,28 @@ def test_a_file_that_ends_llama_cpp_ends_no_engine(tmp_path: Path) -> None:
         engine.chat([ask("What is len?", make_image(1))], **GREEDY)
     with eaglecpp.Engine.open(TARGET, n_threads=1) as engine:
         assert engine.generate("def", max_tokens=4).tokens
+
+
+def own_reader() -> psutil.Process:
+    (reader,) = (one for one in psutil.Process().children() if "projector_worker" in str(one.cmdline()))
+    return reader
+
+
+def test_ctrl_c_ends_no_reader_of_images_and_leaves_no_reply_behind(
+    open_engine: Callable[..., eaglecpp.Engine],
+) -> None:
+    with open_engine() as engine:
+        reader = own_reader()
+        with (
+            mock.patch("eaglecpp.engine.projector.receive", side_effect=KeyboardInterrupt),
+            pytest.raises(KeyboardInterrupt),
+        ):
+            engine.chat([ask("What is len?", make_image(1))], **GREEDY)
+        assert not reader.is_running()
+        assert engine.chat([ask("And max?", make_image(2))], **GREEDY).tokens
+        reader = own_reader()
+        reader.send_signal(signal.SIGINT)  # as a terminal sends it to all that it has in front
+        assert engine.chat([ask("And max?", make_image(3))], **GREEDY).tokens and own_reader() == reader
 
 
 def test_an_image_that_was_pushed_out_is_read_again(open_engine: Callable[..., eaglecpp.Engine]) -> None:
