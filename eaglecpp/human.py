@@ -33,7 +33,7 @@ def nearest(word: str, names: Iterable[str], cutoff: float = 0.6) -> str | None:
 
 def n_bytes_of(text: str) -> int:
     """Of a size such as 512M, 8 GB or 8GiB. Raises InvalidValueError."""
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?) ?([KMGT]?)(i?)B?", text.strip(), re.IGNORECASE)
     if match is None or (match[3] and not match[2]):
         raise InvalidValueError(f"{text!r}: expected a size such as 512M or 8G")
     return int(float(match[1]) * (1024 if match[3] else 1000) ** " KMGT".index(match[2].upper() or " "))

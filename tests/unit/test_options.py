@@ -155,3 +155,5 @@ def test_a_size_is_said_in_powers_of_1000_and_read_so(n_bytes: int | None, said:
     assert human_bytes(n_bytes) == said
     assert n_bytes is None or n_bytes_of(said) == pytest.approx(n_bytes, rel=0.01)
     assert [n_bytes_of(text) for text in ("2k", "1.5 MB", "1MiB", "7")] == [2000, 1_500_000, 1 << 20, 7]
+    with pytest.raises(ValueError, match="expected a size such as"):
+        n_bytes_of("9" * 400)
