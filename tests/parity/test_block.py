@@ -450,7 +450,7 @@ def test_the_engine_drafts_what_the_reference_drafts(
     shape: Any, depth: int, make: Make, target: TinyTarget
 ) -> None:
     """Every draft is taken, so that the text is the drafts, with one token of the target's own a round.
-    Features of the blocks before or behind give others, but where the target's head says one token always.
+    Features of the blocks before or behind give others, but not in the shape with the target's head.
     """
     made, prompt = make(shape), prompt_ids(20)
     with (
