@@ -32,14 +32,12 @@ from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
 from eaglecpp.llama.plain import TheirLlama
-from eaglecpp.llama.shapes import CompletionKeywords, Reply
+from eaglecpp.llama.shapes import Reply, completes
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from eaglecpp.llama.shapes import ChatCompleted, ChatPart, Completed, CompletionPart
+    from eaglecpp.llama.shapes import ChatCompleted, ChatPart, Completes
 
 Messages = Sequence[Mapping[str, object]]
 Vectors = list[float] | list[list[float]]
@@ -178,39 +176,7 @@ class Llama(Mirror):
         ]
         return cls(paths[0], **options)
 
-    @overload
-    def create_completion(
-        self,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        *,
-        stream: Literal[False] = False,
-        **options: Unpack[CompletionKeywords],
-    ) -> Completed: ...
-    @overload
-    def create_completion(
-        self,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        *,
-        stream: Literal[True],
-        **options: Unpack[CompletionKeywords],
-    ) -> Iterator[CompletionPart]: ...
-    @overload
-    def create_completion(
-        self,
-        prompt: str | list[int],
-        suffix: str | None = None,
-        max_tokens: int | None = 16,
-        temperature: float = 0.8,
-        *,
-        stream: bool,
-        **options: Unpack[CompletionKeywords],
-    ) -> Completed | Iterator[CompletionPart]: ...
+    @completes
     def create_completion(
         self,
         prompt: str | list[int],
@@ -295,44 +261,8 @@ class Llama(Mirror):
                 pass
             return self._result(running.completion(), reply, shown, lists)
 
-    if TYPE_CHECKING:  # checkers take the type that llama_cpp declares for what is only assigned
-
-        @overload
-        def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: Literal[False] = False,
-            **options: Unpack[CompletionKeywords],
-        ) -> Completed: ...
-        @overload
-        def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: Literal[True],
-            **options: Unpack[CompletionKeywords],
-        ) -> Iterator[CompletionPart]: ...
-        @overload
-        def __call__(
-            self,
-            prompt: str | list[int],
-            suffix: str | None = None,
-            max_tokens: int | None = 16,
-            temperature: float = 0.8,
-            *,
-            stream: bool,
-            **options: Unpack[CompletionKeywords],
-        ) -> Completed | Iterator[CompletionPart]: ...
-        def __call__(self, *args: Any, **options: Any) -> Any: ...
-    else:
-        __call__ = create_completion
+    # without its type checkers take the one that llama_cpp declares
+    __call__: Completes = create_completion
 
     def _create_completion(self, *args: Any, **options: Any) -> Iterator[Any]:
         """As llama_cpp has it: an iterator in either case."""

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from eaglecpp.results import FinishReason
 
 if TYPE_CHECKING:  # what type checkers know of results
-    from collections.abc import Callable, Mapping
-    from typing import Literal, NotRequired
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import Literal, NotRequired, Protocol, Unpack, overload
 
     from llama_cpp import llama_types
 
@@ -54,6 +54,43 @@ if TYPE_CHECKING:  # what type checkers know of results
         choices: list[ChatPartChoice]
         timings: NotRequired[dict[str, Any]]
 
+    class Completes(Protocol):
+        """`create_completion` of an instance, and the instance itself."""
+
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: Literal[False] = False,
+            **options: Unpack[CompletionKeywords],
+        ) -> Completed: ...
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: Literal[True],
+            **options: Unpack[CompletionKeywords],
+        ) -> Iterator[CompletionPart]: ...
+        @overload
+        def __call__(
+            self,
+            prompt: str | list[int],
+            suffix: str | None = None,
+            max_tokens: int | None = 16,
+            temperature: float = 0.8,
+            *,
+            stream: bool,
+            **options: Unpack[CompletionKeywords],
+        ) -> Completed | Iterator[CompletionPart]: ...
+
 
 class CompletionKeywords(TypedDict, total=False):
     """Arguments of `Llama.create_completion` that are given by name."""
@@ -78,6 +115,11 @@ class CompletionKeywords(TypedDict, total=False):
     logits_processor: Any
     grammar: Any
     logit_bias: Mapping[int, float] | None
+
+
+def completes(function: Callable[..., Any]) -> Completes:
+    """The same function, as type checkers are to see it."""
+    return function
 
 
 @dataclass(frozen=True)
