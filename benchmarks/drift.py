@@ -20,17 +20,17 @@ other. Default: this machine's `data/documents.jsonl`.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from common import arguments, facts, note, table, warn_if_busy, write_json
-from smollm2 import questions
-from suite_run import Cell
+from smollm2 import questions, slots
+from suite_run import Cell, add_answer
 
 import eaglecpp
-from eaglecpp.lowlevel import DraftFile
 
 QUESTION = "What does this text say? Go through it point by point."
 SYSTEMS = {
@@ -58,7 +58,7 @@ def main() -> int:
     result = facts({"target": args.target, **named}, n_tokens=args.n_tokens)
     drafters = {name: (draft, 0) for name, draft in named.items()}
     drafters |= {f"{name}, last {n}": (d, n) for name, d in named.items() for n in args.draft_window}
-    width = max(int(DraftFile(str(draft)).info["n_parallel"]) or 5 for draft in args.draft)
+    strategy = args.strategy or f"chain:{max(map(slots, args.draft))}"
     rows = []
     said: dict[tuple[Any, ...], list[int]] = {}
     for name, (draft, window) in drafters.items():
@@ -67,30 +67,19 @@ def main() -> int:
             args.target, draft=draft, draft_window=window, n_ctx=n_ctx, n_threads=args.threads
         ) as engine:
             texts = places(engine, args)
-            for setting in [*map(str, args.lengths), *args.forms]:
-                prompts = [prompt(engine, tokens, setting, min(args.lengths)) for tokens in texts]
-                for temperature in args.temperature:
-                    options = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
-                    cell, plain_ms = Cell(), 0.0
-                    for number, one in enumerate(prompts):
-                        done = engine.generate(one, strategy=args.strategy or f"chain:{width}", **options)
-                        count(cell, done.timings)
-                        plain = said.setdefault((setting, temperature, number), done.tokens)
-                        if plain != done.tokens:
-                            note(f"{name}, {setting}, text {number}: another text than the drafter before")
-                        if args.plain:
-                            alone = engine.generate(one, strategy="off", **options)
-                            plain_ms += alone.timings.predicted_ms / max(alone.timings.predicted_n - 1, 1)
-                            if alone.tokens != done.tokens:
-                                note(f"{name}, {setting}, text {number}: another text than without drafts")
-                    note(f"{name}, {setting}, {temperature:g}: {cell.acceptance_length:.2f}")
-                    gain = plain_ms / cell.ms if args.plain else 0.0
-                    rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
-                    rows.append(
-                        [name, setting, temperature, cell.n_questions, cell.acceptance_length, gain, rates]
-                    )
-                    result[f"{name}, {setting}, {temperature:g}"] = cell.as_dict() | {"over_plain": gain}
-                    write_json(args.json, result)
+            settings = [*map(str, args.lengths), *args.forms]
+            # all at first, so that a form that the target cannot take ends the run at once
+            asked = {s: [prompt(engine, text, s, min(args.lengths)) for text in texts] for s in settings}
+            for setting, temperature in itertools.product(settings, args.temperature):
+                where = f"{name}, {setting}, {temperature:g}"
+                cell, gain = measured(engine, asked[setting], strategy, temperature, args, where, said)
+                note(f"{where}: {cell.acceptance_length:.2f}")
+                rates = " ".join(f"{rate:.2f}" for rate in cell.rates)
+                rows.append(
+                    [name, setting, temperature, cell.n_questions, cell.acceptance_length, gain, rates]
+                )
+                result[where] = cell.as_dict() | {"over_plain": gain}
+                write_json(args.json, result)
     print(
         table(
             ["drafter", "setting", "temperature", "texts", "tokens a round", "/ plain", "by depth"],
@@ -100,19 +89,36 @@ def main() -> int:
     return 0
 
 
-def count(cell: Cell, timings: Any) -> None:
-    """ms is summed per token, so that every text counts alike."""
-    cell.add(
-        Cell(
-            1,
-            timings.predicted_n,
-            timings.predicted_ms / max(timings.predicted_n - 1, 1),
-            timings.rounds,
-            timings.draft_n_accepted,
-            list(timings.tried_per_depth),
-            list(timings.hits_per_depth),
-        )
-    )
+def measured(
+    engine: eaglecpp.Engine,
+    prompts: list[list[int]],
+    strategy: str,
+    temperature: float,
+    args: argparse.Namespace,
+    where: str,
+    said: dict[tuple[Any, ...], list[int]],
+) -> tuple[Cell, float]:
+    """What the drafts of all texts gave, and the speed over plain decoding, 0 without --plain. said: tokens
+    of the drafters before, by prompt and temperature.
+    """
+    options: dict[str, Any] = {"temperature": temperature, "seed": 1, "max_tokens": args.n_tokens}
+    cell, drafted_ms, plain_ms = Cell(len(prompts)), 0.0, 0.0
+    for number, one in enumerate(prompts):
+        done = engine.generate(one, strategy=strategy, **options)
+        add_answer(cell, done.timings)
+        drafted_ms += ms_a_token(done.timings)
+        if said.setdefault((*one, temperature), done.tokens) != done.tokens:
+            note(f"{where}, text {number}: another text than the drafter before")
+        if args.plain:
+            alone = engine.generate(one, strategy="off", **options)
+            plain_ms += ms_a_token(alone.timings)
+            if alone.tokens != done.tokens:
+                note(f"{where}, text {number}: another text than without drafts")
+    return cell, plain_ms / drafted_ms if args.plain else 0.0
+
+
+def ms_a_token(timings: Any) -> float:
+    return float(timings.predicted_ms / max(timings.predicted_n - 1, 1))
 
 
 def places(engine: eaglecpp.Engine, args: argparse.Namespace) -> list[list[int]]:

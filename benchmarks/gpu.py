@@ -40,7 +40,7 @@ import eaglecpp
 from eaglecpp.engine.request import Request
 from eaglecpp.lowlevel import EngineOptions, Target, system_info, versions
 from eaglecpp.results import Timings
-from helpers import sparse
+from helpers import backends, sparse
 
 PROMPTS = (
     "Explain in a few paragraphs how a bicycle stays upright.",
@@ -69,17 +69,10 @@ class Counts(ctypes.Structure):
     _fields_ = [(name, ctypes.c_uint64) for name in names]
 
 
-class DeviceCounts(ctypes.Structure):
-    """tests/native/gpu/counting_device.h"""
+class DeviceCounts(backends.Counts):
+    """names: those that are reported."""
 
     names = ("waits", "copies", "graphs", "built", "captured", "operations", "bytes_up", "bytes_down")
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in (
-            "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
-            "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
-        )
-    ]  # fmt: skip
 
 
 def main() -> None:

@@ -25,7 +25,7 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 
-__all__ = ["REST_SECONDS", "SERVER", "Cell", "SuiteResult", "run_suite"]
+__all__ = ["REST_SECONDS", "SERVER", "Cell", "SuiteResult", "add_answer", "run_suite"]
 
 SERVER = "server"
 """Name of the compared server among the strategies."""
@@ -275,7 +275,7 @@ def _answered(
         texts = [question.turns[0] for question in group]
         limited = options | {"max_tokens": _limit(group, 0, options["max_tokens"])}
         for cell, said in zip(cells, engine.generate_many(texts, strategy=strategy, **limited), strict=True):
-            _add(cell, said.timings)
+            add_answer(cell, said.timings)
         return cells
     talks = [question.opening for question in group]
     for turn in range(max((len(question.turns) for question in group), default=0)):
@@ -288,7 +288,7 @@ def _answered(
         else:
             answers = engine.generate_many([talks[i] for i in going], strategy=strategy, **limited)
         for i, said in zip(going, answers, strict=True):
-            _add(cells[i], said.timings)
+            add_answer(cells[i], said.timings)
             talks[i].append({"role": "assistant", "content": said.text})
     return cells
 
@@ -302,7 +302,8 @@ def _limit(group: Sequence[Question], turn: int, n_tokens: int) -> int:
     return group[0].n_tokens[turn]
 
 
-def _add(cell: Cell, stats: Timings) -> None:
+def add_answer(cell: Cell, stats: Timings) -> None:
+    """What one answer took and how its drafts fared."""
     cell.add(
         Cell(
             0,

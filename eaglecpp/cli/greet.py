@@ -44,6 +44,6 @@ def _next(models: list[StoredModel]) -> str:
 
 def _n_steps_to_a_drafter(model: StoredModel) -> int:
     """0 where it has one, 1 where `--draft auto` finds one, 2 where nothing is known."""
-    if draft_text(model) != "-":
+    if draft_text(model):
         return 0
     return 1 if first_runnable(find_drafters([str(model.name)])) is not None else 2

@@ -45,7 +45,7 @@ def list_models(prefix: str, as_json: bool) -> None:
 def models_table(models: Sequence[StoredModel]) -> str:
     """A row for each."""
     rows = [
-        (str(m.name), m.digest[:12], human_bytes(m.size), human_time(m.modified), draft_text(m))
+        (str(m.name), m.digest[:12], human_bytes(m.size), human_time(m.modified), draft_text(m) or "-")
         for m in models
     ]
     return table(("NAME", "ID", "SIZE", "MODIFIED", "DRAFT"), rows)

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
 
 
 def draft_text(model: StoredModel) -> str:
-    """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one."""
+    """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one; ""
+    for none.
+    """
     if not model.manifest.of_kind("draft"):
         pragmas = model.pragmas()
         drafts_head = model.own and ("draft", HEAD) in pragmas
         drafts_text = [value for name, value in pragmas if name == "text_drafts"][-1:] == ["on"]
-        return TEXT if drafts_text else HEAD if drafts_head else "-"
+        return TEXT if drafts_text else HEAD if drafts_head else ""
     architecture = model.draft_architecture or "yes"
     return f"{architecture} (drafter only)" if model.is_drafter else architecture
 
@@ -57,7 +59,7 @@ def list_entry(model: StoredModel) -> dict[str, Any]:
         "size": model.size,
         "digest": model.digest,
         "details": details,
-        "draft": None if (draft := draft_text(model)) == "-" else draft,
+        "draft": draft_text(model) or None,
         "store": str(model.root),
         "read_only": not model.own,
     }

@@ -21,6 +21,7 @@ import pytest
 import eaglecpp
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import system_info
+from helpers.backends import Counts
 from helpers.rpc_server import RpcServer
 from helpers.tiny import Pair, TargetSpec, make_pair
 
@@ -112,18 +113,6 @@ def open_engine(it: ConvertedPair, device: Device) -> Callable[..., eaglecpp.Eng
         return eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft if draft else None, **options)
 
     return make
-
-
-class Counts(ctypes.Structure):
-    """tests/native/gpu/counting_device.h"""
-
-    _fields_ = [
-        (name, ctypes.c_uint64)
-        for name in (
-            "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
-            "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
-        )
-    ]  # fmt: skip
 
 
 @pytest.fixture(scope="session")

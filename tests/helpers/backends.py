@@ -9,6 +9,7 @@ that fails is a failure, not an absence.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Backend", "build", "build_llama", "folder", "sources"]
+__all__ = ["Backend", "Counts", "build", "build_llama", "folder", "sources"]
 
 DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
 # VK_EXT_layer_settings: ggml-vulkan names it without a guard, Vulkan headers before 1.3.272 lack it
@@ -45,6 +46,15 @@ struct LayerSettingsCreateInfoEXT {
 #endif
 #endif
 """
+
+
+class Counts(ctypes.Structure):
+    """What the counting device counts (tests/native/gpu/counting_device.h)."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in (
+        "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
+        "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
+    )]  # fmt: skip
 
 
 @dataclass(frozen=True)
