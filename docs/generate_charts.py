@@ -37,6 +37,13 @@ CHARTS = {
         "Tokens a round, by DSpark's paper",
         "no drafter",
     ),
+    "long.svg": Chart(
+        "research/drift.md",
+        "tokens before the question",
+        {1: "all in view", 2: "the last 256"},
+        "Tokens a round of SmolLM2's drafter behind so many tokens",
+        "no drafter",
+    ),
 }
 
 
