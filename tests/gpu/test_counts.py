@@ -136,9 +136,8 @@ def test_a_greedy_round_brings_no_logits_back(counted: dict[str, Any]) -> None:
 def test_a_sampled_round_brings_the_likeliest_back(counted: dict[str, Any]) -> None:
     """64 ids and logits a row settle the default sampler; without a top-k all logits come."""
     features = 3 * 4 * WIDTH
-    per_row = (
-        features + 2 * 2 * 4 * 64
-    )  # a tree's come twice where libllama takes another id for a row's first
+    # a tree's come twice where libllama takes another id for a row's first
+    per_row = features + 2 * 2 * 4 * 64
     assert counted["sampled"]["bytes_down"] < per_row * (counted["sampled"]["nodes"] + 1) + 16384
     assert counted["whole"]["bytes_down"] > 8 * 4 * N_VOCAB
 
