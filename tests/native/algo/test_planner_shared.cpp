@@ -153,7 +153,7 @@ void run(const Case & c) {
         expect(window.back(), least_window, "a window at this of plain");
     }
     const double mean = geometric_mean(speed), mean_best = geometric_mean(best);
-    std::printf("%-4s %2zu on %-15s best fixed %.3f  planner    %.3f / %.3f / %.3f\n", c.name, c.texts.size(),
+    std::printf("%-4s %2zu on %-31s best fixed %.3f  planner    %.3f / %.3f / %.3f\n", c.name, c.texts.size(),
                 machine(c.machine).name.c_str(), mean_best, mean, geometric_mean(window), geometric_mean(slowest));
     expect(mean / mean_best, 0.97, "of the best fixed chain");
 }
