@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
 """Makes one file that says what a machine with a GPU and without a network does with eaglecpp.
 
-    python benchmarks/gpu_kit.py KIT.tar [--python 3.12] [--there LIST] [--built 90] [--carried 60]
+    python benchmarks/gpu_kit.py KIT [--carried 60] [--python 3.12] [--there LIST] [--checkout-there]
+           [--built 90]
 
-Copy it there and run `tar xf KIT.tar && sh KIT/run.sh`, which takes twenty minutes on sixteen cores: it
+Copy KIT.tar there and run `tar xf KIT.tar && sh KIT/run.sh`, which takes twenty minutes on sixteen cores: it
 builds llama-cpp-python with CUDA and eaglecpp from the sources in the file, runs tests/gpu, times rows of
 Q4_K_M, Q8_0 and F16, measures the sizes of an 8B with an EAGLE-3 drafter, also behind 32k tokens, SmolLM2 as
 it is and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each plain,
@@ -17,9 +18,10 @@ MiB, lies beside it as KIT.tar.02; where that did not come along, the rest is me
 
 --carried: the most MiB that a file may have; SmolLM2 then lies in pieces, KIT.tar.02, KIT.tar.03 and so on.
 --python: of that machine, if not this one's. --there: a file with what `pip list --format=freeze` says there;
-of such packages none is carried. --built: what takes long there is compiled here, for one architecture of
-NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of the versions there, each library once; the first time
-takes an hour and a half of processor time.
+of such packages none is carried. --checkout-there: where the whole checkout travels, too, the file lacks what
+that has; run `sh KIT/run.sh CHECKOUT` then. --built: what takes long there is compiled here, for one
+architecture of NVIDIA's (90: H100 and H200), with nvcc and pythonX.Y of the versions there, each library
+once; the first time takes an hour and a half of processor time.
 """
 
 from __future__ import annotations
@@ -53,9 +55,10 @@ NEEDED += ("tests", "benchmarks", "examples/demo_model/pair")
 DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"
 
 
-def sources(folder: Path, is_built: bool) -> None:
+def sources(folder: Path, is_built: bool, is_there: bool) -> None:
     name = f"eaglecpp-{metadata.version('eaglecpp')}"
-    run("git", "-C", ROOT, "archive", f"--prefix={name}/", "-o", f"{folder}/{name}.tar.gz", "HEAD", *NEEDED)
+    if not is_there:
+        run("git", "-C", ROOT, "archive", f"--prefix={name}/", "-o", f"{folder}/{name}.tgz", "HEAD", *NEEDED)
     if is_built:
         return
     llama = backends.sources(backends.folder()).parents[1]
@@ -80,9 +83,8 @@ def build_here(folder: Path, architecture: str, python: str) -> None:
     (site / DRAFTER).unlink()  # the sources have it
     server = made / f"server-{architecture}-{python}"
     options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
-    options += tuple(
-        f"-DLLAMA_{part}=OFF" for part in ("BUILD_TESTS", "BUILD_UI", "USE_PREBUILT_UI", "OPENSSL")
-    )
+    options += ("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF")
+    options += ("-DLLAMA_OPENSSL=OFF",)
     options += (f"-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,{os.pathsep.join(map(str, libraries))}",)
     options += (f"-DCMAKE_BUILD_RPATH=$ORIGIN;$ORIGIN/../../venv/lib/python{python}/site-packages/lib",)
     run("cmake", "-G", "Ninja", "-S", backends.sources(backends.folder()), "-B", server, *options)
@@ -122,18 +124,17 @@ def smollm2(kit: Path, most: int) -> None:
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("kit", type=Path, metavar="KIT.tar")
+    parser.add_argument("kit", type=Path)
     parser.add_argument("--python", default=f"{sys.version_info.major}.{sys.version_info.minor}")
     parser.add_argument("--there", type=Path, metavar="LIST")
+    parser.add_argument("--checkout-there", action="store_true")
     parser.add_argument("--built", metavar="ARCHITECTURE")
     parser.add_argument("--carried", type=int, default=4096, metavar="MIB")
     args = parser.parse_args()
-    if args.kit.suffix != ".tar":
-        parser.error(f"expected a file whose name ends with .tar, found {args.kit}")
-    if taken := sorted(args.kit.parent.glob(f"{args.kit.name}*")):
+    if taken := sorted(args.kit.parent.glob(f"{args.kit.name}.tar*")):
         sys.exit(f"{taken[0]} exists: remove it, or name another file")
     with tempfile.TemporaryDirectory(dir=args.kit.parent) as name:
-        kit = Path(name) / args.kit.stem
+        kit = Path(name) / args.kit.name
         fill(kit, args)
         smollm2(kit, args.carried)
         with tarfile.open(f"{kit}.tar", "w") as archive:
@@ -146,13 +147,13 @@ def main() -> None:
                 sys.exit(f"{file.name} has {size} MiB, more than --carried {args.carried}: see --there")
         for file in made:
             file.replace(args.kit.with_name(file.name))
-    print(f"on the other machine: tar xf {args.kit.name} && sh {args.kit.stem}/run.sh")
+    print(f"on the other machine: tar xf {args.kit.name}.tar && sh {args.kit.name}/run.sh")
 
 
 def fill(kit: Path, args: argparse.Namespace) -> None:
     """The folder that the file holds, without SmolLM2."""
     (kit / "sources").mkdir(parents=True)
-    sources(kit / "sources", bool(args.built))
+    sources(kit / "sources", bool(args.built), args.checkout_there)
     wheels = kit / "wheels"
     wanted = ["pytest", *(() if args.built else TOOLS)]
     for package in ("eaglecpp", "llama-cpp-python"):

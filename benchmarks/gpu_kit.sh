@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: MIT
 # The one command of a kit that gpu_kit.py made: builds llama-cpp-python for the GPU, then eaglecpp, tests and measures,
 # and writes report.md as it goes. It needs Python, a C++ compiler and, for CUDA, its toolkit; no network. Elsewhere than on
-# NVIDIA's cards give CMAKE_ARGS (docs/gpu.md). WITHOUT_GPU=1 tries it on the CPU.
+# NVIDIA's cards give CMAKE_ARGS (docs/gpu.md). WITHOUT_GPU=1 tries it on the CPU. $1: the checkout, where the kit lacks it.
 set -u
+checkout=${1:+$(realpath "$1")}
 cd "$(dirname "$0")" || exit 1
 kit=$PWD
 report=$kit/report.md
@@ -33,15 +34,15 @@ outer=$(python3 -c 'import site; print(*site.getsitepackages(), sep="\n")')  # p
 step venv 60 python3 -m venv --system-site-packages venv || exit 1
 echo "$outer" > "$(echo venv/lib/python3*/site-packages)/outer.pth"
 export PATH="$kit/venv/bin:$PATH"
-step unpack 60 sh -c 'for f in sources/*; do python -m tarfile -e "$f" src || exit; done' || exit 1
-llama=$(echo src/llama_cpp_python-*) eaglecpp=$(echo src/eaglecpp-*)
+step unpack 60 sh -c 'mkdir src; for f in sources/*; do [ ! -f "$f" ] || python -m tarfile -e "$f" src || exit; done' || exit 1
+llama=$(echo src/llama_cpp_python-*) eaglecpp=${checkout:-$kit/$(echo src/eaglecpp-*)}
 site=$(python -c 'import sysconfig; print(sysconfig.get_path("platlib"))')
 if [ -f built.tar.xz ]; then  # where the kit was made
     step installed 60 sh -c 'python -m tarfile -e built.tar.xz . && cp -a built/site/. "$1"' sh "$site" || exit 1
 else
     step tools 120 pip install scikit-build-core nanobind ninja cmake || exit 1
     step llama-cpp-python 600 pip install -v --no-build-isolation --force-reinstall "$kit/$llama" || exit 1
-    step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$kit/$eaglecpp" || exit 1
+    step eaglecpp 300 pip install --no-build-isolation --force-reinstall --no-deps "$eaglecpp" || exit 1
 fi
 step requirements 60 pip install eaglecpp pytest || exit 1
 step doctor 60 python -P -m eaglecpp doctor && shows doctor
