@@ -136,9 +136,8 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
 
     best = max(report["chains"], key=lambda draft: priced(draft)[0])
     speed, verify, rest = priced(best)
-    n_rows = best["nodes"] + 1
     return Verdict(
-        n_rows=n_rows,
+        n_rows=best["nodes"] + 1,
         row_cost=verify / plain,
         most=(best["tokens"] * plain - rest) / plain,
         tokens=best["tokens"],
@@ -171,8 +170,7 @@ def measure_verdict(engine: Engine, seconds: float = 8.0) -> Verdict:
         return llama_plain(engine.target_path, info["n_threads"], repack=repack, seconds=seconds / 6)
 
     before = of_llama()
-    strategies = ("off", "auto") if engine.has_draft else ("off",)
-    measured = measure(engine, strategies, seconds=seconds)
+    measured = measure(engine, ("off", "auto") if engine.has_draft else ("off",), seconds=seconds)
     after = of_llama()
     plain = [one for one in measured if one.strategy == "off"]
     kernels, is_busy = None, False

@@ -80,13 +80,7 @@ class Learnt:
 
 
 def learn(
-    target: Path,
-    stock: Path,
-    listener: Listener,
-    *,
-    minutes: float = 60.0,
-    threads: int = 0,
-    seed: int = 1,
+    target: Path, stock: Path, listener: Listener, *, minutes: float = 60.0, threads: int = 0, seed: int = 1
 ) -> Learnt:
     """Trains the drafter that began as `stock` on what was kept of `target`'s conversations.
 
@@ -110,8 +104,7 @@ def learn(
     user_train, tune = data.split(user_train, _TUNE_SHARE)
     general_train, general_test = data.split(own, _GENERAL_TEST)
     train_part = [*user_train, *general_train]
-    counts = vocab.count(train_part, n_vocab)
-    corpus = Corpus([*train_part, *tune], len(train_part), counts, special, n_layer)
+    corpus = Corpus([*train_part, *tune], len(train_part), vocab.count(train_part, n_vocab), special, n_layer)
     options = replace(
         options,
         loss="lk",
@@ -123,8 +116,7 @@ def learn(
         patience=5,
         resume=(options.out / "state" / "last.pt").exists(),
     )
-    n_bytes = sum(len(one.tokens) for one in corpus.conversations) * n_embd * _MOST_LAYERS
-    if n_bytes <= _CACHE_BYTES:
+    if sum(len(one.tokens) for one in corpus.conversations) * n_embd * _MOST_LAYERS <= _CACHE_BYTES:
         options = replace(options, cache=learning.work / "states", cache_type="int8")
     listener.note(
         f"learning from {len(user_train)} of your texts and {len(general_train)} of the target's own; "

@@ -111,10 +111,9 @@ class Llama(Mirror):
             "type_v": _type_number(type_v),
         }
         own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
-        parameters = inspect.signature(TheirLlama.__init__).parameters
         self._arguments = {
             name: (given | own).get(name, parameter.default)
-            for name, parameter in parameters.items()
+            for name, parameter in inspect.signature(TheirLlama.__init__).parameters.items()
             if name not in ("self", "kwargs")
         }
         self._twin_is_ahead = False
@@ -468,8 +467,7 @@ class Llama(Mirror):
 
     def _shape(self, entries: Sequence[TokenLogprob], lists: LogprobLists) -> dict[str, Any] | None:
         is_eog = self.engine.native.is_eog
-        kept = [entry for entry in entries if not is_eog(entry.token)]
-        return lists.of(kept) if entries else None
+        return lists.of([entry for entry in entries if not is_eog(entry.token)]) if entries else None
 
     def _result(self, result: Completion, reply: Reply, shown: str, lists: LogprobLists) -> dict[str, Any]:
         tokens, self._timings = result.tokens, result.timings.as_dict()

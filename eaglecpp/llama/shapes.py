@@ -154,11 +154,10 @@ class Reply:
         self, text: str, logprobs: dict[str, Any] | None = None, finish_reason: FinishReason | None = None
     ) -> dict[str, Any]:
         """One dictionary of a stream."""
-        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
         return {
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
             "model": self.model,
-            "choices": [choice],
+            "choices": [{"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
         }

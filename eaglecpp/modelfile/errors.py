@@ -54,5 +54,4 @@ def _location(file: str | None, line: int | None, column: int | None) -> str:
     """`Modelfile:3:1`, or `line 3` when there is no file name, or the empty string."""
     if file is None:
         return "" if line is None else f"line {line}"
-    numbers = [str(number) for number in (line, column) if number is not None]
-    return ":".join([file, *numbers])
+    return ":".join([file, *[str(number) for number in (line, column) if number is not None]])

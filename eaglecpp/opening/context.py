@@ -111,8 +111,7 @@ def fuses_attention(options: Mapping[str, Any]) -> bool:
 def _gpus_for_cache(options: Mapping[str, Any]) -> list[dict[str, Any]]:
     from eaglecpp.lowlevel import gpus
 
-    is_on_gpu = options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True)
-    return gpus() if is_on_gpu else []
+    return gpus() if options.get("n_gpu_layers", -1) != 0 and options.get("offload_kqv", True) else []
 
 
 def free_memory() -> int:

@@ -133,8 +133,7 @@ class OpeningPlan:
         """Options that differ from the engine's own defaults, or that somebody asked for."""
         usual = {f"{group}.{o.name}": o.default for group, cls in _GROUPS.items() for o in describe(cls)}
         for key, setting in sorted(self.settings.items()):
-            is_said = setting.origin != _USUAL
-            if key != "model.lora" and (is_said or setting.value != usual[key]):
+            if key != "model.lora" and (setting.origin != _USUAL or setting.value != usual[key]):
                 yield "option", f"{key.partition('.')[2]} {_text(setting.value)} ({setting.origin})"
 
 
@@ -185,8 +184,7 @@ def make_plan(
     settings = _of_model(found.model, defaults or {})
     of_model = settings.pop("strategy", None)
     _apply_objects(settings, objects)
-    given = split(options or {}, *_GROUPS.values())
-    for group, values in zip(_GROUPS, given, strict=True):
+    for group, values in zip(_GROUPS, split(options or {}, *_GROUPS.values()), strict=True):
         settings |= {f"{group}.{name}": Setting(value, _ASKED) for name, value in values.items()}
     settings |= {key: Setting(value, "set in this chat") for key, value in (later or {}).items()}
     found = with_learned(found, learns=bool(_value(settings, "draft.learn")))

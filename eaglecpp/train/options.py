@@ -86,11 +86,7 @@ class TrainOptions:
     block_size: int | None = _option(
         int, "Rows of a block, of block drafters.  [default: 8]", minimum=2, maximum=64
     )
-    causal_block: bool = _option(
-        bool,
-        "Rows of a block see only those before them.",
-        False,
-    )
+    causal_block: bool = _option(bool, "Rows of a block see only those before them.", False)
     start_from: str | None = _option(
         str,
         "Take from this drafter, of whatever kind, all weights that have the same place and shape in the new "
@@ -120,9 +116,7 @@ class TrainOptions:
         minimum=0,
     )
     draft_vocab: int | None = _option(
-        int,
-        "Size of the draft vocabulary, the most frequent tokens.  [default: 32000 or all]",
-        minimum=1,
+        int, "Size of the draft vocabulary, the most frequent tokens.  [default: 32000 or all]", minimum=1
     )
     draft_layers: int | None = _option(
         int,

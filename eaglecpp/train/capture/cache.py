@@ -163,10 +163,8 @@ def _check_header(folder: Path, facts: dict[str, Any]) -> None:
 
 def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type: FeatureType) -> None:
     """Whole or not at all."""
-    arrays: dict[str, NDArray[Any]] = {
-        "ids": one.label_ids.astype(id_type),
-        "logp": one.label_logp.astype(np.float16),
-    }
+    arrays: dict[str, NDArray[Any]] = {"ids": one.label_ids.astype(id_type)}
+    arrays["logp"] = one.label_logp.astype(np.float16)
     if feature_type == "int8":
         arrays["scales"], arrays["features"] = _to_int8(one.features)
     else:
@@ -207,11 +205,9 @@ def _to_int8(values: NDArray[np.float32]) -> tuple[NDArray[np.float16], NDArray[
     """Scales f16 [n_layers, S] and whole numbers from -127 to 127. The scale is rounded first, so that it is
     the one that reading multiplies by.
     """
-    largest = np.abs(values).max(axis=2)
-    scales = np.minimum(largest / 127, np.finfo(np.float16).max).astype(np.float16)
+    scales = np.minimum(np.abs(values).max(axis=2) / 127, np.finfo(np.float16).max).astype(np.float16)
     scales = np.maximum(scales, np.finfo(np.float16).tiny)
-    whole = np.rint(values / scales.astype(np.float32)[:, :, None])
-    return scales, np.clip(whole, -127, 127).astype(np.int8)
+    return scales, np.clip(np.rint(values / scales.astype(np.float32)[:, :, None]), -127, 127).astype(np.int8)
 
 
 def _facts(source: TargetSource, options: CacheOptions) -> dict[str, Any]:

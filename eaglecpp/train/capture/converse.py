@@ -148,13 +148,12 @@ class _Writer:
         return tokens + asked if len(asked) >= _MIN_QUESTION else "the question is empty"
 
     def _answer(self, rng: random.Random, tokens: list[int], temperature: float) -> GenerateJob:
-        max_tokens = int(rng.choice(_ANSWER_SHARES) * self._settings.answer_tokens)
         return GenerateJob(
             tokens,
             SamplingOptions(
                 temperature=temperature,
                 top_k=100 if temperature >= 1 else 40,
-                max_tokens=max(max_tokens, 1),
+                max_tokens=max(int(rng.choice(_ANSWER_SHARES) * self._settings.answer_tokens), 1),
                 seed=rng.getrandbits(30),
             ),
         )

@@ -160,14 +160,6 @@ class TargetSource:
             drain()
         if logits is None:
             raise EagleError("the target gave no logits")
-        self._check(features)
-        ids, logp = top_labels(logits, self.n_top)
-        bad = np.flatnonzero(~np.isfinite(logp).all(axis=1))
-        if bad.size:
-            raise DataError(f"token {int(bad[0])}: expected finite logits, found NaN or Inf")
-        return Capture(features, ids, logp)
-
-    def _check(self, features: NDArray[np.float32]) -> None:
         finite = np.isfinite(features).all(axis=2)
         if not finite.all():
             layer, row = (int(n) for n in np.argwhere(~finite)[0])
@@ -175,6 +167,11 @@ class TargetSource:
                 f"token {row}: expected finite features, found NaN or Inf at layer id {self.layers[layer]}; "
                 "the target itself is broken there, or its cache type is too narrow for it"
             )
+        ids, logp = top_labels(logits, self.n_top)
+        bad = np.flatnonzero(~np.isfinite(logp).all(axis=1))
+        if bad.size:
+            raise DataError(f"token {int(bad[0])}: expected finite logits, found NaN or Inf")
+        return Capture(features, ids, logp)
 
     def close(self) -> None:
         """Frees the target. A second call does nothing."""

@@ -43,10 +43,8 @@ class Frame:
                     f"found one that leaves some out; give it conversations with --data"
                 )
             parts.append(before)
-        self.to_assistant = self._tokens(parts[1])
-        self.to_user = self._tokens(parts[2])
-        is_eog = engine.native.is_eog
-        ends = bool(self.to_assistant) and is_eog(self.to_assistant[0])
+        self.to_assistant, self.to_user = (engine.tokenize(part, add_bos=False) for part in parts[1:])
+        ends = bool(self.to_assistant) and engine.native.is_eog(self.to_assistant[0])
         self.user_end = b"" if ends else parts[1].strip().encode()
 
     def opening(self, system: str | None) -> list[int]:
@@ -63,16 +61,9 @@ class Frame:
             return tokens + joint[1:]
         return tokens + joint
 
-    def _tokens(self, text: str) -> list[int]:
-        return self._engine.tokenize(text, add_bos=False)
-
     def _rendered(self, system: str | None) -> tuple[str, bool]:
         turns = [] if system is None else [Message(Role.SYSTEM, system)]
-        turns += [
-            Message(Role.USER, _QUESTION),
-            Message(Role.ASSISTANT, _ANSWER),
-            Message(Role.USER, _NEXT),
-        ]
+        turns += [Message(Role.USER, _QUESTION), Message(Role.ASSISTANT, _ANSWER), Message(Role.USER, _NEXT)]
         with rendered_at(TEMPLATE_DATE):
             taken = accepted(turns, (), self._template.takes)
             rendered = self._template.render(taken.messages, add_generation_prompt=True)

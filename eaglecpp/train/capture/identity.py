@@ -64,11 +64,7 @@ def _sha256(path: Path, changed_ns: int) -> str:
 
 def quantisation(path: Path) -> str:
     """llama.cpp's name of a file's type, as "Q8_0"; "unknown" where the file does not say."""
-    import gguf
+    from eaglecpp.store.facts import FILE_TYPES
 
     number = head_keys(path).get("general.file_type")
-    try:
-        name = gguf.LlamaFileType(number).name
-    except ValueError:
-        return "unknown"
-    return str(name).removeprefix("MOSTLY_").removeprefix("ALL_")
+    return next((name for name, one in FILE_TYPES.items() if one == number), "unknown")

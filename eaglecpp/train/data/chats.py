@@ -48,18 +48,9 @@ def template_of(engine: Engine) -> ChatTemplate | None:
     for a base model.
     """
 
-    def has_token(text: str) -> bool:
-        tokens = engine.tokenize(text, add_bos=False)
-        return len(tokens) == 1 and engine.token_to_piece(tokens[0], special=True) == text.encode()
-
-    eos = engine.native.eos
-    eos_text = b"" if eos < 0 else engine.token_to_piece(eos, special=True)
-    template = ChatTemplate.choose(
-        gguf=engine.native.chat_template(),
-        has_token=has_token,
-        bos_text=engine.vocabulary.bos_text.decode("utf-8", "replace"),
-        eos_text=eos_text.decode("utf-8", "replace"),
-    )
+    has_token, (bos, eos) = engine.vocabulary.has_token, engine.vocabulary.border_texts
+    gguf = engine.native.chat_template()
+    template = ChatTemplate.choose(gguf=gguf, has_token=has_token, bos_text=bos, eos_text=eos)
     return None if template.language == "go" else template
 
 

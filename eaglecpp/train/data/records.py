@@ -101,10 +101,9 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        share = 100 * self.trained / max(self.tokens, 1)
         lines = [
             f"data: {self.conversations} conversations from {self.files} files, {self.tokens} tokens, "
-            f"{self.trained} ({share:.0f} %) with loss"
+            f"{self.trained} ({100 * self.trained / max(self.tokens, 1):.0f} %) with loss"
         ]
         if self.cut:
             lines.append(f"data: {self.cut} conversations are longer than the context and were cut")

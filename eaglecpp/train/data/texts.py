@@ -44,11 +44,7 @@ class Data:
     report: DataReport
 
 
-def load(
-    paths: Iterable[str | os.PathLike[str]],
-    engine: Engine,
-    n_ctx: int,
-) -> Data:
+def load(paths: Iterable[str | os.PathLike[str]], engine: Engine, n_ctx: int) -> Data:
     """Reads files and folders, see `eaglecpp.train.data.records` for what they may hold.
 
     engine:   the target, for its tokenizer and chat template; `chats.open_tokenizer` opens one cheaply
@@ -125,8 +121,7 @@ class _Loader:
         self._asked: set[bytes] = set()
         self.report = DataReport()
         self._refusal = ""
-        bos = engine.native.bos
-        self._bos = [bos] if engine.native.add_bos and bos >= 0 else []
+        self._bos = engine.vocabulary.bos_tokens
 
     def take(self, record: Record) -> None:
         match record:
@@ -141,8 +136,7 @@ class _Loader:
 
     def finished(self) -> Data:
         if not self._kept:
-            dropped = self.report.dropped.items()
-            reasons = "; ".join(f"{n} x {reason}" for reason, n in dropped) or "nothing"
+            reasons = "; ".join(f"{n} x {reason}" for reason, n in self.report.dropped.items()) or "nothing"
             raise DataError(f"training data: expected conversations with something to learn, found {reasons}")
         return Data(self._kept, self.report)
 

@@ -73,10 +73,5 @@ def choose(counts: NDArray[np.int64], size: int, keep: Collection[int] = ()) -> 
 
 def special_tokens(engine: Engine) -> list[int]:
     """The target's control and end-of-generation tokens: those that show no text, or end an answer."""
-    native = engine.native
-    return [
-        token
-        for token in range(native.n_vocab)
-        if native.is_eog(token)
-        or (not native.token_to_piece(token, False) and native.token_to_piece(token, True))
-    ]
+    is_eog, text = engine.native.is_eog, engine.native.token_to_piece
+    return [i for i in range(engine.n_vocab) if is_eog(i) or (not text(i, False) and text(i, True))]

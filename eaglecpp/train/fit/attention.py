@@ -78,12 +78,7 @@ def attention_for(device: torch.device, dtype: torch.dtype) -> Attention:
 
 
 def dense(
-    q: Tensor,
-    k0: Tensor,
-    v0: Tensor,
-    later_k: Sequence[Tensor],
-    later_v: Sequence[Tensor],
-    layout: Layout,
+    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
     """The definition: scores in fp32, one softmax over block 0 and the diagonals. Any device."""
     scale, out = q.shape[2] ** -0.5, [q[:, :0]]
@@ -103,12 +98,7 @@ def dense(
 
 
 def merged(
-    q: Tensor,
-    k0: Tensor,
-    v0: Tensor,
-    later_k: Sequence[Tensor],
-    later_v: Sequence[Tensor],
-    layout: Layout,
+    q: Tensor, k0: Tensor, v0: Tensor, later_k: Sequence[Tensor], later_v: Sequence[Tensor], layout: Layout
 ) -> Tensor:
     """As `dense`, by a flash kernel on block 0 and elementwise diagonals; for chosen rows it is `dense` where
     the kernel takes no mask.
@@ -197,8 +187,7 @@ class _Merged(torch.autograd.Function):
         for (queries, keys, _), of_flash, mask in parts:
             merged = _Flash(out[None, :, queries], lse[None, :, queries].contiguous(), of_flash)
             given = grad[None, :, queries], q[None, :, queries], k0[None, :, keys], v0[None, :, keys]
-            found = _flash_backward(*given, merged, mask)
-            dq[:, queries], dk0[:, keys], dv0[:, keys] = (x[0] for x in found)
+            dq[:, queries], dk0[:, keys], dv0[:, keys] = (x[0] for x in _flash_backward(*given, merged, mask))
         if not n_later:
             return None, dq, dk0, dv0
         delta = _dot(grad, out)

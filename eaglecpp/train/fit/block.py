@@ -122,8 +122,7 @@ class BlockModel(DraftModel):
         n_taps, group = self.block.conv
         asked = F.linear(normed, layer[f"{name}_projection"]).view(len(rows), 2, n_taps, -1)[:, side]
         kernel = layer[f"{name}_base"][side] + asked.repeat_interleave(group, dim=2)
-        blocks = rows.view(-1, size, rows.shape[1])
-        moved = [F.pad(blocks, (0, 0, tap, 0))[:, :size] for tap in range(n_taps)]
+        moved = [F.pad(rows.view(-1, size, rows.shape[1]), (0, 0, tap, 0))[:, :size] for tap in range(n_taps)]
         return (kernel * torch.stack(moved, dim=2).flatten(0, 1)).sum(1)
 
     def _attend(

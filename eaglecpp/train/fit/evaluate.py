@@ -67,11 +67,7 @@ class TrainingTimeTest:
 
 
 def evaluate(
-    method: TrainingTimeTest,
-    source: FeatureSource,
-    indices: Sequence[int],
-    depth: int,
-    n_tokens: int,
+    method: TrainingTimeTest, source: FeatureSource, indices: Sequence[int], depth: int, n_tokens: int
 ) -> Acceptance:
     """Runs rounds of `depth` drafts over some samples.
 

@@ -74,20 +74,15 @@ def hf_config(spec: DraftSpec, facts: Mapping[str, Any]) -> dict[str, Any]:
     if spec.block is not None:
         return config | _block_config(spec, spec.block)
     switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
-    return (
-        config
-        | {name: getattr(spec, name) for name in ("target_hidden_size", "draft_vocab_size", *switches)}
-        | {
-            "attention_bias": False,
-            "mlp_bias": False,
-            "num_aux_hidden_states": spec.n_aux,
-            "eagle_aux_hidden_state_layer_ids": list(spec.aux_layers),
-            "eagle_config": {
-                "use_aux_hidden_state": True,
-                "eagle_aux_hidden_state_layer_ids": [k - 1 for k in spec.aux_layers],
-            },
-        }
-    )
+    own = {name: getattr(spec, name) for name in ("target_hidden_size", "draft_vocab_size", *switches)}
+    layers, before = list(spec.aux_layers), [k - 1 for k in spec.aux_layers]
+    return config | own | {
+        "attention_bias": False,
+        "mlp_bias": False,
+        "num_aux_hidden_states": spec.n_aux,
+        "eagle_aux_hidden_state_layer_ids": layers,
+        "eagle_config": {"use_aux_hidden_state": True, "eagle_aux_hidden_state_layer_ids": before},
+    }  # fmt: skip
 
 
 def _block_config(spec: DraftSpec, block: BlockSpec) -> dict[str, Any]:
@@ -141,8 +136,7 @@ def write_checkpoint(
 
     own_embedding: the drafter's table is not the target's and must come along.
     """
-    state = {name: p.detach().cpu() for name, p in model.named_parameters()}
-    tensors = to_checkpoint(state, model.spec)
+    tensors = to_checkpoint({name: p.detach().cpu() for name, p in model.named_parameters()}, model.spec)
     if own_embedding:
         tensors["embed_tokens.weight"] = model.embedding.cpu()
     stored = {name: t.to(torch.bfloat16).contiguous() for name, t in tensors.items()}
@@ -193,8 +187,7 @@ def check_engine(
         return float(np.sqrt(np.square(first - second).mean()) / second.std())
 
     error = difference(report.out)
-    rounding = max((t.rel_rms_error for t in report.tensors), default=0.0)
-    allowed = _EXACT_ERROR + _QUANTISED * rounding
+    allowed = _EXACT_ERROR + _QUANTISED * max((t.rel_rms_error for t in report.tensors), default=0.0)
     if not error <= allowed and error <= _MOST_ERROR and report.type not in ("F32", "F16"):
         with TemporaryDirectory(dir=folder) as scratch:
             exact = Path(scratch, "drafter-F16.gguf")
@@ -221,13 +214,8 @@ def _n_steps(spec: DraftSpec) -> int:
 
 
 def _cut(sample: Sample, n: int) -> Sample:
-    return Sample(
-        sample.tokens[:n],
-        sample.turns[:n],
-        sample.features[:, :n],
-        sample.label_ids[:n],
-        sample.label_logp[:n],
-    )
+    labels = sample.label_ids[:n], sample.label_logp[:n]
+    return Sample(sample.tokens[:n], sample.turns[:n], sample.features[:, :n], *labels)
 
 
 @torch.no_grad()

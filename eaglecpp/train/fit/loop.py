@@ -50,9 +50,8 @@ class Budget:
         """Share of the budget that is spent, 1 at the end."""
         done = (steps, epochs, seconds / 60)
         limits = (self.steps, self.epochs, self.minutes)
-        return max(
-            d / limit if limit else 1.0 for d, limit in zip(done, limits, strict=True) if limit is not None
-        )
+        both = [(d, limit) for d, limit in zip(done, limits, strict=True) if limit is not None]
+        return max(d / limit if limit else 1.0 for d, limit in both)
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,9 @@ class Trainer:
         except _Stopped:
             reason = "stopped"
         self._save()
-        return self._outcome(reason)
+        rows = [row for row in self.progress.evaluations if row[0] == self.progress.best_step]
+        best = Acceptance(tuple(rows[-1][4:]), rows[-1][3], 0) if rows else None
+        return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
 
     def _run(self) -> str:
         """Why it ended."""
@@ -223,12 +224,9 @@ class Trainer:
         """The samples of each step from here on, one epoch after another."""
         p = self.progress
         while True:
-            yield from self._epoch(p.epoch)[p.position :]
+            order = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, p.epoch)
+            yield from ([self.train[i] for i in step] for step in order[p.position :])
             p.epoch, p.position, p.epoch_tokens = p.epoch + 1, 0, 0
-
-    def _epoch(self, epoch: int) -> list[list[int]]:
-        order = epoch_steps(self._train_lengths, self.hyper.batch_tokens, self.hyper.seed, epoch)
-        return [[self.train[i] for i in step] for step in order]
 
     def share(self) -> float:
         """Share of the budget that is spent."""
@@ -241,19 +239,13 @@ class Trainer:
         if self.best.exists():
             self._load_weights(load_state(self.best)["model"])
 
-    def _acceptance(self, indices: Sequence[int]) -> Acceptance:
-        depth, n_most = self.limits.depth, self.limits.micro_tokens
-        with self._computing():
-            return evaluate(self.method, self.source, indices, depth, n_most)
-
     def _step(self, indices: Sequence[int]) -> None:
         """One optimiser step over some conversations."""
         hyper, p = self.hyper, self.progress
         lr = hyper.lr * lr_factor(self.share(), hyper.warmup)
         with self._computing():
             sums = self._accumulate(indices)
-        totals = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts])
-        loss, weight, *rest = totals.tolist()
+        loss, weight, *rest = torch.cat([sums.loss[None], sums.weight[None], sums.hits, sums.counts]).tolist()
         norm = self.optimizer.step(torch.tensor(1 / max(weight, 1e-9)), lr)  # of the mean over counted rows
         n_tokens = sum(self._lengths[i] for i in indices)
         p.step, p.position = p.step + 1, p.position + 1
@@ -287,7 +279,9 @@ class Trainer:
 
     def _evaluate(self) -> None:
         p = self.progress
-        found = self._acceptance(self.held_out)
+        depth, n_most = self.limits.depth, self.limits.micro_tokens
+        with self._computing():
+            found = evaluate(self.method, self.source, self.held_out, depth, n_most)
         p.seconds = time.monotonic() - self._began
         p.evaluations.append([p.step, p.tokens, p.seconds, found.length, *found.rates])
         # the last weights have had the low learning rates, which an evaluation this short need not show
@@ -305,26 +299,13 @@ class Trainer:
 
     def _load_weights(self, weights: dict[str, torch.Tensor]) -> None:
         with torch.no_grad():
-            for name, p in self.model.named_parameters():
-                if p.requires_grad:
-                    p.copy_(weights[name])
+            for name, p in self._weights().items():
+                p.copy_(weights[name])
 
     def _save(self) -> None:
         self._saved = time.monotonic()
-        save_state(
-            self.last,
-            {
-                "facts": self.facts,
-                "model": self._weights(),
-                "optimizer": self.optimizer.state_dict(),
-                "progress": asdict(self.progress),
-            },
-        )
-
-    def _outcome(self, reason: str) -> Outcome:
-        rows = [row for row in self.progress.evaluations if row[0] == self.progress.best_step]
-        best = Acceptance(tuple(rows[-1][4:]), rows[-1][3], 0) if rows else None
-        return Outcome(reason, self.progress, best, self.optimizer.n_skipped)
+        state = {"facts": self.facts, "model": self._weights(), "progress": asdict(self.progress)}
+        save_state(self.last, state | {"optimizer": self.optimizer.state_dict()})
 
 
 class _Stopped(KeyboardInterrupt):

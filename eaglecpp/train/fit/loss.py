@@ -147,13 +147,7 @@ def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_
 
 
 def _mixed(
-    entropy: Tensor,
-    share: Tensor,
-    mass: Tensor,
-    q: Tensor,
-    p: Tensor,
-    weight: Tensor,
-    accepted: Tensor,
+    entropy: Tensor, share: Tensor, mass: Tensor, q: Tensor, p: Tensor, weight: Tensor, accepted: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The LK loss of rows from their cross-entropy. Its gradient in the logits has the same form, `mass Q -
     share`, with the share and the mass that are returned.

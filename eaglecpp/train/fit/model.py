@@ -261,8 +261,7 @@ class DraftModel(nn.Module):
         if spec.fuses_embedding:
             return x.to(self.dtype)
         if self.input_norm is not None:
-            weight = None if self.fc_norm is None else self.input_norm
-            x = F.rms_norm(x, (x.shape[-1],), weight, eps)
+            x = F.rms_norm(x, (x.shape[-1],), None if self.fc_norm is None else self.input_norm, eps)
         if self.fc_norm is not None:
             parts = x.view(-1, spec.n_aux, spec.target_hidden_size)
             x = F.rms_norm(parts, (spec.target_hidden_size,), None, eps).flatten(1)

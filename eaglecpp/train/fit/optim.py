@@ -55,8 +55,7 @@ class Optimizer:
         if not math.isfinite(found):
             self.n_skipped += 1
         else:
-            factor = float(scale) * min(1.0, 1.0 / (found + 1e-6))
-            torch._foreach_mul_(gradients, factor)
+            torch._foreach_mul_(gradients, float(scale) * min(1.0, 1.0 / (found + 1e-6)))
             for group in self.adam.param_groups:
                 group["lr"] = lr
             self.adam.step()

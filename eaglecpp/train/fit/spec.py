@@ -108,8 +108,7 @@ def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
             "out; give that or more"
         )
     block = spec.block and replace(spec.block, causal=spec.block.causal[:1] * n)
-    sliding = (False,) * n if spec.sliding_layers else ()
-    return replace(spec, n_layers=n, sliding_layers=sliding, block=block)
+    return replace(spec, n_layers=n, sliding_layers=(False,) * n if spec.sliding_layers else (), block=block)
 
 
 def check_trainable(draft: DraftCheckpoint, name: str) -> None:

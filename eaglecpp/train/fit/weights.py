@@ -210,8 +210,7 @@ def taken_over(start: Start, spec: DraftSpec, other: DraftCheckpoint, name: str,
     if is_normed:
         taken["fc"] = taken["fc"] * theirs["fc_norm"]
     places = sorted({n.split(".")[0] if n[0] != "l" else ".".join(n.split(".")[:2]) for n in fits})
-    note = f"from {name}: {', '.join(places)}"
-    return Start(start.state | taken, (*start.notes, note), is_normed)
+    return Start(start.state | taken, (*start.notes, f"from {name}: {', '.join(places)}"), is_normed)
 
 
 def _copy_block(target: GgufFile, spec: DraftSpec, state: State) -> str | None:
