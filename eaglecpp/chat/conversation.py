@@ -143,11 +143,8 @@ class Conversation:
     def prompt(self, n_left_out: int | None = None) -> list[Message]:
         """The messages of the next prompt, system prompt first."""
         head = [Message(Role.SYSTEM, self.system)] if self.system else []
-        return [
-            *head,
-            *self.examples,
-            *self.messages[self.n_left_out if n_left_out is None else n_left_out :],
-        ]
+        first = self.n_left_out if n_left_out is None else n_left_out
+        return [*head, *self.examples, *self.messages[first:]]
 
     def fit(self, count: Callable[[Sequence[Message]], int], n_ctx: int, room: int) -> list[Message]:
         """Leaves out the oldest exchanges until the prompt and `room` tokens for the answer fit in `n_ctx`.
@@ -157,11 +154,7 @@ class Conversation:
         beginning every time. The last question always stays, even where it alone does not fit.
         """
         before = self.n_left_out
-        starts = [
-            index
-            for index, message in enumerate(self.messages)
-            if index > before and message.role == Role.USER
-        ]
+        starts = [i for i, one in enumerate(self.messages) if i > before and one.role == Role.USER]
 
         @cache
         def size(start: int) -> int:

@@ -375,8 +375,7 @@ class Parser:
         if end.kind != "eof":
             raise _unexpected(end, "the text")
         if not self.uses & {"messages", "response"}:
-            answer = _filter("go field", _load("dot"), "Response")
-            body.append(nodes.Output([_filter("go text", answer)]))
+            body.append(nodes.Output([_filter("go text", _filter("go field", _load("dot"), "Response"))]))
         for name, line in self._called:
             if name not in self._defined:
                 raise TemplateError(f"template {name!r} is not defined", line)
@@ -600,13 +599,10 @@ def _call(token: Token, arguments: Sequence[nodes.Expr]) -> nodes.Expr:
 
 def _message_value(message: Message) -> Struct:
     """One element of `.Messages`."""
-    calls = [
-        Struct(
-            ID=call.id,
-            Function=Struct(Index=index, Name=call.name, Arguments=JsonDict(go_value(call.arguments))),
-        )
-        for index, call in enumerate(message.tool_calls)
-    ]
+    calls = []
+    for index, call in enumerate(message.tool_calls):
+        function = Struct(Index=index, Name=call.name, Arguments=JsonDict(go_value(call.arguments)))
+        calls.append(Struct(ID=call.id, Function=function))
     return Struct(
         Role=str(message.role),
         Content=message.content,
@@ -632,15 +628,10 @@ def _tool_value(tool: Mapping[str, Any]) -> Struct:
         Required=tuple(_given(given, "required", list)),
         Properties=_properties(given),
     )
-    described = Struct(
-        "name description parameters",
-        Name=function["name"],
-        Description=_text(function, "description"),
-        Parameters=parameters,
-    )
-    return Struct(
-        "type items? function", Type=_text(tool, "type"), Items=tool.get("items"), Function=described
-    )
+    named = {"Name": function["name"], "Description": _text(function, "description")}
+    described = Struct("name description parameters", **named, Parameters=parameters)
+    kind = {"Type": _text(tool, "type"), "Items": tool.get("items")}
+    return Struct("type items? function", **kind, Function=described)
 
 
 def _properties(schema: Mapping[str, Any]) -> JsonDict:
@@ -651,11 +642,10 @@ def _properties(schema: Mapping[str, Any]) -> JsonDict:
 def _property(schema: Mapping[str, Any]) -> Struct:
     types = schema.get("type")
     names = TypeNames([types] if isinstance(types, str) else map(str, _given(schema, "type", list)))
+    several = _given(schema, "anyOf", list)
     found = Struct(
         "anyOf? type? items? description? enum? properties? required?",
-        AnyOf=tuple(
-            _property(_given({"anyOf": one}, "anyOf", Mapping)) for one in _given(schema, "anyOf", list)
-        ),
+        AnyOf=tuple(_property(_given({"anyOf": one}, "anyOf", Mapping)) for one in several),
         Type=names,
         Items=schema.get("items"),
         Description=_text(schema, "description"),
@@ -735,12 +725,8 @@ class Template:
         }
         with bounds.budgeted():
             if self.has_messages:
-                values = {
-                    "System": "\n\n".join(systems),
-                    "Tools": JsonList(map(_tool_value, go_value(tools))),
-                }
-                values["Messages"] = list(map(_message_value, messages))
-                text = self.run(common | values)
+                common |= {"System": "\n\n".join(systems), "Messages": list(map(_message_value, messages))}
+                text = self.run(common | {"Tools": JsonList(map(_tool_value, go_value(tools)))})
             else:
                 text = joined(self._exchanges(messages, common))
             return _bytes(text).decode("utf-8", "replace")

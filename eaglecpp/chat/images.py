@@ -86,8 +86,7 @@ def checked_image(data: bytes) -> bytes:
 
 def check_together(images: Sequence[bytes]) -> None:
     """Raises InvalidValueError for images that are too large for one prompt, or not read."""
-    sizes = [_size(checked_image(data)) or (0, 0) for data in images]
-    n = sum(width * height for width, height in sizes)
+    n = sum(width * height for width, height in (_size(checked_image(data)) or (0, 0) for data in images))
     if n > _MAX_PIXELS:
         raise InvalidValueError(
             f"the images of a prompt have {n >> 20} million pixels; at most {_MAX_PIXELS >> 20} are read"

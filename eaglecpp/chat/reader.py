@@ -58,8 +58,7 @@ class AnswerReader:
 
     def finish(self, text: str) -> list[Piece]:
         """The last pieces, given the whole text of the finished stream."""
-        pieces = self._take(text[len(self.text) :])
-        return pieces + self._labelled(self._splitter.finish())
+        return self._take(text[len(self.text) :]) + self._labelled(self._splitter.finish())
 
     def decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
         """Takes tokens whose text comes later."""

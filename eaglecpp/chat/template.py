@@ -127,10 +127,8 @@ class ChatTemplate:
             name, *others = [*filter(texts.get, texts), "chatml" if is_chatml else "raw"]
             reason = f"it overrides that of {_SOURCES[others[0]]}" if others[:1] != others[-1:] else ""
             if name in _BUILT_IN:
-                reason, notices = (
-                    "no template was found",
-                    f"the model has no chat template; {_BUILT_IN[name][2]}",
-                )
+                reason = "no template was found"
+                notices = f"the model has no chat template; {_BUILT_IN[name][2]}"
         borders = (bos_text, eos_text)
         if name in _BUILT_IN:
             language, text, _ = _BUILT_IN[name]
@@ -257,12 +255,8 @@ class ChatTemplate:
             }
         if isinstance(think, str):
             variables["reasoning_effort"] = think
-        named = {
-            name: one
-            for name, one in (values or {}).items()
-            if re.search(rf"\b{re.escape(name)}\b", self.text)
-        }
-        return compiled.render(variables | named)
+        named = [name for name in values or () if re.search(rf"\b{re.escape(name)}\b", self.text)]
+        return compiled.render(variables | {name: (values or {})[name] for name in named})
 
     @cached_property
     def _compiled(self) -> Template | JinjaTemplate:

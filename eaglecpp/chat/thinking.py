@@ -40,9 +40,8 @@ class ThinkTags:
     def closing(self, text: str) -> str:
         """What closes the thought that a text leaves open, so that the answer begins behind it."""
         begin = text.rfind(self.open) + len(self.open)
-        has_break = self.breaks and text[begin : begin + 1] == "\n"
-        before = "\n" if has_break else ""
-        return f"{before}{self.close}{self.after}{self.plain}" + ("\n\n" if has_break else "")
+        breaks = int(self.breaks and text[begin : begin + 1] == "\n")
+        return "\n" * breaks + self.close + self.after + self.plain + "\n\n" * breaks
 
 
 HARMONY = ThinkTags(

@@ -138,11 +138,8 @@ def _paired(messages: Sequence[Message]) -> list[Message]:
             found = _call_of(message, open_calls)
             if found is not None:
                 open_calls = [one for one in open_calls if one is not found]
-                message = replace(
-                    message,
-                    tool_call_id=found.id,
-                    tool_name=message.tool_name or found.name,
-                )
+                name = message.tool_name or found.name
+                message = replace(message, tool_call_id=found.id, tool_name=name)
         turns.append(message)
     return turns
 

@@ -168,8 +168,8 @@ def _message(error: Exception) -> tuple[str, int]:
         from eaglecpp.cli.options import in_flags
         from eaglecpp.modelfile.errors import ModelfileError
 
-        quotes_a_file = isinstance(error, ModelfileError)
-        return str(error) if quotes_a_file else in_flags(str(error)), 1
+        # what quotes a file has that file's words
+        return str(error) if isinstance(error, ModelfileError) else in_flags(str(error)), 1
     return f"internal error: {error!r}; `eaglecpp --debug ...` shows where", 1
 
 

@@ -73,10 +73,8 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
             for d in asked.drafts or [None]
         ]
         engine = engines[0]
-        labels = [f"auto, {d}" for d in asked.drafts[1:]]
-        others = dict(zip(labels, engines[1:], strict=True))
-        few = STRATEGIES if not others else ("off", "auto")
-        chosen = _strategies(engine, asked.strategies, few)
+        others = dict(zip([f"auto, {d}" for d in asked.drafts[1:]], engines[1:], strict=True))
+        chosen = _strategies(engine, asked.strategies, ("off", "auto") if others else STRATEGIES)
         measured = measure(
             engine,
             chosen,
@@ -98,14 +96,8 @@ def bench(model: str, asked: _Asked, **options: Any) -> None:
         ]
         best = best if best in others else f"auto, {asked.drafts[0]}"
     if asked.as_json:
-        results = [one.as_dict() for one in measured]
-        write_json(
-            {
-                "results": results,
-                "plan": plan,
-                "verdict": verdict.as_dict() | ({"best": best} if others else {}),
-            }
-        )
+        told = verdict.as_dict() | ({"best": best} if others else {})
+        write_json({"results": [one.as_dict() for one in measured], "plan": plan, "verdict": told})
     else:
         write(speeds(measured))
         if str(verdict):

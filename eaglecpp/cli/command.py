@@ -102,13 +102,9 @@ class Command(click.Command):
         self.examples = tuple(examples)
         self.usual = usual.split()
         if usual:
-            about: dict[str, Any] = {
-                "is_flag": True,
-                "is_eager": True,
-                "expose_value": False,
-                "callback": _help_all,
-            }
-            self.params.append(_Option(["--help-all"], **about, help="Show all options and exit."))
+            about: dict[str, Any] = {"is_flag": True, "is_eager": True, "expose_value": False}
+            about |= {"callback": _help_all, "help": "Show all options and exit."}
+            self.params.append(_Option(["--help-all"], **about))
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:

@@ -25,13 +25,7 @@ def _run(src: str, target: str, **options: Any) -> None:
 
     file = find_target(target).target
     with Bars() as bars, local_checkpoint(src, bars) as (path, hub_id):
-        _plain.run(
-            path,
-            file,
-            hub_id=hub_id,
-            by=partial(convert_measured, say=note),
-            **options,
-        )
+        _plain.run(path, file, hub_id=hub_id, by=partial(convert_measured, say=note), **options)
 
 
 convert = click.Command(

@@ -11,6 +11,7 @@ from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import read_input, stored_name
 from eaglecpp.cli.terminal import note, write_json
 from eaglecpp.store import Stores
+from eaglecpp.store.model import Made
 from eaglecpp.store.progress import Bars
 
 
@@ -26,7 +27,6 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
     from eaglecpp.modelfile import Modelfile
     from eaglecpp.modelfile.syntax import MAX_TEXT
     from eaglecpp.store.create import create_model
-    from eaglecpp.store.describe import list_entry
 
     wanted = stored_name(name)
     modelfile = Modelfile.from_text(read_input(file, MAX_TEXT), file=None if file == "-" else file)
@@ -37,8 +37,15 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
             stores, wanted, modelfile, directory,
             quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, report=bars,
         )  # fmt: skip
-    for notice in created.notices:
+    say_made(created, as_json)
+
+
+def say_made(made: Made, as_json: bool) -> None:
+    """What `create` and `pull` say at their ends."""
+    from eaglecpp.store.describe import list_entry
+
+    for notice in made.notices:
         note(f"note: {notice}")
     if as_json:
-        entry = list_entry(created.model)
+        entry = list_entry(made.model)
         write_json({key: entry[key] for key in ("name", "digest", "size", "draft")})

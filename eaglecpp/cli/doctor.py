@@ -41,13 +41,7 @@ _UNKNOWN = "What drafting gives is not known on this machine: --measure measures
 @option("--measure", is_flag=True, help="Measure MODEL for some seconds instead of predicting.")
 @json_option("the facts, with the versions of all parts, as one JSON object")
 @engine_options(ModelOptions, DraftOptions, helps=AUTOMATIC_CONTEXT)
-def doctor(
-    model: str | None,
-    draft: str | None,
-    measure: bool,
-    as_json: bool,
-    **options: Any,
-) -> None:
+def doctor(model: str | None, draft: str | None, measure: bool, as_json: bool, **options: Any) -> None:
     """Check this machine and the installation. Exit code 1 if something is broken.
 
     With MODEL, a GGUF file or a stored name, also show how much memory target and drafter need on each
@@ -193,8 +187,7 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         free, total = device["memory_free"], device["memory_total"]
         room = f", {human_bytes(free)} of {human_bytes(total)} free" if total else ""
         if device["kind"] != "cpu":
-            text = f"{device['name']} ({device['kind']}): {device['description']}{room}"
-            others.append(("device", text))
+            others.append(("device", f"{device['name']} ({device['kind']}): {device['description']}{room}"))
     return [
         ("cpu", ", ".join([*names, f"{n_cores} core{'' if n_cores == 1 else 's'}"])),
         ("kernels", own),
@@ -208,8 +201,7 @@ _KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
 
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     target, draft, memory = model["target"], model["draft"], _memory_rows(model["memory_plan"])
-    size = human_bytes(model["target_size"])
-    rows = [("target", f"{target} ({size}), {model['n_threads']} threads")]
+    rows = [("target", f"{target} ({human_bytes(model['target_size'])}), {model['n_threads']} threads")]
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"

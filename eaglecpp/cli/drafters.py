@@ -61,15 +61,10 @@ def drafters(target: str | None, as_json: bool) -> None:
         note(f"no drafter is known for {target}{near or way}")
         return
     if rows:
-        shown = [
-            (
-                row.repo,
-                row.targets[0],
-                row.family,
-                f"cannot run: {row.refused}" if row.refused else row.file and "comes with eaglecpp",
-            )
-            for row in rows
-        ]
+        shown = []
+        for row in rows:
+            why = f"cannot run: {row.refused}" if row.refused else row.file and "comes with eaglecpp"
+            shown.append((row.repo, row.targets[0], row.family, why))
         write(table(("DRAFTER", "TARGET", "LAYOUT", "NOTE"), shown))
     chosen = first_runnable(matches)
     if chosen is not None and own is None:

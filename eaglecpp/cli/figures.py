@@ -32,8 +32,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     elif not stats.draft_n:
         strategy = stats.plan.get("strategy")  # a fixed one says nothing about an answer of one token
         if strategy in ("off", "auto"):
-            why = stats.plan.get("why", "")
-            parts.append("drafting off" if strategy == "off" else not_drafted(why))
+            parts.append("drafting off" if strategy == "off" else not_drafted(stats.plan.get("why", "")))
     elif speedup is not None and stats.predicted_n >= _SAYS_SOMETHING:
         parts.append(f"{speedup:.1f}x faster with drafting" if speedup >= 1.05 else "no faster with drafting")
     return "[ " + " · ".join(parts) + " ]"
@@ -65,8 +64,8 @@ def verbose_lines(stats: Timings, total_ms: float, load_ms: float, speedup: floa
         ("eval count", f"{stats.predicted_n} token(s)" if stats.predicted_n else ""),
         ("eval duration", _duration(stats.predicted_ms)),
         ("eval rate", f"{stats.predicted_per_second:.2f} tokens/s" if stats.predicted_n >= _ENOUGH else ""),
+        ("peak memory", human_bytes(stats.peak_memory) if stats.peak_memory else ""),
     ]
-    rows.append(("peak memory", human_bytes(stats.peak_memory) if stats.peak_memory else ""))
     strategy, why = stats.plan.get("strategy", ""), stats.plan.get("why", "")
     if stats.draft_n:
         rows += [

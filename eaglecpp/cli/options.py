@@ -84,12 +84,8 @@ def answer_format(text: str) -> dict[str, Any]:
     return {"json_schema": text}
 
 
-def _adapters(text: str) -> tuple[tuple[str, float], ...]:
-    """FILE[:SCALE],...: (path, scale) of each."""
-    return tuple(map(_adapter, text.split(",")))
-
-
 def _adapter(text: str) -> tuple[str, float]:
+    """Path and scale of FILE[:SCALE]."""
     path, colon, scale = text.rpartition(":")
     if exists(Path(text)) or not colon or "/" in scale:
         return text, 1.0
@@ -99,15 +95,10 @@ def _adapter(text: str) -> tuple[str, float]:
         raise ValueError(f"{text!r}: expected FILE, or FILE:SCALE with a number") from None
 
 
-def file_text(path: str) -> str:
-    """A text file's content. Raises ValueError for what is no UTF-8."""
-    return read_input(path).decode("utf-8")
-
-
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
-FILE_TEXT = Parsed("file", file_text)
-_ADAPTERS = Parsed("adapters", _adapters)
+FILE_TEXT = Parsed("file", lambda path: read_input(path).decode("utf-8"))
+_ADAPTERS = Parsed("adapters", lambda text: tuple(map(_adapter, text.split(","))))
 SECONDS = Parsed("duration", _seconds)
 """30, 5m, 1h30m; negative = forever."""
 

@@ -40,12 +40,11 @@ _server_options = added(
 @json_option("{models: [...]}, as Ollama's /api/ps")
 def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -> None:
     """List the models that a server has loaded."""
-    address = _where(host, port)
-    found = _ask(address, api_key, "GET", "ps", "models")
-    if as_json:
-        write_json(found or {"models": []})
-        return
+    found = _ask(_where(host, port), api_key, "GET", "ps", "models")
     models = [] if found is None else found["models"]
+    if as_json:
+        write_json(found or {"models": models})
+        return
     rows = [
         (
             model["name"],

@@ -6,8 +6,9 @@ from __future__ import annotations
 import click
 
 from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.create import say_made
 from eaglecpp.cli.options import hub_option, stored_name
-from eaglecpp.cli.terminal import note, write_json
+from eaglecpp.cli.terminal import note
 from eaglecpp.options import Strategy
 from eaglecpp.references.reference import hub_text
 from eaglecpp.store.packaged import find_packaged
@@ -29,16 +30,8 @@ from eaglecpp.store.progress import Bars
 @option("--no-draft", is_flag=True, help="Store it without a drafter, even if it had one.")
 @option("--insecure", is_flag=True, help="Allow http and invalid certificates.")
 @json_option("{name, digest, size, draft} at the end")
-def pull(
-    model: str,
-    on_hub: bool,
-    draft: str | None,
-    no_draft: bool,
-    insecure: bool,
-    as_json: bool,
-) -> None:
+def pull(model: str, on_hub: bool, draft: str | None, no_draft: bool, insecure: bool, as_json: bool) -> None:
     """Download MODEL: hf.co/user/repo[:quant], or a name in Ollama's library such as llama3.2:3b."""
-    from eaglecpp.store.describe import list_entry
     from eaglecpp.store.remote.pull import pull as pull_model
 
     if draft is not None and no_draft and not Strategy.is_off(draft):
@@ -53,8 +46,4 @@ def pull(
         pulled = pull_model(reference, draft="none" if no_draft else draft, insecure=insecure, report=bars)
     if packaged is not None:
         note(f"to run it: eaglecpp run {packaged.name.model}")
-    for notice in pulled.notices:
-        note(f"note: {notice}")
-    if as_json:
-        entry = list_entry(pulled.model)
-        write_json({key: entry[key] for key in ("name", "digest", "size", "draft")})
+    say_made(pulled, as_json)

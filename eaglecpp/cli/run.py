@@ -246,7 +246,7 @@ def run(
             system=asked.system,
             server=server,
         )
-        stack.callback(chat.close)
+        stack.callback(model_here.close)
         chat.images += pictures
         if asked.verbose and server is not None:
             note(f"server:     {server.address} (--no-server opens the model in this process)")
@@ -261,15 +261,8 @@ def run(
             chat.judged.add(model_here.source.name)
         made = chat.reply(partial(chat.session.stream, text), show_stats=not asked.as_json)
     if made is not None and asked.as_json:
-        write_json(
-            {
-                "text": made.message.content,
-                "thinking": made.message.thinking,
-                "tokens": made.tokens,
-                "finish_reason": made.finish_reason,
-                "timings": made.timings.as_dict(),
-            }
-        )
+        said = {"text": made.message.content, "thinking": made.message.thinking, "tokens": made.tokens}
+        write_json(said | {"finish_reason": made.finish_reason, "timings": made.timings.as_dict()})
     if made is None or made.finish_reason == "cancelled":
         raise click.exceptions.Exit(130)
 

@@ -54,21 +54,10 @@ _SIZE = Parsed("size", n_bytes_of)
               help="Conversations per model at a time; each has a context of its own.")  # fmt: skip
 @option("--max-queue", "n_queue", type=click.IntRange(0), default=512, show_default=True,
               help="Requests that may wait for each model; further ones are refused.")  # fmt: skip
-@option(
-    "--max-body",
-    "n_body",
-    type=_SIZE,
-    default="32M",
-    show_default=True,
-    help="Maximum size of a request's body.",
-)
-@option(
-    "--max-time",
-    "request_s",
-    type=SECONDS,
-    default="0",
-    help="Maximum time for one answer.  [default: no limit]",
-)
+@option("--max-body", "n_body", type=_SIZE, default="32M", show_default=True,
+              help="Maximum size of a request's body.")  # fmt: skip
+@option("--max-time", "request_s", type=SECONDS, default="0",
+              help="Maximum time for one answer.  [default: no limit]")  # fmt: skip
 @option("--max-place", "place_s", type=SECONDS, default="5m", show_default=True,
               help="How long an answer may take while others wait for a place; 0 = to its end.")  # fmt: skip
 @option("--max-unread", "unread_s", type=SECONDS, default="30s", show_default=True,
@@ -98,13 +87,7 @@ _SIZE = Parsed("size", n_bytes_of)
     "--insecure", is_flag=True, help="Let requests pull over http or from servers with invalid certificates."
 )
 @engine_options(ModelOptions, DraftOptions, taken=("--draft",), helps=AUTOMATIC_CONTEXT)
-def serve(
-    model: str | None,
-    asked: Drafting,
-    no_key: bool,
-    models_file: Path | None,
-    **options: Any,
-) -> None:
+def serve(model: str | None, asked: Drafting, no_key: bool, models_file: Path | None, **options: Any) -> None:
     """Serve the models on this machine through the APIs of Ollama, OpenAI, Anthropic and llama-server.
 
     MODEL is loaded at once and stays in memory; without it, models are loaded when requests name them. It may

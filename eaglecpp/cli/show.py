@@ -124,14 +124,10 @@ def _part(model: StoredModel, modelfile: Modelfile, part: str) -> tuple[str, str
     facts, _ = head_facts(model)
     if part == "template":
         template = template_in_use(model, facts)
-        return (
-            (f"{template.text}\n", template.describe())
-            if template
-            else ("", "a drafter has no chat template")
-        )
-    return "\n".join(modelfile.license) or (
-        "" if facts is None else facts.file.text("general.license", "")
-    ), ""
+        none = ("", "a drafter has no chat template")
+        return (f"{template.text}\n", template.describe()) if template else none
+    own = "" if facts is None else facts.file.text("general.license", "")
+    return "\n".join(modelfile.license) or own, ""
 
 
 def _overview(model: StoredModel, modelfile: Modelfile) -> str:

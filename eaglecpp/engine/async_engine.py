@@ -104,11 +104,7 @@ class OpenServing(Serving, OpenKeywords, total=False):
 class AsyncEngine:
     """Serves many asyncio tasks from one `Engine`, which it owns and closes."""
 
-    def __init__(
-        self,
-        engine: Engine | Callable[[], Engine],
-        **serving: Unpack[Serving],
-    ) -> None:
+    def __init__(self, engine: Engine | Callable[[], Engine], **serving: Unpack[Serving]) -> None:
         self._n_queue = serving.get("n_queue", 512)
         self._place_s = serving.get("place_s", 0.0)
         self._n_unread = serving.get("n_unread", 0)
@@ -478,9 +474,8 @@ class AsyncEngine:
                 return
             self._waiting.popleft()
             try:
-                slot = self._slots.find(
-                    task.request.prompt.tokens, task.fetched.result() if task.fetched else None
-                )
+                found = task.fetched.result() if task.fetched else None
+                slot = self._slots.find(task.request.prompt.tokens, found)
                 task.stream = Stream(slot.sequence, self.engine.shared, task.request)
             except Exception as error:
                 self._note_broken(error)

@@ -107,8 +107,7 @@ class Embedder:
             rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
         parts: Sequence[NDArray[np.float32]] = list(rows)
         if native.pooling == "none":
-            ends = np.cumsum([len(tokens) for tokens, _ in read])
-            parts = np.split(rows, ends[:-1]) if read else []
+            parts = np.split(rows, np.cumsum([len(tokens) for tokens, _ in read])[:-1]) if read else []
         return [Embedding(part, len(tokens), n) for part, (tokens, n) in zip(parts, read, strict=True)]
 
     def _open(self, pooling: str) -> core.Embedder:

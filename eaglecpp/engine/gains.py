@@ -69,5 +69,4 @@ class Gains:
         if n_tokens < _N_ENOUGH:
             return None
         tokens = n_tokens / max(sum(one.n_rounds for one in found), 1)
-        n_steps = sum(one.n_steps for one in found)
-        return Gain(len(found), min(n_tokens / n_steps, tokens), tokens)
+        return Gain(len(found), min(n_tokens / sum(one.n_steps for one in found), tokens), tokens)

@@ -30,8 +30,7 @@ def repeats(tokens: Sequence[int]) -> float:
     """
     if len(tokens) < TAIL:
         return 1.0
-    tail = tokens[-TAIL:]
-    said = [tuple(tail[i : i + _WORDS]) for i in range(TAIL - _WORDS + 1)]
+    said = [tuple(tokens[i : i + _WORDS]) for i in range(len(tokens) - TAIL, len(tokens) - _WORDS + 1)]
     return len(said) / len(set(said))
 
 

@@ -149,10 +149,7 @@ class NativeSequence:
             return native.tokens(self.number)
 
     def begin(
-        self,
-        prompt: list[int],
-        params: core.GenerateParams,
-        sampler: core.MadeSampler | None = None,
+        self, prompt: list[int], params: core.GenerateParams, sampler: core.MadeSampler | None = None
     ) -> tuple[int, int]:
         """Starts a generation, which ends the one before; returns its number and how many prompt tokens were
         reused.

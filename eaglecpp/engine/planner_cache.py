@@ -39,21 +39,9 @@ _SAVE_EVERY = 60.0  # seconds
 _KEPT_S = 30 * 86400.0  # measurements are believed for so long: drivers and machines change behind their keys
 # Options that do not change what a round costs, or are in the key by what they lead to.
 _FREE = {
-    "n_ctx",
-    "n_batch",
-    "n_sequences",
-    "n_threads",
-    "use_mmap",
-    "use_mlock",
-    "planner_cache",
-    "n_draft_max",
-    "exact",
-    "text_drafts",
-    "mmproj",
-    "learn",
-    "prompt_cache",
-    "prompt_cache_bytes",
-}
+    "n_ctx", "n_batch", "n_sequences", "n_threads", "use_mmap", "use_mlock", "planner_cache", "n_draft_max",
+    "exact", "text_drafts", "mmproj", "learn", "prompt_cache", "prompt_cache_bytes",
+}  # fmt: skip
 
 
 class _Learned(msgspec.Struct):
@@ -78,8 +66,7 @@ class PlannerCache:
         files = f"target={fingerprint(plan.target)} draft={drafter}"
         threads = f"n_threads={native.device_info()['n_threads']}"
         build = core.__file__ and fingerprint(Path(core.__file__))  # which has our kernels
-        options = options_key(model, drafting)
-        self._key = f"{files} {machine()} build={build} {threads} {options}"
+        self._key = f"{files} {machine()} build={build} {threads} {options_key(model, drafting)}"
         # batches of the drafts of all conversations and of prompts beside them; a context as short as that
         # has room for fewer rows before them
         self._batches = (

@@ -85,8 +85,7 @@ class Projector:
                     raise UnsupportedError(f"{self.path} numbers an image's rows in a way of its own")
                 # an image may be cut into several, each with its own rows
                 n_seen[chunk["id"]] = number = n_seen.get(chunk["id"], -1) + 1
-                key = f"{chunk['id']}:{number}"
-                first, n_rows = self._rows(key, index, chunk["whole"], chunk["columns"])
+                first, n_rows = self._rows(f"{chunk['id']}:{number}", index, chunk["whole"], chunk["columns"])
                 ids += range(first, first - n_rows, -1)
         if not self.has_all(ids):
             raise InvalidValueError("the images of this prompt have more rows than are kept; send fewer")
@@ -108,8 +107,7 @@ class Projector:
 
     def _rows(self, key: str, index: int, whole: bool, n_columns: int) -> tuple[int, int]:
         native = self._engine.get()
-        known = native.find_image(key)
-        if known is not None:
+        if (known := native.find_image(key)) is not None:
             return known
         reply = self._ask({"chunk": index})
         rows = np.frombuffer(reply["rows"], np.float32).reshape(-1, reply["width"])

@@ -233,8 +233,7 @@ class PromptCache:
         """In the background: a file's bytes, 0 if it could not be written, which is logged. name: of a slot's
         file, see `slot_file`.
         """
-        tokens = state.tokens
-        text = hashlib.sha256(",".join(map(str, tokens)).encode()).hexdigest()
+        text = hashlib.sha256(",".join(map(str, state.tokens)).encode()).hexdigest()
         path = self.slot_file(name) if name else self.folder / f"{self._of[:16]}-{text[:16]}.eagle-prompt"
         self._writing = self._writer.submit(self._write, path, state)
         return self._writing
@@ -277,8 +276,7 @@ class PromptCache:
     def _drop_beginnings(self, path: Path, tokens: list[int]) -> None:
         """Removes what a new file goes on from, all but a few tokens."""
         for one in self._look():
-            n_left = len(one.tokens) - n_common(one.tokens, tokens)
-            if one.tokens and one.path != path and n_left <= WORTH:
+            if one.tokens and one.path != path and len(one.tokens) - n_common(one.tokens, tokens) <= WORTH:
                 one.path.unlink(missing_ok=True)
 
     # Slots, by name

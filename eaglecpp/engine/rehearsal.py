@@ -34,8 +34,7 @@ def rehearse(native: core.Engine, sampling: SamplingOptions) -> None:
         return
     if not prompt or len(prompt) + _TOKENS >= native.n_ctx:
         return
-    info = native.draft_info() or {}
-    depth = min(_DEPTH, native.n_draft_max, info.get("n_parallel") or _DEPTH)
+    depth = min(_DEPTH, native.n_draft_max, (native.draft_info() or {}).get("n_parallel") or _DEPTH)
     # other options may ask for what this text or model does not have
     plain = SamplingOptions(max_tokens=_TOKENS, ignore_eos=True)
     deadline = time.monotonic() + _SECONDS

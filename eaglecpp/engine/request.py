@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -233,11 +234,8 @@ class Shared:
         asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
         made = self.prepare(asked)
         chat, prompt = self.chat.with_template(asked.template), made.prompt
-        return replace(
-            made,
-            read=lambda completion: chat.message(prompt, completion),
-            reader=lambda: chat.reader(prompt),
-        )
+        read = partial(chat.message, prompt)
+        return replace(made, read=read, reader=lambda: chat.reader(prompt))
 
     def prepare(self, asked: GenerationRequest) -> Request:
         """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
@@ -255,6 +253,7 @@ class Shared:
         resolved, why = drafting.resolve(strategy)
         if asked.exact is not None and asked.exact not in EXACT:
             raise InvalidValueError(f"exact must be one of {', '.join(EXACT)}; got {asked.exact!r}")
+        stops = vocabulary.control_tokens(sampling.stop)
         return Request(
             prompt=prompt,
             sampling=sampling,
@@ -262,11 +261,7 @@ class Shared:
             strategy=resolved,
             plan={"strategy": str(resolved), "why": why},
             asked=asked,
-            stop_tokens={
-                token: text
-                for token, text in vocabulary.control_tokens(sampling.stop).items()
-                if not vocabulary.is_end(token)
-            },
+            stop_tokens={one: text for one, text in stops.items() if not vocabulary.is_end(one)},
         )
 
     def prompt(self, asked: GenerationRequest, sampling: SamplingOptions | None = None) -> ChatPrompt:

@@ -386,8 +386,7 @@ def integers(low: int | None, high: int | None) -> str:
         raise GrammarError(f"integers have up to {N_DIGITS} digits, the JSON schema asks for longer ones")
     parts = list(_naturals(max(low, 0), high)) if high >= 0 else []
     if low < 0:
-        negative = " | ".join(_naturals(max(1, -high), -low))
-        parts.append(f'"-" ({negative})')
+        parts.append(f'"-" ({" | ".join(_naturals(max(1, -high), -low))})')
     return " | ".join(parts)
 
 

@@ -34,12 +34,7 @@ class Stream(Answer):
     work.
     """
 
-    def __init__(
-        self,
-        sequence: NativeSequence,
-        shared: Shared,
-        request: Request,
-    ) -> None:
+    def __init__(self, sequence: NativeSequence, shared: Shared, request: Request) -> None:
         self._failed = False
         self._sequence = sequence
         self._shared = shared
@@ -183,11 +178,10 @@ class Stream(Answer):
         """Takes the round's tokens one by one, so that the end never depends on how many came in one
         round.
         """
-        finish: FinishReason | None = (
-            "stop" if result.finish == "stop" else "length" if result.finish else None
-        )
-        stop_when = self._request.asked.stop_when
-        max_repeats = self._request.sampling.max_repeats
+        finish: FinishReason | None = "length" if result.finish else None
+        if result.finish == "stop":
+            finish = "stop"
+        stop_when, max_repeats = self._request.asked.stop_when, self._request.sampling.max_repeats
         for index, token in enumerate(result.tokens):
             self._tokens.append(token)
             self._accepted.append(result.accepted[index])
@@ -200,9 +194,8 @@ class Stream(Answer):
             if finish == "stop" and index == len(result.tokens) - 1:
                 break
             self._texts.append(self._detokenizer.feed(self._shared.vocabulary.token_to_piece(token)))
-            if self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens)):
-                return "stop"
-            if ends_in_a_loop(self._tokens, max_repeats):
+            is_over = self._detokenizer.stopped or (stop_when is not None and stop_when(self._tokens))
+            if is_over or ends_in_a_loop(self._tokens, max_repeats):
                 return "stop"
         return finish
 

@@ -170,8 +170,7 @@ class Vocabulary:
 
     def detokenize(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """As `Engine.detokenize`."""
-        data = self._engine.get().detokenize(self.checked(tokens), False, special)
-        return data.decode("utf-8", "replace")
+        return self._engine.get().detokenize(self.checked(tokens), False, special).decode("utf-8", "replace")
 
     def token_to_piece(self, token: int, *, special: bool = False) -> bytes:
         """As `Engine.token_to_piece`."""
@@ -193,12 +192,8 @@ class Vocabulary:
 
     def control_tokens(self, texts: Iterable[str]) -> dict[int, str]:
         """The control tokens among texts, which have no text of their own in an answer."""
-        tokens = {text: self.token_of(text) for text in texts}
-        return {
-            token: text
-            for text, token in tokens.items()
-            if token is not None and not self.token_to_piece(token)
-        }
+        tokens = ((self.token_of(text), text) for text in texts)
+        return {one: text for one, text in tokens if one is not None and not self.token_to_piece(one)}
 
     def prompt_tokens(self, prompt: Prompt, *, has_to_fit: bool = False, images: bool = False) -> list[int]:
         """As `Engine.prompt_tokens`. has_to_fit: raises ContextFullError for one that leaves no room for an
@@ -228,14 +223,12 @@ class Vocabulary:
         it would end a text that is to be continued.
         """
         native = self._engine.get()
-        ends = add_special and native.add_eos and tokens[-1:] == [native.eos]
-        return tokens[:-1] if ends else tokens
+        return tokens[:-1] if add_special and native.add_eos and tokens[-1:] == [native.eos] else tokens
 
     def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
-        n_train = self._engine.get().n_ctx_train
         return ContextFullError(
             f"the prompt has {found}, but the context has {n_ctx} and the answer needs room; raise n_ctx "
-            f"(the model was trained for {n_train}) or shorten the prompt"
+            f"(the model was trained for {self._engine.get().n_ctx_train}) or shorten the prompt"
         )
 
     def _special_text(self, token: int) -> bytes:

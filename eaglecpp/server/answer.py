@@ -196,8 +196,9 @@ class Answer(Generated):
             if chunk.finish_reason is not None:
                 pieces += self._reader.finish(self._stream.completion().text)
             delta = self._delta(pieces, is_last=chunk.finish_reason is not None)
-            delta.logprobs, delta.tokens = self._shown(chunk.logprobs), chunk.tokens
-            delta.live = self._stream.live
+            is_eog = self.model.engine.engine.native.is_eog  # such a token is no text
+            delta.logprobs = [one for one in chunk.logprobs if not is_eog(one.token)]
+            delta.tokens, delta.live = chunk.tokens, self._stream.live
             self.logprobs += delta.logprobs
             if not (self.content or self.calls):  # a piece is of one token, a tag is none
                 thoughts = [piece.is_thinking for piece in pieces] or [True]
@@ -220,11 +221,6 @@ class Answer(Generated):
             elif part:
                 delta.add(("content", part))
         return delta
-
-    def _shown(self, logprobs: Sequence[TokenLogprob]) -> list[TokenLogprob]:
-        """Those of tokens that are text."""
-        is_eog = self.model.engine.engine.native.is_eog
-        return [one for one in logprobs if not is_eog(one.token)]
 
 
 Step = Literal["begin", "more", "end", "last"]
@@ -299,7 +295,7 @@ async def respond(
     is_streamed: bool,
     one: Callable[[Answer, int], Any],
     parts: Callable[[Answer, int], AsyncIterator[bytes]],
-    whole: Callable[[Sequence[Answer], Sequence[Any]], Any] = lambda answers, made: made[0],
+    whole: Callable[..., Any] = lambda answers, made: made[0] if len(made) == 1 else made,
     end: Callable[[Sequence[Answer]], bytes] = lambda answers: b"",
     media_type: str = "text/event-stream",
 ) -> Response:
@@ -381,17 +377,14 @@ async def of_model(request: HttpRequest, ask: Ask, work: Callable[[LoadedModel],
         async with leased(request, ask) as lease:
             return await prepare(request, lease.model, ask, work)
 
-    return await while_there(request, run())
+    return await while_there(request.receive, run())
 
 
 async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
     """Tokens of a request's whole prompt."""
     whole = replace(ask.generation, truncate=False)
 
-    def work(model: LoadedModel) -> int:
-        return len(model.engine.engine.shared.prompt(whole).tokens)
-
-    return await of_model(request, ask, work)
+    return await of_model(request, ask, lambda model: len(model.engine.engine.shared.prompt(whole).tokens))
 
 
 def prepared(model: LoadedModel, ask: Ask) -> Request:

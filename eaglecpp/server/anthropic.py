@@ -74,8 +74,8 @@ async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
     body = await bodies.read(request, _Body)
     body.max_tokens = 1
-    ask = await in_thread(request, body.ask)
-    return json_response({"input_tokens": await n_prompt_tokens(request, ask)})
+    n_tokens = await n_prompt_tokens(request, await in_thread(request, body.ask))
+    return json_response({"input_tokens": n_tokens})
 
 
 def _tool(tool: Any, index: int) -> Any:

@@ -88,12 +88,7 @@ class Body(msgspec.Struct, kw_only=True):
     cache_prompt: bool = True
     lora: Annotated[list[_Scale], Meta(max_length=64)] | None = None
 
-    def make_ask(
-        self,
-        given: Mapping[str, Any] | None = None,
-        n_top: int | None = None,
-        **what: Any,
-    ) -> Ask:
+    def make_ask(self, given: Mapping[str, Any] | None = None, n_top: int | None = None, **what: Any) -> Ask:
         """What the body asks for. given: options for sampling, over those in `options`; n_top: likeliest
         tokens to tell of each; what: of `GenerationRequest`. Raises ApiError.
         """
@@ -117,14 +112,8 @@ class Body(msgspec.Struct, kw_only=True):
             cache_prompt=self.cache_prompt,
             **what,
         )
-        return Ask(
-            self.model,
-            generation,
-            keep_alive(self.keep_alive),
-            max(0, self.num_ctx) or n_ctx,
-            n_top,
-            lora=scales,
-        )
+        keep_alive_s, n_ctx = keep_alive(self.keep_alive), max(0, self.num_ctx) or n_ctx
+        return Ask(self.model, generation, keep_alive_s, n_ctx, n_top, lora=scales)
 
 
 def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -222,10 +211,8 @@ def read_message(entry: Any, where: str) -> Message:
 def _part(part: Any) -> Any:
     """A part of a content list; the names for text differ between the APIs."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind in ("input_text", "output_text"):
-        return {"type": "text", "text": part.get("text")}
-    if kind == "refusal":
-        return {"type": "text", "text": part.get("refusal")}
+    if key := {"input_text": "text", "output_text": "text", "refusal": "refusal"}.get(str(kind)):
+        return {"type": "text", "text": part.get(key)}
     if kind == "input_image":
         return {"type": "image_url", "image_url": part.get("image_url")}
     return part

@@ -75,8 +75,7 @@ def _facts(model: StoredModel) -> dict[str, Any]:
     draft = model.draft_file()
     files = (*(() if model.is_drafter else model.target_files()), *(() if draft is None else (draft,)))
     found = _stored_facts(model, tuple(map(file_state, files)))
-    details = complete_entry(model)["details"]
-    return {**found, "details": details, "modified_at": stamp(model.modified)}
+    return {**found, "details": complete_entry(model)["details"], "modified_at": stamp(model.modified)}
 
 
 @lru_cache(maxsize=64)

@@ -73,8 +73,7 @@ async def openai_embeddings(request: Request) -> Response:
         return {"object": "embedding", "index": index, "embedding": vector}
 
     n_tokens = sum(one.n_tokens for one in found)
-    usage = {"prompt_tokens": n_tokens, "total_tokens": n_tokens}
-    head = {"object": "list", "model": name, "usage": usage}
+    head = {"object": "list", "model": name, "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens}}
     return await _list_response(request, head, "data", found, item)
 
 
@@ -109,7 +108,7 @@ async def _embedded(
 
     try:
         async with asyncio.timeout(server.config.request_s or None) as limit:
-            return await while_there(request, run())
+            return await while_there(request.receive, run())
     except ContextFullError as error:
         raise ApiError(400, str(error), code="context_length_exceeded", param="input") from None
     except TimeoutError:
@@ -129,5 +128,5 @@ async def _list_response(
         items = b",".join(dump(item(index, one)) for index, one in enumerate(found))
         return dump(head)[:-1] + f',"{key}":['.encode() + items + b"]}"
 
-    data = await while_there(request, server_of(request).work.answers.run(write))
+    data = await while_there(request.receive, server_of(request).work.answers.run(write))
     return Response(data, media_type="application/json")

@@ -61,11 +61,6 @@ def cut(text: str) -> str:
     return text if len(text) <= _MOST else f"{text[:_HEAD]} ... {text[_HEAD - _MOST :]}"
 
 
-def without_folders(text: str) -> str:
-    """The names of files in it without where they are, which is nobody's business elsewhere."""
-    return _FOLDERS.sub("", text[:_READ])
-
-
 def as_api_error(error: BaseException, path: str = "") -> ApiError:
     """What a client is told about an exception. A request's own fault is told as it is, and so is one of a
     file or of another server, which is nobody's here but the operator's, and logged. Anything else is a fault
@@ -79,7 +74,8 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
     else:
         _log.error("%s: internal error", path or "-", exc_info=error)
         return ApiError(500, "internal error; the server's log has the details")
-    text = str(error) if isinstance(error, _OF_A_REQUEST) else without_folders(str(error))
+    # where files are is nobody's business elsewhere
+    text = str(error) if isinstance(error, _OF_A_REQUEST) else _FOLDERS.sub("", str(error)[:_READ])
     if code in ("queue_full", "engine_busy"):
         text = f"server busy, please try again: {text}"
     if code in (None, "engine_broken") and status >= 403:

@@ -113,8 +113,7 @@ def dump(value: Any) -> bytes:
     try:
         data = msgspec.json.encode(value)
     except UnicodeEncodeError:
-        text = _HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))
-        data = msgspec.json.encode(json.loads(text))
+        data = msgspec.json.encode(json.loads(_HALF.sub("\ufffd", json.dumps(value, ensure_ascii=False))))
     return _ENDS.sub(lambda end: f"\\u{ord(end[0].decode()):04x}".encode(), data)
 
 
@@ -131,14 +130,11 @@ def sse(value: Any, event: str = "") -> bytes:
     return head + b"data: " + dump(value) + b"\n\n"
 
 
-async def while_there(request: Request, work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client leaves first: ClientGoneError. The body must
-    have been read.
+async def while_there(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of `work`, which is cancelled when the client leaves first: ClientGoneError. receive: of the
+    request, whose body must have been read.
     """
-    return await _unless_left(request.receive, work)
 
-
-async def _unless_left(receive: Receive, work: Awaitable[T]) -> T:
     async def left() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
@@ -171,10 +167,10 @@ async def live(
     first = list[bytes]()
     try:
         while not is_begun(len(first)):
-            first.append(await while_there(request, anext(parts)))
+            first.append(await while_there(request.receive, anext(parts)))
         if whole is None:
             return _LiveResponse(b"".join(first), parts, media_type)
-        while await while_there(request, anext(parts, None)) is not None:
+        while await while_there(request.receive, anext(parts, None)) is not None:
             pass
         return json_response(whole())
     except BaseException:
@@ -197,7 +193,7 @@ class _LiveResponse(StreamingResponse):
         async with aclosing(self.parts):
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with suppress(ClientGoneError):
-                await _unless_left(receive, self._pump(scope, send))
+                await while_there(receive, self._pump(scope, send))
 
     async def _pump(self, scope: Scope, send: Send) -> None:
         unread_s = scope["app"].state.server.config.unread_s or None

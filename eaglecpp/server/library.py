@@ -99,8 +99,7 @@ def _drafter(engine: Engine) -> str | None:
 async def show(request: Request) -> Response:
     """`POST /api/show`."""
     server = server_of(request)
-    body = await read(request, _Named)
-    return json_response(await server.files_run(catalog.facts, body.named))
+    return json_response(await server.files_run(catalog.facts, (await read(request, _Named)).named))
 
 
 async def delete(request: Request) -> Response:

@@ -112,24 +112,20 @@ async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Respon
         made = answer.completion
         return {"index": index, "content": made.text, "tokens": made.tokens, **_last(answer)}
 
-    def whole(answers: Sequence[Answer], made: Sequence[Any]) -> Any:
-        return made[0] if len(made) == 1 else made
-
-    return await respond(request, asks, body.stream, one, parts, whole)
+    return await respond(request, asks, body.stream, one, parts)
 
 
 def _last(answer: Answer) -> dict[str, Any]:
     """What the end of an answer says of all of it."""
     completion, prompt = answer.completion, answer.prompt.tokens
     n_all = len(prompt) + len(completion.tokens)
-    engine = answer.model.engine.engine
     return {
         "stop": True,
         "id_slot": answer.slot,
         "model": answer.name,
         "tokens_predicted": len(completion.tokens),
         "tokens_evaluated": len(prompt),
-        "prompt": engine.detokenize(prompt, special=True),
+        "prompt": answer.model.engine.engine.detokenize(prompt, special=True),
         "truncated": answer.is_full,
         "stop_type": _stop_type(answer),
         "stopping_word": completion.stopped_by or "",
@@ -256,6 +252,6 @@ async def slot(request: Request) -> Response:
     if action not in ("save", "restore", "erase"):
         raise FieldError("action", f"expected save, restore or erase, found {action[:80]!r}")
     try:
-        return json_response(await while_there(request, run()))
+        return json_response(await while_there(request.receive, run()))
     except UnsupportedError as error:
         raise ApiError(501, str(error)) from None

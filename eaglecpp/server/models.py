@@ -106,8 +106,7 @@ class Source:
         chosen = tuple(scales.get(i, 0.0) for i in range(len(self.adapters)))
         if chosen == tuple(scale for _, scale in self.adapters):
             return self
-        paths = (path for path, _ in self.adapters)
-        adapters = tuple(zip(paths, chosen, strict=True))
+        adapters = tuple((path, scale) for (path, _), scale in zip(self.adapters, chosen, strict=True))
         return replace(self, adapters=adapters, key=(*self.key, chosen), chosen=chosen)
 
     @property
@@ -117,10 +116,7 @@ class Source:
 
 
 def find_source(
-    name: str,
-    config: ServerConfig,
-    files: Mapping[str, Path],
-    lora: Mapping[int, float] | None = None,
+    name: str, config: ServerConfig, files: Mapping[str, Path], lora: Mapping[int, float] | None = None
 ) -> Source:
     """Looks a name up on this machine; nothing is fetched. files: GGUF files served under a name. Clients
     name models; which files are served is the operator's choice. A server of one file means that file by
@@ -358,7 +354,7 @@ class Server:
         """Unloads the models of that name, as soon as nobody uses them: it is no longer there, or has another
         drafter. name: as lists have it
         """
-        for model in self._named(name):
+        for model in [model for model in self.models.values() if model.name == name]:
             await self._end(model)
 
     async def _end(self, model: LoadedModel) -> None:
@@ -373,9 +369,6 @@ class Server:
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))
-
-    def _named(self, name: str) -> list[LoadedModel]:
-        return [model for model in self.models.values() if model.name == name]
 
     async def _taken(self, source: Source, n_ctx: int) -> LoadedModel:
         """A model with one more user."""

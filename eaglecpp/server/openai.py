@@ -134,8 +134,7 @@ async def chat(request: Request) -> Response:
 
         def one(delta: Any, logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
             part = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-            usage = {"usage": None} if body.wants_usage else {}
-            return sse({**usual, "choices": [part], **usage, **rest})
+            return sse({**usual, "choices": [part], **({"usage": None} if body.wants_usage else {}), **rest})
 
         n_calls = 0
         yield one({"role": "assistant", "content": ""})
@@ -171,8 +170,7 @@ async def chat(request: Request) -> Response:
 
 async def apply_template(request: Request) -> Response:
     """llama-server's `POST /apply-template`: the text that chat completions make of the same body."""
-    body = await bodies.read(request, _Chat)
-    ask = await in_thread(request, body.ask)
+    ask = await in_thread(request, (await bodies.read(request, _Chat)).ask)
 
     def work(model: LoadedModel) -> str:
         return model.engine.engine.shared.prompt(ask.generation).rendered.text
@@ -199,8 +197,7 @@ async def completions(request: Request) -> Response:
             logprobs = lists.of(delta.logprobs, body.logprobs) if delta.logprobs else None
             if delta.content or logprobs:
                 yield sse({**usual, "choices": [choice(index, delta.content, logprobs)]})
-        last = choice(index, "", reason=answer.reason)
-        yield sse({**usual, "choices": [last], "timings": answer.timings})
+        yield sse({**usual, "choices": [choice(index, "", reason=answer.reason)], "timings": answer.timings})
 
     return await respond(
         request, asks, body.stream, one, parts, partial(_whole, head), partial(_end, head, body)
@@ -293,15 +290,11 @@ def _logprobs(answer: Answer, logprobs: Any) -> dict[str, Any] | None:
 
 
 def _lists(answer: Answer) -> LogprobLists:
-    vocabulary = answer.model.engine.engine.vocabulary
+    vocabulary, asked = answer.model.engine.engine.vocabulary, answer.ask.generation
+    prompt = asked.prompt if asked.gap is None else asked.gap.prefix
+    text = prompt if isinstance(prompt, str) else vocabulary.detokenize(answer.prompt.tokens)
 
     def name(token: int) -> str:
         return vocabulary.token_to_piece(token, special=True).decode("utf-8", "replace")
 
-    return LogprobLists(name, vocabulary.token_to_piece, len(_prompt_text(answer)), "replace")
-
-
-def _prompt_text(answer: Answer) -> str:
-    asked = answer.ask.generation
-    text = asked.prompt if asked.gap is None else asked.gap.prefix
-    return text if isinstance(text, str) else answer.model.engine.engine.detokenize(answer.prompt.tokens)
+    return LogprobLists(name, vocabulary.token_to_piece, len(text), "replace")

@@ -83,8 +83,7 @@ async def responses(request: Request) -> Response:
 
 async def input_tokens(request: Request) -> Response:
     """`POST /v1/responses/input_tokens`: how many tokens the prompt of the same body has."""
-    body = await _read(request)
-    ask = await in_thread(request, body.ask)
+    ask = await in_thread(request, (await _read(request)).ask)
     n_tokens = await n_prompt_tokens(request, ask)
     return json_response({"object": "response.input_tokens", "input_tokens": n_tokens})
 

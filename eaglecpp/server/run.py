@@ -131,8 +131,7 @@ class Protocol(H11Protocol):
         a body is awaited, who reads it: what is left is the head, and the rest of a body that nobody wants.
         """
         state = self.conn.their_state
-        is_waiting = state in (h11.IDLE, h11.SEND_BODY)
-        if is_waiting:
+        if state in (h11.IDLE, h11.SEND_BODY):
             self._all.waiting.setdefault(self)
         else:
             self._all.waiting.pop(self, None)

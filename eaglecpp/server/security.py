@@ -60,8 +60,7 @@ class Gate:
             await app(scope, receive, answer)
         finally:
             self.server.held.release(scope)
-            route = scope.get("route")
-            path = getattr(route, "path", "other")  # the pattern: names of models are not labels
+            path = getattr(scope.get("route"), "path", "other")  # the pattern: names of models are not labels
             self.server.metrics.add("requests_total", path=path, status=status)
             asked = cut(scope["raw_path"].decode("ascii", "replace"))  # as it came: in one line
             ms = 1000 * (time.perf_counter() - started)
@@ -79,8 +78,7 @@ class Gate:
         if not origin and self._is_elsewhere(scope, headers, host):
             return ApiError(403, "pages of other sites may not use this server (--allow-origin)")
         is_open = scope["path"] in _OPEN or scope["path"].startswith("/static/")
-        needs_key = self.config.keys and scope["method"] != "OPTIONS" and not is_open
-        if needs_key:
+        if self.config.keys and scope["method"] != "OPTIONS" and not is_open:
             key = _known_key(headers, self.config.keys)
             if key is None:
                 text = "this server requires an API key: Authorization: Bearer KEY"

@@ -123,13 +123,11 @@ def capabilities(model: StoredModel, facts: Facts) -> list[str]:
 
 def parameter_rows(modelfile: Modelfile) -> list[list[str]]:
     """Name and text of each value, texts quoted."""
-    values = [
-        (name, one)
-        for name, value in sorted(modelfile.parameters.items())
-        for one in (value if isinstance(value, tuple) else (value,))
-    ]
-    quoted = partial(json.dumps, ensure_ascii=False)
-    return [[name, quoted(one) if isinstance(one, str) else value_text(one)] for name, one in values]
+    quoted, rows = partial(json.dumps, ensure_ascii=False), []
+    for name, value in sorted(modelfile.parameters.items()):
+        for one in value if isinstance(value, tuple) else (value,):
+            rows.append([name, quoted(one) if isinstance(one, str) else value_text(one)])
+    return rows
 
 
 def parameter_text(modelfile: Modelfile) -> str:

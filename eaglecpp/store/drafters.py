@@ -138,8 +138,7 @@ def _named(names: Sequence[str]) -> Iterator[tuple[KnownDrafter, str]]:
     tags = {name.lower().rpartition("/")[2] for name in names}
     for row in known_drafters():
         for target in row.targets:
-            is_tag = ":" in target
-            if any(_is_ollama_name(tag, target) for tag in tags) if is_tag else _key(target) in keys:
+            if any(_is_ollama_name(tag, target) for tag in tags) if ":" in target else _key(target) in keys:
                 yield row, target
                 break
 

@@ -84,9 +84,8 @@ class Facts:
 def read_facts(files: Sequence[Path]) -> Facts:
     """Reads the heads of a GGUF's parts, first part first. Raises `eaglecpp.convert.errors.GgufError`."""
     head = read_gguf(files[0])
-    n_parameters = sum(
-        tensor.n_elements for file in (head, *map(read_gguf, files[1:])) for tensor in file.tensors.values()
-    )
+    parts = (head, *map(read_gguf, files[1:]))
+    n_parameters = sum(tensor.n_elements for file in parts for tensor in file.tensors.values())
     arch = head.architecture
     blocks = head.integer(f"{arch}.block_count")
     if blocks is not None:
@@ -105,9 +104,7 @@ def read_facts(files: Sequence[Path]) -> Facts:
 def metadata(file: GgufFile) -> dict[str, Any]:
     """The keys of a GGUF, JSON-ready; arrays (vocabularies) are None, as in Ollama."""
     known = {name: field.value for name, field in sorted(file.fields.items())}
-    texts = {
-        key: value.decode("utf-8", "replace") for key, value in known.items() if isinstance(value, bytes)
-    }
+    texts = {key: one.decode("utf-8", "replace") for key, one in known.items() if isinstance(one, bytes)}
     return known | texts | {key: None for key, one in known.items() if isinstance(one, list)}
 
 

@@ -182,11 +182,8 @@ class StoredModel:
             notices += [f"{self.name} was not made here, ignored: {text}; {_TO_ALLOW}" for text in left_out]
         notices += [f"{self.name}: unknown pragma {p.name}; ignored" for p in pragmas if not is_known(p.name)]
         texts: dict[str, Any] = {word: self.text(word) or None for word in ("renderer", "parser", "requires")}
-        notices += [
-            f"{self.name}: {built_in(word, name)}"
-            for word, name in texts.items()
-            if name and word != "requires"
-        ]
+        built = [(word, name) for word, name in texts.items() if name and word != "requires"]
+        notices += [f"{self.name}: {built_in(*one)}" for one in built]
         targets = self.target_files()[:1] if self.manifest.of_kind("model") else ()
         turns = self.json("messages", list[_Turn], [])
         return Modelfile(

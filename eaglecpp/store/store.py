@@ -103,8 +103,7 @@ class Store:
         if stat.st_size != layer.size:
             sizes = f"expected {layer.size} bytes, found {stat.st_size}"
             raise StoreError(f"{name}: {layer.kind} blob {path}: {sizes}; {again}")
-        written_since = stat.st_nlink > 1 and stat.st_mtime >= made
-        if self.own and written_since and known_digest(path) != layer.digest:
+        if self.own and stat.st_nlink > 1 and stat.st_mtime >= made and known_digest(path) != layer.digest:
             raise DigestError(
                 f"{name}: {path} was changed in place, as the file that it was made from was; {again}"
             )

@@ -79,10 +79,6 @@ class Chat:
     def __post_init__(self, saved: SavedChat | None, system: str | None) -> None:
         self.session = self._opened(system, saved)
 
-    def close(self) -> None:
-        """Frees the model."""
-        self.model.close()
-
     def start_over(self, system: str | None = None) -> None:
         """Begins another conversation with the model's examples; the current one stays saved."""
         self.session = self._opened(system)
@@ -162,9 +158,8 @@ class Chat:
                 except ServerRefusedError as error:
                     if not model.is_here:
                         raise
-                    name = model.source.name
                     self._leave_server(
-                        f"{name} is opened in this process, because {address} refuses: {error}"
+                        f"{model.source.name} is opened in this process, because {address} refuses: {error}"
                     )
             answer = answer or begin(on_prefill=watch.on_prefill, **options)
         except KeyboardInterrupt:
@@ -201,8 +196,7 @@ class Chat:
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""
         stats, model = made.timings, self.model
-        max_tokens = model.sampling.max_tokens
-        if made.finish_reason == "length" and not 0 <= max_tokens <= stats.predicted_n:
+        if made.finish_reason == "length" and not 0 <= model.sampling.max_tokens <= stats.predicted_n:
             size = f" of {model.engine.n_ctx} tokens" if model.is_open else ""
             self.screen.note(f"note: the answer ends here because the context{size} is full")
         ends_loops = model.sampling.max_repeats > 0 and stats.predicted_n >= TAIL
@@ -282,8 +276,7 @@ class Chat:
         for message in self.conversation.examples:
             self._show(message.role, message.content)
         for message in self.conversation.messages[-2:]:
-            pictures = "[picture] " * len(message.images)
-            self._show(message.role, pictures + _shortened(message.text))
+            self._show(message.role, "[picture] " * len(message.images) + _shortened(message.text))
         if self.conversation.question:
             self.screen.note("this question has no answer yet; /regen answers it")
 

@@ -99,8 +99,7 @@ class Pastes(Processor):
 
     def apply_transformation(self, given: TransformationInput) -> Transformation:
         """For prompt_toolkit: a line of the buffer as it is displayed, and where its characters are there."""
-        chars = explode_text_fragments(given.fragments)
-        shown = [(one[0], one[1].translate(self.labels)) for one in chars]
+        shown = [(one[0], one[1].translate(self.labels)) for one in explode_text_fragments(given.fragments)]
         starts = [0, *accumulate(len(label) for _, label in shown)]
         return Transformation([*shown], starts.__getitem__, lambda place: bisect_right(starts, place) - 1)
 
@@ -157,8 +156,7 @@ class Keyboard:
         @bindings.add("c-c")
         def _(event: KeyPressEvent) -> None:
             """Discards what is typed; the exception carries it."""
-            error = KeyboardInterrupt(event.current_buffer.text)
-            event.app.exit(exception=error, style="class:aborting")
+            event.app.exit(exception=KeyboardInterrupt(event.current_buffer.text), style="class:aborting")
 
         @bindings.add("c-g")
         def _(event: KeyPressEvent) -> None:

@@ -37,12 +37,7 @@ class RunModel:
 
     is_here = True
 
-    def __init__(
-        self,
-        source: Found,
-        given: Mapping[str, Any],
-        asked: Strategy | None = None,
-    ) -> None:
+    def __init__(self, source: Found, given: Mapping[str, Any], asked: Strategy | None = None) -> None:
         self.source = source
         self.parameters: dict[str, ParameterValue] = {}
         self.strategy_set = ""

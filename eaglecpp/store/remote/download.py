@@ -71,6 +71,11 @@ class Remote:
         return PurePosixPath(self.path).name
 
     @property
+    def folder(self) -> PurePosixPath:
+        """The path without the name."""
+        return PurePosixPath(self.path).parent
+
+    @property
     def label(self) -> str:
         """What it is, for messages."""
         return f"{self.owner}: {self.name}"
@@ -111,8 +116,7 @@ def get(session: Session, url: str, owner: str, help: str, token: str = "", **he
             _check_status(response, owner, url, help)
             return b"".join(_pieces(response, MAX_SMALL, owner))
 
-    failed = f"cannot reach {httpx.URL(url).netloc.decode()}"
-    return _tried(ask, owner, failed, silent, end)
+    return _tried(ask, owner, f"cannot reach {httpx.URL(url).netloc.decode()}", silent, end)
 
 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
@@ -128,8 +132,7 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             if not isinstance(error, httpx.TransportError | _TryAgain):
                 raise DownloadError(f"{owner}: {reason}") from error
-            asked_s = error.wait_s if isinstance(error, _TryAgain) else 0.0
-            wait_s = max(min(8.0, 0.25 * 2**n_tries), asked_s)
+            wait_s = max(min(8.0, 0.25 * 2**n_tries), getattr(error, "wait_s", 0.0))
             if n_tries == _MAX_TRIES or time.monotonic() + wait_s > end:
                 raise OfflineError(f"{owner}: {failed}: {reason}") from error
             report(Status(f"{owner}: {reason}; try {n_tries + 1} of {_MAX_TRIES}"))
@@ -202,8 +205,7 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
 
 def _stream(session: Session, path: Path, remote: Remote, start: int, report: Report) -> None:
     """One request: appends what the server sends, until its end or until it breaks off."""
-    headers = {"Range": f"bytes={start}-"} if start else {}
-    with session.get(remote.url, headers, remote.token) as response:
+    with session.get(remote.url, {"Range": f"bytes={start}-"} if start else {}, remote.token) as response:
         if start and response.status_code == 416:  # the server has less than we do: what we have is not it
             path.unlink()
             raise _TryAgain(f"the server refuses to continue at byte {start}; it starts again")

@@ -77,8 +77,7 @@ def _listed(repo_id: str) -> Repository:
     help = f"Check the name; {terms}, and set HF_TOKEN or run `hf auth login`"
     token = get_token() or ""
     with Session() as session:
-        url = f"{hub_endpoint()}/api/models/{repo_id}?blobs=true"
-        data = get(session, url, repo_id, help, token)
+        data = get(session, f"{hub_endpoint()}/api/models/{repo_id}?blobs=true", repo_id, help, token)
     try:
         info = json.loads(data)
         folder = f"{hub_endpoint()}/{repo_id}/resolve/{quote(str(info['sha']), safe='')}"
@@ -92,8 +91,7 @@ def _file(entry: Mapping[str, Any], folder: str, **common: Any) -> Remote:
     digest = f"sha256:{entry['lfs']['sha256']}" if entry.get("lfs") else ""
     git = "" if digest else str(entry.get("blobId") or "")
     path = str(entry["rfilename"])
-    url = f"{folder}/{quote(path)}"
-    return Remote(path, int(entry.get("size") or 0), digest, url=url, git=git, **common)
+    return Remote(path, int(entry.get("size") or 0), digest, url=f"{folder}/{quote(path)}", git=git, **common)
 
 
 def list_cached(repo_id: str) -> Repository | None:
@@ -138,8 +136,7 @@ def choose_drafter(repository: Repository, target: Remote | None = None, quant: 
     files = _gguf_files(repository)
     drafters = [file for file in files if file.name.lower().startswith(_DRAFTERS)]
     if target is not None:
-        folder = PurePosixPath(target.path).parent
-        near = [file for file in drafters if PurePosixPath(file.path).parent == folder] or drafters
+        near = [file for file in drafters if file.folder == target.folder] or drafters
         return _pick(near, quant_of(target.name) or _DRAFT_QUANT) or _pick(near, _DRAFT_QUANT) or _pick(near)
     named = [file for file in files if any(kind in file.name.lower() for kind in ("eagle", *_DRAFTERS))]
     has_checkpoint = any(file.name.endswith(_WEIGHTS) for file in repository.files)
@@ -184,11 +181,8 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
 
 
 def _checkpoint_files(repository: Repository, folder: str) -> list[Remote]:
-    inside = [
-        file
-        for file in repository.files
-        if PurePosixPath(file.path).parent == PurePosixPath(folder) and file.name not in _NOT_WEIGHTS
-    ]
+    inside = [file for file in repository.files if file.folder == PurePosixPath(folder)]
+    inside = [file for file in inside if file.name not in _NOT_WEIGHTS]
     for suffix in _WEIGHTS:
         weights = [file for file in inside if file.name.endswith((suffix, f"{suffix}.index.json"))]
         if weights:

@@ -139,11 +139,8 @@ def _on_hub(session: Session, name: ModelName, packaged: Packaged | None, report
             raise DownloadError(f"{id}: {part.path}: the Hub gives no digest for it")
     files = [(part.layer("model", part.name if len(parts) > 1 else ""), part) for part in parts]
     texts = [(kind, file) for kind in _TEXTS if (file := repository.file(kind)) is not None]
-    return _Published(
-        files,
-        tuple((kind, hub.read_small(session, file)) for kind, file in texts),
-        hub.choose_drafter(repository, parts[0]),
-    )
+    read = tuple((kind, hub.read_small(session, file)) for kind, file in texts)
+    return _Published(files, read, hub.choose_drafter(repository, parts[0]))
 
 
 def _in_registry(session: Session, name: ModelName, insecure: bool) -> _Published:
@@ -239,13 +236,7 @@ def _converted(
 
 
 def find_draft(
-    stores: Stores,
-    text: str | Reference,
-    directory: Path,
-    target: Facts,
-    *,
-    type: str = "",
-    report: Report,
+    stores: Stores, text: str | Reference, directory: Path, target: Facts, *, type: str = "", report: Report
 ) -> Path:
     """The file that `text` names: a path, a checkpoint, the drafter of a stored model or drafter, or of a
     repository of the Hub. A stored model without a drafter is itself one: a small model.
@@ -269,8 +260,8 @@ def find_draft(
         raise ModelNotFoundError(f"drafter '{reference.text}': no such file or stored model; {how}")
     repo, tag = reference.repository, reference.name.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
-    kind = type or ("" if tag == "latest" else tag)
-    return fetch_drafter(stores, known, target, type=kind, report=report)
+    type = type or ("" if tag == "latest" else tag)
+    return fetch_drafter(stores, known, target, type=type, report=report)
 
 
 def fetch_drafter(

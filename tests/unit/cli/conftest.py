@@ -76,4 +76,4 @@ def talk(models: Models, folder: ChatFolder) -> Iterator[Callable[..., Chat]]:
 
     yield run
     for chat in opened:
-        chat.close()
+        chat.model.close()
