@@ -26,17 +26,17 @@ BUDGETS = {
     "native/engine": 2296,  # issue 56: the same
     "native/draft": 2153,  # issue 58: on devices a round of a block is one graph and one wait
     "native": 2435,  # attention sinks in drafters (issue 54: Nemotron, MiMo)
-    "eaglecpp/server": 4217,  # issue 57: drafters and sizes in the words of the command line
-    "eaglecpp/cli": 3285,  # issue 57: --help-all; llama.cpp's adapters to grammars; folded pastes, copies
-    "eaglecpp/engine": 3314,  # issue 56: images' grids; loops end, one way to open without a drafter
-    "eaglecpp/chat": 2403,  # issue 57: a template from the command line; only what is new is tokenized
-    "eaglecpp/store": 2044,  # issue 57: copies of stored files are known; bars of downloads
+    "eaglecpp/server": 4198,  # issue 57: drafters and sizes in the words of the command line
+    "eaglecpp/cli": 3221,  # issue 57: --help-all; llama.cpp's adapters to grammars; folded pastes, copies
+    "eaglecpp/engine": 3302,  # issue 56: images' grids; loops end, one way to open without a drafter
+    "eaglecpp/chat": 2385,  # issue 57: a template from the command line; only what is new is tokenized
+    "eaglecpp/store": 2037,  # issue 57: copies of stored files are known; bars of downloads
     "eaglecpp/train": 3811,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 465,
     "eaglecpp/modelfile": 790,
-    "eaglecpp": 3721,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora
+    "eaglecpp": 3671,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora
     "convert": 4687,  # issue 54: attention sinks, value scale, own embeddings beside the target's head
-    "tests": 33874,  # issue 54: negative controls of block drafters; 56: targets that see; 57: served runs
+    "tests": 33777,  # issue 54: negative controls of block drafters; 56: targets that see; 57: served runs
     "benchmarks": 6463,  # issue 58: the GPU kit fits transfers, first answers; issue 56: attention.py
 }
 VENDORED = "eaglecpp/server/static/vendor"

@@ -32,12 +32,8 @@ def llama_plain(target: Path, n_threads: int, *, repack: bool, seconds: float) -
     """
     setup = {"target": str(target), "n_threads": n_threads, "repack": repack, "seconds": seconds}
     try:
-        done = subprocess.run(
-            [sys.executable, "-P", __file__, json.dumps(setup)],
-            capture_output=True,
-            timeout=_LIMIT_S,
-            check=True,
-        )
+        command = [sys.executable, "-P", __file__, json.dumps(setup)]
+        done = subprocess.run(command, capture_output=True, timeout=_LIMIT_S, check=True)
         ms, share = map(float, done.stdout.split())
         return LlamaPlain(ms, share < _OWN_SHARE)
     except (OSError, subprocess.SubprocessError, ValueError):

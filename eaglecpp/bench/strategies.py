@@ -25,15 +25,9 @@ from eaglecpp.errors import InvalidValueError
 from eaglecpp.results import Completion, Timings
 
 STRATEGIES = (
-    "off",
-    "chain:1",
-    "chain:2",
-    "chain:3",
-    "chain:5",
-    "tree:k=4,depth=3,nodes=8",
-    "tree:k=4,depth=5,nodes=15",
-    "auto",
-)
+    "off", "chain:1", "chain:2", "chain:3", "chain:5",
+    "tree:k=4,depth=3,nodes=8", "tree:k=4,depth=5,nodes=15", "auto",
+)  # fmt: skip
 QUESTIONS = (
     "Write a Python function that sorts a list by quicksort, and explain how it works.",
     "How did the steam engine change the way people lived and worked?",

@@ -106,14 +106,9 @@ def verdict_of(engine: Engine) -> Verdict:
     """From answers that were given here; without any, predicted."""
     if not engine.timings.predicted_n:
         engine.clear()  # opens the conversation that is reported on
-    gains = engine.gains
-    found = replace(
-        planned_verdict(plan_report(engine)),
-        greedy=gains.gain(greedy=True),
-        sampled=gains.gain(greedy=False),
-        kernels=gains.kernels,
-    )
-    both = gains.gain()
+    gains, found = engine.gains, planned_verdict(plan_report(engine))
+    greedy, sampled, both = gains.gain(greedy=True), gains.gain(greedy=False), gains.gain()
+    found = replace(found, greedy=greedy, sampled=sampled, kernels=gains.kernels)
     return found if both is None else replace(found, speed=both.speed, tokens=both.tokens)
 
 
@@ -136,13 +131,8 @@ def planned_verdict(report: Mapping[str, Any] | None) -> Verdict:
 
     best = max(report["chains"], key=lambda draft: priced(draft)[0])
     speed, verify, rest = priced(best)
-    return Verdict(
-        n_rows=best["nodes"] + 1,
-        row_cost=verify / plain,
-        most=(best["tokens"] * plain - rest) / plain,
-        tokens=best["tokens"],
-        speed=speed,
-    )
+    n_rows, tokens, most = best["nodes"] + 1, best["tokens"], (best["tokens"] * plain - rest) / plain
+    return Verdict(n_rows, row_cost=verify / plain, most=most, tokens=tokens, speed=speed)
 
 
 def keep(engine: Engine, measured: Sequence[Measured], kernels: float | None = None) -> bool:

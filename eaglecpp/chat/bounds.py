@@ -16,13 +16,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from types import GeneratorType
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from eaglecpp.errors import TemplateError
 from eaglecpp.human import human_bytes
+
+T = TypeVar("T")
 
 MAX_TEMPLATE = 256 << 10
 """Characters of a template; the longest known one has 30 thousand."""
@@ -101,25 +103,25 @@ _deadline: ContextVar[float] = ContextVar("deadline", default=float("inf"))
 
 
 @contextmanager
-def budgeted() -> Iterator[None]:
-    """What one rendering makes inside is paid for from one budget."""
-    token = budget.set(Budget())
+def held(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Inside the block a variable has this value."""
+    token = variable.set(value)
     try:
         yield
     finally:
-        budget.reset(token)
+        variable.reset(token)
 
 
-@contextmanager
-def rendered_together() -> Iterator[None]:
+def budgeted() -> AbstractContextManager[None]:
+    """What one rendering makes inside is paid for from one budget."""
+    return held(budget, Budget())
+
+
+def rendered_together() -> AbstractContextManager[None]:
     """All renderings inside, which have to be in this thread, share the time of one. Whoever makes room in a
     prompt renders it many times.
     """
-    token = _deadline.set(min(time.thread_time() + MAX_SECONDS, _deadline.get()))
-    try:
-        yield
-    finally:
-        _deadline.reset(token)
+    return held(_deadline, min(time.thread_time() + MAX_SECONDS, _deadline.get()))
 
 
 def check_time_left() -> None:

@@ -42,10 +42,7 @@ _GEMMA_PART = re.compile(
 _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)?\s*")
 _PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
-_VALUES = (
-    ("<parameter=", "<parameter=", "</parameter>"),
-    ("<arg_key>", "<arg_value>", "</arg_value>"),
-)
+_VALUES = (("<parameter=", "<parameter=", "</parameter>"), ("<arg_key>", "<arg_value>", "</arg_value>"))
 """Marks of forms, and what begins and ends a value there."""
 _MAX_BROKEN = 16  # objects of one answer
 _LITERALS = {"True": True, "False": False, "None": None}

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from datetime import datetime
 from functools import cache, wraps
@@ -34,14 +34,9 @@ if TYPE_CHECKING:
 _now: ContextVar[datetime | None] = ContextVar("now", default=None)
 
 
-@contextmanager
-def rendered_at(now: datetime) -> Iterator[None]:
+def rendered_at(now: datetime) -> AbstractContextManager[None]:
     """Templates that write today's date write this one: what is rendered inside is the same on every day."""
-    token = _now.set(now)
-    try:
-        yield
-    finally:
-        _now.reset(token)
+    return bounds.held(_now, now)
 
 
 class JinjaTemplate:

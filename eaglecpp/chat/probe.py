@@ -88,18 +88,10 @@ _USER, _OTHER, _SYSTEM, _LATE, _SAID, _THOUGHT, _RESULT = (
     f"probe{letter}9x" for letter in ("u", "o", "s", "l", "a", "t", "r")
 )
 _NAME = "probe_tool"
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": _NAME,
-        "description": f"{_NAME} described",
-        "parameters": {
-            "type": "object",
-            "properties": {"probe_key": {"type": "string", "description": "probe"}},
-            "required": ["probe_key"],
-        },
-    },
-}
+_KEYS = {"probe_key": {"type": "string", "description": "probe"}}
+_SCHEMA = {"type": "object", "properties": _KEYS, "required": [*_KEYS]}
+_FUNCTION = {"name": _NAME, "description": f"{_NAME} described", "parameters": _SCHEMA}
+_TOOL = {"type": "function", "function": _FUNCTION}
 _LONG_ID, _SHORT_ID = "call_0123abcd", "call00001"
 
 

@@ -140,8 +140,10 @@ def native_facts() -> dict[str, Any]:
     from eaglecpp import lowlevel  # before llama_cpp, which may be broken
 
     system = lowlevel.system_info()
+    import psutil
     from llama_cpp import llama_print_system_info
 
+    ram = psutil.virtual_memory()  # llama.cpp reports all of the CPU's memory as free
     features = llama_print_system_info().decode("utf-8").split("|")
     return {
         "errors": system["errors"],
@@ -150,16 +152,8 @@ def native_facts() -> dict[str, Any]:
         "devices": system["devices"],
         "cpu": {"n_cores": system["n_cores"], "n_logical": os.cpu_count(), "amx": system["amx"]},
         "kernels": system["kernels"],
-        "memory": memory(),
+        "memory": {"total": ram.total, "available": ram.available},
     }
-
-
-def memory() -> dict[str, int]:
-    """RAM in bytes, not from llama.cpp, which reports all of the CPU's memory as free."""
-    import psutil
-
-    found = psutil.virtual_memory()
-    return {"total": found.total, "available": found.available}
 
 
 def report(facts: dict[str, Any]) -> str:

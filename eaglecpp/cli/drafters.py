@@ -17,13 +17,7 @@ from msgspec.structs import asdict
 from eaglecpp.cli.command import command, complete_model, json_option
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.store.drafters import (
-    Match,
-    find_drafters,
-    first_runnable,
-    known_drafters,
-    search_drafters,
-)
+from eaglecpp.store.drafters import Match, find_drafters, first_runnable, known_drafters, search_drafters
 
 if TYPE_CHECKING:
     from eaglecpp.store.facts import Facts

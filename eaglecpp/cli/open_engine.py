@@ -62,14 +62,9 @@ def open_engine(
     has_text = options.get("text_drafts") == "on"
     if draft is None and not has_text and target.endswith(".gguf"):  # a file has no drafter
         needs_draft(strategy, False)
-    is_off = strategy is not None and strategy.kind == "off"
+    draft = None if strategy is not None and strategy.kind == "off" else draft
     plan = plan_opening(
-        target,
-        None if is_off else draft,
-        strategy=strategy,
-        options=options,
-        find=find,
-        choose_context=choose_context,
+        target, draft, strategy=strategy, options=options, find=find, choose_context=choose_context
     )
     needs_draft(strategy, plan.can_draft)
     for notice in plan.notices:

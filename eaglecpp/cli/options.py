@@ -152,13 +152,9 @@ def _spec_type(context: click.Context, parameter: click.Parameter, value: str | 
 
 DRAFT_FLAGS = ("--draft", "-md", "--model-draft", "--spec-draft-model")
 spec_type_option = option(
-    "--spec-type",
-    metavar="KIND",
-    hidden=True,
-    expose_value=False,
-    callback=_spec_type,
+    "--spec-type", metavar="KIND", hidden=True, expose_value=False, callback=_spec_type,
     help="llama.cpp's word for the kind of drafter; here the drafter's file says it.",
-)
+)  # fmt: skip
 OF_LLAMA_CPP = {
     "--spec-draft-hf": "--draft hf.co/user/repo",
     "--spec-draft-n-max": "--strategy chain:N; without it the planner decides how many",
@@ -238,13 +234,9 @@ class Answering(Drafting):
 
 
 model_option = option(
-    "-m",
-    "--model",
-    "model_named",
-    metavar="MODEL",
-    shell_complete=complete_model,
+    "-m", "--model", "model_named", metavar="MODEL", shell_complete=complete_model,
     help="The model, in place of MODEL.",
-)
+)  # fmt: skip
 """-m, as in llama.cpp; `only_model` says what it means beside a MODEL without it."""
 hub_option = option(
     "-hf", "--hf-repo", "on_hub", is_flag=True, help="MODEL is a repository on the Hub: user/repo[:quant]."

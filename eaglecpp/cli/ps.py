@@ -45,18 +45,11 @@ def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -
     if as_json:
         write_json(found or {"models": models})
         return
-    rows = [
-        (
-            model["name"],
-            model["digest"][:12],
-            human_bytes(model["size"]),
-            "100% GPU" if model["size_vram"] else "100% CPU",
-            str(model["context_length"]),
-            _until(model["expires_at"]),
-            model.get("drafter") or "-",
-        )
-        for model in models
-    ]
+    rows = []
+    for one in models:
+        processor, n_ctx = "100% GPU" if one["size_vram"] else "100% CPU", str(one["context_length"])
+        facts = [one["name"], one["digest"][:12], human_bytes(one["size"]), processor, n_ctx]
+        rows.append([*facts, _until(one["expires_at"]), one.get("drafter") or "-"])
     write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
     if found is None:
         note("no server is running")

@@ -20,12 +20,8 @@ from eaglecpp.store.transaction import remove_model
     ("eaglecpp rm --prompt-cache ~/prompts", "what was kept of prompts there"),
 )
 @click.argument("names", nargs=-1, metavar="MODEL...", shell_complete=complete_model)
-@option(
-    "--prompt-cache",
-    "folder",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Remove the prompts and slots that --prompt-cache kept in this folder.",
-)
+@option("--prompt-cache", "folder", type=click.Path(exists=True, file_okay=False, path_type=Path),
+        help="Remove the prompts and slots that --prompt-cache kept in this folder.")  # fmt: skip
 def rm(names: tuple[str, ...], folder: Path | None) -> None:
     """Remove models, or prompts that were kept."""
     if not names and folder is None:

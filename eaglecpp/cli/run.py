@@ -236,16 +236,9 @@ def run(
             from eaglecpp.cli.chat.keyboard import open_keyboard
 
             ask = stack.enter_context(open_keyboard(data_dir() / "history", lambda: settings.history))
-        chat = Chat(
-            model_here,
-            ask,
-            Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json),
-            settings,
-            folder=folder if text is None or asked.resume else None,
-            saved=saved,
-            system=asked.system,
-            server=server,
-        )
+        screen = Screen(wrap=not asked.nowordwrap, hide_thinking=asked.hidethinking, echo=not asked.as_json)
+        kept_in = folder if text is None or asked.resume else None
+        chat = Chat(model_here, ask, screen, settings, kept_in, saved, asked.system, server)
         stack.callback(model_here.close)
         chat.images += pictures
         if asked.verbose and server is not None:

@@ -38,13 +38,9 @@ _SIZE = Parsed("size", n_bytes_of)
     usual="models_file host port draft n_parallel keep_alive_s n_models keys n_ctx n_gpu_layers",
 )
 @model_argument(is_needed=False)
-@option(
-    "--models",
-    "models_file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="A list of models to serve, each with its drafter, context and whether it stays in memory.",
-)
+@option("--models", "models_file", type=click.Path(path_type=Path), metavar="FILE",
+        help="A list of models to serve, each with its drafter, context and whether it stays in "
+        "memory.")  # fmt: skip
 @option("--host", envvar="EAGLECPP_HOST", default="127.0.0.1", show_default=True,
               help="Address to listen on; 0.0.0.0 = all networks that this machine is in.")  # fmt: skip
 @option("--port", type=click.IntRange(0, 65535), default=11434, show_default=True, help="Port; 0 = any.")

@@ -86,8 +86,10 @@ def _show_file(path: Path, as_json: bool) -> None:
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     modelfile = model.modelfile()
-    if as_json:
-        write_json(_everything(model))
+    if as_json:  # as in /api/show, and how `run` would open it
+        heads = head_facts(model)
+        opening = None if heads[0] is None else _plan(model).as_dict()
+        write_json(everything(model, heads, template_in_use(model, heads[0])) | {"opening": opening})
         return
     if part is None:
         write(_overview(model, modelfile))
@@ -98,14 +100,6 @@ def _show(model: StoredModel, part: str | None, as_json: bool) -> None:
     write(text if text.endswith("\n") or not text else f"{text}\n")
     if why or not text:
         note(why or f"no {_WORDS[part]} was specified for {model.name}")
-
-
-def _everything(model: StoredModel) -> dict[str, Any]:
-    """As in /api/show, and how `run` would open it."""
-    heads = head_facts(model)
-    return everything(model, heads, template_in_use(model, heads[0])) | {
-        "opening": None if heads[0] is None else _plan(model).as_dict()
-    }
 
 
 def _plan(model: StoredModel) -> OpeningPlan:

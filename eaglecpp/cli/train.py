@@ -68,14 +68,8 @@ def _declared(declared: Option) -> Callable[[F], F]:
     ),
     usual="target out data conversations minutes resume finetune family device as_json",
 )
-@option(
-    "--target",
-    "-m",
-    required=True,
-    metavar="T",
-    shell_complete=complete_model,
-    help="The target: a GGUF file or a stored name.",
-)
+@option("--target", "-m", required=True, metavar="T", shell_complete=complete_model,
+        help="The target: a GGUF file or a stored name.")  # fmt: skip
 @option("-o", "--out", type=_PATH, required=True, help="Folder for the drafter and the training state.")
 @added(*map(_declared, describe()))
 @json_option("the result as one JSON object")

@@ -51,12 +51,8 @@ class SavedChat:
 
     def of(self, conversation: Conversation) -> SavedChat:
         """The same chat with what was said by now."""
-        return replace(
-            self,
-            system=conversation.system,
-            examples=conversation.examples,
-            messages=tuple(conversation.messages),
-        )
+        said = tuple(conversation.messages)
+        return replace(self, system=conversation.system, examples=conversation.examples, messages=said)
 
     def continue_in(self, conversation: Conversation) -> None:
         """Makes an empty conversation the saved one, whatever its model says by now: `/save` may have made

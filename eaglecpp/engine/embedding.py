@@ -19,12 +19,7 @@ import numpy as np
 from eaglecpp._extension import core
 from eaglecpp.engine.native import NativeEngine, checks_arguments
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import (
-    ContextFullError,
-    EagleError,
-    InvalidTypeError,
-    InvalidValueError,
-)
+from eaglecpp.errors import ContextFullError, EagleError, InvalidTypeError, InvalidValueError
 from eaglecpp.log import drain
 from eaglecpp.results import Embedding
 
@@ -123,10 +118,8 @@ class Embedder:
     ) -> tuple[list[int], bool]:
         """Its tokens, and whether it was cut."""
         if isinstance(text, str | bytes):
-            n_chars = _CHARS_PER_TOKEN * n_max
-            tokens, is_whole = self._tokens(
-                text, n_max, n_chars if truncate else max(n_chars, _COUNTED_CHARS), special
-            )
+            n_chars = max(_CHARS_PER_TOKEN * n_max, 0 if truncate else _COUNTED_CHARS)
+            tokens, is_whole = self._tokens(text, n_max, n_chars, special)
             n_tail = self._n_tail
         else:
             tokens, is_whole, n_tail = self._vocabulary.prompt_tokens(text), True, 0

@@ -28,12 +28,7 @@ from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import Request
 from eaglecpp.engine.session import MessageList, Session, Talking, run_side_by_side
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import (
-    EngineBusyError,
-    InvalidArgumentError,
-    InvalidTypeError,
-    MismatchError,
-)
+from eaglecpp.errors import EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, Embedding, Timings

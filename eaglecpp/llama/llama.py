@@ -105,12 +105,9 @@ class Llama(Mirror):
             )
         named = {name: value for name, value in locals().items() if name not in ("self", "others")}
         self._given = given = named | others
-        own: dict[str, Any] = {
-            "draft_model": None,
-            "type_k": _type_number(type_k),
-            "type_v": _type_number(type_v),
-        }
-        own |= {"model_path": os.fspath(model_path), "verbose": False, "flash_attn": bool(flash_attn)}
+        own: dict[str, Any] = {"type_k": _type_number(type_k), "type_v": _type_number(type_v)}
+        own |= {"model_path": os.fspath(model_path), "draft_model": None}
+        own |= {"verbose": False, "flash_attn": bool(flash_attn)}
         self._arguments = {
             name: (given | own).get(name, parameter.default)
             for name, parameter in inspect.signature(TheirLlama.__init__).parameters.items()

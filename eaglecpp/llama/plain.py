@@ -13,23 +13,10 @@ from llama_cpp.llama import Llama as TheirLlama  # whoever puts ours in its plac
 __all__ = ["ARGUMENTS", "TWIN", "TheirLlama"]
 
 TWIN = (
-    "_ctx",
-    "_model",
-    "_batch",
-    "_candidates",
-    "_sampler",
-    "_mirostat_mu",
-    "_lora_adapter",
-    "_requires_eval",
-    "_stack",
-    "context_params",
-    "model_params",
-    "_is_recurrent",
-    "_is_hybrid",
-    "_logits_all",
-    "_c_tensor_split",
-    "tokenizer_",
-)
+    "_ctx", "_model", "_batch", "_candidates", "_sampler", "_mirostat_mu", "_lora_adapter", "_requires_eval",
+    "_stack", "context_params", "model_params", "_is_recurrent", "_is_hybrid", "_logits_all",
+    "_c_tensor_split", "tokenizer_",
+)  # fmt: skip
 """Attributes of llama_cpp's own; `Llama` has them from its twin."""
 
 ARGUMENTS = ("kv_overrides", "lora_base", "lora_path", "lora_scale", "numa", "spm_infill", "tensor_split")

@@ -140,24 +140,14 @@ class Reply:
         timings: dict[str, Any],
     ) -> dict[str, Any]:
         """The result of a completion that was not streamed."""
-        return {
-            **self.chunk(text, logprobs, finish_reason),
-            "usage": {
-                "prompt_tokens": n_prompt,
-                "completion_tokens": n_completion,
-                "total_tokens": n_prompt + n_completion,
-            },
-            "timings": timings,
-        }
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_completion}
+        usage["total_tokens"] = n_prompt + n_completion
+        return {**self.chunk(text, logprobs, finish_reason), "usage": usage, "timings": timings}
 
     def chunk(
         self, text: str, logprobs: dict[str, Any] | None = None, finish_reason: FinishReason | None = None
     ) -> dict[str, Any]:
         """One dictionary of a stream."""
-        return {
-            "id": self.id,
-            "object": "text_completion",
-            "created": self.created,
-            "model": self.model,
-            "choices": [{"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}],
-        }
+        head = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
+        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
+        return {**head, "choices": [choice]}

@@ -264,8 +264,8 @@ def leased(request: HttpRequest, ask: Ask) -> AbstractAsyncContextManager[Lease]
 @asynccontextmanager
 async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
     """Starts an answer; leaving the block ends it. Raises what refuses the request."""
-    asked = time.perf_counter()
-    request_s = server_of(request).config.request_s
+    asked, request_s = time.perf_counter(), server_of(request).config.request_s
+    deadline = asked + request_s if request_s > 0 else None
     async with leased(request, ask) as lease:
         if lease.model.engine.engine.only_embeds:
             raise ApiError(
@@ -277,9 +277,7 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
         stream = lease.model.engine.stream(made, watch=ask.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
-            answer = Answer(
-                lease.model, ask, made.prompt, stream, asked + request_s if request_s > 0 else None
-            )
+            answer = Answer(lease.model, ask, made.prompt, stream, deadline)
             answer.started = asked
             answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             await stream.started(_PATIENCE_S)

@@ -85,15 +85,11 @@ def as_api_error(error: BaseException, path: str = "") -> ApiError:
 
 _OF_A_REQUEST = (of_engine.InvalidArgumentError, of_engine.GrammarError, of_engine.TemplateError)
 """They quote the request alone."""
+_WRONG = (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError)
 _KNOWN: tuple[tuple[Any, int, str | None, str | None], ...] = (
     (of_engine.ModelNotFoundError, 404, "model_not_found", "model"),
     (of_engine.ContextFullError, 400, "context_length_exceeded", "messages"),
-    (
-        (*_OF_A_REQUEST, of_engine.UnsupportedError, of_engine.MismatchError, ModelfileError, ModelNameError),
-        400,
-        None,
-        None,
-    ),
+    (_WRONG, 400, None, None),
     (of_engine.QueueFullError, 503, "queue_full", None),
     (of_engine.EngineBusyError, 503, "engine_busy", None),
     (of_engine.PlaceLostError, 504, "timeout", None),

@@ -157,15 +157,8 @@ async def chat(request: Request) -> Response:
                 logprobs = None
         yield one({}, reason=answer.reason, timings=answer.timings)
 
-    return await respond(
-        request,
-        body.choices(ask),
-        body.stream,
-        choice,
-        chunks,
-        partial(_whole, head),
-        partial(_end, chunk, body),
-    )
+    whole, end = partial(_whole, head), partial(_end, chunk, body)
+    return await respond(request, body.choices(ask), body.stream, choice, chunks, whole, end)
 
 
 async def apply_template(request: Request) -> Response:
@@ -199,9 +192,8 @@ async def completions(request: Request) -> Response:
                 yield sse({**usual, "choices": [choice(index, delta.content, logprobs)]})
         yield sse({**usual, "choices": [choice(index, "", reason=answer.reason)], "timings": answer.timings})
 
-    return await respond(
-        request, asks, body.stream, one, parts, partial(_whole, head), partial(_end, head, body)
-    )
+    whole, end = partial(_whole, head), partial(_end, head, body)
+    return await respond(request, asks, body.stream, one, parts, whole, end)
 
 
 async def models(request: Request) -> Response:

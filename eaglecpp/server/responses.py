@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from functools import partial
 from itertools import count
 from typing import Any, NamedTuple
 
@@ -72,13 +73,7 @@ async def responses(request: Request) -> Response:
     if kept.n_max and body.store:
         items = await in_thread(request, dump, body.input)
         made.keep = lambda: kept.add(_owner(request), made.id, items[:-1] + b"," + dump(made.output)[1:])
-    return await respond(
-        request,
-        [ask],
-        body.stream,
-        lambda answer, index: made.whole(answer),
-        lambda answer, index: _events(answer, made),
-    )
+    return await respond(request, [ask], body.stream, made.whole, partial(_events, made))
 
 
 async def input_tokens(request: Request) -> Response:
@@ -278,7 +273,7 @@ class _Made:
             whole["store"] = self.keep()
         return f"response.{status}", {"response": whole}
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Answer, choice: int = 0) -> dict[str, Any]:
         for index, part in enumerate(answer.blocks):
             ends: Step = "last" if index == len(answer.blocks) - 1 else "end"
             for step in ("begin", ends):
@@ -290,7 +285,7 @@ def _status(answer: Answer) -> str:
     return "incomplete" if answer.reason == "length" else "completed"
 
 
-async def _events(answer: Answer, made: _Made) -> AsyncIterator[bytes]:
+async def _events(made: _Made, answer: Answer, choice: int) -> AsyncIterator[bytes]:
     numbers = count()
 
     def one(kind: str, fields: Mapping[str, Any]) -> bytes:

@@ -90,15 +90,8 @@ def read_facts(files: Sequence[Path]) -> Facts:
     blocks = head.integer(f"{arch}.block_count")
     if blocks is not None:
         blocks -= head.integer(f"{arch}.nextn_predict_layers") or 0
-    return Facts(
-        file=head,
-        architecture=arch,
-        n_parameters=n_parameters,
-        file_type=_file_type(head),
-        context_length=head.integer(f"{arch}.context_length"),
-        hidden_size=head.integer(f"{arch}.embedding_length"),
-        block_count=blocks,
-    )
+    n_ctx, n_embd = (head.integer(f"{arch}.{key}") for key in ("context_length", "embedding_length"))
+    return Facts(head, arch, n_parameters, _file_type(head), n_ctx, n_embd, blocks)
 
 
 def metadata(file: GgufFile) -> dict[str, Any]:

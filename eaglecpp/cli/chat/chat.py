@@ -165,7 +165,12 @@ class Chat:
         except KeyboardInterrupt:
             return None
         if n := self.session.left_out - n_left_out:
-            self._note_left_out(n)
+            n_ctx, n_train = model.engine.n_ctx, model.engine.native.n_ctx_train
+            longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
+            self.screen.note(
+                f"note: the context of {n_ctx} tokens is full; the model no longer sees {n} old "
+                f"messages{longer}"
+            )
         self.save()
         return answer
 
@@ -185,13 +190,6 @@ class Chat:
         self.server = None
         self.session.answers = self.model.answer
         self.screen.note(f"note: {why}")
-
-    def _note_left_out(self, n: int) -> None:
-        n_ctx, n_train = self.model.engine.n_ctx, self.model.engine.native.n_ctx_train
-        longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
-        self.screen.note(
-            f"note: the context of {n_ctx} tokens is full; the model no longer sees {n} old messages{longer}"
-        )
 
     def _report(self, made: Completion, total_ms: float, server_ms: float) -> None:
         """Prints statistics after an answer."""

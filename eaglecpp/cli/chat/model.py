@@ -97,14 +97,8 @@ class RunModel:
         return {option: value for option, value in fitted.items() if "." in option}
 
     def _make_plan(self) -> OpeningPlan:
-        return make_plan(
-            self.source,
-            strategy=self.asked,
-            options=self._given,
-            defaults=run_defaults(),
-            later=self._set_here(),
-            choose_context=self.is_here,
-        )
+        said: dict[str, Any] = {"options": self._given, "defaults": run_defaults(), "later": self._set_here()}
+        return make_plan(self.source, strategy=self.asked, choose_context=self.is_here, **said)
 
     @property
     def strategy(self) -> Strategy:
@@ -187,23 +181,17 @@ class RunModel:
             self._engine.close()
 
     def _open(self) -> Engine:
-        started = time.perf_counter()
-        self.notices += map(in_flags, self.plan.notices)
-        with patience(f"loading {self.source.name} ..."):
-            engine = self._fitting()
-        self.load_ms = 1000 * (time.perf_counter() - started)
-        self.notices += engine.shared.chat.template.notices
-        return engine
-
-    def _fitting(self) -> Engine:
         """With the drafter, unless that is off or the model's own does not fit."""
         from eaglecpp.engine.engine import open_fitting
 
-        plan = self.plan
-        is_off = plan.strategy.value.kind == "off" or not plan.can_draft
-        engine, without = open_fitting(plan.without_drafts() if is_off else plan)
-        if without:
-            self.notices.append(without)
+        started = time.perf_counter()
+        self.notices += map(in_flags, self.plan.notices)
+        is_off = self.plan.strategy.value.kind == "off" or not self.plan.can_draft
+        with patience(f"loading {self.source.name} ..."):
+            engine, without = open_fitting(self.plan.without_drafts() if is_off else self.plan)
+        self.notices += [without] if without else []
+        self.load_ms = 1000 * (time.perf_counter() - started)
+        self.notices += engine.shared.chat.template.notices
         return engine
 
 
