@@ -138,8 +138,7 @@ def test_a_killed_chat_can_be_gone_on_with(chat: Open, home: Path) -> None:
         assert "this question has no answer yet; /regen answers it" in terminal.text
         terminal.say("/regen", "[ 12 tokens")
         terminal.leave()
-    messages = saved_chats(home)[0]["messages"]
-    assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+    assert [message["role"] for message in saved_chats(home)[0]["messages"]] == ["user", "assistant"] * 2
     assert questions(home) == ["hello", "tell me everything"]
 
 

@@ -72,7 +72,6 @@ def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -
     template = "{% if x %}{{ raise_exception('" + EVIL.replace("\r", "") + "') }}"
     broken = write_hostile_target(tmp_path / "broken.gguf", template=template)
     raising = write_hostile_target(tmp_path / "raising.gguf", template=template.removeprefix("{% if x %}"))
-    module = (sys.executable, "-P", "-m", "eaglecpp.convert")
     commands = (
         (COMMAND, "generate", odd, "-p", "ab", *SHORT),
         (COMMAND, "--debug", "generate", odd, "-p", "ab", *SHORT),
@@ -83,6 +82,6 @@ def test_errors_about_a_hostile_model_are_text(models: Models, tmp_path: Path) -
         (COMMAND, "generate", models.target, "--draft", odd, "-p", "ab", *SHORT),
         (COMMAND, "--debug", "generate", models.target, "--draft", odd, "-p", "ab", *SHORT),
         (COMMAND, "convert", tmp_path, "--target", odd),
-        (*module, tmp_path / f"missing{EVIL}", "--target", odd),
+        (sys.executable, "-P", "-m", "eaglecpp.convert", tmp_path / f"missing{EVIL}", "--target", odd),
     )
     check(tmp_path, commands, fails=True)

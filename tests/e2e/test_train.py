@@ -238,12 +238,10 @@ def test_layers_are_added_to_a_drafter_and_kept(
         done = cli(*train_args(models, texts, tmp_path / name, "--steps", 2, "--finetune", start, *more))
         assert ("2 new layers" in done.stderr) is (name == "three"), done.stderr
         made = result_of(done)
-        config = json.loads((tmp_path / name / "config.json").read_text())
-        assert config["num_hidden_layers"] == 3
+        assert json.loads((tmp_path / name / "config.json").read_text())["num_hidden_layers"] == 3
         record = json.loads((tmp_path / name / "training.json").read_text())
         assert record["qat"] == ("Q4_1" if name == "three" else None)
-    tensors = load_file(Path(made["checkpoint"]) / "model.safetensors")
-    assert tensors["layers.2.mlp.down_proj.weight"].any()
+    assert load_file(Path(made["checkpoint"]) / "model.safetensors")["layers.2.mlp.down_proj.weight"].any()
     assert acceptance_length(cli, models.target, made["gguf"], "Who was that man?") >= 1
     fewer = cli(
         *train_args(models, texts, tmp_path / "fewer", "--finetune", tmp_path / "three", "--draft-layers", 2)
@@ -255,13 +253,11 @@ def test_layers_are_added_to_a_drafter_and_kept(
 def test_without_data_the_target_writes_what_is_learnt(cli: Cli, models: Models, tmp_path: Path) -> None:
     out = tmp_path / "out"
     args = ("train", "--target", models.target, "-o", out, "-c", 1024, "-t", 1, "--held-out", 0.2, "--json")
-    own = ("--conversations", 10, "--sequences", 4)
-    done = cli(*args, *own, "--steps", 2, "--batch-tokens", 64)
+    done = cli(*args, "--conversations", 10, "--sequences", 4, "--steps", 2, "--batch-tokens", 64)
     made = result_of(done)
     assert (made["steps"], Path(made["gguf"]).is_file()) == (2, True)
     assert re.search(r"conversations: [1-9]\d* in conversations\.jsonl, 0 from earlier runs", done.stderr)
-    lines = (out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 11
+    assert len((out / "conversations.jsonl").read_text(encoding="utf-8").splitlines()) == 11
     record = json.loads((out / "config.json").read_text(encoding="utf-8"))["eaglecpp"]
     assert record["target"]["name"] == models.target.name
 

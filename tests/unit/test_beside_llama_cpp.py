@@ -76,8 +76,7 @@ def test_an_adapter_works_where_llama_cpp_loaded_a_model_first(tmp_path: Path) -
     """An adapter must not follow the weights into a buffer that holds packed matrices only."""
     target, adapter = make_target(tmp_path, dtype="Q8_0").gguf, tmp_path / "adapter.gguf"
     write_lora(adapter, target, size=0.01)
-    after = run(LORA_AFTER_LLAMA_CPP, target, adapter)
-    assert after == run(LORA_ALONE, target, adapter)
+    assert run(LORA_AFTER_LLAMA_CPP, target, adapter) == run(LORA_ALONE, target, adapter)
 
 
 @pytest.mark.parametrize("dtype", ["F32", "Q8_0"])

@@ -108,8 +108,7 @@ def test_thinking_is_no_part_of_the_message_nor_of_later_prompts(thinker: Path) 
         chat = ChatSession(engine)
         first = chat.ask("hello", template=THOUGHTFUL, **GREEDY)
         assert (first.thinking, first.message) == ("we", Message("assistant", "ys", "we"))
-        second = chat.ask("more", template=THOUGHTFUL, **GREEDY)
-        assert text_of(engine, second.prompt_tokens).endswith(
+        assert text_of(engine, chat.ask("more", template=THOUGHTFUL, **GREEDY).prompt_tokens).endswith(
             "user: hello\nassistant: ys\nuser: more\n<|channel>thought\n"
         )
 
@@ -130,8 +129,7 @@ def test_a_template_that_always_thinks_is_told_by_the_prompt_that_it_has_thought
     """QwQ's, for one, knows no way to leave the thought out."""
     always = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}<|channel>thought{{ '\n' }}"
     with Engine.open(thinker, n_ctx=256, n_threads=1) as engine:
-        form = {"type": "json_object"}
-        made = engine.chat(HELLO, template=always, response_format=form, **GREEDY)
+        made = engine.chat(HELLO, template=always, response_format={"type": "json_object"}, **GREEDY)
         assert made.message.thinking == "" and made.message.content.startswith("{")
         quiet = engine.chat_prompt(HELLO, template=always, think=False)
         assert text_of(engine, quiet).endswith("<|channel>thought\n<channel|>")
@@ -163,8 +161,7 @@ def test_no_prompt_ends_in_an_end(other_file: Path) -> None:
         assert engine.native.add_eos
         for tokens in (engine.chat_prompt(HELLO), engine.tokenize("hello"), engine.prompt_tokens("hello")):
             assert tokens[0] == engine.native.bos and tokens[-1] != engine.native.eos
-        said = engine.tokenize("hello<|endoftext|>")
-        assert said[-1] == engine.native.eos, "which the text itself has"
+        assert engine.tokenize("hello<|endoftext|>")[-1] == engine.native.eos, "which the text itself has"
         with pytest.raises(ContextFullError):
             engine.generate("a b " * 64, max_tokens=1)
 

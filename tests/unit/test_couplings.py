@@ -103,8 +103,7 @@ def test_a_row_is_added_behind_the_logits_that_samplers_on_a_device_see() -> Non
 
 @needs_sources
 def test_the_commands_of_rpc_have_their_numbers() -> None:
-    header = theirs("ggml/include/ggml-rpc.h")
-    assert re.findall(r"RPC_PROTO_\w+_VERSION +(\d+)", header) == [
+    assert re.findall(r"RPC_PROTO_\w+_VERSION +(\d+)", theirs("ggml/include/ggml-rpc.h")) == [
         str(number) for number in rpc_relay.GREETING
     ]
     (enum,) = re.findall(r"enum rpc_cmd \{(.*?)\};", theirs("ggml/src/ggml-rpc/ggml-rpc.cpp"), re.S)

@@ -19,8 +19,7 @@ cuts = st.lists(st.integers(0, 12), max_size=8)
 
 
 def pieces(data: bytes, at: list[int]) -> list[bytes]:
-    ends = [0, *sorted(min(cut, len(data)) for cut in at), len(data)]
-    return [data[a:b] for a, b in pairwise(ends)]
+    return [data[a:b] for a, b in pairwise([0, *sorted(min(cut, len(data)) for cut in at), len(data)])]
 
 
 def run(parts: list[bytes], stop: list[str]) -> tuple[str, str | None]:

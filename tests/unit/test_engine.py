@@ -78,8 +78,7 @@ def test_without_a_drafter_nothing_is_drafted(models: Models) -> None:
 def test_bos_is_added_once_to_text_and_never_to_ids(engine: Engine) -> None:
     bos = engine.native.bos
     assert engine.tokenize("ab")[0] == bos
-    with_bos = engine.vocabulary.bos_text.decode() + "ab"
-    assert engine.tokenize(with_bos) == engine.tokenize("ab")
+    assert engine.tokenize(engine.vocabulary.bos_text.decode() + "ab") == engine.tokenize("ab")
     assert engine.prompt_tokens([5, 6]) == [5, 6]
     assert engine.tokenize("ab", add_bos=False)[0] != bos
 
@@ -213,8 +212,7 @@ def test_an_exception_inside_ends_the_generation(
 
 def test_the_beginning_of_the_last_prompt_is_reused(engine: Engine) -> None:
     ids = prompt_ids(60, seed=3)
-    first = engine.generate(ids, max_tokens=8, temperature=0.0)
-    turn = [*ids, *first.tokens, *prompt_ids(5, seed=4)[1:]]
+    turn = [*ids, *engine.generate(ids, max_tokens=8, temperature=0.0).tokens, *prompt_ids(5, seed=4)[1:]]
     again = engine.generate(turn, max_tokens=8, temperature=0.0)
     assert again.timings.reused_n >= len(ids)
     assert again.timings.prompt_n + again.timings.reused_n == len(turn)

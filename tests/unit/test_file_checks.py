@@ -100,9 +100,8 @@ def test_a_tensor_that_llama_cpp_would_miss_is_asked_for(
 @pytest.mark.parametrize("name", ["blk.1.attn_norm.weight", "output_norm.weight", "blk.0.attn_q.bias"])
 def test_what_is_added_has_to_be_f32(tmp_path: Path, name: str, n_parts: int) -> None:
     """On a worker thread ggml ends the process over another type."""
-    target = make_target(tmp_path, SPEC).gguf
     halved = rewrite(
-        target,
+        make_target(tmp_path, SPEC).gguf,
         tmp_path / "half.gguf",
         lambda tensors: tensors.update({name: tensors[name].astype(np.float16)}),
     )
@@ -137,8 +136,7 @@ def test_a_key_length_that_the_keys_do_not_have_is_refused_before_a_cache_is_mad
 def test_the_memory_of_a_context_is_counted_by_the_length_of_keys(tmp_path: Path) -> None:
     """Twice the width of the model divided by its heads, here."""
     spec = TargetSpec(n_layers=2)
-    n_cell = 2 * 2 * spec.n_layers * spec.n_kv_heads * spec.head_dim
-    n_ctx = int(1.3 * free_memory() / n_cell)
+    n_ctx = int(1.3 * free_memory() / (2 * 2 * spec.n_layers * spec.n_kv_heads * spec.head_dim))
     with pytest.raises(
         OutOfMemoryError, match=rf"a context of {n_ctx + 1} tokens needs .* for keys and values"
     ):
@@ -154,8 +152,7 @@ BAD = b"\xff\xfe"
     "name", ["general.architecture", "general.name", "tokenizer.ggml.pre", "tokens", "tensor"]
 )
 def test_bytes_that_are_no_text_end_in_an_error_that_names_the_file(tmp_path: Path, name: str) -> None:
-    target = make_target(tmp_path, SPEC).gguf
-    data = target.read_bytes()
+    data = make_target(tmp_path, SPEC).gguf.read_bytes()
     old = {
         "general.architecture": b"qwen2",
         "general.name": b"general.alignment",

@@ -134,8 +134,7 @@ def test_the_drafter_that_learnt_is_used_until_it_is_undone(models: Models, tmp_
     command = [str(models.target), "--draft", str(models.draft)]
     status = json.loads(runner.invoke(learn_command, [*command, "--status", "--json"]).stdout)
     assert status["drafter"]["n_texts"] == 80 and status["records"] == 0
-    told = runner.invoke(learn_command, [*command, "--status"]).stdout
-    assert "2.00 -> 2.50 on your texts" in told
+    assert "2.00 -> 2.50 on your texts" in runner.invoke(learn_command, [*command, "--status"]).stdout
     assert runner.invoke(learn_command, [*command, "--undo"]).exit_code == 0
     assert learning.facts(models.draft) is None
     assert drafter(learn=True) == models.draft

@@ -62,8 +62,7 @@ def test_only_a_context_that_nobody_gave_is_chosen_again(
     models: Models, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths = iter((512, 1024))
-    choose = "eaglecpp.opening.plan.choose_n_ctx"
-    monkeypatch.setattr(choose, lambda *args: (next(lengths), "free memory"))
+    monkeypatch.setattr("eaglecpp.opening.plan.choose_n_ctx", lambda *args: (next(lengths), "free memory"))
     plan = make_plan(find_here(models.target), choose_context=True)
     again = plan.with_context()
     assert (plan.model_options().n_ctx, again.model_options().n_ctx, again.context.value) == (512, 1024, 1024)

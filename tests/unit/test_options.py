@@ -21,8 +21,7 @@ CLASSES = (ModelOptions, DraftOptions, SamplingOptions)
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_every_default_passes_its_own_check(cls: type) -> None:
-    defaults = cls()
-    assert {option.name: option.default for option in describe(cls)} == dataclasses.asdict(defaults)
+    assert {option.name: option.default for option in describe(cls)} == dataclasses.asdict(cls())
 
 
 def test_names_flags_and_parameters_are_unique() -> None:
@@ -105,11 +104,9 @@ def test_the_leaf_bound_holds_for_the_leafiest_tree(k: int, depth: int, more: in
     nodes = depth + more
     children = [0]  # breadth first, every node filled up to k: no tree of that many nodes has more leaves
     while len(children) <= nodes:
-        parent = next(i for i, n in enumerate(children) if n < k)
-        children[parent] += 1
+        children[next(i for i, n in enumerate(children) if n < k)] += 1
         children.append(0)
-    bound = Strategy.parse(f"tree:k={k},depth={depth},nodes={nodes}").n_leaves
-    assert children.count(0) == bound
+    assert children.count(0) == Strategy.parse(f"tree:k={k},depth={depth},nodes={nodes}").n_leaves
 
 
 WRONG = """

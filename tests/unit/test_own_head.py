@@ -57,8 +57,7 @@ def test_a_modelfile_names_it(create: Create, target: Path, line: str) -> None:
     assert found.draft == found.target
     with Engine.open("own", n_ctx=128, n_threads=1) as engine:
         assert engine.draft_info is not None and engine.draft_info["kind"] == "head"
-    printed = Stores.open().get(ModelName.parse("own")).modelfile().to_text()
-    assert "#eaglecpp: draft mtp" in printed
+    assert "#eaglecpp: draft mtp" in Stores.open().get(ModelName.parse("own")).modelfile().to_text()
 
 
 def test_a_model_without_one_is_refused(create: Create, plain: Path) -> None:

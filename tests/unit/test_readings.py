@@ -135,8 +135,7 @@ def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Pa
 def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path) -> None:
     """Random weights draft nothing under any reading."""
     target = make_target(tmp_path / "target")
-    shape = DraftShape(layers=(2, 5, 7))
-    checkpoint = write_checkpoint(tmp_path / "in", "vllm", shape)
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 5, 7)))
     said: list[str] = []
     with pytest.raises(ConvertError, match="--reading layer_ids=boundary or --reading layer_ids=post"):
         convert_checkpoint(checkpoint, target.gguf, tmp_path / "out.gguf", say=said.append)

@@ -72,8 +72,7 @@ def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:
     """Plain letters first, so that grammars leave some and take some, and a dozen likely tokens."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(0.0, 2.0, n_vocab)
-    letters = rng.choice(np.arange(97, 123), 12, replace=False)
-    logits[letters] += 5.0
+    logits[rng.choice(np.arange(97, 123), 12, replace=False)] += 5.0
     return logits.astype(np.float32)
 
 
@@ -92,8 +91,7 @@ def check_same(first: NDArray[np.float64], second: NDArray[np.float64]) -> None:
     both = first + second
     keep = both >= 10
     expected = both[keep] * first.sum() / both.sum()
-    spread = expected * second.sum() / both.sum()
-    chi2 = float(((first[keep] - expected) ** 2 / spread).sum())
+    chi2 = float(((first[keep] - expected) ** 2 / (expected * second.sum() / both.sum())).sum())
     assert chi2 < chi2_most(max(int(keep.sum()) - 1, 1)), (chi2, int(keep.sum()))
 
 
@@ -123,8 +121,7 @@ def test_a_draw_depends_on_seed_and_position_only(target: Target) -> None:
         forwards = Sampler(params(7, **options), target)
         there = [forwards.sample(logits[pos], pos) for pos in range(40)]
         backwards = Sampler(params(7, **options), target)
-        back = [backwards.sample(logits[pos], pos) for pos in reversed(range(40))]
-        assert there == back[::-1]
+        assert there == [backwards.sample(logits[pos], pos) for pos in reversed(range(40))][::-1]
         other = Sampler(params(8, **options), target)
         assert [other.sample(logits[pos], pos) for pos in range(40)] != there
 
@@ -144,8 +141,7 @@ def test_neighbouring_positions_and_seeds_are_independent() -> None:
 def test_greedy_is_greedy_whoever_draws(target: Target) -> None:
     logits = some_logits(target.n_vocab)
     for rng in ("coupled", "llama"):
-        counts = draws(target, logits, 0, rng=rng, temperature=0.0, n=50)
-        assert counts[int(logits.argmax())] == 50
+        assert draws(target, logits, 0, rng=rng, temperature=0.0, n=50)[int(logits.argmax())] == 50
 
 
 def test_mirostat_keeps_its_own_draw(target: Target) -> None:

@@ -149,8 +149,7 @@ def test_a_grammar_has_exactly_the_values_of_its_schema(
 @pytest.mark.parametrize(("low", "high"), [(-12, 105), (7, 7), (-1203, -98), (98, 10**6 + 5)])
 def test_a_range_has_exactly_its_integers(low: int, high: int, target: Target) -> None:
     schema = WHOLE | {"minimum": low, "maximum": high}
-    near = [n for edge in (low, high, -100, -10, 0, 10, 100, 1000) for n in range(edge - 12, edge + 13)]
-    for n in near:
+    for n in [n for edge in (low, high, -100, -10, 0, 10, 100, 1000) for n in range(edge - 12, edge + 13)]:
         assert fits(target, schema, str(n)) == (low <= n <= high), n
     for text in ("007", "-0", "+1", "", "-"):
         assert not fits(target, schema, text), text

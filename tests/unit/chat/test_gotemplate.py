@@ -64,10 +64,9 @@ def test_tool_calls_and_results() -> None:
         "{{ .Arguments }}{{ range $k, $v := .Arguments }}{{ $k }}={{ $v }}{{ end }}{{ end }}){{ end }}"
         "{{ if eq .Role `tool` }}[{{ .ToolName }} {{ .ToolCallID }} {{ .Content }}]{{ end }}{{ end }}"
     )
-    calls = (ToolCall("f", {"b": "x", "a": 5}, "c1"), ToolCall("g"))
     result = render(
         template,
-        Message("assistant", tool_calls=calls),
+        Message("assistant", tool_calls=(ToolCall("f", {"b": "x", "a": 5}, "c1"), ToolCall("g"))),
         Message("tool", "r", tool_name="f", tool_call_id="c1"),
     )
     assert result == 'assistant(c1 0 f {"a":5,"b":"x"}a=5b=x)( 1 g {})tool[f c1 r]'

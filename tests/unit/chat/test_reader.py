@@ -62,8 +62,7 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
 def test_tags_of_control_tokens_have_no_text_and_are_seen_all_the_same() -> None:
     tags = ThinkTags("[THINK]", "[/THINK]")
     tokens = [b"", b"hm", b"", b"yes"]
-    marks = {0: "[THINK]", 2: "[/THINK]"}
-    reader, pieces = read(tokens, [False] * 4, [1, 1, 1, 1], tags=tags, marks=marks)
+    reader, pieces = read(tokens, [False] * 4, [1, 1, 1, 1], tags=tags, marks={0: "[THINK]", 2: "[/THINK]"})
     assert (reader.thinking, reader.content, reader.text) == ("hm", "yes", "hmyes")
     assert [p.is_thinking for p in pieces] == [True, False]
 

@@ -53,8 +53,7 @@ def test_the_one_saved_last_is_the_last_one(folder: ChatFolder) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
 def test_only_the_owner_can_read_it(folder: ChatFolder) -> None:
-    saved = folder.save(new_chat("/m.gguf"))
-    assert folder.path(saved).stat().st_mode & 0o777 == 0o600
+    assert folder.path(folder.save(new_chat("/m.gguf"))).stat().st_mode & 0o777 == 0o600
     assert folder.directory.stat().st_mode & 0o777 == 0o700
 
 

@@ -24,8 +24,7 @@ def split(texts: list[str], tags: ThinkTags | None = TAGS, begins: Begins = "any
 
 
 def pieces(text: str, cuts: list[int]) -> list[str]:
-    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    return [text[a:b] for a, b in pairwise(places)]
+    return [text[a:b] for a, b in pairwise([0, *sorted(min(cut, len(text)) for cut in cuts), len(text)])]
 
 
 CASES = [

@@ -285,10 +285,8 @@ def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, 
         models.target, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n", models.draft
     )
     chat = talk("hello", "/clear", "again", source=source)
-    out = capsys.readouterr().out
-    assert out.startswith(">>> shown\nfirst\n")
-    prompt = [(m.role, m.content) for m in chat.conversation.prompt()]
-    assert prompt[:4] == [
+    assert capsys.readouterr().out.startswith(">>> shown\nfirst\n")
+    assert [(m.role, m.content) for m in chat.conversation.prompt()][:4] == [
         ("system", "Be brief."), ("user", "shown"), ("assistant", "first"), ("user", "again"),
     ]  # fmt: skip
 
@@ -310,8 +308,7 @@ def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: 
 def test_a_drafter_of_the_models_own_that_does_not_fit_is_left_out_loudly(
     models: Models, base_model: Path, capsys: Capture, talk: Talk
 ) -> None:
-    own = found_file(base_model, "", models.draft)
-    chat = talk("hello", source=own)
+    chat = talk("hello", source=found_file(base_model, "", models.draft))
     assert "running without the drafter, which does not fit: " in capsys.readouterr().err
     assert not chat.model.engine.has_draft
     assert len(said(chat)) == 2
@@ -354,8 +351,7 @@ def test_nohistory_saves_nothing(talk: Talk, folder: ChatFolder, lines: list[str
 def test_a_disk_that_refuses_does_not_end_the_chat(talk: Talk, folder: ChatFolder, capsys: Capture) -> None:
     folder.directory.parent.mkdir(parents=True, exist_ok=True)
     folder.directory.write_text("a file where the folder should be")
-    chat = talk("hello", "more")
-    assert len(said(chat)) == 4
+    assert len(said(talk("hello", "more"))) == 4
     assert "error: " in capsys.readouterr().err
 
 
@@ -388,6 +384,5 @@ def test_an_answer_that_only_repeats_itself_ends_unless_model_or_user_say_otherw
         "repeat_last_n": -1,
         "repeat_penalty": 1e-3,
     }
-    chat = talk("hello", source=source, options={**options, **given})
-    assert chat.model.engine.timings.predicted_n == n
+    assert talk("hello", source=source, options={**options, **given}).model.engine.timings.predicted_n == n
     assert ("ended, as the answer only repeats itself" in capsys.readouterr().err) == (n == 512)

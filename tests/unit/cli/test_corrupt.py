@@ -64,8 +64,7 @@ def test_a_damaged_file_is_one_line(
     rest = {"run": ["hi"], "generate": ["-p", "hi"]}.get(name, [])
     files = [str(TARGET), "--draft", broken] if with_draft else [broken]
     args = [name, "made", "-f", str(modelfile)] if name == "create" else [name, *files, *rest]
-    code = main(args)
-    check(code, capsys.readouterr().err, broken)
+    check(main(args), capsys.readouterr().err, broken)
 
 
 @pytest.mark.parametrize(("damage", "is_draft"), [("cut in its head", False), ("cut in its weights", True)])

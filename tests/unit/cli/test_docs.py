@@ -40,8 +40,7 @@ def examples() -> list[list[str]]:
     """Those in the help texts."""
     found = []
     for name in group.list_commands(click.Context(group)):
-        command = group.get_command(click.Context(group), name)
-        lines = [line for line, _ in getattr(command, "examples", ())]
+        lines = [line for line, _ in getattr(group.get_command(click.Context(group), name), "examples", ())]
         assert all(f"eaglecpp {name}" in line for line in lines)
         found += [shlex.split(line)[1:] for line in lines if line.startswith("eaglecpp")]
     return found

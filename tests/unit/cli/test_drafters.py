@@ -68,12 +68,10 @@ def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: 
 def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:
     changed = {"general.name": None, "general.base_model.0.name": "Qwen3 8B"}
     path = rewrite(make_target(tmp_path).gguf, tmp_path / "my-tune.gguf", changed=changed)
-    done = run(str(path))
-    assert "made for Qwen/Qwen3-8B" in done.stderr
+    assert "made for Qwen/Qwen3-8B" in run(str(path)).stderr
     assert "made for Qwen/Qwen3-8B" in fetch(path).offer
     assert "`eaglecpp drafters " in fetch(make_target(tmp_path).gguf).offer
-    facts = json.loads(run(str(path), "--json").stdout)["drafters"]
-    assert facts[0]["matched"] == "Qwen/Qwen3-8B"
+    assert json.loads(run(str(path), "--json").stdout)["drafters"][0]["matched"] == "Qwen/Qwen3-8B"
 
 
 def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: Models) -> None:

@@ -108,8 +108,7 @@ def test_help_shows_the_usual_options_and_says_how_to_see_all(
     usual = capsys.readouterr().out
     places = [usual.index(word) for word in ("Usage:", "\nExamples:", "\nOptions:", "--help-all")]
     assert places == sorted(places)
-    n = len(re.findall(r"^  -", usual[places[2] :], re.M))
-    assert n in (11, 12), "ten, and both kinds of help"
+    assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "ten, and both kinds of help"
 
 
 def test_examples_come_first_and_the_engines_options_last_under_headings_of_their_own(
@@ -117,8 +116,7 @@ def test_examples_come_first_and_the_engines_options_last_under_headings_of_thei
 ) -> None:
     for name in COMMANDS:
         command = group.get_command(click.Context(group), name)
-        is_long = bool(getattr(command, "usual", ()))
-        assert main([name, "--help-all" if is_long else "--help"]) == 0
+        assert main([name, "--help-all" if getattr(command, "usual", ()) else "--help"]) == 0
         told = capsys.readouterr().out
         assert "<=" not in told.replace("<= off", "") and "RANGE" not in told, name
         if name in ("run", "generate", "serve", "bench", "doctor"):

@@ -38,8 +38,7 @@ def thought(text: str) -> Piece:
 
 def wrapped(texts: list[str], width: int = 30) -> str:
     wrap = WordWrap(lambda: width)
-    parts = [part for text in texts for part in wrap.feed(text)] + wrap.flush()
-    return "".join(text for text, _ in parts)
+    return "".join(text for text, _ in ([part for text in texts for part in wrap.feed(text)] + wrap.flush()))
 
 
 @pytest.mark.parametrize(

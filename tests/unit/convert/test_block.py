@@ -40,10 +40,9 @@ def tensors(path: Path) -> dict[str, NDArray[Any]]:
 
 def keys(path: Path) -> Config:
     """Of the drafter's architecture, named without it."""
-    fields = gguf.GGUFReader(path).fields
     return {
         name.partition(".")[2]: field.contents()
-        for name, field in fields.items()
+        for name, field in gguf.GGUFReader(path).fields.items()
         if name.startswith("dflash")
     }
 
@@ -127,8 +126,7 @@ def test_every_layout_becomes_the_same_file(
     layout: Layout, shape: BlockShape, family: str, convert: Convert, tmp_path: Path
 ) -> None:
     reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
-    checkpoint = write_files(tmp_path / "in", *layout(shape.config(), shape.weights()))
-    report = convert(checkpoint)
+    report = convert(write_files(tmp_path / "in", *layout(shape.config(), shape.weights())))
     assert gguf.GGUFReader(report.out).fields["eaglecpp.family"].contents() == family
     assert keys(report.out) == keys(reference.out)
     assert keys(report.out)["target_layers"] == [2, 4, 5]

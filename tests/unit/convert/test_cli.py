@@ -55,8 +55,7 @@ def test_wrong_usage_is_exit_code_2(args: list[str]) -> None:
 
 def test_inspect_a_drafter(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
     run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
-    text = CliRunner().invoke(inspect, [str(tmp_path / "x.gguf")]).stdout
-    assert "fc_norm yes, norm_output yes" in text
+    assert "fc_norm yes, norm_output yes" in CliRunner().invoke(inspect, [str(tmp_path / "x.gguf")]).stdout
     facts = json.loads(CliRunner().invoke(inspect, [str(tmp_path / "x.gguf"), "--json"]).stdout)
     assert (facts["kind"], facts["aux_layers"], facts["layer_ids"]) == ("drafter", [2, 4, 5], "post+1")
     assert (facts["vocab_size"], facts["draft_vocab_size"]) == (367, 160)

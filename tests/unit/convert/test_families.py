@@ -105,8 +105,7 @@ def test_deepspec_counts_the_block_before(convert: Convert, tmp_path: Path) -> N
     report = convert(checkpoint)
     assert report.spec.aux_layers == (1, 2, 4, 5, 7)
     assert (report.spec.architecture, report.spec.layer_ids_rule) == ("eagle31", "post+1")
-    as_others_read_it = convert(checkpoint, readings={"layer_ids": "boundary"}).spec.aux_layers
-    assert as_others_read_it == (0, 1, 3, 4, 6)
+    assert convert(checkpoint, readings={"layer_ids": "boundary"}).spec.aux_layers == (0, 1, 3, 4, 6)
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def with_head(
     """A drafter whose head is the target's at `rows(offsets, ids)`, with a little training noise."""
     shape = DraftShape()
     offsets = shape.weights()["d2t"]
-    ids = offsets + np.arange(shape.n_draft_vocab)
-    head = target.weights["lm_head.weight"][rows(offsets, ids)]
+    head = target.weights["lm_head.weight"][rows(offsets, offsets + np.arange(shape.n_draft_vocab))]
     noise = np.random.default_rng(2).normal(0, 0.2 * head.std(), head.shape)
     add = {"lm_head.weight": (head + noise).astype(np.float32)}
     return write_checkpoint(tmp_path / "in", "torchspec", shape, add=add)

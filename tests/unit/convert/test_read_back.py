@@ -70,8 +70,7 @@ def test_converted_again_it_is_the_same_file(
     name: str, type: str, make: Make, convert: Convert, tmp_path: Path
 ) -> None:
     first = make(name, type)
-    again = convert(first, out=tmp_path / "again.gguf", type=type).out
-    assert contents(again) == contents(first)
+    assert contents(convert(first, out=tmp_path / "again.gguf", type=type).out) == contents(first)
 
 
 def test_a_file_that_does_not_say_which_slot_drafts_first_leaves_a_choice(
@@ -86,8 +85,7 @@ def test_a_file_that_does_not_say_which_slot_drafts_first_leaves_a_choice(
     assert choice.values == ("in-place", "anchor-first")
     spec = open_drafter(silent, target.gguf).spec
     assert spec.block is not None and not spec.block.anchor_first
-    told = convert(silent, out=tmp_path / "told.gguf", readings={"slots": "anchor-first"})
-    file = read_gguf(told.out)
+    file = read_gguf(convert(silent, out=tmp_path / "told.gguf", readings={"slots": "anchor-first"}).out)
     assert file.get("dflash_ex.sample_from_anchor") is True
     assert file.get("eaglecpp.readings") == [b"slots=anchor-first (given)"]
     with pytest.raises(EagleError, match="reading slots: is for block drafters"):
@@ -105,8 +103,7 @@ def test_a_held_out_measurement_survives(convert: Convert, tmp_path: Path) -> No
 def test_rows_are_read_from_anywhere(convert: Convert, target: TinyTarget, tmp_path: Path) -> None:
     """A large matrix is read in parts that may begin in the middle of a head."""
     shape = DraftShape(fc_norm=True)
-    path = convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out
-    ours = open_drafter(path, target.gguf).sources
+    ours = open_drafter(convert(write_checkpoint(tmp_path / "in", "vllm", shape)).out, target.gguf).sources
     theirs = open_drafter(tmp_path / "in", target.gguf).sources
     assert set(theirs) - {"t2d"} == set(ours)
     for name, source in ours.items():

@@ -71,8 +71,7 @@ def test_the_choices_of_each_family(
     target: TinyTarget,
     tmp_path: Path,
 ) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", family, shape, edit=edit)
-    choices = open_choices(checkpoint, target.gguf)
+    choices = open_choices(write_checkpoint(tmp_path / "in", family, shape, edit=edit), target.gguf)
     assert {choice.name: choice.values for choice in choices} == expected
     assert not any(choice.is_open for choice in choices)
 
@@ -118,9 +117,8 @@ def test_readings_and_their_reasons_are_in_the_file(convert: Convert, tmp_path: 
         "rope_theta=10000 (measured: better)",
     ]
     plain = convert(checkpoint, readings={"rope_theta": "10000", "rope_scaling": "none"})
-    again = convert(plain.out, out=tmp_path / "again.gguf")
     assert (
-        again.spec.readings
+        convert(plain.out, out=tmp_path / "again.gguf").spec.readings
         == plain.spec.readings
         == ("rope_theta=10000 (given)", "rope_scaling=none (given)")
     )

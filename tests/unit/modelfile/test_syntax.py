@@ -35,8 +35,7 @@ def test_errors_point_at_the_word_or_the_open_quote(text: str, shown: str) -> No
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_encodings(encoding: str) -> None:
     data = "FROM é\n".encode(encoding)
-    swapped = codecs.BOM_UTF16_BE + "FROM é\n".encode("utf-16-be")
-    for written in (data, swapped):
+    for written in (data, codecs.BOM_UTF16_BE + "FROM é\n".encode("utf-16-be")):
         assert decode(written) == "FROM é\n"
         assert parse(written) == [Command("model", "é")]
 

@@ -82,8 +82,7 @@ def test_what_a_page_elsewhere_loads_without_an_origin_is_refused(
     server: TestServer, path: str, site: str, mode: str, status: int
 ) -> None:
     """<img src="http://127.0.0.1:11434/props?model=large"> would load a model. A link to the page is fine."""
-    headers = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}
-    assert server.get(path, headers=headers).status_code == status
+    assert server.get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Mode": mode}).status_code == status
 
 
 @pytest.mark.parametrize(
@@ -166,6 +165,5 @@ def test_a_registry_that_the_owner_allows_is_asked(store_root: Path, registry: H
     with TestServer(insecure=True, registries=(registry.host,)) as own:
         name = f"http://{registry.host}/library/tiny:1b"
         assert own.post("/api/pull", {"model": name, "insecure": True, "stream": False}).status_code == 200
-        answer = requests.delete(f"{own.url}/api/delete", json={"model": name}, timeout=30)
-        assert answer.status_code == 200
+        assert requests.delete(f"{own.url}/api/delete", json={"model": name}, timeout=30).status_code == 200
         registry.log.clear()

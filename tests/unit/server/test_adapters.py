@@ -68,8 +68,7 @@ def test_texts_are_those_of_engines_that_were_opened_so(
     assert [text(server, lora) for lora in CHOICES] == expected
     told = server.told("/completion", body([(1, 1.0)]))
     assert told["timings"]["rounds"] < N, "it is drafted, too"
-    plain = server.told("/completion", body([(1, 1.0)], draft=False))
-    assert plain["content"] == told["content"]
+    assert server.told("/completion", body([(1, 1.0)], draft=False))["content"] == told["content"]
 
 
 def test_requests_with_other_adapters_at_the_same_time_keep_their_texts(server: TestServer) -> None:

@@ -48,8 +48,7 @@ def test_messages_call_tools(server: TestServer) -> None:
 
 
 def test_a_text_at_which_the_request_stops_is_the_reason(server: TestServer) -> None:
-    plain = whole(server, ask(QUESTION))["content"][0]["text"]
-    assert plain.startswith("os.path.join(a")
+    assert whole(server, ask(QUESTION))["content"][0]["text"].startswith("os.path.join(a")
     body = ask(QUESTION, stop_sequences=["never", ".join("])
     told = whole(server, body)
     assert (told["stop_reason"], told["stop_sequence"]) == ("stop_sequence", ".join(")

@@ -56,8 +56,7 @@ def test_ollamas_answer(running: TestServer, vectors: Any) -> None:
 
 
 def test_ollamas_truncation_and_errors(running: TestServer) -> None:
-    long = "the fox " * 200
-    body = {"model": "bert", "input": long}
+    body = {"model": "bert", "input": "the fox " * 200}
     assert told(running, "/api/embed", body)["prompt_eval_count"] == 128
     assert told(running, "/api/embed", body | {"options": {"num_ctx": 32}})["prompt_eval_count"] == 32
     assert (

@@ -30,8 +30,7 @@ def seeing(projector: Path) -> Iterator[TestServer]:
     other = projector.with_name("other.gguf")
     shutil.copy(TARGET, other)
     files = {MODEL: TARGET, "other": other}
-    engine = FAST | {"mmproj": str(projector)}
-    with TestServer(files, preload=MODEL, model=MODEL, engine=engine) as server:
+    with TestServer(files, preload=MODEL, model=MODEL, engine=FAST | {"mmproj": str(projector)}) as server:
         yield server
 
 
@@ -53,8 +52,7 @@ def test_three_apis_show_the_same_image(seeing: TestServer) -> None:
     expected = seeing.post("/api/chat", chat).json()
     text = expected["message"]["content"]
     assert expected["prompt_eval_count"] > 64
-    made = seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED])).json()
-    assert made["response"] == text
+    assert seeing.post("/api/generate", ollama(prompt=TEXT, images=[CODED])).json()["response"] == text
     parts = [{"type": "image_url", "image_url": {"url": URL}}, {"type": "text", "text": TEXT}]
     said = seeing.post("/v1/chat/completions", openai(parts)).json()
     assert said["choices"][0]["message"]["content"] == text

@@ -131,8 +131,7 @@ def test_bodies_in_very_small_chunks_are_refused(server: TestServer) -> None:
         made.sendall(b"1\r\nx\r\n" * 10_500)
         answer = answer_of(made)
     assert answer.startswith(b"HTTP/1.1 400 ") and b"send larger ones" in answer
-    large = (b"x" * 2000 for _ in range(900))
-    assert requests.post(url, data=large, timeout=60).status_code == 400
+    assert requests.post(url, data=(b"x" * 2000 for _ in range(900)), timeout=60).status_code == 400
 
 
 def test_as_many_files_as_the_user_may_open() -> None:

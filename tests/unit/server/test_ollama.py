@@ -129,8 +129,7 @@ def test_generate_takes_prompts_with_and_without_a_template(server: TestServer) 
     body = {"model": MODEL, "prompt": QUESTION, "options": {"temperature": 0, "num_predict": 30}}
     told = whole(server, body, "/api/generate")
     assert SAID in told["response"]
-    raw = whole(server, {**body, "raw": True}, "/api/generate")
-    assert raw["response"] != told["response"]
+    assert whole(server, {**body, "raw": True}, "/api/generate")["response"] != told["response"]
     other = {**body, "template": "{{ .Prompt }} means: ", "system": "unused"}
     assert whole(server, other, "/api/generate")["prompt_eval_count"] != told["prompt_eval_count"]
 

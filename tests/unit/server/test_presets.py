@@ -85,8 +85,7 @@ def test_each_is_served_as_the_file_says(server: TestServer) -> None:
     wanted = {"drafted": (DRAFT.stem, True), "plain": (None, True), "stored:latest": ("text", False)}
     assert wanted.items() <= listed.items()
     assert server.get("/v1/models/drafted").json()["draft"] == DRAFT.stem
-    unknown = server.post("/api/generate", {"model": "other", "prompt": "x"})
-    assert unknown.status_code == 404
+    assert server.post("/api/generate", {"model": "other", "prompt": "x"}).status_code == 404
 
 
 def test_a_pinned_model_stays_whatever_requests_say(server: TestServer) -> None:

@@ -62,8 +62,7 @@ def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -
     assert 0 < told["usage"]["output_tokens"] - n_thought <= len("ef gh") + 1, "tags belong to the thought"
     events = list(server.events("/v1/responses", body))
     of_thought = [e["type"].removeprefix("response.") for e in events if e.get("output_index") == 0]
-    deltas = [kind for kind in of_thought if kind.endswith(".delta")]
-    assert set(deltas) == {"reasoning_summary_text.delta"}
+    assert {kind for kind in of_thought if kind.endswith(".delta")} == {"reasoning_summary_text.delta"}
     assert [kind for kind in of_thought if not kind.endswith(".delta")] == [
         "output_item.added",
         "reasoning_summary_part.added",
@@ -131,5 +130,4 @@ def test_items_of_one_turn_are_one_message(
 
 
 def test_tools_that_are_not_offered_are_not_listed(server: TestServer) -> None:
-    told = whole(server, ask("Hello", tools=[{"type": "web_search"}, TOOL]))
-    assert told["tools"] == [TOOL]
+    assert whole(server, ask("Hello", tools=[{"type": "web_search"}, TOOL]))["tools"] == [TOOL]

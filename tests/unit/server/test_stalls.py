@@ -76,8 +76,7 @@ def test_templates_are_rendered_beside_the_loop(
 
     monkeypatch.setattr(ChatModel, "render", render)
     template = BURNS + "{% for message in messages %}{{ message.content }}{% endfor %}"
-    body = chat(prompt="a", template=template)
-    slowest, answer = slowest_health(server, path, body)
+    slowest, answer = slowest_health(server, path, chat(prompt="a", template=template))
     assert answer.status_code == 200 and not on_the_loop
     assert slowest < BOUND_S
 

@@ -76,8 +76,7 @@ def test_show_parts(run: Run, modelfile: Path, tiny: Tiny) -> None:
     assert "# To build a new Modelfile based on this, replace FROM with:\n# FROM tiny:latest\n" in text
     Path("again").write_text(text)
     assert run("create", "again", "-f", "again")[0] == 0
-    digests = [m["digest"] for m in json.loads(run("list", "--json")[1])["models"]]
-    assert len(set(digests)) == 1
+    assert len({m["digest"] for m in json.loads(run("list", "--json")[1])["models"]}) == 1
 
 
 def test_show_overview(run: Run, modelfile: Path) -> None:
@@ -99,8 +98,7 @@ def test_show_overview(run: Run, modelfile: Path) -> None:
 def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     run: Run, tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    text = io.BytesIO(f"FROM {tiny.target}\n".encode())
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(text))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(f"FROM {tiny.target}\n".encode())))
     code, out, _ = run("create", "a", "-f", "-", "--json")
     assert (code, json.loads(out)["name"], json.loads(out)["draft"]) == (0, "a:latest", None)
     (tmp_path / "bad").write_text(f"FROM {tiny.target}\nPARAMETER top_k many\n")

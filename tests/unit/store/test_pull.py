@@ -273,8 +273,7 @@ def test_a_drafter_of_the_hub_is_converted_once_and_shared(
     assert len(models.content_requests()) == n_requests + 1  # the other target, nothing of the drafter
     from eaglecpp.store.facts import read_facts
 
-    source = read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "")
-    assert source == "maker/tiny-eagle3"
+    assert read_facts([pulled.files("draft")[0]]).file.text("eaglecpp.source", "") == "maker/tiny-eagle3"
     remove_model(stores.own, ModelName.parse(f"{drafter}:Q8_0"))
     assert find_target(f"hf.co/{REPO}:Q4_K_M").draft is not None
 

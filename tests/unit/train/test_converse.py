@@ -75,8 +75,7 @@ def test_turns_stand_in_the_template_s_form(engine: Engine, written: Path) -> No
     frame = Frame(engine)
     for entry in entries(written).values():
         for begin, end in entry.get("turns", ()):
-            before = entry["tokens"][:begin]
-            assert before[-len(frame.to_assistant) + 1 :] == frame.to_assistant[1:]
+            assert entry["tokens"][:begin][-len(frame.to_assistant) + 1 :] == frame.to_assistant[1:]
             assert 0 < end - begin <= SETTINGS.answer_tokens
         if entry.get("turns"):
             assert entry["turns"][-1][1] == len(entry["tokens"])

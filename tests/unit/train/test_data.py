@@ -84,8 +84,7 @@ def test_turns_are_what_the_assistant_says_and_its_end_token(tmp_path: Path, eng
 
 
 def test_the_tokens_before_an_answer_are_those_the_engine_would_read(tmp_path: Path, engine: Engine) -> None:
-    path = write_lines(tmp_path / "a.jsonl", chat(*TALK[:3]))
-    (one,) = data.load([path], engine, 512).conversations
+    (one,) = data.load([write_lines(tmp_path / "a.jsonl", chat(*TALK[:3]))], engine, 512).conversations
     begin = int(np.flatnonzero(one.turns)[0])
     assert one.tokens[:begin].tolist() == engine.chat_prompt(messages(*TALK[:2]))
 

@@ -186,8 +186,7 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
     write_checkpoint(tmp_path, model, vocab, {}, own_embedding=False)
     draft = open_drafter(tmp_path, target.gguf)
     assert family == "dflash2" if draft.ids is None else draft.ids.tolist() == vocab.ids.tolist()
-    rule = draft.spec.layer_ids_rule
-    expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=rule)
+    expected = replace(model.spec, family=draft.spec.family, layer_ids_rule=draft.spec.layer_ids_rule)
     assert replace(draft.spec, sliding_layers=()) == expected
     state = from_checkpoint(draft)
     for name, p in model.named_parameters():

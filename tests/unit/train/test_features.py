@@ -104,8 +104,7 @@ def broken_target(directory: Path, tensor: str, value: float) -> Path:
     """A tiny target one of whose tensors holds a value that is not a number."""
     path = make_target(directory, TargetSpec(n_layers=8)).gguf
     reader = gguf.GGUFReader(path, "r+")
-    found = next(t for t in reader.tensors if t.name == tensor)
-    found.data[...] = np.float32(value)
+    next(t for t in reader.tensors if t.name == tensor).data[...] = np.float32(value)
     reader.data.flush()
     return path
 
@@ -118,7 +117,6 @@ def broken_target(directory: Path, tensor: str, value: float) -> Path:
     ],
 )
 def test_what_is_no_number_is_refused_by_name(tmp_path: Path, tensor: str, value: float, says: str) -> None:
-    path = broken_target(tmp_path, tensor, value)
-    source = TargetSource(path, [conversation(12)], model=MODEL)
+    source = TargetSource(broken_target(tmp_path, tensor, value), [conversation(12)], model=MODEL)
     with pytest.raises(DataError, match=says):
         source.sample(0)

@@ -122,8 +122,7 @@ def test_budgets_end_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     steps = make_trainer(tmp_path / "steps", Budget(steps=3), Recorder()).run()
     assert (steps.reason, steps.progress.step) == ("budget", 3)
     epochs = make_trainer(tmp_path / "epochs", Budget(epochs=2), Recorder()).run()
-    n_tokens = sum(make_source(12).lengths[:9])
-    assert epochs.progress.tokens == 2 * n_tokens
+    assert epochs.progress.tokens == 2 * sum(make_source(12).lengths[:9])
     looks = itertools.count()
     set_clock(monkeypatch, "eaglecpp.train.fit.loop", monotonic=lambda: 0.01 * next(looks))
     minutes = make_trainer(tmp_path / "minutes", Budget(minutes=0.5 / 60), Recorder()).run()

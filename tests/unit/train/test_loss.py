@@ -15,8 +15,7 @@ from eaglecpp.train.fit.loss import Loss, counted_rows, head_loss
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
     #        prompt    answer 1   user  answer 2
-    turns = [0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3]
-    rows = counted_rows(np.array(turns, np.int16), 3)
+    rows = counted_rows(np.array([0, 0, 0, 1, 1, 1, 1, 0, 0, 2, 2, 3, 3, 3], np.int16), 3)
     # row p at step k needs p+1 .. p+2+k in one turn: the first row of answer 1 is the last of the prompt
     assert [r.tolist() for r in rows] == [[2, 3, 4, 8, 10, 11], [2, 3, 10], [2]]
 
@@ -56,8 +55,7 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
     assert hit.tolist() == [i % 3 > 0 for i in range(33)]
     q = logits.softmax(-1)
     rest = torch.minimum(1 - p.sum(-1), 1 - (q.gather(1, ids) * (p > 0)).sum(-1))
-    least = torch.minimum(p, q.gather(1, ids)).sum(-1)
-    torch.testing.assert_close(overlap, least + rest / 2)
+    torch.testing.assert_close(overlap, torch.minimum(p, q.gather(1, ids)).sum(-1) + rest / 2)
     for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 

@@ -71,8 +71,7 @@ def test_the_loss_is_the_soft_cross_entropy_of_the_counted_rows() -> None:
 
 def test_a_batch_without_counted_rows_gives_zero_and_a_gradient_for_every_weight() -> None:
     model = random_model(KINDS["eagle31"])
-    batch = make_batch([make_sample(8, 1, [0] * 8)], draft_ids(), 3, CPU)
-    sums = model(batch)
+    sums = model(make_batch([make_sample(8, 1, [0] * 8)], draft_ids(), 3, CPU))
     sums.loss.backward()
     assert sums.loss.item() == 0.0
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
@@ -100,8 +99,7 @@ def test_bf16_computes_with_fp32_weights_and_gradients() -> None:
 
 
 def test_a_shared_head_is_not_trained() -> None:
-    spec = KINDS["eagle3"]
-    model = DraftModel(spec, torch.randn(N_VOCAB, 32), share_head=True, dtype=torch.float32)
+    model = DraftModel(KINDS["eagle3"], torch.randn(N_VOCAB, 32), share_head=True, dtype=torch.float32)
     model(make_batch([make_sample(12, 1)], draft_ids(), 2, CPU)).loss.backward()
     assert model.head.grad is None
     assert model.fc.grad is not None

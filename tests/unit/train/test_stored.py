@@ -96,8 +96,7 @@ def test_gradients_are_found_at_the_stored_weights_and_added_to_the_exact_ones(
     with stored.lent() if qat else contextlib.nullcontext():
         sums = model(batch)
         sums.loss.backward()
-    optimizer = Optimizer(model.parameters())
-    optimizer.step(1 / sums.weight, hyper.lr * lr_factor(0.0, hyper.warmup))
+    Optimizer(model.parameters()).step(1 / sums.weight, hyper.lr * lr_factor(0.0, hyper.warmup))
 
     trained = make_model()
     make_trainer(trained, source, tmp_path, (range(4), range(0)), 1, hyper).run()
@@ -121,8 +120,7 @@ def test_evaluations_are_of_the_stored_weights_and_what_is_saved_is_exact(
 
     monkeypatch.setattr(model, "drafts", watched)
     hyper = Hyper(n_steps=2, lr=0.01, batch_tokens=60)
-    trainer = make_trainer(model, source, tmp_path, (range(3), range(3, 4)), 2, hyper)
-    trainer.run()
+    make_trainer(model, source, tmp_path, (range(3), range(3, 4)), 2, hyper).run()
     exact = model.fc.detach().clone()
     with stored.lent():
         assert torch.equal(seen[-1], model.fc)
