@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,15 +41,28 @@ def load_state(path: Path) -> dict[str, Any]:
 
 
 def check_same_run(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    """Raises MismatchError, with all differences, when a state was made by another run than this one."""
-    keys = sorted({*stored, *now})
+    """Raises MismatchError, with all differences, when a state was made by another run than this one.
+
+    What the stored run does not name came with a later version, and the run was without it.
+    """
+    before, after = dict(_single(stored)), dict(_single(now))
     wrong = [
-        f"{key}: the stored run has {stored.get(key)!r}, this one {now.get(key)!r}"
-        for key in keys
-        if stored.get(key) != now.get(key)
+        f"{key}: the stored run has {value!r}, this one {after.get(key)!r}"
+        for key, value in sorted(before.items())
+        if value != after.get(key)
     ]
     if wrong:
         raise MismatchError(
             f"{path}: --resume continues the same run only, and {'; '.join(wrong)}. Give the command of the "
             "first run (steps, epochs and minutes may differ), or train into another directory"
         )
+
+
+def _single(facts: Mapping[str, Any], of: str = "") -> Iterator[tuple[str, Any]]:
+    """Each fact by its own name, also those of the drafter (JSON) and its block."""
+    for key, value in facts.items():
+        inner = json.loads(value) if key == "drafter" else value
+        if isinstance(inner, dict):
+            yield from _single(inner, f"{of}{key}.")
+        else:
+            yield of + key, inner

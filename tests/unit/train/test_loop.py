@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -107,6 +108,21 @@ def test_a_state_is_only_taken_up_by_the_same_run(tmp_path: Path) -> None:
     )
     with pytest.raises(MismatchError, match=r"data: the stored run has 'a', this one 'b'.*lr: "):
         other.resume()
+
+
+def test_a_state_from_before_a_field_of_drafters_is_taken_up_and_a_difference_is_named_alone(
+    tmp_path: Path,
+) -> None:
+    def trainer(**drafter: Any) -> Trainer:
+        facts = {"drafter": json.dumps(drafter)}
+        return make_trainer(tmp_path, Budget(steps=2), Recorder(), facts=facts)
+
+    trainer(size=8, block={"rank": 64}).run()
+    trainer(size=8, block={"rank": 64, "newer": 1.0}, newer=False).resume()
+    with pytest.raises(MismatchError) as error:
+        trainer(size=8, block={"rank": 32}).resume()
+    assert "drafter.block.rank: the stored run has 64, this one 32. " in str(error.value)
+    assert "size" not in str(error.value)
 
 
 def test_nothing_to_resume_and_a_damaged_state_say_so(tmp_path: Path) -> None:
