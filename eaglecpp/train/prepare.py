@@ -177,21 +177,18 @@ def make_plan(options: TrainOptions, file: GgufFile, corpus: Corpus, note: Calla
     vocabulary raise.
     """
     plan = (_tuned if options.finetune else _new)(options, file, corpus)
-    block = plan.spec.block
+    spec, block = plan.spec, plan.spec.block
     if options.ttt_steps and block and not (block.causal[0] and options.ttt_steps <= block.n_drafts):
         raise InvalidValueError(
             f"--ttt-steps: rows of this block see later ones, or it has {block.n_drafts} slots: leave it out"
         )
     covered = corpus.counts[plan.vocab.ids].sum() / max(corpus.counts.sum(), 1)
-    kind = "EAGLE 3.1" if plan.spec.fc_norm and plan.spec.norm_output else "EAGLE-3"
-    if plan.spec.block is not None:
-        kind = plan.spec.block.kind
-    elif plan.spec.fuses_embedding:
-        kind = "EAGLE-1"
-    kind += f", {plan.spec.n_layers} layers" if plan.spec.n_layers > 1 else ""
+    kind = block.kind if block else "EAGLE-1" if spec.fuses_embedding else "EAGLE-3"
+    kind = "EAGLE 3.1" if spec.fc_norm and spec.norm_output else kind
+    kind += f", {spec.n_layers} layers" if spec.n_layers > 1 else ""
     n_params = sum(t.numel() for name, t in plan.start.state.items() if name != "head" or not plan.share_head)
     note(
-        f"drafter: {kind}, aux layers {', '.join(map(str, plan.spec.aux_layers))}, {n_params / 1e6:.1f}M "
+        f"drafter: {kind}, aux layers {', '.join(map(str, spec.aux_layers))}, {n_params / 1e6:.1f}M "
         "parameters; " + "; ".join(plan.start.notes)
     )
     note(
@@ -266,10 +263,9 @@ def _tuned(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
     notes = [f"started from {options.finetune} ({draft.family})"]
     spec = draft.spec
     if options.draft_layers:
-        n_before = spec.n_layers
         spec = with_layers(spec, options.draft_layers)
-        state |= new_layers(file, spec, range(n_before, spec.n_layers), options.seed)
-        if spec.n_layers > n_before:
-            notes.append(f"{spec.n_layers - n_before} new layers")
+        state |= new_layers(file, spec, range(draft.spec.n_layers, spec.n_layers), options.seed)
+        if spec.n_layers > draft.spec.n_layers:
+            notes.append(f"{spec.n_layers - draft.spec.n_layers} new layers")
     vocabulary = DraftVocabulary(ids, len(corpus.counts))
     return Plan(spec, vocabulary, Start(state, tuple(notes)), embedding, share_head, own is not None)

@@ -27,7 +27,7 @@ from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
 from eaglecpp.train.capture.features import TargetSource
 from eaglecpp.train.capture.identity import identify
 from eaglecpp.train.data.texts import token_hash
-from eaglecpp.train.fit.evaluate import Acceptance, TrainingTimeTest
+from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Outcome, Trainer
 from eaglecpp.train.fit.model import DraftModel
@@ -244,7 +244,7 @@ def _verdict(length: float) -> str:
 
 
 def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[str, Any]:
-    identity = identify(options.target)
+    identity, best = identify(options.target), outcome.best
     return {
         "target": {
             "name": options.target.name,
@@ -260,9 +260,5 @@ def _record(options: TrainOptions, trainer: Trainer, outcome: Outcome) -> dict[s
         "seconds": round(outcome.progress.seconds, 1),
         "skipped_steps": outcome.n_skipped,
         "finetuned_from": options.finetune or options.start_from,
-        "held_out": None if outcome.best is None else _rates(outcome.best),
+        "held_out": best and {"length": best.length, "rates": list(best.rates)},
     }
-
-
-def _rates(found: Acceptance) -> dict[str, Any]:
-    return {"length": found.length, "rates": list(found.rates)}
