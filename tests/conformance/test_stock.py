@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""llama.cpp itself, in a child process, gets from our `dflash` files what PyTorch gets from the checkpoint;
-it loads our `eagle3` ones, and refuses `dflash_ex` and `eagle31`.
+"""llama.cpp itself, in a child process, gets from our `dflash` files what PyTorch gets from the checkpoint,
+estimates and scores included; it loads our `eagle3` ones, and refuses `dflash_ex` and `eagle31`.
 """
 
 from __future__ import annotations
@@ -9,34 +9,53 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 import torch
 
 from eaglecpp.convert import convert_checkpoint
+from eaglecpp.lowlevel import Drafter
+from helpers.native import engine_options
 from helpers.random_block import MASK_TOKEN, BlockShape
-from helpers.random_drafter import DraftShape
+from helpers.random_drafter import LLAMA3, DraftShape
 from helpers.reference.block import BlockDrafter
 from helpers.script import run_script
 from helpers.tiny import TinyTarget
+from helpers.tiny_split import Tensors, rewrite
 
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+DEMO = FIXTURES.parents[1] / "examples" / "demo_model" / "pair" / "demo-target.gguf"
 N_CONTEXT, ANCHOR = 9, 7
-RUN = """
+HEAD = """
 import ctypes, sys
 import llama_cpp.llama_cpp as lib
 import numpy as np
 
-model_path, folder, mask, causal = sys.argv[1:]
-params = lib.llama_model_default_params()
-params.use_extra_bufts = False  # repacked weights would use AMX, which some virtual machines only promise
-model = lib.llama_model_load_from_file(model_path.encode(), params)
-if not model:
-    sys.exit("refused")
+
+def load(path):
+    params = lib.llama_model_default_params()
+    params.use_extra_bufts = False  # repacked weights would use AMX, which some virtual machines only promise
+    return lib.llama_model_load_from_file(path.encode(), params) or sys.exit("refused")
+
+
+"""
+RUN = """
+model_path, folder, mask, n_block, causal, target = sys.argv[1:]
+model = load(model_path)
 params = lib.llama_context_default_params()
 params.n_ctx = params.n_batch = params.n_ubatch = 64
 params.type_k = params.type_v = params.flash_attn_type = 0
+if target:
+    params.ctx_other = lib.llama_init_from_model(load(target), params)  # whose tables are used
 context = lib.llama_init_from_model(model, params)
 lib.llama_set_causal_attn(context, causal == "True")
+# what its server asks for, too: a row of estimates or of scores for each token
+ask = lib._lib["_Z26llama_set_embeddings_nextnP13llama_contextbb"]
+ask.argtypes = ctypes.c_void_p, ctypes.c_bool, ctypes.c_bool
+ask(context, True, False)
+get = lib._lib["_Z26llama_get_embeddings_nextnP13llama_context"]
+get.argtypes, get.restype = (ctypes.c_void_p,), ctypes.POINTER(ctypes.c_float)
 features = np.load(folder + "/features.npy")
 
 
@@ -53,29 +72,19 @@ def process(n_rows, position, features=None, tokens=()):
 
 
 process(len(features), 0, features)
-tokens = [7, *[int(mask)] * 4]
-process(5, len(features), tokens=tokens)
-n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-np.save(folder + "/logits.npy", np.ctypeslib.as_array(lib.llama_get_logits(context), (5, n_vocab)))
+tokens = [7, *[int(mask)] * (int(n_block) - 1)]
+process(len(tokens), len(features), tokens=tokens)
+sizes = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model)), lib.llama_model_n_embd(model)
+for name, rows, size in zip(("logits", "judged"), (lib.llama_get_logits(context), get(context)), sizes):
+    np.save(f"{folder}/{name}.npy", np.ctypeslib.as_array(rows, (len(tokens), size)))
 """
 LOAD = """
-import sys
-import llama_cpp.llama_cpp as lib
-
-params = lib.llama_model_default_params()
-params.use_extra_bufts = False
-model = lib.llama_model_load_from_file(sys.argv[1].encode(), params)
-if not model:
-    sys.exit("refused")
+model = load(sys.argv[1])
 vocab = lib.llama_model_get_vocab(model)
 print(lib.llama_model_n_embd(model), lib.llama_model_n_layer(model), lib.llama_vocab_n_tokens(vocab))
 """
 DFLASH, DSPARK = BlockShape(own_tables=True), BlockShape("dspark")
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}  # fmt: skip
 SHAPES = {
     "DFlash": DFLASH,
     "window": replace(DFLASH, window=6),
@@ -93,16 +102,32 @@ SHAPES = {
 }
 
 
+def random_features(width: int) -> np.ndarray[Any, Any]:
+    """`[A, n_rows, H]`."""
+    return np.random.default_rng(3).normal(size=(3, N_CONTEXT, width)).astype(np.float32)
+
+
+def llama_cpp(
+    path: Path, folder: Path, features: Any, mask: int, n_block: int, causal: bool = False, target: Any = ""
+) -> list[np.ndarray[Any, Any]]:
+    """Of each row of a block behind these features `[A, n_rows, H]`: logits `[V]`, and what llama.cpp's
+    server reads beside them `[H]`: the confidence, over and over, or the ids of DFlash2's candidates `[K]`
+    and their scores `[K before, K]` (src/models/dflash.cpp: its Markov head and its selector).
+    """
+    np.save(folder / "features.npy", np.concatenate(list(features), axis=-1))
+    child = run_script(HEAD + RUN, path, folder, mask, n_block, causal, target)
+    assert child.returncode == 0, child.stderr[-2000:]
+    return [np.load(folder / f"{name}.npy") for name in ("logits", "judged")]
+
+
 def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, Any], list[int]]:
     """Logits `[slots, V]` of the greedy chain, and the slots."""
     drafter = BlockDrafter.load(checkpoint)
     drafter.commit(features)
-    done, token = drafter.run(ANCHOR), ANCHOR
+    done = drafter.run(ANCHOR)
     rows = torch.full((5, len(drafter.embedding)), float("-inf"))  # type: ignore[arg-type]
-    for slot in drafter.slots():
-        logits = drafter.conditional(done, slot, token)
-        rows[slot, drafter.target_ids] = logits
-        token = int(drafter.target_ids[logits.argmax()])
+    for slot, token in zip(drafter.slots(), [ANCHOR, *drafter.walk(done)], strict=False):
+        rows[slot, drafter.target_ids] = drafter.conditional(done, slot, token)
     return rows.numpy(), list(drafter.slots())
 
 
@@ -110,16 +135,65 @@ def expected(checkpoint: Path, features: torch.Tensor) -> tuple[np.ndarray[Any, 
 def test_llama_cpp_computes_what_the_reference_does(name: str, target: TinyTarget, tmp_path: Path) -> None:
     shape = SHAPES[name]
     path = shape.gguf(tmp_path, target.gguf)
-    features = torch.from_numpy(np.random.default_rng(3).normal(size=(3, N_CONTEXT, 64)).astype(np.float32))
-    np.save(tmp_path / "features.npy", torch.cat(list(features), dim=-1).numpy())
+    features = random_features(64)
     causal = shape.causal if shape.causal is not None else shape.window > 0
-    child = run_script(RUN, path, tmp_path, MASK_TOKEN, causal)
-    assert child.returncode == 0, child.stderr[-2000:]
-    rows, slots = expected(tmp_path / "checkpoint", features)
-    found = np.load(tmp_path / "logits.npy")[slots]
+    logits, _ = llama_cpp(path, tmp_path, features, MASK_TOKEN, 5, causal)
+    rows, slots = expected(tmp_path / "checkpoint", torch.from_numpy(features))
     known = np.isfinite(rows[slots])
     tolerance = 2e-3 if shape.gemma else 5e-5  # ggml's gelu reads a table
-    np.testing.assert_allclose(found[known], rows[slots][known], atol=tolerance, rtol=1e-4)
+    np.testing.assert_allclose(logits[slots][known], rows[slots][known], atol=tolerance, rtol=1e-4)
+
+
+def add_confidence(tensors: Tensors) -> None:
+    """The trained drafter has no such head."""
+    tensors["conf_proj.weight"] = np.random.default_rng(5).normal(0, 0.1, (1, 384)).astype(np.float32)
+
+
+def difference(path: Path, logits: np.ndarray[Any, Any], judged: np.ndarray[Any, Any]) -> float:
+    """Between what llama.cpp says and this file here, on ggml's kernels: the largest of the logits of
+    DSpark's confidence along the greedy chain, or of the log-probabilities of all of DFlash2's pairs.
+    """
+    options = engine_options(n_ctx=64, draft_type_kv="f32", flash_attn="off", kernels="off")
+    table = next(one for one in gguf.GGUFReader(DEMO).tensors if one.name == "token_embd.weight")
+    drafter = Drafter(str(path), options, gguf.dequantize(table.data, table.tensor_type))
+
+    def slots(behind: list[int]) -> Any:
+        drafter.reset()
+        return drafter.block(random_features(320), [0] * (N_CONTEXT - 1) + [ANCHOR], behind, 16)
+
+    if "dspark" in path.name:
+        shares = judged[:, 0].astype(np.float64)
+        found = [confidence for (_, _, confidence), *_ in slots(logits[:-1].argmax(-1).tolist())]
+        return float(np.abs(np.log(shares / (1 - shares)) - found).max())
+    ids, scores, gaps = judged[1:, :16], torch.from_numpy(judged[1:, 16 : 16 + 256]).view(-1, 16, 16), []
+    for before, rows in enumerate(scores.log_softmax(-1).transpose(0, 1)):
+        for slot, tokens, row in zip(slots(ids[:-1, before].astype(int).tolist()), ids, rows, strict=True):
+            theirs = np.stack([tokens, row], axis=-1)[tokens.argsort()]
+            gaps.append(np.abs(theirs - [one[:2] for one in sorted(slot)]).max())
+    return float(max(gaps))
+
+
+def swap_rows(tensors: Tensors) -> None:
+    tensors["selector_hidden.weight"][[0, 1]] = tensors["selector_hidden.weight"][[1, 0]]
+
+
+def change_one(tensors: Tensors) -> None:
+    tensors["conf_proj.weight"][0, 7] += 0.1
+
+
+CHANGES = {"dspark": (add_confidence, change_one), "dflash2": (lambda tensors: None, swap_rows)}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_llama_cpp_judges_drafts_as_we_do(name: str, tmp_path: Path) -> None:
+    """The trained ones, with the target's embeddings. One other weight, or two rows that change places, are
+    seen.
+    """
+    added, mistake = CHANGES[name]
+    path = rewrite(FIXTURES / f"demo-{name}.gguf", tmp_path / f"{name}.gguf", added)
+    theirs = llama_cpp(path, tmp_path, random_features(320), 1, 8, target=DEMO)
+    assert difference(path, *theirs) < 1e-5
+    assert difference(rewrite(path, tmp_path / f"{name}-2.gguf", mistake), *theirs) > 1e-2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +211,7 @@ def test_llama_cpp_loads_plain_eagle3(
     shape: DraftShape, type: str, target: TinyTarget, tmp_path: Path
 ) -> None:
     report = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf", type)
-    child = run_script(LOAD, report.out)
+    child = run_script(HEAD + LOAD, report.out)
     assert report.spec.architecture == "eagle3" and child.returncode == 0, child.stderr[-2000:]
     assert child.stdout.split() == ["64", "1", "367"]
 
@@ -157,6 +231,6 @@ def test_llama_cpp_refuses_what_it_would_run_wrong(
 ) -> None:
     """Whatever has this architecture, see tests/unit/convert."""
     out = convert_checkpoint(shape.write(tmp_path / "in"), target.gguf, tmp_path / "draft.gguf").out
-    child = run_script(LOAD, out)
+    child = run_script(HEAD + LOAD, out)
     assert child.returncode == 1, (child.returncode, child.stderr[-2000:])
     assert f"unknown model architecture: '{arch}'" in child.stderr

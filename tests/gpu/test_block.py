@@ -14,9 +14,10 @@ import pytest
 import torch
 
 import eaglecpp
-from eaglecpp.lowlevel import Drafter, EngineOptions
+from eaglecpp.lowlevel import Drafter
+from helpers.native import engine_options
 from helpers.random_block import BlockShape
-from helpers.reference.block import BlockDrafter, BlockPass
+from helpers.reference.block import BlockDrafter, BlockPass, slot_distributions
 from helpers.sparse import write_block_drafter, write_target
 from helpers.tiny import TinyTarget
 
@@ -86,9 +87,7 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
     """Behind any tokens, and after commits of several sizes."""
     shape = BlockShape(kind=kind, own_tables=True)
     path = shape.gguf(tmp_path, target.gguf)
-    options = EngineOptions()
-    options.n_ctx, options.n_threads, options.draft_type_kv = 512, 1, "f32"
-    options.draft_device = device.name
+    options = engine_options(n_ctx=512, draft_type_kv="f32", draft_device=device.name)
     native, reference = Drafter(str(path), options), Kept.load(path.parent / "checkpoint")
     rng = np.random.default_rng(5)
     for n_rows in (17, 1, 3, 4):
@@ -98,18 +97,9 @@ def test_slots_equal_the_reference(kind: Any, device: Device, target: TinyTarget
         done = reference.run(anchor)
         if kind == "dflash2":  # its slots know their likeliest tokens alone
             behind = reference.walk(done)[:-1]
-            table = reference.lattice(done)
-            places = [0, *(ids.tolist().index(token) for ids, token in zip(table.ids, behind, strict=False))]
-            rows = [scores[place] for scores, place in zip(table.scores, places, strict=True)]
-            ids = [slot.tolist() for slot in table.ids]
-        else:
-            before = zip(reference.slots(), [anchor, *behind], strict=True)
-            rows = [reference.conditional(done, slot, token) for slot, token in before]
-            ids = [reference.target_ids.tolist()] * len(rows)
         tokens = [*rng.integers(0, shape.n_vocab, n_rows - 1).tolist(), anchor]
         found = native.block(features, tokens, behind, 4)
-        for slot, row, names in zip(found, rows, ids, strict=True):
-            expected = dict(zip(names, row.log_softmax(-1).tolist(), strict=True))
+        for slot, expected in zip(found, slot_distributions(reference, done, behind), strict=True):
             gaps = [abs(logp - expected[token]) for token, logp, _ in slot]
             assert len(gaps) == 4
             assert max(gaps) < (2e-3 if device.is_exact else 6e-2), f"{n_rows} rows"

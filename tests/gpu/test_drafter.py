@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from eaglecpp.lowlevel import Drafter, EngineOptions
+from eaglecpp.lowlevel import Drafter
+from helpers.native import engine_options
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as Reference
 from helpers.tiny import TinyTarget
@@ -38,11 +40,9 @@ def load(
 ) -> Callable[..., tuple[Drafter, Reference]]:
     def make(name: str, dtype: str, flash_attn: str) -> tuple[Drafter, Reference]:
         path = SHAPES[name].gguf(tmp_path_factory.mktemp("draft"), target.gguf, dtype)
-        options = EngineOptions()
-        options.n_ctx, options.n_threads = 512, 1
-        options.draft_type_kv = "f32" if dtype == "F32" else "f16"
-        options.flash_attn, options.draft_device = flash_attn, device.name
-        native = Drafter(str(path), options)
+        type_kv = "f32" if dtype == "F32" else "f16"
+        options: dict[str, Any] = {"flash_attn": flash_attn, "draft_device": device.name}
+        native = Drafter(str(path), engine_options(n_ctx=512, draft_type_kv=type_kv, **options))
         assert native.info["device"] == device.name
         return native, Reference.load(path.parent / "checkpoint")
 
@@ -89,10 +89,8 @@ def test_logits_equal_the_reference(
 
 
 def test_an_unknown_device_is_named(target: TinyTarget, tmp_path: Path) -> None:
-    options = EngineOptions()
-    options.draft_device = "Nowhere7"
     draft = SHAPES["eagle3"].gguf(tmp_path, target.gguf)
     with pytest.raises(
         ValueError, match=r"draft_device: no device 'Nowhere7'; expected auto, cpu or one of .*CPU"
     ):
-        Drafter(str(draft), options)
+        Drafter(str(draft), engine_options(draft_device="Nowhere7"))

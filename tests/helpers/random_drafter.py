@@ -20,11 +20,15 @@ from numpy.typing import NDArray
 from eaglecpp.convert import convert_checkpoint
 from helpers.tiny import write_files
 
-__all__ = ["MASK_TOKEN", "DraftShape", "LatentShape"]
+__all__ = ["LLAMA3", "MASK_TOKEN", "DraftShape", "LatentShape"]
 
 Array = NDArray[np.float32]
 
 MASK_TOKEN = 5
+LLAMA3 = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

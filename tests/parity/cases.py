@@ -5,17 +5,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from helpers.random_drafter import DraftShape, LatentShape
+from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 
 __all__ = ["CASES"]
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 # as in Kimi's drafters, where the ranges of the two betas are one

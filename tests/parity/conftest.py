@@ -14,6 +14,7 @@ import torch
 
 from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
+from helpers.native import engine_options
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
@@ -49,10 +50,7 @@ class Both:
 
 def exact_options(**changes: Any) -> EngineOptions:
     """`EXACT` for the low-level classes."""
-    options = EngineOptions()
-    for name, value in {"n_ctx": 512, "n_threads": 1, **EXACT, **changes}.items():
-        setattr(options, name, value)
-    return options
+    return engine_options(**{"n_ctx": 512, **EXACT, **changes})
 
 
 @pytest.fixture(scope="session", autouse=True)

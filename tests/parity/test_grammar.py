@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ModelNotFoundError
-from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
+from helpers.native import make_sampler, open_target
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -93,12 +94,10 @@ class Theirs:
 @contextmanager
 def both(path: Path) -> Iterator[tuple[Target, Any]]:
     """A model for us, and its vocabulary for llama.cpp."""
-    options = EngineOptions()
-    options.target_path, options.n_ctx, options.n_threads = str(path), 64, 1
     params = llama_cpp.llama_model_default_params()
     params.vocab_only = True
     model = llama_cpp.llama_model_load_from_file(str(path).encode(), params)
-    yield Target(options, []), llama_cpp.llama_model_get_vocab(model)
+    yield open_target(path), llama_cpp.llama_model_get_vocab(model)
     llama_cpp.llama_model_free(model)
 
 
@@ -118,16 +117,10 @@ def tiny(models: Models) -> Iterator[tuple[Target, Any]]:
         yield found
 
 
-def grammar_of(name: str) -> str:
-    return GRAMMARS.get(name) or resolve_grammar(json_schema=SCHEMAS[name]) or ""
-
-
 def check(grammar: str, pair: tuple[Target, Any], seed: int, n_tokens: int) -> int:
     """Follows random texts of the grammar; the number of tokens that were allowed anywhere."""
     target, vocab = pair
-    params = SamplingParams()
-    params.grammar = grammar
-    ours, theirs = Sampler(params, target), Theirs(vocab, grammar)
+    ours, theirs = make_sampler(target, grammar=grammar), Theirs(vocab, grammar)
     rng, n_seen = random.Random(seed), 0
     text: list[int] = []
     ends = [t for t in range(theirs.n) if llama_cpp.llama_vocab_is_eog(vocab, t)]

@@ -12,7 +12,8 @@ import pytest
 from gguf import GGUFReader
 from numpy.typing import NDArray
 
-from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from eaglecpp.lowlevel import Sampler, SamplingParams, Target
+from helpers.native import open_target, sampling_params
 from helpers.tiny import prompt_ids
 
 if TYPE_CHECKING:
@@ -52,20 +53,11 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def target(models: Models) -> Target:
-    options = EngineOptions()
-    options.target_path = str(models.target)
-    options.n_ctx = 256
-    options.n_threads = 1
-    return Target(options, [])
+    return open_target(models.target, n_ctx=256)
 
 
 def params(seed: int = 1, rng: str = "coupled", **options: Any) -> SamplingParams:
-    out = SamplingParams()
-    out.seed = seed
-    out.rng = rng
-    for name, value in options.items():
-        setattr(out, name, value)
-    return out
+    return sampling_params(seed=seed, rng=rng, **options)
 
 
 def some_logits(n_vocab: int, seed: int = 5) -> NDArray[np.float32]:

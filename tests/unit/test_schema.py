@@ -12,7 +12,8 @@ import pytest
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
 from eaglecpp.limits import PATTERN_CHARS
-from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from eaglecpp.lowlevel import Target
+from helpers.native import make_sampler, open_target
 from helpers.tiny_tokenizer import EOS
 
 if TYPE_CHECKING:
@@ -23,16 +24,12 @@ pytestmark = pytest.mark.alone  # measures time
 
 @pytest.fixture(scope="module")
 def target(models: Models) -> Target:
-    options = EngineOptions()
-    options.target_path, options.n_ctx, options.n_threads = str(models.target), 64, 1
-    return Target(options, [])
+    return open_target(models.target)
 
 
 def fits(target: Target, schema: Any, text: str) -> bool:
     """Whether the text, as a whole, follows the schema's grammar."""
-    params = SamplingParams()
-    params.grammar = resolve_grammar(json_schema=schema) or ""
-    sampler = Sampler(params, target)
+    sampler = make_sampler(target, grammar=resolve_grammar(json_schema=schema) or "")
     try:
         for token in target.tokenize(text.encode(), add_special=False, parse_special=False):
             sampler.accept(token)
@@ -223,9 +220,7 @@ def test_what_a_schema_costs_grows_with_its_text(schema: Any, target: Target) ->
     start = time.process_time()
     text = resolve_grammar(json_schema=schema) or ""
     assert len(text) < 3000 + 12 * len(json.dumps(schema))
-    params = SamplingParams()
-    params.grammar = text
-    sampler = Sampler(params, target)
+    sampler = make_sampler(target, grammar=text)
     for _ in range(3):
         allowed = sampler.allowed()
         sampler.accept(next(token for token in range(EOS + 1, len(allowed)) if allowed[token]))

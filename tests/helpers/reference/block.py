@@ -11,7 +11,6 @@ best tokens of neighbouring slots (vllm-project/vllm: model_executor/models/qwen
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from .checkpoint import Weights, load_config, load_weights
 from .gemma import PartialRope
 from .layers import AttentionShape, Rope, linear, rms
 
-__all__ = ["BlockDrafter", "BlockPass", "Lattice", "block_config"]
+__all__ = ["BlockDrafter", "BlockPass", "Lattice", "block_config", "slot_distributions"]
 
 
 @dataclass(frozen=True)
@@ -312,8 +311,17 @@ class BlockDrafter:
         return chain
 
 
-def forced(drafter: BlockDrafter, done: BlockPass, tokens: Sequence[int]) -> torch.Tensor:
-    """`[len(tokens), Vd]`: logits of the slots behind the anchor and these true tokens, as in training."""
-    before = [done.anchor, *tokens[:-1]]
-    rows = zip(drafter.slots(), before, strict=False)
-    return torch.stack([drafter.conditional(done, slot, token) for slot, token in rows])
+def slot_distributions(it: BlockDrafter, done: BlockPass, behind: list[int]) -> list[dict[int, float]]:
+    """Log-probabilities of each slot by target id, behind the anchor and these tokens, of DFlash2 its own."""
+    if it.top_k:
+        table = it.lattice(done)
+        places = [0, *(ids.tolist().index(token) for ids, token in zip(table.ids, behind, strict=False))]
+        scores, ids = [rows[place] for rows, place in zip(table.scores, places, strict=True)], table.ids
+    else:
+        before = zip(it.slots(), [done.anchor, *behind], strict=True)
+        scores = [it.conditional(done, slot, token) for slot, token in before]
+        ids = [it.target_ids] * len(scores)
+    return [
+        dict(zip(tokens.tolist(), row.log_softmax(-1).tolist(), strict=True))
+        for tokens, row in zip(ids, scores, strict=True)
+    ]

@@ -21,8 +21,9 @@ from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.model import Asked, ChatModel, ChatPrompt
 from eaglecpp.chat.template import ChatTemplate
 from eaglecpp.engine.grammar import resolve_grammar
-from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
+from eaglecpp.lowlevel import Target
 from eaglecpp.results import Completion, Timings
+from helpers.native import make_sampler, open_target
 from helpers.vocabularies import write_bpe
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
@@ -105,10 +106,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 @pytest.fixture(scope="module")
 def target(engine: Engine) -> Target:
     """Its vocabulary, for a sampler alone."""
-    options = EngineOptions()
-    options.target_path = str(engine.target_path)
-    options.n_ctx = 64
-    return Target(options, [])
+    return open_target(engine.target_path)
 
 
 @pytest.fixture(params=FAMILIES)
@@ -174,9 +172,7 @@ def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:
 
 def allowed(engine: Engine, target: Target, grammar: str, text: str) -> bool:
     """Whether a grammar allows all of a text, and its end there."""
-    params = SamplingParams()
-    params.grammar = grammar
-    sampler = Sampler(params, target)
+    sampler = make_sampler(target, grammar=grammar)
     for token in [*engine.tokenize(text, add_bos=False), engine.native.eos]:
         if not sampler.allowed()[token]:
             return False

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.convert import ConvertReport, errors, inspect_file
 from eaglecpp.lowlevel import DraftFile
+from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_block import BlockShape
 from helpers.tiny import write_files
 
@@ -32,10 +33,6 @@ GEMMA = BlockShape("dspark", gemma="keys")
 UNCAPPED = {"final_logit_softcapping": None}
 _HEADS = ("markov_rank", "markov_head_type", "enable_confidence_head", "confidence_head_with_markov")
 _TOLD = ("mask_token_id", "target_layer_ids")
-
-
-def tensors(path: Path) -> dict[str, NDArray[Any]]:
-    return {tensor.name: np.array(tensor.data) for tensor in gguf.GGUFReader(path).tensors}
 
 
 def keys(path: Path) -> Config:
@@ -127,13 +124,10 @@ def test_every_layout_becomes_the_same_file(
 ) -> None:
     reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
     report = convert(write_files(tmp_path / "in", *layout(shape.config(), shape.weights())))
-    assert gguf.GGUFReader(report.out).fields["eaglecpp.family"].contents() == family
+    assert key_of(report.out, "eaglecpp.family") == family
     assert keys(report.out) == keys(reference.out)
     assert keys(report.out)["target_layers"] == [2, 4, 5]
-    found, expected = tensors(report.out), tensors(reference.out)
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    check_same_tensors(report.out, reference.out)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +247,8 @@ def test_a_confidence_head_without_the_markov_part_reads_zeros_of_it(
     weights = DSPARK.weights()
     narrow = weights["confidence_head.proj.weight"][:, :64].copy()
     weights["confidence_head.proj.weight"] = narrow
-    found = tensors(convert(write_files(tmp_path / "in", DSPARK.config(), weights)).out)["conf_proj.weight"]
+    report = convert(write_files(tmp_path / "in", DSPARK.config(), weights))
+    found = tensors_of(report.out)["conf_proj.weight"]
     np.testing.assert_array_equal(found, np.pad(narrow, ((0, 0), (0, 8))))
 
 

@@ -27,7 +27,6 @@ EVERYTHING = DraftShape(
 )  # fmt: skip
 LATENT = replace(EVERYTHING, latent=LatentShape(), qk_norm=False, attention_bias=False)
 LATENT = replace(LATENT, rope={k: v for k, v in EVERYTHING.rope.items() if k != "attention_factor"})
-LATENT_KEYS = ("_lora_rank", "_mla", "attention.scale")
 
 
 def test_documentation_names_exactly_the_listed_keys_and_tensors_and_their_types() -> None:

@@ -16,7 +16,7 @@ from eaglecpp.convert import ConvertReport, open_choices, open_drafter, read_ggu
 from eaglecpp.convert.errors import EagleError
 from helpers.checkpoints import rewrite_config, write_checkpoint
 from helpers.random_block import BlockShape
-from helpers.random_drafter import DraftShape, LatentShape
+from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 from helpers.tiny import TinyTarget
 from helpers.tiny_split import rewrite
 
@@ -25,10 +25,6 @@ Change = Callable[[Any], object]
 ORIGIN = ("source", "source.sha256", "family", "layer_ids")
 SOURCE = ("general.name", *(f"eaglecpp.{name}" for name in ORIGIN))
 """Keys that say where a file is from."""
-LLAMA3 = {
-    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 64,
-}  # fmt: skip
 
 
 def contents(path: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
