@@ -95,10 +95,7 @@ def test_what_says_how_to_open_the_model_opens_it_here(
 
 
 def test_a_prompt_that_the_server_refuses_is_answered_here(
-    cli: Cli,
-    start: Start,
-    server: Server,
-    monkeypatch: pytest.MonkeyPatch,
+    cli: Cli, start: Start, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.kill()
     server.wait()

@@ -118,11 +118,7 @@ def answers(
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("strategy", ["chain:4", TREE, "auto"])
 def test_drafting_changes_no_token(
-    engine: eaglecpp.Engine,
-    name: str,
-    plain: dict[float, list[list[int]]],
-    strategy: str,
-    temperature: float,
+    engine: eaglecpp.Engine, name: str, plain: dict[float, list[list[int]]], strategy: str, temperature: float
 ) -> None:
     made = answers(engine, name, strategy, temperature)
     assert all(one.timings.exact for one in made)

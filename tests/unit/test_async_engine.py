@@ -14,11 +14,7 @@ import pytest
 from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.slots import FairLock
-from eaglecpp.errors import (
-    ContextFullError,
-    EngineBrokenError,
-    GrammarError,
-)
+from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError
 from helpers.script import run_script
 
 if TYPE_CHECKING:

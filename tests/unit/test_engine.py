@@ -13,13 +13,7 @@ import gguf
 import pytest
 
 from eaglecpp import Completion, Engine
-from eaglecpp.errors import (
-    ContextFullError,
-    EngineBusyError,
-    GgufError,
-    ModelNotFoundError,
-    UnsupportedError,
-)
+from eaglecpp.errors import ContextFullError, EngineBusyError, GgufError, ModelNotFoundError, UnsupportedError
 from helpers.tiny import prompt_ids
 
 if TYPE_CHECKING:

@@ -264,9 +264,7 @@ def with_logits(models: Models) -> Iterator[tuple[Llama, llama_cpp.Llama]]:
     other.close()
 
 
-def test_no_attribute_of_llama_cpps_instances_is_missing(
-    with_logits: tuple[Llama, llama_cpp.Llama],
-) -> None:
+def test_no_attribute_of_llama_cpps_instances_is_missing(with_logits: tuple[Llama, llama_cpp.Llama]) -> None:
     """Whatever a framework reads, by any name: not only what those read that were tried."""
     mine, other = with_logits
     own = {"ctx", "model", "draft_model", "n_threads", "n_threads_batch", "_chat_handlers"}  # of each its own
@@ -312,10 +310,7 @@ def test_a_pickled_model_opens_again_with_its_drafter(with_logits: tuple[Llama, 
     again.close()
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [{"suffix": "x"}, {"tfs_z": 0.5}, {"echo": True, "logprobs": 2}],
-)
+@pytest.mark.parametrize("arguments", [{"suffix": "x"}, {"tfs_z": 0.5}, {"echo": True, "logprobs": 2}])
 def test_call_arguments_that_cannot_be_honoured_are_refused(ours: Llama, arguments: dict[str, Any]) -> None:
     with pytest.raises(UnsupportedError):
         ours(PROMPT, **arguments)

@@ -258,9 +258,7 @@ def test_a_stranger_cannot_make_files(
     assert cache.fetch([*prompt(), 1], 0).result() is None
 
 
-def test_sizes_are_checked_even_with_the_key(
-    opened: Callable[..., Engine],
-) -> None:
+def test_sizes_are_checked_even_with_the_key(opened: Callable[..., Engine]) -> None:
     """Heads that say more than there is, or what no conversation holds."""
     tokens, n_bytes = prompt(), 3000 + 40 + 128
     good = state(prompt()).sizes

@@ -42,11 +42,7 @@ def test_the_oldest_exchanges_go_and_are_returned_and_half_of_the_context_become
     assert conversation.fit(words, n_ctx=200, room=20) == [], "not again before it is full again"
 
 
-@given(
-    st.lists(st.integers(1, 60), min_size=1, max_size=20),
-    st.integers(10, 400),
-    st.integers(1, 100),
-)
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=20), st.integers(10, 400), st.integers(1, 100))
 @example([5, 5, 60], 90, 22)
 def test_what_stays_fits_or_is_the_last_question_and_what_goes_is_told(
     sizes: list[int], n_ctx: int, room: int

@@ -8,13 +8,7 @@ from typing import Any
 
 import pytest
 
-from eaglecpp.modelfile.parameters import (
-    PARAMETERS,
-    ParameterError,
-    engine_options,
-    from_json,
-    parse_number,
-)
+from eaglecpp.modelfile.parameters import PARAMETERS, ParameterError, engine_options, from_json, parse_number
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy
 
 GROUPS = {"model": ModelOptions, "sampling": SamplingOptions}

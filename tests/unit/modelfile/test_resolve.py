@@ -87,10 +87,7 @@ def test_references_that_are_looked_up_later(directory: Path, text: str, kind: s
         ("FROM ./damaged\n", "Modelfile:1: {}/damaged/bad.gguf"),
         ("FROM ./text.gguf\n", "Modelfile:1: {}/text.gguf: not a GGUF file"),
         ("FROM ./hf\n", "Modelfile:1: FROM ./hf: a Hugging Face checkpoint, expected a GGUF"),
-        (
-            "FROM ./head.gguf\n",
-            "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name one GGUF; a",
-        ),
+        ("FROM ./head.gguf\n", "Modelfile:1: FROM ./head.gguf: it contains no target GGUF (name one GGUF; a"),
         ("FROM ./empty\n", "Modelfile:1: no GGUF files in {}/empty"),
     ],
 )

@@ -133,10 +133,7 @@ MEANT = [[*OPEN[0], "--no-key"], [*OPEN[1], "--api-key", "x"], ["--host", "::1"]
     [*((host + key, False) for host in OPEN for key in KEYS), *((one, True) for one in MEANT)],
 )
 def test_a_server_open_to_a_network_does_not_start_by_mistake(
-    options: list[str],
-    is_meant: bool,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    options: list[str], is_meant: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def bind(*args: object) -> None:
         raise PortInUseError("it would listen")

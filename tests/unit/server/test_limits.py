@@ -83,8 +83,7 @@ def test_who_opens_too_many_connections_loses_the_oldest(store_root: Path, data:
 
 
 @pytest.mark.parametrize(
-    ("path", "line"),
-    [("/api/chat", "Content-Length: 1000"), ("/api/show", "Transfer-Encoding: chunked")],
+    ("path", "line"), [("/api/chat", "Content-Length: 1000"), ("/api/show", "Transfer-Encoding: chunked")]
 )
 def test_a_body_that_does_not_come_is_not_waited_for(strict: TestServer, path: str, line: str) -> None:
     with strict.connect(head(path, line) + b"5\r\n{abcd\r\n") as made:

@@ -74,8 +74,7 @@ def test_a_thought_has_the_events_of_an_item(server: TestServer, thinker: str) -
     assert done == events[-1]["response"]["output"]
     assert [one["content"] for one in done if one["type"] == "message"] == [message["content"]]
     usage = server.told(
-        "/v1/chat/completions",
-        {"model": thinker, "messages": [USER], "grammar": THOUGHT, "temperature": 0},
+        "/v1/chat/completions", {"model": thinker, "messages": [USER], "grammar": THOUGHT, "temperature": 0}
     )["usage"]
     assert usage["completion_tokens_details"]["reasoning_tokens"] == n_thought
 

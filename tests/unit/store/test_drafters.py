@@ -9,13 +9,7 @@ from collections.abc import Mapping
 import pytest
 
 from eaglecpp.references.names import ModelName
-from eaglecpp.store.drafters import (
-    KnownDrafter,
-    find_drafters,
-    first_runnable,
-    known_drafters,
-    why_none,
-)
+from eaglecpp.store.drafters import KnownDrafter, find_drafters, first_runnable, known_drafters, why_none
 
 
 def found(*names: str, **metadata: str) -> str:

@@ -43,10 +43,7 @@ def test_a_size_of_the_whole_vocabulary_is_the_identity() -> None:
     assert vocab.t2d.all()
 
 
-@pytest.mark.parametrize(
-    ("size", "keep", "says"),
-    [(2, [0, 1, 2], "at least 3"), (0, [], "at least 1")],
-)
+@pytest.mark.parametrize(("size", "keep", "says"), [(2, [0, 1, 2], "at least 3"), (0, [], "at least 1")])
 def test_what_cannot_be_is_refused(size: int, keep: list[int], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         choose(counts_of(1, 1, 1, 1), size, keep)
