@@ -31,19 +31,9 @@ Convert = Callable[..., ConvertReport]
 
 def test_every_dtype_of_a_torch_file_is_read_exactly(tmp_path: Path) -> None:
     values = torch.tensor([[0.5, -1.75, 3.0], [1e-3, 2.0, -4.0]])
-    kinds = [
-        torch.float64,
-        torch.float32,
-        torch.float16,
-        torch.bfloat16,
-        torch.int64,
-        torch.int32,
-        torch.int16,
-    ]
-    kinds += [torch.int8, torch.uint8, torch.bool]
-    state = {
-        str(kind): values.to(kind) if kind is not torch.uint8 else values.abs().to(kind) for kind in kinds
-    }
+    names = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool"
+    kinds = [getattr(torch, name) for name in names.split()]
+    state = {str(kind): (values.abs() if kind is torch.uint8 else values).to(kind) for kind in kinds}
     torch.save(state, tmp_path / "x.bin")
     index = torch_zip.read_index(tmp_path / "x.bin")
     assert index.keys() == state.keys()
@@ -181,20 +171,15 @@ def test_other_forms_of_torch_files_are_refused_by_name(tmp_path: Path) -> None:
     refused(path, "big-endian")
 
 
-def test_a_truncated_torch_file(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "eagle", save=save_bin)
-    path = checkpoint / "pytorch_model.bin"
-    path.write_bytes(path.read_bytes()[:-2000])
-    with pytest.raises(CheckpointError, match="not a readable PyTorch file"):
-        convert(checkpoint)
-
-
-@pytest.mark.parametrize("keep", [0, 4, 8, 200, -100])
-def test_a_truncated_safetensors_file(keep: int, convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "eagle")
-    path = checkpoint / "model.safetensors"
+@pytest.mark.parametrize(
+    ("save", "file", "keep"),
+    [(save_bin, "pytorch_model.bin", -2000)] + [(None, "model.safetensors", n) for n in (0, 4, 8, 200, -100)],
+)
+def test_a_truncated_file(save: Any, file: str, keep: int, convert: Convert, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "eagle", save=save)
+    path = checkpoint / file
     path.write_bytes(path.read_bytes()[:keep])
-    with pytest.raises(CheckpointError, match="not a readable safetensors file"):
+    with pytest.raises(CheckpointError, match=f"not a readable {'PyTorch' if save else 'safetensors'} file"):
         convert(checkpoint)
 
 
