@@ -62,24 +62,20 @@ def test_two_that_write_the_same_file_leave_each_others_alone(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["out.gguf"]
 
 
-def test_an_error_in_the_middle_leaves_the_old_file_and_no_other(convert: Convert, tmp_path: Path) -> None:
+def _interrupt(progress: Progress) -> None:
+    if progress.done:
+        raise KeyboardInterrupt
+
+
+def test_an_error_or_interrupt_in_the_middle_leaves_the_old_file_and_no_other(
+    convert: Convert, tmp_path: Path
+) -> None:
     (tmp_path / "out.gguf").write_bytes(b"the old drafter")
     late = {"layers.0.mlp.down_proj.weight": np.full((64, 96), np.nan, np.float32)}
     with pytest.raises(errors.TensorError, match="NaN"):
         convert(write_checkpoint(tmp_path / "in", drop=list(late), add=late))
-    assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.gguf"]
-
-
-def test_an_interrupt_leaves_the_old_file_and_no_other(convert: Convert, tmp_path: Path) -> None:
-    (tmp_path / "out.gguf").write_bytes(b"the old drafter")
-
-    def interrupt(progress: Progress) -> None:
-        if progress.done:
-            raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        convert(write_checkpoint(tmp_path / "in"), progress=interrupt)
+        convert(write_checkpoint(tmp_path / "in"), progress=_interrupt)
     assert (tmp_path / "out.gguf").read_bytes() == b"the old drafter"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out.gguf"]
 
