@@ -150,7 +150,6 @@ class Embedder:
     @cached_property
     def _n_tail(self) -> int:
         """Tokens that the model has at the end of every text."""
-        native = self._native.get()
-        whole, bare = (native.tokenize(b"a", special, False) for special in (True, False))
+        whole, bare = (self._native.get().tokenize(b"a", special, False) for special in (True, False))
         starts = [i for i in range(len(whole)) if whole[i : i + len(bare)] == bare]
         return len(whole) - starts[0] - len(bare) if bare and starts else 0

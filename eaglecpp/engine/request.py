@@ -147,6 +147,7 @@ class GenerationRequest:
     images:    ids of images that the engine has are taken in a prompt
     known:     the tokens of a prompt that goes on from what was said, which need not be tokenized
     options:   of `SamplingOptions`, over `sampling`, which is the engine's where it is None
+    draft_window: as `DraftOptions`', None = as the engine was opened
     The others are those of `Session.stream` and `Session.chat`.
     """
 
@@ -169,6 +170,7 @@ class GenerationRequest:
     response_format: Mapping[str, Any] | None = None
     strategy: str | Strategy | None = None
     exact: str | None = None
+    draft_window: int | None = None
     cache_prompt: bool = True
     on_prefill: Callable[[int, int], None] | None = None
     stop_when: Callable[[list[int]], bool] | None = None
@@ -234,8 +236,7 @@ class Shared:
         asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
         made = self.prepare(asked)
         chat, prompt = self.chat.with_template(asked.template), made.prompt
-        read = partial(chat.message, prompt)
-        return replace(made, read=read, reader=lambda: chat.reader(prompt))
+        return replace(made, read=partial(chat.message, prompt), reader=lambda: chat.reader(prompt))
 
     def prepare(self, asked: GenerationRequest) -> Request:
         """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
@@ -332,4 +333,5 @@ class Request:
         params.log_plan = self.asked.log_plan
         params.exact = self.asked.exact or ""
         params.cache_prompt = self.asked.cache_prompt
+        params.draft_window = -1 if self.asked.draft_window is None else self.asked.draft_window
         return params

@@ -22,7 +22,7 @@ from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.errors import InvalidArgumentError
 from eaglecpp.limits import LOGIT_BIASES
 from eaglecpp.modelfile.parameters import PARAMETERS, from_json
-from eaglecpp.options import SamplingOptions, Strategy, describe
+from eaglecpp.options import DraftOptions, SamplingOptions, Strategy, describe
 from eaglecpp.options.checked import checked
 from eaglecpp.server.answer import Ask
 from eaglecpp.server.config import keep_alive
@@ -36,6 +36,7 @@ NTop = Annotated[int, Meta(ge=0, le=20)]
 """Likeliest tokens to tell of each."""
 _WHERE = re.compile(r"(?P<what>.*) - at `\$\.?(?P<where>.*)`", re.DOTALL)
 _FIELDS = {option.name: option for option in describe(SamplingOptions) if option.name != "n_probs"}
+_OPTIONS = _FIELDS | {one.name: one for one in describe(DraftOptions) if one.name == "draft_window"}
 _FITTED = {
     one.option.removeprefix("sampling."): one
     for one in PARAMETERS.values()
@@ -106,6 +107,7 @@ class Body(msgspec.Struct, kw_only=True):
         if n_top is not None:
             options["n_probs"] = max(1, n_top)
         generation = GenerationRequest(
+            draft_window=options.pop("draft_window", None),
             options=options,
             strategy="off" if is_off else self.strategy,
             exact=self.exact,
@@ -117,16 +119,16 @@ class Body(msgspec.Struct, kw_only=True):
 
 
 def _ollama_options(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Ollama's `options`, checked: its parameters, moved into their range, and fields of `SamplingOptions`.
-    Others are left out, as in Ollama. Raises ApiError.
+    """Ollama's `options`, checked: its parameters, moved into their range, fields of `SamplingOptions`, and
+    `draft_window`. Others are left out, as in Ollama. Raises ApiError.
     """
     options: dict[str, Any] = {}
     for name, value in given.items():
-        if value is None or name in ("grammar", "logit_bias") or name not in PARAMETERS.keys() | _FIELDS:
+        if value is None or name in ("grammar", "logit_bias") or name not in PARAMETERS.keys() | _OPTIONS:
             continue
         try:
             if name not in PARAMETERS:
-                options[name] = checked(_FIELDS[name], value)
+                options[name] = checked(_OPTIONS[name], value)
             elif name in ("num_ctx", "num_keep"):
                 options[name] = PARAMETERS[name].fitted(int(from_json(name, value)))  # type: ignore[arg-type]
             elif (to := PARAMETERS[name].option).startswith("sampling."):

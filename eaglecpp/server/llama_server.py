@@ -195,8 +195,7 @@ async def adapters(request: Request) -> Response:
     """`GET /lora-adapters`; `?model=` where the server has several. There is no `POST`, which in llama-server
     sets the scales of everybody's answers: each request says its own.
     """
-    server = server_of(request)
-    name = request.query_params.get("model", "")
+    server, name = server_of(request), request.query_params.get("model", "")
     source = await server.work.names.run(find_source, name, server.config, server.files)
     found = [
         {"id": i, "path": Path(path).name, "scale": scale} for i, (path, scale) in enumerate(source.adapters)

@@ -108,8 +108,7 @@ def _known_key(headers: Headers, keys: Sequence[str]) -> str | None:
     """Which of the keys a request has, in either header."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     given = [headers.get("x-api-key", ""), token.strip() if scheme.lower() == "bearer" else ""]
-    data = [one.encode("latin-1") for one in given]
-    same = [key for key in keys for one in data if hmac.compare_digest(one, key.encode())]
+    same = [k for k in keys for one in given if hmac.compare_digest(one.encode("latin-1"), k.encode())]
     return next(iter(same), None)  # after all comparisons, in the same time
 
 

@@ -29,8 +29,9 @@ class DraftWindows {
     }
 
     // Of a round with this window: how many drafts had their turn, the first rejected one included, and were accepted.
+    // Of others than the two nothing is learnt.
     void learn(int n_tokens, int window, int n_tried, int n_accepted) {
-        if (n_tokens < n_short) return;
+        if (n_tokens < n_short || (window != 0 && window != narrow)) return;
         Arm & arm = group(n_tokens).arms[window > 0];
         arm.tried = keep * arm.tried + n_tried;
         arm.accepted = keep * arm.accepted + n_accepted;

@@ -50,7 +50,7 @@ void bind_options(nb::module_ & m) {
         nb::class_<T> c(m, "GenerateParams");
         c.def(nb::init<>());
         def_fields(c, FIELD(sampling), FIELD(strategy), FIELD(max_tokens), FIELD(n_probs), FIELD(ignore_eos),
-                   FIELD(cache_prompt), FIELD(exact), FIELD(log_plan), FIELD(synth_rates));
+                   FIELD(cache_prompt), FIELD(exact), FIELD(draft_window), FIELD(log_plan), FIELD(synth_rates));
     }
 }
 

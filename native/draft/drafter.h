@@ -63,8 +63,7 @@ class DraftSequence {
     // keeps the first n committed rows; drops the draft rows
     virtual void truncate(int n_rows) = 0;
 
-    // The last positions that rows see from now on, of those that they can see; 0 = all. Means something where
-    // DraftTraits::can_narrow.
+    // The last positions that rows see from now on, of those that they can see; 0 = all.
     virtual void set_window(int) {}
 };
 
@@ -95,6 +94,7 @@ struct DraftTraits {
     int n_block_rows = 0;      // that a commit with output runs beside those that it appends
     int n_levels_max = 0;      // most tokens that one pass gives; 0 = any number, by draft rows
     bool can_narrow = false;   // it sees the whole text, and can be told to see less
+    int window = 0;            // of DraftSequence::set_window() where nothing else is asked for
     bool is_parallel = false;  // it gives them with the commit, whatever was drafted before them: no draft rows
     std::vector<float> held_out_rates;  // acceptance per depth that its training measured; empty: not known
 };

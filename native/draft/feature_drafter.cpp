@@ -50,7 +50,8 @@ DraftTraits FeatureDrafter::traits() const {
     t.n_embd_target = spec_.n_embd_target;
     t.n_draft_rows_max = t.n_level_rows_max = options_.n_draft_rows_max;
     t.n_block_rows = spec_.block.n_rows;
-    t.can_narrow = spec_.sliding_window == 0 && options_.window == 0;
+    t.can_narrow = spec_.sliding_window == 0;
+    t.window = options_.window;
     t.n_levels_max = spec_.is_block() ? spec_.block.n_slots() : spec_.n_parallel;
     t.is_parallel = t.n_levels_max > 0 && !spec_.block.is_conditional();
     t.held_out_rates = spec_.held_out_rates;

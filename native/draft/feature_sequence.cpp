@@ -41,11 +41,10 @@ int FeatureSequence::n_slots_read(int n_used) const {
 void FeatureSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
     check_room(features.n_rows);
     truncate(kv_->n_rows);
-    const int n_target = drafter_.spec().n_embd_target;
     const int n_before = kv_->n_rows;
     try {
         for (int at = 0; at < features.n_rows; at += FeatureDrafter::n_commit_chunk) {
-            FeatureRows part = features.from(at, n_target);
+            FeatureRows part = features.from(at, drafter_.spec().n_embd_target);
             const bool is_last = part.n_rows <= FeatureDrafter::n_commit_chunk;
             part.n_rows = std::min(part.n_rows, FeatureDrafter::n_commit_chunk);
             run({commit_turn(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)});

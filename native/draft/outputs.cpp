@@ -176,9 +176,8 @@ Token DraftOutputs::target_token(int id) const {
 }
 
 std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
-    const Token * ids = drafter_.d2t().data();
     if (selected_.empty() && (picked_.empty() || (size_t)k > picked_[i].tokens.size())) {
-        return judged(top_k(logits(i), (int)n_logits_, k, ids), i);
+        return judged(top_k(logits(i), (int)n_logits_, k, drafter_.d2t().data()), i);
     }
     std::vector<Candidate> out;
     const Picked & p = selected_.empty() ? picked_[i] : selected_[i];

@@ -19,8 +19,10 @@ void Drafting::draft(const std::vector<Sequence *> & sequences) {
     std::vector<Sequence *> growing;
     for (Sequence * s : sequences) {
         const double start = now_ms();
-        if (traits_.can_narrow && s->draft) {
-            s->draft_window = s->plan.is_auto() ? windows_.next((int)s->tokens.size()) : 0;
+        if (s->draft) {
+            s->draft_window = s->params.draft_window < 0 ? traits_.window : s->params.draft_window;
+            const bool is_free = s->draft_window == 0 && traits_.can_narrow && s->plan.is_auto();
+            if (is_free) s->draft_window = windows_.next((int)s->tokens.size());
             s->draft->set_window(s->draft_window);
         }
         decide(*s);
@@ -129,11 +131,6 @@ static std::vector<DraftRow> next_rows(const Sequence & s) {
     return rows;
 }
 
-// The next of a commit's steps is the frontier. `n_used`: those before it.
-static bool takes_step(Sequence & s, int n_used) {
-    return s.plan.frontier().size() == 1 && s.draft->take_step(n_used, next_rows(s)[0]);
-}
-
 // Level by level as the planner asks, each level of all conversations in one graph: the pending rows give the roots'
 // children, then draft rows theirs. Each of them waits for all that it was there for. A parallel drafter gives all
 // levels with the first.
@@ -144,7 +141,6 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         for (Sequence * s : growing) s->stats.draft_ms += ms;
         return ms;
     };
-    const bool is_parallel = traits_.is_parallel;
     const int n_steps = growing.size() == 1 ? this->n_steps(*growing[0]) : 0;
     std::vector<DraftCommit> commits;
     for (Sequence * s : growing) {
@@ -172,10 +168,12 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         growing.erase(std::remove_if(growing.begin(), growing.end(), is_over), growing.end());
         if (growing.empty()) return;
         start = now_ms();
-        const bool is_made = n_used < n_steps && takes_step(*growing[0], n_used);
+        // a commit's next step may be the frontier
+        const std::vector<DraftRow> rows = next_rows(*growing[0]);
+        const bool is_made = n_used < n_steps && rows.size() == 1 && growing[0]->draft->take_step(n_used, rows[0]);
         if (!is_made) {
             n_used = n_steps;  // what is left of them is of no use
-            if (!is_parallel) extend(growing);
+            if (!traits_.is_parallel) extend(growing);
         }
         proposals.clear();
         for (Sequence * s : growing) proposals.push_back({&s->plan, propose_level(*s, is_made)});

@@ -29,6 +29,7 @@ struct GenerateParams {
     bool ignore_eos = false;
     bool cache_prompt = true;  // go on from what the caches hold of the prompt
     std::string exact;         // as EngineOptions::exact, "" = as the engine was opened
+    int draft_window = -1;     // as EngineOptions::draft_window, < 0 = as the engine was opened
     bool log_plan = false;     // keep every round's decision as a line
     // Tests and benchmarks only, [d - 1]: chance that the first d drafts of a chain are all accepted, whatever the
     // target samples; deeper ones never are. The text is not the target's.

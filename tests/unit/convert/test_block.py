@@ -125,8 +125,7 @@ def test_every_layout_becomes_the_same_file(
     reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
     report = convert(write_files(tmp_path / "in", *layout(shape.config(), shape.weights())))
     assert key_of(report.out, "eaglecpp.family") == family
-    assert keys(report.out) == keys(reference.out)
-    assert keys(report.out)["target_layers"] == [2, 4, 5]
+    assert keys(report.out) == keys(reference.out) | {"target_layers": [2, 4, 5]}
     check_same_tensors(report.out, reference.out)
 
 
@@ -258,10 +257,8 @@ def test_rows_above_the_targets_tokens_are_left_out(
 ) -> None:
     report = convert(replace(shape, n_vocab=370, n_draft_vocab=370).write(tmp_path / "in"))
     assert report.spec.architecture == "dflash"
-    tables = [
-        tensor for tensor in report.tensors if tensor.name.startswith(("markov", "selector_p", "output."))
-    ]
-    assert {tensor.shape[0] for tensor in tables} == {367}
+    tables = ("markov", "selector_p", "output.")
+    assert {one.shape[0] for one in report.tensors if one.name.startswith(tables)} == {367}
 
 
 ONES = np.ones((4, 4), F32)

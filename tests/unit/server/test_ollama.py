@@ -89,10 +89,13 @@ def test_an_answer_streams_line_by_line(server: TestServer) -> None:
 
 def test_drafting_can_be_chosen_for_each_request_and_changes_no_text(server: TestServer) -> None:
     plain = whole(server, ask(draft=False))
-    chain = whole(server, ask(strategy="chain:3"))
+    of_one = {"strategy": "chain:3", "options": {"draft_window": 1}}
+    chain, narrow = whole(server, ask(strategy="chain:3")), whole(server, ask(**of_one))
     assert plain["timings"]["draft_n"] == 0 and plain["timings"]["plan"]["strategy"] == "off"
-    assert chain["timings"]["draft_n_accepted"] > 0 and chain["timings"]["plan"]["strategy"] == "chain:3"
-    assert plain["message"] == chain["message"]
+    assert chain["timings"]["draft_n_accepted"] > narrow["timings"]["draft_n_accepted"]
+    assert chain["timings"]["plan"]["strategy"] == "chain:3"
+    assert plain["message"] == chain["message"] == narrow["message"]
+    assert "at least 0; got -1" in error(server, "/api/chat", ask(options={"draft_window": -1}))
     exact = whole(server, ask(strategy="chain:3", exact="on"))
     assert exact["timings"]["exact"] is True and exact["message"] == plain["message"]
 
