@@ -115,6 +115,7 @@ class GenerateParams:
     ignore_eos: bool
     cache_prompt: bool  # go on from what the caches hold of the prompt
     exact: str  # as EngineOptions.exact, "" = as the engine was opened
+    draft_window: int  # as EngineOptions.draft_window, < 0 = as the engine was opened
     log_plan: bool  # timings()["plan_log"] gets every round's decision as a line
     synth_rates: list[float]  # tests and benchmarks only: accept drafts by lot; the text is not the target's
 
