@@ -99,8 +99,8 @@ def run(
     hub_id: str | None = None,
     by: Callable[..., ConvertReport] = convert_checkpoint,
     **reading: Any,
-) -> None:
-    """Converts with a bar and prints the report. hub_id, reading: as for `convert_checkpoint`, in
+) -> ConvertReport:
+    """Converts with a bar, prints the report and returns it. hub_id, reading: as for `convert_checkpoint`, in
     place of which `by` is called.
     """
     named = {name: value for name, _, value in (text.partition("=") for text in readings)}
@@ -111,6 +111,7 @@ def run(
     with _progress_bar() as progress:
         report = by(src, target, out, type_, readings=named, progress=progress, hub_id=hub_id, **reading)
     _print(json.dumps(_report_facts(report), indent=2) if as_json else _report_text(report))
+    return report
 
 
 def show_file(file: Path, as_json: bool) -> None:
@@ -153,8 +154,7 @@ def _progress_bar() -> Iterator[Any]:
 
 
 def _report_facts(report: ConvertReport) -> dict[str, Any]:
-    facts = asdict(report)
-    return {**facts, "out": str(report.out), "architecture": report.spec.architecture}
+    return {**asdict(report), "out": str(report.out), "architecture": report.spec.architecture}
 
 
 def _report_text(report: ConvertReport) -> str:

@@ -134,7 +134,7 @@ class ChatTemplate:
             language, text, _ = _BUILT_IN[name]
             return cls(language, text, "", reason, *borders, notices=(notices,) if notices else ())
         if name not in texts:
-            known = ", ".join(("auto", *[*_SOURCES][1:], *_BUILT_IN))
+            known = ", ".join(("auto", *_SOURCES, *_BUILT_IN))
             raise InvalidValueError(f"chat_template {choice}: unknown; expected one of {known}")
         written = texts[name]
         if not written:

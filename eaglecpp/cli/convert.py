@@ -7,6 +7,7 @@ where a checkpoint can be read in several ways, these are measured.
 from __future__ import annotations
 
 import importlib
+import shlex
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,8 @@ def _run(src: str, target: str, **options: Any) -> None:
 
     file = find_target(target).target
     with Bars() as bars, local_checkpoint(src, bars) as (path, hub_id):
-        _plain.run(path, file, hub_id=hub_id, by=partial(convert_measured, say=note), **options)
+        report = _plain.run(path, file, hub_id=hub_id, by=partial(convert_measured, say=note), **options)
+    note(f"to use it: `eaglecpp run {shlex.quote(target)} --draft {shlex.quote(str(report.out))}`")
 
 
 convert = click.Command(

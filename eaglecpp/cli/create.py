@@ -25,11 +25,10 @@ from eaglecpp.store.progress import Bars
 def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: bool, as_json: bool) -> None:
     """Create the model NAME from a Modelfile."""
     from eaglecpp.modelfile import Modelfile
-    from eaglecpp.modelfile.syntax import MAX_TEXT
     from eaglecpp.store.create import create_model
 
     wanted = stored_name(name)
-    modelfile = Modelfile.from_text(read_input(file, MAX_TEXT), file=None if file == "-" else file)
+    modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file)
     directory = Path.cwd() if file == "-" else Path(file).absolute().parent
     stores = Stores.open()
     with Bars() as bars:

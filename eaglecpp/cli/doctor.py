@@ -199,7 +199,8 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"
-        return [*rows, ("drafter", model["offer"] or "none"), *memory, ("exact", exact)]
+        offer = (model["offer"] or "").removeprefix("no drafter: ")
+        return [*rows, ("drafter", f"none; {offer}" if offer else "none"), *memory, ("exact", exact)]
     own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))

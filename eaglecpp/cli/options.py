@@ -7,6 +7,7 @@ there is only one default, the engine's.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -19,10 +20,12 @@ from types import MappingProxyType
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from eaglecpp.cli.command import F, added, complete_model, option, row
 from eaglecpp.cli.terminal import note
 from eaglecpp.files import exists
+from eaglecpp.human import human_bytes
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
 from eaglecpp.references.reference import hub_text, read_name
@@ -31,6 +34,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """What -c means where `eaglecpp.opening.context` chooses the length."""
+_MAX_INPUT = 64_000_000  # bytes of a file; no context holds as much text
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -58,6 +62,38 @@ class Parsed(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _server(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """The URL of a server."""
+    from eaglecpp.conversations.served import address_of, elsewhere
+
+    is_said = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
+    return None if value is None else address_of(value) if is_said else elsewhere(value)
+
+
+@dataclass(frozen=True)
+class Served:
+    """Which server is asked: its URL, None for the one on this machine."""
+
+    host: str | None = row(
+        "--host",
+        "Ask the `eaglecpp serve` there, which has models of its own.  [default: that of EAGLECPP_HOST or "
+        "OLLAMA_HOST, if on another machine; else the one on this machine, if it runs]",
+        envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
+        callback=_server,
+        metavar="HOST[:PORT]",
+    )
+
+    @property
+    def key(self) -> str:
+        """EAGLECPP_API_KEY; "" for a server elsewhere that only OLLAMA_HOST names."""
+        key, source = os.environ.get("EAGLECPP_API_KEY", ""), click.get_current_context().get_parameter_source
+        is_said = source("host") == ParameterSource.COMMANDLINE or os.environ.get("EAGLECPP_HOST")
+        if not key or self.host is None or is_said:
+            return key
+        note("note: the server in OLLAMA_HOST does not get EAGLECPP_API_KEY; one in EAGLECPP_HOST does")
+        return ""
+
+
 def _seconds(text: str) -> float:
     from eaglecpp.server.config import keep_alive
     from eaglecpp.server.errors import ApiError
@@ -79,7 +115,7 @@ def answer_format(text: str) -> dict[str, Any]:
     if not text.lstrip().startswith("{"):
         if not exists(Path(text)):
             raise ValueError(f"{text!r}: expected json, a JSON schema, or a file with one")
-        text = Path(text).read_text(encoding="utf-8", errors="replace")
+        text = read_input(text).decode("utf-8")
     resolve_grammar(json_schema=text)
     return {"json_schema": text}
 
@@ -283,18 +319,18 @@ def stored_name(text: str) -> ModelName:
         raise click.UsageError(str(error)) from None
 
 
-def read_input(path: str, limit: int | None = None) -> bytes:
-    """The bytes of a file, exactly as they are; "-" is standard input. limit: of more, `limit` + 1 bytes,
-    which whoever reads them refuses.
+def read_input(path: str) -> bytes:
+    """The bytes of a file, exactly as they are; "-" is standard input. Raises click.ClickException for a file
+    that cannot be read, and one that is too long for a text or an image.
     """
-    n_bytes = -1 if limit is None else limit + 1
-    if path == "-":
-        return sys.stdin.buffer.read(n_bytes)
     try:
-        with Path(path).open("rb") as stream:
-            return stream.read(n_bytes)
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
+            data = stream.read(_MAX_INPUT + 1)
     except OSError as error:
         raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
+    if len(data) > _MAX_INPUT:
+        raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(_MAX_INPUT)}")
+    return data
 
 
 def in_flags(text: str) -> str:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafts.
 
-Asks the server that `eaglecpp serve` runs on this machine. Without one, commands load a model for themselves
-and free it at the end, so the list is empty.
+Asks the server that `eaglecpp serve` runs on this machine, or the one that --host, EAGLECPP_HOST or
+OLLAMA_HOST names. Without one, commands load a model for themselves and free it at the end, so the list is
+empty.
 """
 
 from __future__ import annotations
@@ -15,32 +16,24 @@ from typing import Any
 
 import click
 
-from eaglecpp.cli.command import added, command, complete_model, json_option, option
+from eaglecpp.cli.command import command, complete_model, json_option, options_of
+from eaglecpp.cli.options import Served
 from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
-from eaglecpp.conversations.served import ServerRefusedError, request
+from eaglecpp.conversations.served import ServerRefusedError, address_of, request
 from eaglecpp.human import human_bytes
-from eaglecpp.server.announced import Address, find_server, reached_as
+from eaglecpp.server.announced import find_server
 
 _ALWAYS_YEARS = 10
 _PATIENCE_S = 10.0
 
 
-_server_options = added(
-    option("--host", envvar="EAGLECPP_HOST",
-           help="The server's address.  [default: that of the one on this machine, or 127.0.0.1]"),
-    option("--port", type=click.IntRange(1, 65535),
-           help="The server's port.  [default: that of the one on this machine, or 11434]"),
-    option("--api-key", envvar="EAGLECPP_API_KEY", metavar="KEY", help="The server's key."),
-)  # fmt: skip
-
-
 @command()
-@_server_options
+@options_of(Served)
 @json_option("{models: [...]}, as Ollama's /api/ps")
-def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -> None:
+def ps(asked: Served, as_json: bool) -> None:
     """List the models that a server has loaded."""
-    found = _ask(_where(host, port), api_key, "GET", "ps", "models")
+    found = _ask(_where(asked), asked.key, "ps")
     models = [] if found is None else found["models"]
     if as_json:
         write_json(found or {"models": models})
@@ -57,36 +50,31 @@ def ps(host: str | None, port: int | None, api_key: str | None, as_json: bool) -
 
 @command(("eaglecpp stop smollm2", "the next request loads it again"))
 @click.argument("model", shell_complete=complete_model)
-@_server_options
-def stop(model: str, host: str | None, port: int | None, api_key: str | None) -> None:
+@options_of(Served)
+def stop(model: str, asked: Served) -> None:
     """Let a running server free MODEL's memory."""
-    address = _where(host, port)
-    found = _ask(address, api_key, "GET", "ps", "models")
+    address, key = _where(asked), asked.key
+    found = _ask(address, key, "ps")
     if found is None:
         raise click.ClickException(f"no server is running at {address}; `run` frees its model by itself")
     loaded = [str(one["name"]).removesuffix(":latest") for one in found["models"]]
     if model.removesuffix(":latest") not in loaded:
         names = ", ".join(loaded) or "no model"
         raise click.ClickException(f"{model} is not loaded; the server has {names} in memory")
-    _ask(address, api_key, "POST", "generate", "done", {"model": model, "keep_alive": 0})
+    _ask(address, key, "generate", {"model": model, "keep_alive": 0})
 
 
-def _where(host: str | None, port: int | None) -> Address:
-    """The server that is meant: what the command line says, else the one that this machine announces."""
-    known = find_server() if host is None and port is None else None
-    return known or Address(reached_as((host or "127.0.0.1").strip("[]")), port or 11434)
+def _where(asked: Served) -> str:
+    """The server that is meant: the one that is named, else the one that this machine announces."""
+    return asked.host or str(find_server() or address_of(""))
 
 
-def _ask(
-    address: Address, api_key: str | None, method: str, path: str, key: str, body: Any = None
-) -> dict[str, Any] | None:
-    """The server's answer, which has that key; None if no server is running. Raises click.ClickException for
-    an error.
-    """
+def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:
+    """The server's answer; None if no server is running. Raises click.ClickException for an error."""
     # answers in progress end before a model is freed
-    patience = _PATIENCE_S if body is None else None
+    method, key, patience = ("GET", "models", _PATIENCE_S) if body is None else ("POST", "done", None)
     try:
-        answer = request(str(address), method, f"/api/{path}", body, api_key or "", patience)
+        answer = request(address, method, f"/api/{path}", body, api_key, patience)
     except OSError:
         return None
     except ServerRefusedError as error:

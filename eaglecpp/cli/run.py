@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from eaglecpp.cli.command import Command, command, complete_model, options_of, row
 from eaglecpp.cli.open_engine import look_up, needs_draft, plan_text, run_defaults
@@ -29,6 +28,7 @@ from eaglecpp.cli.options import (
     SECONDS,
     Answering,
     Parsed,
+    Served,
     argument_bytes,
     engine_options,
     given,
@@ -65,19 +65,11 @@ def _template(text: str) -> str:
     return text
 
 
-def _server(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """The URL of a server."""
-    from eaglecpp.conversations.served import address_of, elsewhere
-
-    is_said = context.get_parameter_source(str(parameter.name)) == ParameterSource.COMMANDLINE
-    return None if value is None else address_of(value) if is_said else elsewhere(value)
-
-
 _TEMPLATES = ("chatml", "raw", "gguf")
 
 
 @dataclass(frozen=True)
-class _Asked(Answering):
+class _Asked(Served, Answering):
     prompt_named: str | None = row("-p --prompt", "The prompt, in place of PROMPT.", metavar="TEXT")
     resume: bool = row("--continue", "Continue the last chat (with MODEL, if given; its ID chooses a chat).")
     system: str | None = row("--system -sys --system-prompt", "System prompt.")
@@ -115,14 +107,6 @@ class _Asked(Answering):
         "--keepalive",
         "How long a running server keeps the model in memory after the answer; negative = forever.",
         type=SECONDS,
-    )
-    host: str | None = row(
-        "--host",
-        "Let the `eaglecpp serve` there answer, with a model of its own.  [default: that of EAGLECPP_HOST or "
-        "OLLAMA_HOST, if on another machine; else the one on this machine, if it runs]",
-        envvar=["EAGLECPP_HOST", "OLLAMA_HOST"],
-        callback=_server,
-        metavar="HOST[:PORT]",
     )
     no_server: bool = row("--no-server", "Open the model in this process although a server is running.")
 
@@ -202,7 +186,7 @@ def run(
     find = partial(
         look_up, wants_draft=asked.strategy is None or asked.strategy.kind != "off", insecure=asked.insecure
     )
-    template, api_key = asked.template(), os.environ.get("EAGLECPP_API_KEY", "")
+    template, api_key = asked.template(), asked.key
     is_own = bool(asked.as_json or asked.draft or template or "grammar" in settings.format)
     server, host = None, None if asked.no_server else asked.host
     source = None if model is None or host else find(model, asked.draft)
@@ -283,10 +267,10 @@ def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[byte
 
 
 def _picture(path: str) -> bytes:
-    from eaglecpp.chat.images import MAX_BYTES, checked_image
+    from eaglecpp.chat.images import checked_image
 
     try:
-        return checked_image(read_input(path, MAX_BYTES))
+        return checked_image(read_input(path))
     except InvalidValueError as error:
         raise click.ClickException(f"{path}: {error}") from None
 

@@ -62,10 +62,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
 
 @command(
     ("eaglecpp train --target model.gguf -o drafter", "the target writes its own data"),
-    (
-        "eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60",
-        "an hour, from your chats",
-    ),
+    ("eaglecpp train --target smollm2 --data chats.jsonl -o drafter --minutes 60", "from your chats"),
     usual="target out data conversations minutes resume finetune family device as_json",
 )
 @option("--target", "-m", required=True, metavar="T", shell_complete=complete_model,
@@ -185,9 +182,7 @@ class Display:
 
 def check_torch() -> None:
     if importlib.util.find_spec("torch") is None:
-        raise click.ClickException(
-            "training needs PyTorch, which is not installed; to get it: pip install torch"
-        )
+        raise click.ClickException("training needs PyTorch, which is not installed: pip install torch")
 
 
 def _tell(result: Result, as_json: bool) -> None:

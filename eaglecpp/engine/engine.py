@@ -15,7 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Self, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, cast, overload
 from weakref import WeakSet
 
 from eaglecpp._extension import core
@@ -28,7 +28,7 @@ from eaglecpp.engine.native import NativeSequence
 from eaglecpp.engine.request import Request
 from eaglecpp.engine.session import MessageList, Session, Talking, run_side_by_side
 from eaglecpp.engine.vocabulary import Prompt, Vocabulary
-from eaglecpp.errors import EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
+from eaglecpp.errors import EagleError, EngineBusyError, InvalidArgumentError, InvalidTypeError, MismatchError
 from eaglecpp.opening.plan import OpeningPlan, plan_opening
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy
 from eaglecpp.results import Completion, Embedding, Timings
@@ -95,10 +95,13 @@ class Engine(Talking):
         `UnsupportedError`, `OutOfMemoryError`, `VersionError`; `TypeError`/`ValueError` for a wrong option.
         """
         objects = (model, drafting, sampling)
-        plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
-        for notice in plan.notices:
-            _log.warning("%s", notice)
-        return cls(plan)
+        try:
+            plan = plan_opening(target, draft, strategy=strategy, options=options, objects=objects)
+            for notice in plan.notices:
+                _log.warning("%s", notice)
+            return cls(plan)
+        except EagleError as error:  # whose text says all: a traceback needs none of the calls in here
+            raise error.with_traceback(None) from error.__cause__
 
     # Generating: the default conversation, see `Talking`
 
@@ -144,8 +147,7 @@ class Engine(Talking):
         # a list of texts, not one text as a list of token ids; an empty list is one of no texts
         if isinstance(texts, list | tuple) and not (texts and hasattr(texts[0], "__index__")):
             return self.embedder.embed(texts, **options)
-        one: Any = texts
-        return self.embedder.embed([one], **options)[0]
+        return self.embedder.embed([cast("Prompt", texts)], **options)[0]
 
     def session(self) -> Session:
         """Opens a separate conversation; close it, or use it as a context manager.
@@ -310,11 +312,9 @@ class Engine(Talking):
                 prompts.flush()
                 prompts.keep(sequence, at_last=True)
         self._native.close(lambda native: self._cache.save(native, is_last=True) if self._cache else None)
-        self.embedder.close()
-        if prompts is not None:
-            prompts.close()
-        if self.shared.vocabulary.projector is not None:
-            self.shared.vocabulary.projector.close()
+        for owned in (self.embedder, prompts, self.shared.vocabulary.projector):
+            if owned is not None:
+                owned.close()
         self.sequences.clear()
         self._main = None
 

@@ -27,7 +27,7 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.engine.infill import Infill
 from eaglecpp.engine.stream import Stream
-from eaglecpp.errors import ContextFullError, ModelNotFoundError
+from eaglecpp.errors import ContextFullError, InvalidValueError, ModelNotFoundError
 from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
@@ -139,7 +139,7 @@ class Llama(Mirror):
         try:
             self.engine = Engine.open(model_path, draft_model, strategy=strategy, model=ModelOptions(**model))
         except ModelNotFoundError as error:
-            raise ValueError(f"Model path does not exist: {error}") from error
+            raise InvalidValueError(f"Model path does not exist: {error}") from None
         self.metadata = self.engine.metadata
         try:
             self.chat_format, self._chat_handler = find_handler(self.chat_format, self.metadata, self.engine)

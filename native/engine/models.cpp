@@ -50,12 +50,12 @@ static void check_fit(const DraftFile & draft, const Target & target) {
     };
     differ("hidden size", s.n_embd_target, target.model().n_embd());
     differ("vocabulary size", s.n_vocab, target.vocab().size());
-    if (s.n_layer_target > 0) differ("number of blocks", s.n_layer_target, target.model().n_layer());
+    if (s.n_layer_target > 0) differ("number of layers", s.n_layer_target, target.model().n_layer());
     const int32_t highest = *std::max_element(s.target_layers.begin(), s.target_layers.end());
     if (s.fuses_embedding) {
         differ("layer id after the final norm", s.target_layers[0], target.model().n_layer() + 1);
     } else if (highest > target.model().n_layer()) {
-        wrong += strf("; layer id %d: the target has only %d blocks", highest, target.model().n_layer());
+        wrong += strf("; layer id %d: the target has only %d layers", highest, target.model().n_layer());
     }
     if (s.n_vocab == target.vocab().size()) {
         const std::string tokens = normal_differences(draft, target);
@@ -133,8 +133,8 @@ static void place_drafter(const EngineOptions & options, Models & models) {
         return;
     }
     const char * name = ggml_backend_dev_name(d.device);
-    std::string why = strf("the drafter runs on the CPU: beside it less than %.2f GiB would be free on %s",
-                           n_margin / (double)(1 << 30), name);
+    std::string why =
+        strf("the drafter runs on the CPU: beside it less than %.2f GB would be free on %s", n_margin / 1e9, name);
     try {
         models.drafter = load();
         size_t n_free = 0, n_total = 0;

@@ -229,7 +229,7 @@ void DraftFile::read_switches() {
     const int64_t n_max = s.n_layer_target > 0 ? (int64_t)s.n_layer_target + s.fuses_embedding : 4096;
     for (int32_t id : s.target_layers) {
         if (id < 0 || id > n_max) {
-            refuse("{arch}.target_layers", strf("layer id %d is outside the target's %d blocks", id, s.n_layer_target));
+            refuse("{arch}.target_layers", strf("layer id %d is outside the target's %d layers", id, s.n_layer_target));
         }
     }
     s.sliding_window = (int)gguf_.find_u32(key("{arch}.attention.sliding_window")).value_or(0);

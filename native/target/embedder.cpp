@@ -91,10 +91,10 @@ void Embedder::check_memory(size_t n_tokens) const {
     const uint64_t n_free = available_memory();
     if (n_free == 0 || n_needed <= n_free / 2) return;
     fail(ErrorKind::out_of_memory,
-         "a text of %zu tokens needs %.1f GiB with this model, and %.1f GiB are free, of which it may take half; a "
+         "a text of %zu tokens needs %.1f GB with this model, and %.1f GB are free, of which it may take half; a "
          "smaller "
          "n_ctx cuts it",
-         n_tokens, n_needed / (double)(1 << 30), n_free / (double)(1 << 30));
+         n_tokens, n_needed / 1e9, n_free / 1e9);
 }
 
 // Sizes are powers of two, so that texts that grow do not make it anew each time.

@@ -154,9 +154,9 @@ void TargetModel::check_memory(const llama_context_params & p) const {
     const double n_cell = n_bytes(cell_size_.keys, p.type_k) + n_bytes(cell_size_.values, p.type_v);
     if (p.n_ctx * n_cell <= (double)available) return;
     fail(ErrorKind::out_of_memory,
-         "%s: a context of %u tokens needs %.1f GiB for keys and values, %.1f GiB are "
+         "%s: a context of %u tokens needs %.1f GB for keys and values, %.1f GB are "
          "available; try a smaller n_ctx, or type_k and type_v q8_0",
-         path_.c_str(), p.n_ctx, p.n_ctx * n_cell / (1 << 30), available / (double)(1 << 30));
+         path_.c_str(), p.n_ctx, p.n_ctx * n_cell / 1e9, available / 1e9);
 }
 
 void TargetModel::load_lora(const TargetOptions & options) {

@@ -18,7 +18,7 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_st
     const int n_layer = model.n_layer();
     for (int32_t k : layers_) {
         if (k < 0 || k > n_layer + 1) {
-            fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d blocks", k, n_layer);
+            fail(ErrorKind::mismatch, "the drafter reads layer id %d but the target has %d layers", k, n_layer);
         }
     }
     const std::string arch = model.meta("general.architecture");

@@ -195,8 +195,8 @@ static void on_stack_for(const std::string & text, F && f) {
     const int failed = pthread_create(&thread, &attributes, &run_and_catch<F>, &job);
     pthread_attr_destroy(&attributes);
     if (failed) {
-        fail(ErrorKind::out_of_memory, "no stack of %zu MiB for tokenising a text with %zu bytes without a line break",
-             n_stack >> 20, n_run);
+        fail(ErrorKind::out_of_memory, "no stack of %zu MB for tokenising a text with %zu bytes without a line break",
+             n_stack / 1000000, n_run);
     }
     pthread_join(thread, nullptr);
     if (job.second) std::rethrow_exception(job.second);

@@ -220,7 +220,8 @@ def test_llama_cpps_options_for_adapters_templates_and_forms(
     [
         (("--lora", "a.gguf:much"), 2, "'a.gguf:much': expected FILE, or FILE:SCALE"),
         (("--image", "wrong.png"), 1, "wrong.png: an image is not what can be read"),
-        (("--image", "/dev/zero"), 1, "an image has more than 34 MB"),
+        (("--image", "/dev/zero"), 1, "cannot read '/dev/zero': it has more than 64 MB"),
+        (("--grammar-file", "/dev/zero"), 1, "cannot read '/dev/zero': it has more than 64 MB"),
         (("--chat-template", "vicuna"), 2, "expected a template in Jinja or Go, or one of chatml, raw, gguf"),
         (("--chat-template", "raw", "--chat-template-file", "wrong.png"), 2, "contradict each other"),
         (("--grammar", "x", "--format", "json"), 2, "an answer follows one grammar or schema"),

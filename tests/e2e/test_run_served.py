@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -112,22 +113,45 @@ def test_a_prompt_that_the_server_refuses_is_answered_here(
         keyed.kill()
 
 
+@contextlib.contextmanager
+def other_program(
+    host: str, port: int = 0, path: str = "", said: str = ""
+) -> Iterator[tuple[int, list[str | None]]]:
+    """Its port, and the keys that it is told. said: what it answers to what is asked of that path"""
+    keys: list[str | None] = []
+
+    class Other(BaseHTTPRequestHandler):
+        def answer(self) -> None:
+            keys.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write((said if self.path == f"/api/{path}" else '{"eaglecpp": "1"}').encode())
+
+        do_GET = do_POST = answer
+
+    with HTTPServer((host, port), Other) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        yield other.server_port, keys
+        other.shutdown()
+
+
 def test_what_listens_where_a_killed_server_did_is_told_nothing(cli: Cli, server: Server, home: Path) -> None:
     port = int(address(home).rpartition(":")[2])
     server.kill()
     server.wait()
     assert (home / "server.json").exists()
-    asked: list[str] = []
+    with other_program("127.0.0.1", port) as (_, keys):
+        assert (cli(*ASK).returncode, keys) == (0, [])
 
-    class Listener(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked.append(self.path)
 
-    with HTTPServer(("127.0.0.1", port), Listener) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        done = cli(*ASK)
-        other.shutdown()
-    assert (done.returncode, asked) == (0, [])
+def test_a_key_is_sent_to_a_server_that_it_was_given_for(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EAGLECPP_API_KEY", "secret")
+    with other_program("127.0.0.2") as (port, keys):
+        for name in ("OLLAMA_HOST", "EAGLECPP_HOST"):
+            monkeypatch.setenv(name, f"127.0.0.2:{port}")
+            said = [cli("ps").stderr, cli("stop", "tiny").stderr, cli(*ASK).stderr]
+            assert [text.count("does not get EAGLECPP_API_KEY") for text in said] == [name[0] == "O"] * 3
+    assert keys == [None] * (len(keys) // 2) + ["Bearer secret"] * (len(keys) // 2)
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
@@ -254,21 +278,11 @@ def test_a_server_that_is_named_answers_with_a_model_that_is_not_here(
     ],
 )
 def test_what_no_server_of_ours_would_say_is_one_error(path: str, body: str, said: str) -> None:
-    class Broken(BaseHTTPRequestHandler):
-        def answer(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write((body if self.path == f"/api/{path}" else '{"eaglecpp": "1"}').encode())
-
-        do_GET = do_POST = answer
-
-    with HTTPServer(("127.0.0.1", 0), Broken) as broken:
-        threading.Thread(target=broken.serve_forever, daemon=True).start()
-        answers = ServerAnswers(f"http://127.0.0.1:{broken.server_port}", "tiny")
+    with other_program("127.0.0.1", 0, path, body) as (port, _):
+        answers = ServerAnswers(f"http://127.0.0.1:{port}", "tiny")
         with pytest.raises(EagleError, match=said):
             answers.found()
             list(answers(Conversation("", (), ()), {}))
-        broken.shutdown()
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,7 @@ from helpers.reference.gemma import GemmaDrafter
 from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, tiny_tokenizer, write_gguf
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
-EXACT: dict[str, Any] = {
-    "type_k": "f32",
-    "type_v": "f32",
-    "draft_type_kv": "f32",
-    "flash_attn": "off",
-}
+EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
 
 
 @dataclass(frozen=True)

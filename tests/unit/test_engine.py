@@ -261,8 +261,9 @@ def test_wrong_files_are_refused_with_their_names(models: Models, tmp_path: Path
         with pytest.raises((GgufError, UnsupportedError)) as caught:
             Engine.open(target, draft)
         assert Path(draft or target).name in str(caught.value)
-    with pytest.raises(ModelNotFoundError, match="drafter"):
+    with pytest.raises(ModelNotFoundError, match="drafter") as missing:
         Engine.open(models.target, tmp_path / "none.gguf")
+    assert len(missing.traceback) == 2  # here and `open`
 
 
 def test_a_closed_engine_says_so(models: Models) -> None:

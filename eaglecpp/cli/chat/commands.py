@@ -249,9 +249,8 @@ _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
     ),
     "template": (_template, "The chat template, and why this one"),
 }
-COMMANDS |= {
-    f"/show {name}": Command(partial(_show, tell=tell), what) for name, (tell, what) in _FACTS.items()
-}
+for _name, (_tell, _help_text) in _FACTS.items():
+    COMMANDS[f"/show {_name}"] = Command(partial(_show, tell=_tell), _help_text)
 
 
 # Models and chats
@@ -353,8 +352,7 @@ def _read(chat: Chat, rest: str) -> None:
         try:
             chat.attached.append(f"{path.name}:\n\n{data.decode('utf-8')}")
         except UnicodeDecodeError as error:
-            what = f"{error.reason} at byte {error.start}"
-            raise ValueError(f"{path}: not a text file in UTF-8 ({what})") from None
+            raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     chat.screen.say(f"Read {path}. It will be put before your next message.")
 
 

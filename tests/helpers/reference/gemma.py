@@ -28,12 +28,7 @@ class PartialRope(Rope):
 class GemmaDrafter(Drafter):
     """A `Drafter` with norms on both sides, normed values, plain scores and GELU."""
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        weights: Weights,
-        *tables: torch.Tensor | None,
-    ) -> None:
+    def __init__(self, config: dict[str, Any], weights: Weights, *tables: torch.Tensor | None) -> None:
         heads = config["num_global_key_value_heads" if config["attention_k_eq_v"] else "num_key_value_heads"]
         flat = config | {
             "head_dim": config["global_head_dim"],

@@ -57,7 +57,7 @@ def test_chatml_is_known_by_its_tokens_and_noted() -> None:
     ("choice", "problem"),
     [
         ("gguf", "there is none in the GGUF"),
-        ("wibble", "chat_template wibble: unknown; expected one of auto, modelfile, gguf, stored, raw"),
+        ("wibble", "unknown; expected one of auto, asked, modelfile, gguf, stored, raw"),
     ],
 )
 def test_impossible_choices_are_refused(choice: str, problem: str) -> None:

@@ -235,7 +235,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
     os.mkfifo(tmp_path / "pipe")
     wrong = {
         "/read missing.txt": "missing.txt",
-        f"/read {tmp_path / 'binary'}": "not a text file in UTF-8",
+        f"/read {tmp_path / 'binary'}": "not UTF-8 text",
         f"/read {tmp_path / 'pipe'}": "pipe: expected a file, found a named pipe",
         "/read /dev/zero": "/dev/zero: expected a file, found a device",
         "/regen": "there is no question to answer again",
