@@ -85,7 +85,7 @@ def _matches(target: str) -> tuple[Path | None, str, list[Match], Facts | None]:
             names.append(str(read_name(target)))  # with its tag
         return None, "", find_drafters(names), None
     own, whose = model.draft, "has a drafter of its own, which is used"
-    if model.kind == "path" and (original := Stores.open().original_of(model.target)) is not None:
+    if own is None and (original := Stores.open().original_of(model.target)) is not None:
         own = original.draft_file()
         whose = f"is a copy of {original.short_name}; --draft {original.short_name} uses its drafter"
     return own, whose, find_drafters([target, model.target.name], metadata(facts.file)), facts

@@ -88,7 +88,7 @@ def _automatic(stores: Stores, model: ResolvedModel, report: Report) -> Found:
     from eaglecpp.store.facts import read_facts
     from eaglecpp.store.remote.pull import fetch_drafter
 
-    if model.kind == "path" and (original := stores.original_of(model.target)) is not None:
+    if (original := stores.original_of(model.target)) is not None:
         why = f"auto: that of {original.short_name}, of which this is a copy"
         return Found(model, original.draft_file(), why, draft_asked=True)
     try:
@@ -128,19 +128,17 @@ def _drafter_of_repository(stores: Stores, model: ResolvedModel) -> KnownDrafter
 
 
 def _offer(stores: Stores, model: ResolvedModel) -> str:
-    """A drafter that someone could have, or where to look for one, in words. A file is known by its content,
-    its name and its metadata, so that a copy under another name is known too.
+    """A drafter that someone could have, or where to look for one, in words. A model is known by its content,
+    its name and its metadata, so that a copy under another name, also in Ollama's store, is known too.
     """
-    from eaglecpp.store.drafters import best_known, find_drafters, first_runnable
+    from eaglecpp.store.drafters import best_known
     from eaglecpp.store.facts import read_facts
 
-    match = first_runnable(find_drafters([str(model.name or "")]))
-    known, why = (None, "") if match is None else (match.drafter, match.why)
-    if model.kind == "path":
-        if (original := stores.original_of(model.target)) is not None:
-            return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
-        with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
-            known, why = best_known("", model.target.name, read_facts([model.target]))
+    if (original := stores.original_of(model.target)) is not None:
+        return f"this is a copy of {original.short_name}: --draft {original.short_name} uses its drafter"
+    known, why = None, ""
+    with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
+        known, why = best_known(str(model.name or ""), model.target.name, read_facts([model.target]))
     if known is None:
         return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
     how = "uses it" if known.file else "downloads and uses it"

@@ -49,10 +49,7 @@ def commit_chunks(
 
 
 def compare_steps(
-    native: Drafter,
-    reference: ReferenceDrafter,
-    rows: tuple[np.ndarray, list[int]],
-    teacher_forced: bool,
+    native: Drafter, reference: ReferenceDrafter, rows: tuple[np.ndarray, list[int]], teacher_forced: bool
 ) -> list[Difference]:
     """Commits all rows, then drafts `N_STEPS - 1` more; one entry per step.
 

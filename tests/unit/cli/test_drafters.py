@@ -80,7 +80,10 @@ def test_a_copy_of_a_known_file_is_known_under_any_name(tmp_path: Path, models: 
     assert CliRunner().invoke(group, ["create", "known", "-f", str(modelfile)]).exit_code == 0
     copy.write_bytes(models.target.read_bytes())
     assert f"{copy} is a copy of known; --draft known uses its drafter: " in run(str(copy)).stdout
-    assert fetch(copy).offer == "this is a copy of known: --draft known uses its drafter"
+    modelfile.write_text(f"FROM {copy}\n", encoding="utf-8")
+    assert CliRunner().invoke(group, ["create", "bare", "-f", str(modelfile)]).exit_code == 0
+    for name in (copy, "bare"):
+        assert fetch(name).offer == "this is a copy of known: --draft known uses its drafter"
     assert fetch(copy, "auto").draft == find_here("known").draft
     copy.write_bytes(copy.read_bytes()[:-1] + b"x")  # a fine-tune
     assert "is a copy" not in fetch(copy).offer
