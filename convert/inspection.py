@@ -156,6 +156,7 @@ def _block(file: GgufFile) -> dict[str, Any]:
     markov = file.tensors.get("markov_w1.weight")
     anchor_first = _key(file, "sample_from_anchor")
     return {
+        "kind": "DFlash2" if _key(file, "selector_rank") else "DSpark" if markov else "DFlash",
         "size": _key(file, "block_size") or 16,
         "anchor_first": markov is not None if anchor_first is None else anchor_first,
         "markov_rank": markov.shape[-1] if markov else None,

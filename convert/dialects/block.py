@@ -28,8 +28,7 @@ IDS = "eagle_aux_hidden_state_layer_ids"
 
 def flat(config: Mapping[str, Any]) -> dict[str, Any]:
     """With what is nested in `dflash_config` over the top level. Raises ConfigError."""
-    told = {key: value for key, value in nested(config, "dflash_config").items() if value is not None}
-    return {**config, **told}
+    return {**config, **{k: v for k, v in nested(config, "dflash_config").items() if v is not None}}
 
 
 def _n_layers(config: Mapping[str, Any]) -> int:

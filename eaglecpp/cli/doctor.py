@@ -191,6 +191,7 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 _KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
+_KINDS |= {kind: f" ({kind})" for kind in ("DFlash", "DSpark", "DFlash2")}
 
 
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
@@ -204,8 +205,7 @@ def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
     rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))
-    rows += [("", model["draft_why"])] if model["draft_why"] else []
-    rows += memory
+    rows += [("", model["draft_why"])] * bool(model["draft_why"]) + memory
     if model["chains_only"]:
         rows.append(("strategies", f"chains only: {model['chains_only']}"))
     if "exact_rows" not in model:

@@ -101,7 +101,7 @@ struct DraftTraits {
 
 // What users are told of a drafter.
 struct DraftDescription {
-    std::string kind;  // "eagle" | "block" | "model" | "head"
+    std::string kind;  // "eagle" | "DFlash" | "DSpark" | "DFlash2" | "model" | "head"
     std::string arch, name;
     int n_layer = 0, n_ctx_train = 0, n_embd = 0, n_vocab = 0;
 };

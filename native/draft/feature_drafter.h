@@ -51,7 +51,7 @@ class FeatureDrafter : public Drafter {
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
     DraftDescription describe() const override {
-        return {spec_.is_block() ? "block" : "eagle",
+        return {spec_.is_block() ? spec_.block.kind() : "eagle",
                 spec_.arch,
                 spec_.name,
                 spec_.n_layer,

@@ -53,6 +53,7 @@ struct BlockSpec {
     int n_taps = 0, n_group = 0;  // DFlash2: of the convolutions over the block's rows; 0 = none
 
     int n_slots() const { return n_rows - (anchor_first ? 0 : 1); }
+    const char * kind() const { return selector_rank > 0 ? "DFlash2" : markov_rank > 0 ? "DSpark" : "DFlash"; }
     // what a slot gives depends on the token in the one before
     bool is_conditional() const { return markov_rank > 0 || selector_rank > 0; }
 };

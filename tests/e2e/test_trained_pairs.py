@@ -135,6 +135,8 @@ def test_drafts_are_accepted_and_more_of_trees(engine: eaglecpp.Engine, name: st
         sum((one.timings for one in answers(engine, name, strategy, 0.0)), eaglecpp.Timings())
         for strategy in ("chain:4", TREE)
     )
+    kinds = {"demo": "eagle", "smollm2": "eagle"}
+    assert (engine.draft_info or {})["kind"].lower() == kinds.get(name, name)
     assert chain.acceptance_length > PAIRS[name][2]
     assert tree.acceptance_length > chain.acceptance_length
     if name == "demo":
