@@ -345,16 +345,10 @@ class Target:
     def n_ubatch(self) -> int: ...  # rows of one compute graph, n_draft_max + 1 at least
     @property
     def taps(self) -> str: ...  # "layer_inp" | "cb_eval" | "none"
-    def tokenize(self, text: bytes, add_special: bool, parse_special: bool) -> list[int]: ...
     def forward(
         self, tokens: Sequence[int], want_logits: bool = True
     ) -> tuple[NDArray[np.float32], NDArray[np.float32] | None]:
         """Fresh context. Returns features f32 [n_layers, n_tokens, n_embd] and logits f32 [n_tokens, n_vocab]."""
-
-    def forward_tree(
-        self, prefix: Sequence[int], tokens: Sequence[int], parents: Sequence[int]
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Verifies a tree (node 0 is the root, parents[0] = -1) after a prefix; features and logits of the nodes."""
 
     def time_rows(self, prefix: Sequence[int], tokens: Sequence[int], repeats: int = 1) -> list[float]:
         """Milliseconds of each of `repeats` decodes of the tokens as rows of one batch, all with logits, behind the
@@ -415,7 +409,7 @@ class Drafter:
         """As commit(), of rows whose outputs nobody needs: a prompt. Cheaper; draft rows may follow commit() only."""
 
     def extend(
-        self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int], depth: int
+        self, states: NDArray[np.float32], tokens: Sequence[int], parents: Sequence[int]
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Runs draft rows after the committed ones: states f32 [n_rows, n_embd]; parents index earlier draft rows of
         this tree (-1 = the last committed row). Returns logits [n_rows, n_draft_vocab], states [n_rows, n_embd]."""

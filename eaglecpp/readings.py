@@ -315,7 +315,7 @@ def _expected(drafter: Drafter, features: Array, tokens: Sequence[int], rank: Ma
     for depth in range(1, DEPTH):
         if reached < _LITTLE:
             break
-        rows, states = drafter.extend(state[None], [wanted[depth - 1]], [depth - 2], depth)
+        rows, states = drafter.extend(state[None], [wanted[depth - 1]], [depth - 2])
         state = states[0]
         reached *= _chance(rows[0], rank.get(wanted[depth]))
         expected += reached

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <string>
 #include <vector>
 
 #include "algo/learned_state.h"

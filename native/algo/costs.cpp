@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "algo/costs.h"
 
-#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -100,12 +99,6 @@ int StepCosts::n_rows_measured() const {
         if (entries_[b].n_samples() > 0) return bucket_rows[b];
     }
     return 0;
-}
-
-bool StepCosts::take_changed() {
-    const bool was = is_changed_;
-    is_changed_ = false;
-    return was;
 }
 
 void StepCosts::Entry::restart(double ms, bool is_guess) {
@@ -234,17 +227,15 @@ void StepCosts::doubt_prices() {
 
 // --- cost table -----------------------------------------------------------------------------------------------------
 
-namespace {
-constexpr double absurd = 20.0;  // times the expectation: a suspended process, not a measurement
+static constexpr double absurd = 20.0;  // times the expectation: a suspended process, not a measurement
 
 // prior shares of a plain round: an EAGLE drafter is one layer and a head
-constexpr double commit_share = 0.08, level_share = 0.06;
+static constexpr double commit_share = 0.08, level_share = 0.06;
 
-double ema(double value, double sample, int n, double step_limit) {
+static double ema(double value, double sample, int n, double step_limit) {
     const double rate = std::max(0.05, 1.0 / (n + 1));
     return value + rate * std::clamp(sample - value, -step_limit, step_limit);
 }
-}  // namespace
 
 double CostTable::guess(double share, int n_rows, const StepCosts & costs) const {
     const double ms = costs.empty() ? share * verify_.ms(1) * costs.prior_ratio(n_rows) : costs.ms(n_rows);
@@ -271,14 +262,9 @@ void CostTable::learn_verify(int n_rows, double ms) {
     if (n_rows >= 1 && is_sane(ms, is_known(n_rows) ? verify(n_rows) : 0.0)) verify_.learn(n_rows, ms);
 }
 
-void CostTable::learn_commit(int n_rows, double ms) {
-    if (n_rows >= 1 && is_sane(ms, commit_.empty() ? 0.0 : commit(n_rows))) {
-        commit_.learn(n_rows, ms / slowdown());
-    }
-}
-
-void CostTable::learn_level(int n_rows, double ms) {
-    if (n_rows >= 1 && is_sane(ms, level_.empty() ? 0.0 : level(n_rows))) level_.learn(n_rows, ms / slowdown());
+void CostTable::learn_drafter(StepCosts & costs, int n_rows, double ms) {
+    const double expected = costs.empty() ? 0.0 : slowdown() * costs.ms(n_rows);
+    if (n_rows >= 1 && is_sane(ms, expected)) costs.learn(n_rows, ms / slowdown());
 }
 
 void CostTable::learn_alike(int i, int n_rows, double ms) {
@@ -317,8 +303,7 @@ void CostTable::learn_host(bool drafted, double ms) {
 }
 
 bool CostTable::take_changed() {
-    const bool was = is_changed_;
-    is_changed_ = false;
+    const bool was = std::exchange(is_changed_, false);
     return verify_.take_changed() || was;
 }
 
@@ -376,7 +361,7 @@ std::vector<CostTable::Point> CostTable::points(const StepCosts & costs, int n_r
     std::vector<Point> out;
     for (int b = 0; b < StepCosts::n_buckets && StepCosts::rows_of(b) <= n_rows_max; ++b) {
         const int n = StepCosts::rows_of(b);
-        out.push_back({n, slowdown() * costs.ms(n), (double)costs.n_samples(n)});
+        out.push_back({n, slowdown() * costs.ms(n), costs.n_samples(n)});
     }
     return out;
 }

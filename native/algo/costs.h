@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -110,7 +111,7 @@ class StepCosts {
     void learn(int n_rows, double ms);
 
     // True if the machine was found to have changed its speed. Asking clears it.
-    bool take_changed();
+    bool take_changed() { return std::exchange(is_changed_, false); }
 
     // The first samples to come set the slowdown: the machine may have changed since.
     void expect_change() { n_anchor_ = has_slowdown_ ? n_residuals : 0; }
@@ -214,8 +215,8 @@ class CostTable {
 
     // --- learning; times in ms -----------------------------------------------------------------------------------
     void learn_verify(int n_rows, double ms);
-    void learn_commit(int n_rows, double ms);
-    void learn_level(int n_rows, double ms);
+    void learn_commit(int n_rows, double ms) { learn_drafter(commit_, n_rows, ms); }
+    void learn_level(int n_rows, double ms) { learn_drafter(level_, n_rows, ms); }
     // what is left of a round's wall time after verification and drafting
     void learn_host(bool drafted, double ms);
 
@@ -243,11 +244,8 @@ class CostTable {
     LearnedState state() const;
     bool set_state(const LearnedState & state);
 
-    struct Point {
-        int n_rows;
-        double ms;
-        double n_samples;  // 0: interpolated
-    };
+    // rows, milliseconds, and samples they rest on, 0 = interpolated
+    using Point = std::tuple<int, double, int>;
     // at the present length and speed
     std::vector<Point> verify_points(int n_rows_max) const { return points(verify_, n_rows_max); }
     std::vector<Point> commit_points(int n_rows_max) const { return points(commit_, n_rows_max); }
@@ -257,6 +255,7 @@ class CostTable {
     std::vector<Point> points(const StepCosts & costs, int n_rows_max) const;
     double guess(double share, int n_rows, const StepCosts & costs) const;
     bool is_sane(double ms, double expected) const;
+    void learn_drafter(StepCosts & costs, int n_rows, double ms);
 
     StepCosts verify_{0.06, true}, commit_{0.06}, level_{0.1};
     double host_plain_ = 0.0, host_draft_ = 0.0;

@@ -4,17 +4,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "algo/topk.h"
-
 namespace eaglecpp {
 
-namespace {
 // Tokens this far below the likeliest (natural logarithms, after temperature) are left out: noise lifts one of them
 // above it once in nine million times.
-constexpr float depth_max = 16.0f;
-constexpr int n_sorted_first = 256;  // few tokens make up most of the probability
-
-}  // namespace
+static constexpr float depth_max = 16.0f;
+static constexpr int n_sorted_first = 256;  // few tokens make up most of the probability
 
 // kept_: what top-k, top-p and min-p leave of the drafter's tokens
 void CoupledDraft::cut(const float * logits, int n, const CoupledSampling & sampling) {

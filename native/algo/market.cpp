@@ -6,9 +6,7 @@
 
 namespace eaglecpp {
 
-namespace {
-constexpr double never = std::numeric_limits<double>::infinity();
-}  // namespace
+static constexpr double never = std::numeric_limits<double>::infinity();
 
 double Market::price_of(const CostTable & costs, int n) const {
     return per_ms_ * (costs.verify(n_rows_ + n) - costs.verify(n_rows_));

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "algo/planner.h"
 
-#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <numeric>
@@ -10,14 +9,12 @@ namespace eaglecpp {
 
 // --- does the drafter pay? ------------------------------------------------------------------------------------------
 
-namespace {
-constexpr double weight_paying = 0.10, weight_parked = 0.35;  // of a new value in the mean gain
-constexpr double gain_max = 10.0;                             // plain rounds
-constexpr double doubt = 2.0;                         // standard errors by which the mean gain must miss 0 to stop
-constexpr double variance_least = 0.03;               // at the beginning of a request
-constexpr double try_share = 0.007;                   // of plain time spent on tries; well below the ledger's allowance
-constexpr double try_gap = 8.0, try_gap_max = 256.0;  // plain rounds from one to the next; never is too long
-}  // namespace
+static constexpr double weight_paying = 0.10, weight_parked = 0.35;  // of a new value in the mean gain
+static constexpr double gain_max = 10.0;                             // plain rounds
+static constexpr double doubt = 2.0;            // standard errors by which the mean gain must miss 0 to stop
+static constexpr double variance_least = 0.03;  // at the beginning of a request
+static constexpr double try_share = 0.007;      // of plain time spent on tries; well below the ledger's allowance
+static constexpr double try_gap = 8.0, try_gap_max = 256.0;  // plain rounds from one to the next; never is too long
 
 void DrafterWorth::begin_request() {
     pays_ = true;
@@ -266,10 +263,9 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // While drafting: what joins the pools, and whether another drafter level pays.
 
-namespace {
-constexpr int n_ahead = 2;  // levels looked ahead, so that an expensive one before a cheap one does not end the climb
-constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
-}  // namespace
+// Levels looked ahead, so that an expensive one before a cheap one does not end the climb.
+static constexpr int n_ahead = 2;
+static constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 
 // Each conversation pays for its rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
@@ -553,13 +549,12 @@ bool Planner::is_exact_cheap(const SequencePlan & plan) const {
 // What a device keeps for a number of rows goes with it; of trees it goes with each, because llama.cpp compares the ids
 // that rows begin with, too. So an answer keeps one shape, and whether another is better by now is asked now and then.
 
-namespace {
-constexpr int shape_rounds = 32, n_periods_max = 4;
-constexpr double shape_gain = 1.01;  // over the shape that is kept
-constexpr int n_rows_padded_max = 16;
-constexpr double tree_gain = 1.05;     // over chains, of which a device is sure
-constexpr double change_least = 0.08;  // plain rounds: where a change is cheaper, each round has the size that suits it
-}  // namespace
+static constexpr int shape_rounds = 32, n_periods_max = 4;
+static constexpr double shape_gain = 1.01;  // over the shape that is kept
+static constexpr int n_rows_padded_max = 16;
+static constexpr double tree_gain = 1.05;  // over chains, of which a device is sure
+// Plain rounds: where a change is cheaper, each round has the size that suits it.
+static constexpr double change_least = 0.08;
 
 bool Planner::pads(const SequencePlan & plan) const {
     return options_.pads_rows && n_roots_ == 1 && plan.is_auto() && !plan.shape.is_tree && plan.shape.n_rows > 0;

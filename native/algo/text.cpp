@@ -1,14 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "algo/text.h"
 
-#include <algorithm>
-
 namespace eaglecpp {
 
-namespace {
-constexpr int n_agreeing_max = 64;  // beyond, a match is as good as any
-constexpr int n_places_max = 256;   // that are looked at for the longest match
-}  // namespace
+static constexpr int n_agreeing_max = 64;  // beyond, a match is as good as any
+static constexpr int n_places_max = 256;   // that are looked at for the longest match
 
 void TextIndex::clear() {
     all_.clear();

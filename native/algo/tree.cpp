@@ -108,19 +108,14 @@ void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int 
 
 // --- draft pool -----------------------------------------------------------------------------------------------------
 
-namespace {
-constexpr float a_least = 1e-4f, logp_min = -30.0f;
+static constexpr float a_least = 1e-4f, logp_min = -30.0f;
 // of its chance that a proposal of the text keeps where the drafter was asked and did not make it
-constexpr float text_share = 0.2f;
-}  // namespace
+static constexpr float text_share = 0.2f;
 
 void DraftPool::begin(Token root) {
     tree_.reset(root);
     p_.assign(1, 1.0f);
-    a_.assign(1, 1.0f);
-    is_text_.assign(1, 0);
-    first_child_.assign(1, -1);
-    n_children_.assign(1, 0);
+    nodes_.assign(1, {});
     proposed_.clear();
     proposed_node_.clear();
     level_.clear();
@@ -129,10 +124,7 @@ void DraftPool::begin(Token root) {
 
 int32_t DraftPool::add(Token token, int32_t parent, float logp, float a, bool is_text) {
     p_.push_back(p_[parent] * a);
-    a_.push_back(a);
-    is_text_.push_back(is_text);
-    first_child_.push_back(-1);
-    n_children_.push_back(0);
+    nodes_.push_back({a, is_text});
     return tree_.add(token, parent, logp);
 }
 
@@ -143,8 +135,8 @@ void DraftPool::add_text(const TextDraft & draft, const std::vector<float> & a) 
 
 DraftPool::Proposals DraftPool::add_children(int32_t parent, const std::vector<Candidate> & children, int k) {
     const int n = std::min((int)children.size(), k);
-    first_child_[parent] = (int)proposed_.size();
-    n_children_[parent] = n;
+    nodes_[parent].first_child = (int)proposed_.size();
+    nodes_[parent].n_children = n;
     for (int i = 0; i < n; ++i) {
         const float logp = children[i].logp > logp_min ? std::min(children[i].logp, 0.0f) : logp_min;
         int32_t node = text_child(parent);
@@ -162,23 +154,23 @@ void DraftPool::set_chances(int32_t parent, const double * a, int n_known) {
     const Proposals drafted = proposals(parent);
     double sum = 0.0;
     for (int i = 0; i < drafted.n; ++i) {
-        const int node = drafted.nodes[i];
+        Node & node = nodes_[drafted.nodes[i]];
         const double own = i < n_known ? a[i] : 0.0;
-        a_[node] = is_text_[node] ? (float)(1.0 - (1.0 - own) * (1.0 - a_[node])) : (float)own;
-        is_text_[node] = 0;
-        sum += a_[node];
+        node.a = node.is_text ? (float)(1.0 - (1.0 - own) * (1.0 - node.a)) : (float)own;
+        node.is_text = false;
+        sum += node.a;
     }
     const int32_t rival = text_child(parent);
-    const bool has_rival = rival > 0 && is_text_[rival];
-    if (has_rival) sum += a_[rival] *= text_share;
+    const bool has_rival = rival > 0 && nodes_[rival].is_text;
+    if (has_rival) sum += nodes_[rival].a *= text_share;
     const float scale = sum > 1.0 ? (float)(1.0 / sum) : 1.0f;
     for (int i = 0; i < drafted.n; ++i) {
         const int node = drafted.nodes[i];
-        a_[node] *= scale;
-        p_[node] = p_[parent] * a_[node];
+        nodes_[node].a *= scale;
+        p_[node] = p_[parent] * nodes_[node].a;
     }
-    if (has_rival) a_[rival] *= scale;
-    for (int i = parent + 1; i <= n_text_; ++i) p_[i] = p_[i - 1] * a_[i];
+    if (has_rival) nodes_[rival].a *= scale;
+    for (int i = parent + 1; i <= n_text_; ++i) p_[i] = p_[i - 1] * nodes_[i].a;
 }
 
 int DraftPool::n_deviations(int32_t node) const {
@@ -191,9 +183,9 @@ int DraftPool::n_deviations(int32_t node) const {
 }
 
 DraftPool::Proposals DraftPool::proposals(int32_t node) const {
-    const int n = n_children_[node];
+    const auto & [a, is_text, first, n] = nodes_[node];
     if (n == 0) return {nullptr, nullptr, 0};
-    return {&proposed_[first_child_[node]], &proposed_node_[first_child_[node]], n};
+    return {&proposed_[first], &proposed_node_[first], n};
 }
 
 void DraftPool::best_p(int n_max, std::vector<float> & out) const {

@@ -122,13 +122,13 @@ class DraftPool {
 
     // per node: chance that it is accepted; the same given its parent
     const std::vector<float> & p() const { return p_; }
-    float given_parent(int32_t node) const { return a_[node]; }
+    float given_parent(int32_t node) const { return nodes_[node].a; }
 
     // nodes that the text proposed are 1 to n_text()
     int n_text() const { return n_text_; }
 
     // proposed by the text and not by the drafter as well
-    bool is_from_text(int32_t node) const { return is_text_[node]; }
+    bool is_from_text(int32_t node) const { return nodes_[node].is_text; }
 
     Proposals proposals(int32_t node) const;
 
@@ -146,13 +146,18 @@ class DraftPool {
     // the next node of the text's chain that is the drafter's parent's child, too; 0 = none
     int32_t text_child(int32_t parent) const { return parent < n_text_ ? parent + 1 : 0; }
 
+    struct Node {
+        float a = 1.0f;
+        bool is_text = false;
+        int first_child = -1, n_children = 0;  // in proposed_
+    };
+
     DraftTree tree_;
-    std::vector<float> p_, a_;
-    std::vector<uint8_t> is_text_;
+    std::vector<float> p_;
+    std::vector<Node> nodes_;
     int n_text_ = 0;
     std::vector<Candidate> proposed_;
     std::vector<int32_t> proposed_node_;
-    std::vector<int32_t> first_child_, n_children_;  // per node, in proposed_
     std::vector<int32_t> level_;
 };
 

@@ -3,7 +3,6 @@
 
 #include <cstdio>
 #include <fstream>
-#include <string>
 
 #ifdef __linux__
 #include <sys/mman.h>

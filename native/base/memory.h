@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: MIT
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
+struct ggml_backend_device;
+
 namespace eaglecpp {
+
+// Bytes that a model holds of one device's memory. Host memory counts as the CPU's, whatever device it serves.
+struct MemoryUse {
+    ggml_backend_device * device;
+    size_t weights, cache, compute;
+};
 
 // Host memory that can be used without swapping, in bytes; 0 when the system does not say. Asked before large
 // allocations: where memory is overcommitted they succeed, and the process is killed when it touches them.

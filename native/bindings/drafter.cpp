@@ -40,13 +40,11 @@ class StudyDrafter {
         d.use_kernels = options.kernels != "off";
         d.flash_attn = options.flash_attn != "off";
         drafter_ = std::make_unique<FeatureDrafter>(file, d);
-        const DraftSpec & s = drafter_->spec();
         if (embedding) {
-            require(embedding->shape(0), s.n_vocab, "embedding rows");
-            require(embedding->shape(1), s.n_embd, "embedding width");
             std::vector<uint8_t> bytes(embedding->nbytes());
             std::memcpy(bytes.data(), embedding->data(), bytes.size());
-            drafter_->set_embedding(EmbeddingTable::from_bytes(std::move(bytes), GGML_TYPE_F32, s.n_embd, s.n_vocab));
+            drafter_->set_embedding(EmbeddingTable::from_bytes(std::move(bytes), GGML_TYPE_F32,
+                                                               (int)embedding->shape(1), (int)embedding->shape(0)));
         }
         if (head) share_head(*head);
         drafter_->finish();
@@ -70,7 +68,7 @@ class StudyDrafter {
         if (n_ahead > 0 && drafter_->spec().block.is_conditional()) {
             fail(ErrorKind::value, "the drafts of this block depend on the tokens before them: block() takes these");
         }
-        append(features, tokens, true, n_ahead);
+        commit_with_output(features, tokens, n_ahead);
         return to_array(logits(1 + n_ahead), {1 + (size_t)n_ahead, (size_t)drafter_->spec().n_draft_vocab});
     }
 
@@ -79,11 +77,11 @@ class StudyDrafter {
     std::vector<std::vector<std::tuple<Token, float, float>>> block(const ArrayIn<3> & features, const Tokens & tokens,
                                                                     const Tokens & behind, int k) {
         const int n_ahead = (int)behind.size();
-        append(features, tokens, true, n_ahead);
+        commit_with_output(features, tokens, n_ahead);
         std::vector<std::vector<std::tuple<Token, float, float>>> out;
         for (int i = 0; i <= n_ahead; ++i) {
             const bool is_parallel = drafter_->traits().is_parallel;
-            if (i > 0 && !is_parallel) sequence_->extend({{i, behind[i - 1], i - 1}});
+            if (i > 0 && !is_parallel) extend_by({{i, behind[i - 1], i - 1}});
             auto & slot = out.emplace_back();
             for (const Candidate & c : sequence_->candidates(is_parallel ? i : 0, k))
                 slot.emplace_back(c.token, c.logp, c.confidence);
@@ -94,29 +92,20 @@ class StudyDrafter {
     std::pair<ArrayOut, ArrayOut> commit(const ArrayIn<3> & features, const Tokens & tokens) {
         const DraftSpec & s = drafter_->spec();
         if (s.is_block()) fail(ErrorKind::value, "a block drafter's rows are fed no states: block() gives its drafts");
-        append(features, tokens, true);
+        commit_with_output(features, tokens, 0);
         return {to_array(logits(1), {(size_t)s.n_draft_vocab}), to_array(states(1, 0), {(size_t)s.n_embd})};
     }
 
-    void append(const ArrayIn<3> & features, const Tokens & tokens, bool want_output, int n_ahead = 0) {
-        const DraftSpec & s = drafter_->spec();
-        require(features.shape(0), s.n_aux(), "aux layers");
-        require(features.shape(1), (int)tokens.size(), "rows (one per token)");
-        require(features.shape(2), s.n_embd_target, "feature width");
-        if (tokens.empty()) fail(ErrorKind::value, "commit needs at least one row");
-        FeatureRows rows;
-        rows.n_rows = (int)tokens.size();
-        for (int a = 0; a < s.n_aux(); ++a) {
-            rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
-        }
+    void append(const ArrayIn<3> & features, const Tokens & tokens) {
+        const FeatureRows rows = rows_of(features, tokens);
         GilRelease release;
-        sequence_->commit(rows, tokens.data(), want_output, n_ahead);
+        sequence_->commit(rows, tokens.data());
     }
 
     // `states[i]` replaces what would be fed from the parent; rows of one call may share a parent only if they also
     // share its state
     std::pair<ArrayOut, ArrayOut> extend(const ArrayIn<2> & states, const Tokens & tokens,
-                                         const std::vector<int32_t> & parents, int depth) {
+                                         const std::vector<int32_t> & parents) {
         const DraftSpec & s = drafter_->spec();
         const size_t n = tokens.size();
         require(states.shape(0), (int)n, "states (one per token)");
@@ -126,19 +115,11 @@ class StudyDrafter {
         const int first = sequence_->n_draft_rows();
         std::vector<DraftRow> rows;
         for (size_t i = 0; i < n; ++i) rows.push_back({first + (int)i + 1, tokens[i], parents[i] + 1});
-        for (int32_t p : parents) {
-            if (p < -1 || p >= first) fail(ErrorKind::value, "no draft row %d", p);
-            if (depth_of(p) + 1 != depth) {
-                fail(ErrorKind::value, "parent row %d has depth %d, expected %d", p, depth_of(p), depth - 1);
-            }
-        }
         for (size_t i = 0; i < n; ++i) sequence_->set_state(parents[i] + 1, states.data() + i * s.n_embd);
         {
             GilRelease release;
-            sequence_->extend(rows);
+            extend_by(rows);
         }
-        parents_.resize(first);
-        parents_.insert(parents_.end(), parents.begin(), parents.end());
         return {to_array(logits((int)n), {n, (size_t)s.n_draft_vocab}),
                 to_array(this->states((int)n, first + 1), {n, (size_t)s.n_embd})};
     }
@@ -169,18 +150,31 @@ class StudyDrafter {
         if (found != (size_t)expected) fail(ErrorKind::value, "%s: expected %d, found %zu", what, expected, found);
     }
 
-    int depth_of(int row) const {
-        int d = 0;
-        for (int r = row; r >= 0; r = parents_[r]) ++d;
-        return d;
+    FeatureRows rows_of(const ArrayIn<3> & features, const Tokens & tokens) const {
+        const DraftSpec & s = drafter_->spec();
+        require(features.shape(0), s.n_aux(), "aux layers");
+        require(features.shape(1), (int)tokens.size(), "rows (one per token)");
+        require(features.shape(2), s.n_embd_target, "feature width");
+        if (tokens.empty()) fail(ErrorKind::value, "commit needs at least one row");
+        FeatureRows rows;
+        rows.n_rows = (int)tokens.size();
+        for (int a = 0; a < s.n_aux(); ++a) {
+            rows.layer.push_back(features.data() + (size_t)a * tokens.size() * s.n_embd_target);
+        }
+        return rows;
     }
 
+    void commit_with_output(const ArrayIn<3> & features, const Tokens & tokens, int n_ahead) {
+        const FeatureRows rows = rows_of(features, tokens);
+        GilRelease release;
+        drafter_->commit_together({{sequence_.get(), rows, tokens.data(), n_ahead}});
+    }
+
+    void extend_by(const std::vector<DraftRow> & rows) { drafter_->extend_together({{sequence_.get(), rows}}); }
+
     void share_head(const ArrayIn<2> & head) {
-        const DraftSpec & s = drafter_->spec();
-        require(head.shape(0), s.n_draft_vocab, "head rows");
-        require(head.shape(1), s.n_embd, "head width");
         head_ctx_.reset(ggml_init({ggml_tensor_overhead() * 2, nullptr, true}));
-        ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, s.n_embd, s.n_draft_vocab);
+        ggml_tensor * t = ggml_new_tensor_2d(head_ctx_.get(), GGML_TYPE_F32, head.shape(1), head.shape(0));
         head_buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(head_ctx_.get(), drafter_->device().buft()));
         if (!head_buffer_) fail(ErrorKind::out_of_memory, "no room for the given head");
         ggml_backend_tensor_set(t, head.data(), 0, ggml_nbytes(t));
@@ -206,7 +200,6 @@ class StudyDrafter {
     ggml_backend_buffer_ptr head_buffer_;
     std::unique_ptr<FeatureDrafter> drafter_;
     std::unique_ptr<FeatureSequence> sequence_;
-    std::vector<int32_t> parents_;
 };
 
 }  // namespace
@@ -224,14 +217,8 @@ void bind_drafter(nb::module_ & m) {
         .def("commit", &StudyDrafter::commit, nb::arg("features"), nb::arg("tokens"))
         .def("commit_ahead", &StudyDrafter::commit_ahead, nb::arg("features"), nb::arg("tokens"), nb::arg("n_ahead"))
         .def("block", &StudyDrafter::block, nb::arg("features"), nb::arg("tokens"), nb::arg("behind"), nb::arg("k"))
-        .def(
-            "append",
-            [](StudyDrafter & d, const ArrayIn<3> & features, const Tokens & tokens) {
-                d.append(features, tokens, false);
-            },
-            nb::arg("features"), nb::arg("tokens"))
-        .def("extend", &StudyDrafter::extend, nb::arg("states"), nb::arg("tokens"), nb::arg("parents"),
-             nb::arg("depth"))
+        .def("append", &StudyDrafter::append, nb::arg("features"), nb::arg("tokens"))
+        .def("extend", &StudyDrafter::extend, nb::arg("states"), nb::arg("tokens"), nb::arg("parents"))
         .def("kv", &StudyDrafter::kv, nb::arg("layer"));
 }
 

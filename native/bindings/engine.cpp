@@ -3,11 +3,13 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -32,12 +34,6 @@ namespace {
 constexpr int n_rows_reported = 64;
 constexpr int n_depths_reported = 12;
 
-nb::list points(const std::vector<CostTable::Point> & points) {
-    nb::list out;
-    for (const CostTable::Point & p : points) out.append(nb::make_tuple(p.n_rows, p.ms, p.n_samples));
-    return out;
-}
-
 // What the planner has learned, as plain dicts: for `eaglecpp bench` and tests.
 nb::dict planner_report(const Engine & engine, int sequence) {
     const Planner & planner = engine.planner();
@@ -47,9 +43,9 @@ nb::dict planner_report(const Engine & engine, int sequence) {
     d["host_ms"] = costs.host();
     d["change_ms"] = costs.change_ms();
     d["plain_host_ms"] = costs.plain_host();
-    d["verify"] = points(costs.verify_points(n_rows_reported));
-    d["commit"] = points(costs.commit_points(n_rows_reported));
-    d["level"] = points(costs.level_points(planner.options().width));
+    d["verify"] = costs.verify_points(n_rows_reported);
+    d["commit"] = costs.commit_points(n_rows_reported);
+    d["level"] = costs.level_points(planner.options().width);
     d["labels"] = planner.acceptance().n_labels();
     nb::list chances;
     for (int depth = 1; depth <= n_depths_reported; ++depth) {
@@ -102,11 +98,15 @@ class EngineHandle {
 };
 
 // A call that computes or waits.
-template <auto method, typename... Args>
-auto released(const EngineHandle & e, const Args &... args) {
+template <typename F>
+auto released(const EngineHandle & e, F && f) {
     const auto engine = e.share();
     GilRelease release;
-    return guarded([&] { return ((*engine).*method)(args...); });
+    return guarded([&] { return f(*engine); });
+}
+template <auto method, typename... Args>
+auto released(const EngineHandle & e, const Args &... args) {
+    return released(e, [&](Engine & engine) { return (engine.*method)(args...); });
 }
 
 std::string from_bytes(const nb::bytes & b) {
@@ -152,8 +152,7 @@ nb::object draft_info(const EngineHandle & e) {
     } else {
         using T = DraftDescription;
         put_fields(info, known, FIELD(arch), FIELD(name), FIELD(n_layer), FIELD(n_ctx_train), FIELD(n_embd),
-                   FIELD(n_vocab));
-        info["n_draft_vocab"] = known.n_vocab;
+                   FIELD(n_vocab), "n_draft_vocab", &T::n_vocab);
         info["target_layers"] = nb::list();
         info["has_head"] = true;
     }
@@ -181,32 +180,27 @@ nb::dict device_info(const EngineHandle & e) {
 nb::list memory_plan(const EngineHandle & e) {
     constexpr const char * names[] = {"target_weights", "target_cache",  "target_compute", "draft_weights",
                                       "draft_cache",    "draft_compute", "free",           "total"};
-    struct Use {
-        ggml_backend_dev_t dev;
-        std::array<size_t, 8> bytes{};
+    std::map<ggml_backend_dev_t, std::array<size_t, 8>> plan;
+    const auto add = [&](const std::vector<MemoryUse> & all, int first) {
+        for (const MemoryUse & m : all) {
+            auto & bytes = plan[m.device];
+            bytes[first] += m.weights, bytes[first + 1] += m.cache, bytes[first + 2] += m.compute;
+        }
     };
-    std::vector<Use> plan;
-    const auto add = [&](ggml_backend_dev_t dev, int first, size_t weights, size_t cache, size_t compute) {
-        auto use = std::find_if(plan.begin(), plan.end(), [&](const Use & u) { return u.dev == dev; });
-        if (use == plan.end()) use = plan.insert(use, {dev});
-        use->bytes[first] += weights, use->bytes[first + 1] += cache, use->bytes[first + 2] += compute;
-    };
-    for (const MemoryUse & m : e.target().memory()) add(m.device(), 0, m.weights, m.cache, m.compute);
-    if (const Drafter * d = e.get().drafter()) {
-        for (const DraftMemoryUse & m : d->memory_use()) add(m.device, 3, m.weights, m.cache, m.compute);
-    }
+    add(e.target().memory(), 0);
+    if (const Drafter * d = e.get().drafter()) add(d->memory_use(), 3);
     {
         // devices on RPC servers are asked over the network
         GilRelease release;
-        for (Use & use : plan) ggml_backend_dev_memory(use.dev, &use.bytes[6], &use.bytes[7]);
+        for (auto & [device, bytes] : plan) ggml_backend_dev_memory(device, &bytes[6], &bytes[7]);
     }
     nb::list out;
-    for (Use & use : plan) {
+    for (auto & [device, bytes] : plan) {
         // llama.cpp calls all of the CPU's memory free
-        if (use.dev == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) use.bytes[6] = available_memory();
+        if (device == ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU)) bytes[6] = available_memory();
         nb::dict d;
-        d["device"] = ggml_backend_dev_name(use.dev);
-        for (size_t i = 0; i < use.bytes.size(); ++i) d[names[i]] = use.bytes[i];
+        d["device"] = ggml_backend_dev_name(device);
+        for (size_t i = 0; i < bytes.size(); ++i) d[names[i]] = bytes[i];
         out.append(d);
     }
     return out;
@@ -214,10 +208,10 @@ nb::list memory_plan(const EngineHandle & e) {
 
 nb::dict measure_exact(const EngineHandle & e) {
     const ExactRows rows = released<&Engine::measure_exact_rows>(e);
+    using T = ExactRows;
     nb::dict d;
+    put_fields(d, rows, "decodes", &T::n_decodes, FIELD(ms));
     d["points"] = rows.counts.points();
-    d["decodes"] = rows.n_decodes;
-    d["ms"] = rows.ms;
     return d;
 }
 
@@ -226,41 +220,28 @@ nb::object known(double value) {
 }
 
 nb::dict plan_dict(const PlanSummary & p) {
+    using T = PlanSummary;
     nb::dict d;
-    d["why"] = p.explain();
-    d["rounds"] = p.n_rounds();
-    d["drafted_rounds"] = p.n_drafted();
-    d["probes"] = p.n_probes();
-    d["nodes"] = p.n_nodes();
-    d["depth"] = p.depth();
-    d["expected_tokens"] = p.n_tokens_expected();
+    put_fields(d, p, "why", &T::explain, "rounds", &T::n_rounds, "drafted_rounds", &T::n_drafted, "probes",
+               &T::n_probes, "nodes", &T::n_nodes, FIELD(depth), "expected_tokens", &T::n_tokens_expected);
     d["expected_cost"] = known(p.cost_expected());
     d["speedup"] = known(p.speedup());
     return d;
 }
 
 nb::dict timings(const EngineHandle & e, int id) {
-    const Stats & s = e.get().sequence(id).stats;
+    const Sequence & s = e.get().sequence(id);
+    using T = Stats;
     nb::dict d;
-    d["prompt_n"] = s.n_prompt;
-    d["prompt_ms"] = s.prompt_ms;
-    d["reused_n"] = s.n_reused;
-    d["predicted_n"] = s.n_predicted;
-    d["predicted_ms"] = s.predicted_ms;
-    d["draft_n"] = s.n_draft;
-    d["draft_n_accepted"] = s.n_accepted;
-    d["text_draft_n"] = s.n_text;
-    d["text_draft_n_accepted"] = s.n_text_accepted;
-    d["rounds"] = s.n_rounds;
-    d["draft_ms"] = s.draft_ms;
-    d["verify_ms"] = s.verify_ms;
-    d["host_ms"] = s.predicted_ms - s.draft_ms - s.verify_ms;
-    d["tried_per_depth"] = s.tried_per_depth;
-    d["accepted_per_depth"] = s.accepted_per_depth;
-    d["exact"] = e.get().sequence(id).is_exact();
-    d["cut"] = e.get().sequence(id).plan.cut();
-    d["plan"] = plan_dict(e.get().sequence(id).plan_summary);
-    d["plan_log"] = e.get().sequence(id).plan_log;
+    put_fields(d, s.stats, "prompt_n", &T::n_prompt, FIELD(prompt_ms), "reused_n", &T::n_reused, "predicted_n",
+               &T::n_predicted, FIELD(predicted_ms), "draft_n", &T::n_draft, "draft_n_accepted", &T::n_accepted,
+               "text_draft_n", &T::n_text, "text_draft_n_accepted", &T::n_text_accepted, "rounds", &T::n_rounds,
+               FIELD(draft_ms), FIELD(verify_ms), FIELD(tried_per_depth), FIELD(accepted_per_depth));
+    d["host_ms"] = s.stats.predicted_ms - s.stats.draft_ms - s.stats.verify_ms;
+    d["exact"] = s.is_exact();
+    d["cut"] = s.plan.cut();
+    d["plan"] = plan_dict(s.plan_summary);
+    d["plan_log"] = s.plan_log;
     return d;
 }
 
@@ -289,42 +270,32 @@ struct MadeSampler {
 };
 
 MadeSampler make_sampler(const EngineHandle & e, const GenerateParams & params) {
-    MadeSampler made{e.share(), nullptr};
-    GilRelease release;
-    guarded([&] { made.sampler = made.engine->make_sampler(params); });
-    return made;
+    return {e.share(), released<&Engine::make_sampler>(e, params)};
 }
 
 int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateParams & params, MadeSampler * made) {
-    const auto engine = e.share();
     std::unique_ptr<Sampler> sampler;
     if (made) {
-        if (made->engine != engine || !made->sampler) fail(ErrorKind::value, "a sampler is for one generation here");
+        if (made->engine != e.share() || !made->sampler) fail(ErrorKind::value, "a sampler is for one generation here");
         sampler = std::move(made->sampler);
         made->engine.reset();
     }
-    GilRelease release;
-    return guarded([&] { return engine->begin(id, prompt, params, std::move(sampler)); });
+    return released(e, [&](Engine & engine) { return engine.begin(id, prompt, params, std::move(sampler)); });
 }
 
 std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, bool add_special, bool parse_special,
                                int n_most) {
     const std::string text = from_bytes(bytes);
-    const auto engine = e.share();
-    GilRelease release;
-    return guarded([&] { return engine->target().vocab().tokenize(text, add_special, parse_special, n_most); });
+    return released(e, [&](const Engine & engine) {
+        return engine.target().vocab().tokenize(text, add_special, parse_special, n_most);
+    });
 }
 
 nb::bytes detokenize(const EngineHandle & e, const Tokens & tokens, bool remove_special, bool special) {
-    const auto engine = e.share();
-    std::string text;
-    {
-        GilRelease release;
-        const Vocabulary & vocab = engine->target().vocab();
-        vocab.check(tokens);
-        guarded([&] { text = vocab.detokenize(tokens, remove_special, special); });
-    }
-    return to_bytes(text);
+    return to_bytes(released(e, [&](const Engine & engine) {
+        engine.target().vocab().check(tokens);
+        return engine.target().vocab().detokenize(tokens, remove_special, special);
+    }));
 }
 
 // Keeps the weights that it reads with, not the engine.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
 // The fields of a struct T under their own names: def_fields(c, FIELD(a), FIELD(b)) as attributes of a class,
-// put_fields(d, value, FIELD(a), FIELD(b)) as entries of a dict.
+// put_fields(d, value, FIELD(a), "b", &T::c) as entries of a dict, where functions without arguments do, too.
 #pragma once
 
 #include <nanobind/nanobind.h>
+
+#include <functional>
 
 #define FIELD(name) #name, &T::name
 
@@ -17,7 +19,7 @@ void def_fields(Class & c, const char * name, Member member, More... more) {
 
 template <class T, class Member, class... More>
 void put_fields(nanobind::dict & d, const T & value, const char * name, Member member, More... more) {
-    d[name] = value.*member;
+    d[name] = std::invoke(member, value);
     if constexpr (sizeof...(more) > 0) put_fields(d, value, more...);
 }
 

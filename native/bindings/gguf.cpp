@@ -18,8 +18,8 @@ nb::dict draft_spec_dict(const DraftSpec & s) {
                FIELD(n_vocab), FIELD(n_draft_vocab), FIELD(n_head), FIELD(n_head_kv), FIELD(head_dim), FIELD(n_ff),
                FIELD(rms_eps), FIELD(logit_scale), FIELD(sliding_window), FIELD(target_layers), FIELD(n_layer_target),
                FIELD(fuses_embedding), FIELD(mask_token), FIELD(norm_before_residual), FIELD(norm_before_fc),
-               FIELD(fc_norm), FIELD(norm_output), FIELD(head_norm), FIELD(has_embedding), FIELD(has_head));
-    d["n_aux"] = s.n_aux();
+               FIELD(fc_norm), FIELD(norm_output), FIELD(head_norm), FIELD(has_embedding), FIELD(has_head),
+               FIELD(n_aux));
     d["kv_rank"] = s.latent.kv_rank;
     d["rope_type"] = s.rope.neox ? "neox" : "norm";
     d["rope_freq_base"] = s.rope.freq_base;
@@ -34,11 +34,11 @@ static nb::list tensor_list(const DraftFile & file) {
         while (n_dims > 1 && t.ne[n_dims - 1] == 1) --n_dims;
         nb::list shape;
         for (int i = n_dims - 1; i >= 0; --i) shape.append(t.ne[i]);
+        using T = TensorInfo;
         nb::dict d;
-        d["name"] = t.name;
+        put_fields(d, t, FIELD(name), FIELD(n_bytes));
         d["type"] = ggml_type_name(t.type);
         d["shape"] = shape;
-        d["n_bytes"] = t.n_bytes;
         out.append(d);
     }
     return out;

@@ -35,12 +35,8 @@ void bind_options(nb::module_ & m) {
                    FIELD(mirostat), FIELD(mirostat_tau), FIELD(mirostat_eta), FIELD(grammar), FIELD(logit_bias));
     }
     nb::class_<Strategy>(m, "Strategy")
-        .def(
-            "__init__",
-            [](Strategy * self, const std::string & kind, int k, int depth, int nodes) {
-                new (self) Strategy(Strategy::make(kind, k, depth, nodes));
-            },
-            nb::arg("kind") = "off", nb::arg("k") = 1, nb::arg("depth") = 0, nb::arg("nodes") = 0)
+        .def(nb::new_(&Strategy::make), nb::arg("kind") = "off", nb::arg("k") = 1, nb::arg("depth") = 0,
+             nb::arg("nodes") = 0)
         .def_prop_ro("kind", &Strategy::kind_name)
         .def_ro("k", &Strategy::k)
         .def_ro("depth", &Strategy::depth)

@@ -43,20 +43,14 @@ static nb::dict system_info() {
         put_fields(d, info, FIELD(name), FIELD(description), FIELD(kind), FIELD(memory_total), FIELD(memory_free));
         devices.append(d);
     }
-    const AmxState amx = probe_amx();
-    nb::dict a;
-    a["claimed"] = amx.claimed;
-    a["works"] = amx.works;
-    const kernels::Status & status = kernels::status();
-    nb::dict k;
-    k["active"] = status.is_active;
-    k["possible"] = status.is_possible;
-    k["table"] = status.table;
-    k["why_not"] = status.why_not;
-    nb::dict out;
-    out["kernels"] = k;
+    nb::dict out, amx, kernel;
+    put_fields(amx, probe_amx(), "claimed", &AmxState::claimed, "works", &AmxState::works);
+    using T = kernels::Status;
+    put_fields(kernel, kernels::status(), "active", &T::is_active, "possible", &T::is_possible, FIELD(table),
+               FIELD(why_not));
+    out["kernels"] = kernel;
     out["devices"] = devices;
-    out["amx"] = a;
+    out["amx"] = amx;
     out["n_cores"] = n_physical_cores();
     out["n_threads"] = std::thread::hardware_concurrency();
     out["gpu_offload"] = llama_supports_gpu_offload();

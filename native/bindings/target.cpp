@@ -32,42 +32,17 @@ class StudyTarget {
     Target & target() { return target_; }
 
     std::pair<ArrayOut, nb::object> forward(const Tokens & tokens, bool want_logits) {
-        const size_t n = tokens.size(), n_vocab = (size_t)target_.vocab().size();
-        std::vector<float> features, logits;
+        Outputs out;
         {
             GilRelease release;
             // filling these with zeros takes a while, and other threads have targets of their own
-            features.resize(n_layers_ * n * target_.model().n_embd());
-            if (want_logits) logits.resize(n * n_vocab);
+            out = room_for(tokens.size(), want_logits);
             clear();
-            run(tokens, want_logits, features, logits);
+            run(tokens, &out);
         }
-        nb::object out = nb::none();
-        if (want_logits) out = nb::cast(to_array(std::move(logits), {n, n_vocab}));
-        return {to_array(std::move(features), {n_layers_, n, (size_t)target_.model().n_embd()}), out};
-    }
-
-    std::pair<ArrayOut, ArrayOut> forward_tree(const Tokens & prefix, const Tokens & tokens,
-                                               const std::vector<int32_t> & parents) {
-        if (tokens.empty() || tokens.size() != parents.size() || parents[0] != -1) {
-            fail(ErrorKind::value, "tokens and parents must have one entry per node, parents[0] must be -1");
-        }
-        DraftTree tree(tokens[0]);
-        for (size_t i = 1; i < tokens.size(); ++i) tree.add(tokens[i], parents[i], 0.0f);
-        std::vector<float> unused, features(n_layers_ * tokens.size() * target_.model().n_embd());
-        std::vector<float> logits(tokens.size() * target_.vocab().size());
-        {
-            GilRelease release;
-            clear();
-            std::vector<float> prefix_features(n_layers_ * prefix.size() * target_.model().n_embd());
-            if (!prefix.empty()) run(prefix, false, prefix_features, unused);
-            batch_.clear();
-            batch_.add_tree(tree, (Pos)prefix.size(), target_.cells().seqs(0));
-            target_.decode(batch_);
-            copy(0, (int)tokens.size(), (int)tokens.size(), true, features, logits);
-        }
-        return {to_array(std::move(features), {n_layers_, tokens.size(), (size_t)target_.model().n_embd()}),
-                to_array(std::move(logits), {tokens.size(), (size_t)target_.vocab().size()})};
+        const size_t n = tokens.size(), n_logits = out.logits.size();
+        const ArrayOut logits = to_array(std::move(out.logits), {n_logits / n_vocab(), n_vocab()});
+        return {to_array(std::move(out.features), {n_layers_, n, n_embd()}), n_logits ? nb::cast(logits) : nb::none()};
     }
 
     // Milliseconds of each decode of `tokens`, all with logits, behind the prefix. A prefix that stands in the cache is
@@ -82,8 +57,7 @@ class StudyTarget {
         const Pos n_prefix = (Pos)prefix.size();
         if (prefix != in_cache_ || prefix.empty()) {
             clear();
-            std::vector<float> unused, features(n_layers_ * prefix.size() * target_.model().n_embd());
-            if (n_prefix > 0) run(prefix, false, features, unused);
+            run(prefix, nullptr);
             in_cache_ = prefix;
         }
         batch_.clear();
@@ -116,37 +90,50 @@ class StudyTarget {
         in_cache_.clear();
     }
 
-    void run(const Tokens & tokens, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
+    // of n rows: [n_layers][n][n_embd], and [n][n_vocab] where they are wanted
+    struct Outputs {
+        std::vector<float> features, logits;
+    };
+    Outputs room_for(size_t n, bool wants_logits) const {
+        return {std::vector<float>(n_layers_ * n * n_embd()), std::vector<float>(wants_logits ? n * n_vocab() : 0)};
+    }
+
+    // `out`: null = the rows are only to stand in the cache
+    void run(const Tokens & tokens, Outputs * out) {
         const int n = (int)tokens.size();
         if (n > target_.n_ctx()) {
             fail(ErrorKind::context_full, "%d tokens do not fit a context of %d", n, target_.n_ctx());
         }
         target_.vocab().check(tokens);
+        const bool wants_logits = out && !out->logits.empty();
         // the context reserves logits for a round, not for a whole prompt
         const int n_round = target_.options().n_draft_max + 1;
-        const int n_step = want_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
+        const int n_step = wants_logits && !target_.needs_all_outputs() ? n_round : target_.n_batch();
         for (int at = 0; at < n; at += n_step) {
             const int n_rows = std::min(n_step, n - at);
             batch_.clear();
             for (int i = 0; i < n_rows; ++i) {
-                batch_.add(tokens[at + i], at + i, target_.cells().seqs(0), want_logits || target_.needs_all_outputs());
+                batch_.add(tokens[at + i], at + i, target_.cells().seqs(0),
+                           wants_logits || target_.needs_all_outputs());
             }
             target_.decode(batch_, /*is_prompt=*/true);
-            copy(at, n_rows, n, want_logits, features, logits);
+            if (out) copy(at, n_rows, n, *out);
         }
     }
 
     // rows of the last decode into their place among n
-    void copy(int at, int n_rows, int n, bool want_logits, std::vector<float> & features, std::vector<float> & logits) {
-        const size_t n_embd = (size_t)target_.model().n_embd(), n_vocab = (size_t)target_.vocab().size();
+    void copy(int at, int n_rows, int n, Outputs & out) {
         const FeatureRows rows = target_.features();
         for (size_t a = 0; a < n_layers_; ++a) {
-            std::copy_n(rows.layer[a], n_rows * n_embd, &features[(a * n + at) * n_embd]);
+            std::copy_n(rows.layer[a], n_rows * n_embd(), &out.features[(a * n + at) * n_embd()]);
         }
-        for (int i = 0; want_logits && i < n_rows; ++i) {
-            std::copy_n(target_.logits(i), n_vocab, &logits[(size_t)(at + i) * n_vocab]);
+        for (int i = 0; !out.logits.empty() && i < n_rows; ++i) {
+            std::copy_n(target_.logits(i), n_vocab(), &out.logits[(at + i) * n_vocab()]);
         }
     }
+
+    size_t n_embd() const { return (size_t)target_.model().n_embd(); }
+    size_t n_vocab() const { return (size_t)target_.vocab().size(); }
 
     std::unique_ptr<Target> opened_;
     Target & target_;
@@ -159,7 +146,7 @@ class StudyTarget {
 class StudySampler {
   public:
     StudySampler(const SamplingParams & params, StudyTarget & target)
-        : sampler_(params, target.target().vocab(), target.target().n_ctx()) {}
+        : sampler_(params, target.target().vocab().size(), &target.target().vocab(), target.target().n_ctx()) {}
     StudySampler(const SamplingParams & params, int n_vocab) : sampler_(params, n_vocab) {}
 
     void accept_prompt(const Tokens & tokens) { sampler_.accept_prompt(tokens); }
@@ -196,16 +183,7 @@ void bind_target(nb::module_ & m) {
         .def_prop_ro("n_vocab", [](StudyTarget & t) { return t.target().vocab().size(); })
         .def_prop_ro("n_ubatch", [](StudyTarget & t) { return t.target().options().n_ubatch; })
         .def_prop_ro("taps", [](StudyTarget & t) { return t.target().taps_mode(); })
-        .def(
-            "tokenize",
-            [](StudyTarget & t, const nb::bytes & bytes, bool add_special, bool parse_special) {
-                const std::string text(bytes.c_str(), bytes.size());
-                GilRelease release;
-                return t.target().vocab().tokenize(text, add_special, parse_special);
-            },
-            nb::arg("text"), nb::arg("add_special"), nb::arg("parse_special"))
         .def("forward", &StudyTarget::forward, nb::arg("tokens"), nb::arg("want_logits") = true)
-        .def("forward_tree", &StudyTarget::forward_tree, nb::arg("prefix"), nb::arg("tokens"), nb::arg("parents"))
         .def("time_rows", &StudyTarget::time_rows, nb::arg("prefix"), nb::arg("tokens"), nb::arg("repeats") = 1);
     nb::class_<StudySampler>(m, "Sampler")
         .def(nb::init<const SamplingParams &, StudyTarget &>(), nb::arg("params"), nb::arg("target"))

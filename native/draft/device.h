@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/features.h"
 #include "draft/graph.h"
 
 namespace eaglecpp {

@@ -9,16 +9,16 @@
 // next commit.
 #pragma once
 
-#include <ggml-backend.h>
-
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "algo/coupled.h"
 #include "algo/topk.h"
 #include "base/features.h"
+#include "base/memory.h"
 #include "base/types.h"
 
 namespace eaglecpp {
@@ -43,11 +43,10 @@ class DraftSequence {
     virtual void commit(const FeatureRows & features, const Token * tokens) = 0;
 
     // The k most likely next tokens after output row i of this sequence's last call, as target ids; valid until the
-    // next call of any sequence of this drafter. Fewer where the drafter has no more to say.
-    virtual std::vector<Candidate> candidates(int i, int k) = 0;
-
-    // the k tokens after output row i that a target with this sampler most likely chooses at index `pos` of the text
-    virtual std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) = 0;
+    // next call of any sequence of this drafter. Fewer where the drafter has no more to say. With `sampling`: those
+    // that a target with this sampler most likely chooses at index `pos` of the text.
+    virtual std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling = {},
+                                              Pos pos = 0) = 0;
 
     // Step i of the commit is this row, if it was made for this token behind this parent.
     virtual bool take_step(int i, const DraftRow & row) = 0;
@@ -102,14 +101,9 @@ struct DraftTraits {
 // What users are told of a drafter.
 struct DraftDescription {
     std::string kind;  // "eagle" | "DFlash" | "DSpark" | "DFlash2" | "model" | "head"
-    std::string arch, name;
+    // of one that reads features its DraftFile says the rest
+    std::string arch = "", name = "";
     int n_layer = 0, n_ctx_train = 0, n_embd = 0, n_vocab = 0;
-};
-
-// What a drafter holds of one device's memory.
-struct DraftMemoryUse {
-    ggml_backend_dev_t device;
-    size_t weights, cache, compute;
 };
 
 class Drafter {
@@ -139,7 +133,7 @@ class Drafter {
 
     virtual std::string device_name() const = 0;
     // of all conversations; a device may come more than once
-    virtual std::vector<DraftMemoryUse> memory_use() const = 0;
+    virtual std::vector<MemoryUse> memory_use() const = 0;
 
   private:
     // Appends rows as commit_together(); after an exception the caller truncates. n_commit_rows(): of all

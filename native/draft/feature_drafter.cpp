@@ -68,24 +68,19 @@ void FeatureDrafter::set_n_threads(int n_threads) {
     device_.set_n_threads(n_threads);
 }
 
-static void check_table(const std::string & path, const char * what, const ggml_tensor * t, int n_embd, int n_rows) {
-    if (t->ne[0] != n_embd || t->ne[1] != n_rows) {
-        fail(ErrorKind::mismatch, "%s has no %s of its own and the target's is [%lld, %lld], expected [%d, %d]",
-             path.c_str(), what, (long long)t->ne[1], (long long)t->ne[0], n_rows, n_embd);
-    }
-}
-
-void FeatureDrafter::share_embedding(const ggml_tensor * table) {
-    check_table(path_, "token embedding", table, spec_.n_embd, spec_.n_vocab);
-    weights_.embedding = EmbeddingTable::from_tensor(table);
+void FeatureDrafter::check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const {
+    if (n_embd == spec_.n_embd && n_found == n_rows) return;
+    fail(ErrorKind::mismatch, "%s has no %s of its own and the target's is [%lld, %lld], expected [%d, %d]",
+         path_.c_str(), what, (long long)n_found, (long long)n_embd, n_rows, spec_.n_embd);
 }
 
 void FeatureDrafter::set_embedding(EmbeddingTable table) {
+    check_table("token embedding", table.n_embd(), table.n_rows(), spec_.n_vocab);
     weights_.embedding = std::move(table);
 }
 
 void FeatureDrafter::share_head(const ggml_tensor * head, const ggml_tensor * to_copy) {
-    check_table(path_, "output head", head, spec_.n_embd, spec_.n_draft_vocab);
+    check_table("output head", head->ne[0], head->ne[1], spec_.n_draft_vocab);
     if (ggml_backend_supports_buft(device_.backend(), ggml_backend_buffer_get_type(head->buffer))) {
         weights_.head = const_cast<ggml_tensor *>(head);
         return;
@@ -107,15 +102,13 @@ const DraftGraph & FeatureDrafter::next_graph(GraphCache & kept, const GraphShap
     ++n_runs_;
     if (DraftGraph * g = kept.find(shape, memory_.epoch())) return *g;
     device_.wait();
-    auto built = build_draft_graph(spec_, weights_, shape, form_, memory_);
-    ++n_graphs_;
-    return kept.keep(shape, std::move(built));
+    return kept.keep(shape, build_draft_graph(spec_, weights_, shape, form_, memory_));
 }
 
 std::unique_ptr<DraftKv> FeatureDrafter::take_kv() {
     if (idle_kv_.empty()) {
         return std::make_unique<DraftKv>(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
-                                         device_.buft());
+                                         device_.buft(), form_.keeps_states(spec_));
     }
     std::unique_ptr<DraftKv> kv = std::move(idle_kv_.back());
     idle_kv_.pop_back();
@@ -129,54 +122,45 @@ void FeatureDrafter::give_kv(std::unique_ptr<DraftKv> kv) {
     if (options_.is_remote) idle_kv_.push_back(std::move(kv));
 }
 
-// rows with output: of a block drafter the block behind them
-GraphShape FeatureDrafter::commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations) const {
-    GraphShape shape{true, {}};
-    for (int i = 0; i < n_conversations; ++i) {
-        shape.parts.push_back({kv, n_rows, spec_.is_block() ? 0 : 1, n_kv});
-        if (spec_.is_block()) shape.block.push_back({kv, spec_.block.n_rows, spec_.block.n_slots(), n_kv});
-    }
-    return shape;
+// One of each kind of graph, for n_together conversations with so many rows each.
+std::vector<GraphShape> FeatureDrafter::shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
+                                               int n_together) const {
+    const int n_kv = kv.n_slots(), n_slots = spec_.block.n_slots();
+    const GraphPart prompt{&kv, n_rows, 0, n_kv}, last{&kv, n_rows, spec_.is_block() ? 0 : 1, n_kv};
+    GraphShape commit{true, std::vector<GraphPart>(n_together, last)};
+    if (spec_.is_block()) commit.block.assign(n_together, {&kv, spec_.block.n_rows, n_slots, n_kv});
+    std::vector<GraphShape> out{{true, {prompt}}, commit};
+    const GraphPart level{&kv, n_level_rows, n_level_rows, n_kv};
+    if (form.keeps_states(spec_)) out.push_back({false, std::vector<GraphPart>(n_together, level)});
+    return out;
 }
 
 bool FeatureDrafter::supports(const GraphForm & form, std::string & missing, int n_steps) {
-    const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft());
+    const DraftKv kv(spec_, 256, 1 + spec_.block.n_rows, options_.type_kv, device_.buft(), form.keeps_states(spec_));
     // of two conversations: there are more operations for several
-    const GraphPart prompt{&kv, 8, 0, 256}, commit{&kv, 8, 1, 256}, extend{&kv, 8, 8, 256};
-    std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(&kv, 8, 256, 2)};
-    if (!spec_.is_block() || spec_.block.markov_rank > 0) shapes.push_back({false, {extend, extend}});
-    if (n_steps > 0) shapes = {{true, {commit}, n_steps}};
-    for (const GraphShape & shape : shapes) {
-        if (!device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing)) return false;
-    }
-    return true;
+    std::vector<GraphShape> all = shapes(kv, form, 8, 8, 2);
+    if (n_steps > 0) all = {{true, {{&kv, 8, 1, kv.n_slots()}}, n_steps}};
+    return std::all_of(all.begin(), all.end(), [&](const GraphShape & shape) {
+        return device_.supports(*build_draft_graph(spec_, weights_, shape, form, memory_), missing);
+    });
 }
 
 void FeatureDrafter::reserve() {
     if (!options_.is_remote) return;
     std::vector<std::unique_ptr<DraftKv>> all;
     for (int i = 0; i < options_.n_sequences; ++i) all.push_back(take_kv());
-    const DraftKv * kv = all[0].get();
-    const GraphPart prompt{kv, n_commit_chunk, 0, kv->n_slots()};
-    const GraphPart extend{kv, n_reserved_rows, n_reserved_rows, kv->n_slots()};
-    std::vector<GraphShape> shapes{{true, {prompt}}, commit_shape(kv, n_commit_chunk, kv->n_slots())};
-    if (!spec_.is_block() || (spec_.block.is_conditional() && !selects())) shapes.push_back({false, {extend}});
-    for (const GraphShape & shape : shapes) build_draft_graph(spec_, weights_, shape, form_, memory_);
+    for (const GraphShape & shape : shapes(*all[0], form_, n_commit_chunk, n_reserved_rows, 1)) {
+        build_draft_graph(spec_, weights_, shape, form_, memory_);
+    }
     for (auto & kv : all) give_kv(std::move(kv));
 }
 
-static size_t buffer_bytes(const ggml_backend_buffer_ptr & buffer) {
-    return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
-}
-
-size_t FeatureDrafter::n_cache_bytes() const {
-    return DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv);
-}
-
-std::vector<DraftMemoryUse> FeatureDrafter::memory_use() const {
-    DraftMemoryUse own{device_.get(), 0, options_.n_sequences * n_cache_bytes(), memory_.n_bytes()};
-    own.weights = buffer_bytes(weights_.buffer) + buffer_bytes(weights_.packed_buffer) + buffer_bytes(head_buffer_) +
-                  buffer_bytes(embedding_buffer_);
+std::vector<MemoryUse> FeatureDrafter::memory_use() const {
+    const size_t n_cache = DraftKv::n_bytes_for(spec_, options_.n_ctx, options_.n_draft_rows_max, options_.type_kv,
+                                                form_.keeps_states(spec_));
+    MemoryUse own{device_.get(), 0, options_.n_sequences * n_cache, memory_.n_bytes()};
+    own.weights = n_bytes_of(weights_.buffer) + n_bytes_of(weights_.packed_buffer) + n_bytes_of(head_buffer_) +
+                  n_bytes_of(embedding_buffer_);
     const size_t n_host = weights_.embedding.n_bytes() + weights_.before.n_bytes() + weights_.after.n_bytes();
     if (device_.is_cpu()) {
         own.weights += n_host;

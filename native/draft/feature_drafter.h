@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "algo/tree.h"
 #include "draft/device.h"
 #include "draft/drafter.h"
 #include "draft/graph.h"
@@ -50,15 +49,7 @@ class FeatureDrafter : public Drafter {
     const DraftSpec & spec() const { return spec_; }
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
-    DraftDescription describe() const override {
-        return {spec_.is_block() ? spec_.block.kind() : "eagle",
-                spec_.arch,
-                spec_.name,
-                spec_.n_layer,
-                spec_.n_ctx_train,
-                spec_.n_embd,
-                spec_.n_vocab};
-    }
+    DraftDescription describe() const override { return {spec_.is_block() ? spec_.block.kind() : "eagle"}; }
     const std::vector<Token> & d2t() const override { return d2t_; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
@@ -71,9 +62,8 @@ class FeatureDrafter : public Drafter {
     // must be readable on the host. Where the drafter's device cannot read the head, `to_copy` is copied once: the same
     // values in memory that can be copied from, or null. Error(mismatch) on wrong shapes, Error(unsupported) when a
     // copy is needed and `to_copy` is null.
-    void share_embedding(const ggml_tensor * table);
-    void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
     void set_embedding(EmbeddingTable table);
+    void share_head(const ggml_tensor * head, const ggml_tensor * to_copy);
 
     void set_n_threads(int n_threads) override;
 
@@ -85,7 +75,7 @@ class FeatureDrafter : public Drafter {
     // Error(out_of_memory)
     void reserve();
 
-    std::vector<DraftMemoryUse> memory_use() const override;
+    std::vector<MemoryUse> memory_use() const override;
 
     const DraftWeights & weights() const { return weights_; }
     DraftDevice & device() { return device_; }
@@ -108,15 +98,14 @@ class FeatureDrafter : public Drafter {
 
     // number of graphs that were run; what one leaves on the device lasts until the next
     int n_runs() const { return n_runs_; }
-    // number of graphs that were built
-    int n_graphs() const { return n_graphs_; }
 
   private:
     int n_commit_rows() const override { return n_commit_chunk; }
     void run_commits(const std::vector<DraftCommit> & commits) override;
-    size_t n_cache_bytes() const;  // of one conversation
-    GraphShape commit_shape(const DraftKv * kv, int n_rows, int n_kv, int n_conversations = 1) const;
+    std::vector<GraphShape> shapes(const DraftKv & kv, const GraphForm & form, int n_rows, int n_level_rows,
+                                   int n_together) const;
     bool supports(const GraphForm & form, std::string & missing, int n_steps = 0);
+    void check_table(const char * what, int64_t n_embd, int64_t n_found, int n_rows) const;
     void bring_embedding();
     void bring_mask();
     bool make_rows(ggml_tensor *& rows, ggml_type type, int n_rows);
@@ -133,7 +122,7 @@ class FeatureDrafter : public Drafter {
     DraftMemory memory_;
     GraphCache joint_graphs_;
     std::vector<std::unique_ptr<DraftKv>> idle_kv_;
-    int n_runs_ = 0, n_graphs_ = 0;
+    int n_runs_ = 0;
 };
 
 }  // namespace eaglecpp

@@ -8,15 +8,13 @@
 
 namespace eaglecpp {
 
-namespace {
 // Where graphs have few sizes: sizes of the cache between a length and its double.
-constexpr int n_kv_steps = 4;
+static constexpr int n_kv_steps = 4;
 
 // all conversations of a call are this drafter's
-FeatureSequence * own(DraftSequence * seq) {
+static FeatureSequence * own(DraftSequence * seq) {
     return static_cast<FeatureSequence *>(seq);
 }
-}  // namespace
 
 FeatureSequence::FeatureSequence(FeatureDrafter & drafter)
     : drafter_(drafter), kv_(drafter.take_kv()), outputs_(drafter), window_(drafter.options().window) {}
@@ -38,16 +36,15 @@ int FeatureSequence::n_slots_read(int n_used) const {
     return std::min(DraftKv::pad(n_used, drafter_.is_remote() ? n_kv_steps : 0), kv_->n_slots());
 }
 
-void FeatureSequence::commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) {
+void FeatureSequence::commit(const FeatureRows & features, const Token * tokens) {
     check_room(features.n_rows);
     truncate(kv_->n_rows);
     const int n_before = kv_->n_rows;
     try {
         for (int at = 0; at < features.n_rows; at += FeatureDrafter::n_commit_chunk) {
             FeatureRows part = features.from(at, drafter_.spec().n_embd_target);
-            const bool is_last = part.n_rows <= FeatureDrafter::n_commit_chunk;
             part.n_rows = std::min(part.n_rows, FeatureDrafter::n_commit_chunk);
-            run({commit_turn(part, tokens + at, want_output && is_last, is_last ? n_ahead : 0)});
+            run({{this, commit_call(part, tokens + at, /*n_out=*/0)}});
         }
     } catch (...) {
         kv_->n_rows = n_before;  // the caller still holds the features of all rows
@@ -63,12 +60,7 @@ void FeatureSequence::check_room(int n_rows) const {
 
 void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
     std::vector<FeatureSequence::Turn> turns;
-    for (const DraftCommit & c : commits) {
-        FeatureSequence * seq = own(c.seq);
-        seq->check_room(c.features.n_rows);
-        seq->truncate(seq->n_rows());
-        turns.push_back(seq->commit_turn(c.features, c.tokens, true, c.n_ahead));
-    }
+    for (const DraftCommit & c : commits) turns.push_back(own(c.seq)->commit_turn(c));
     const int n_steps = commits.size() == 1 ? commits[0].n_steps : 0;
     if (n_steps > 0) {
         DraftCall & call = turns[0].call;
@@ -77,20 +69,18 @@ void FeatureDrafter::run_commits(const std::vector<DraftCommit> & commits) {
     FeatureSequence::run(turns, n_steps);
 }
 
-FeatureSequence::Turn FeatureSequence::commit_turn(const FeatureRows & features, const Token * tokens, bool want_output,
-                                                   int n_ahead) {
+FeatureSequence::Turn FeatureSequence::commit_turn(const DraftCommit & commit) {
     const DraftSpec & s = drafter_.spec();
-    int n_most = 0;
-    if (want_output && s.is_parallel()) n_most = kv_->n_draft_rows_max();
-    if (want_output && s.is_block()) n_most = s.block.n_slots() - 1;
-    if (n_ahead < 0 || n_ahead > n_most) {
-        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", n_ahead, n_most);
+    const int n = commit.features.n_rows, n_out = 1 + commit.n_ahead;
+    const int n_most = s.is_block() ? s.block.n_slots() - 1 : s.is_parallel() ? kv_->n_draft_rows_max() : 0;
+    if (commit.n_ahead < 0 || commit.n_ahead > n_most) {
+        fail(ErrorKind::value, "%d masked rows behind a commit, expected 0 to %d", commit.n_ahead, n_most);
     }
-    if (!s.is_block()) return {this, commit_call(features, tokens, want_output, n_ahead)};
-    Turn turn{this, commit_call(features, tokens, false, 0)};
-    const int n = features.n_rows;
+    check_room(n);
+    truncate(kv_->n_rows);
+    Turn turn{this, commit_call(commit.features, commit.tokens, s.is_block() ? 0 : n_out)};
     // a device's graphs are to be few
-    if (want_output) turn.block = block_call(n, tokens[n - 1], drafter_.is_remote() ? s.block.n_slots() : 1 + n_ahead);
+    if (s.is_block()) turn.block = block_call(n, commit.tokens[n - 1], drafter_.is_remote() ? n_most + 1 : n_out);
     return turn;
 }
 
@@ -109,26 +99,21 @@ DraftCall FeatureSequence::block_call(int n_before, Token anchor, int n_out) con
     return call;
 }
 
-DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, bool want_output,
-                                       int n_ahead) const {
-    const int n = features.n_rows + n_ahead;
+DraftCall FeatureSequence::commit_call(const FeatureRows & features, const Token * tokens, int n_out) const {
     DraftCall call{};
+    call.n_out = n_out;
+    call.n_ahead = std::max(0, n_out - 1);
+    const int n = features.n_rows + call.n_ahead;
     call.window = window_;
     call.tokens = tokens;
     call.features = features;
     for (int i = 0; i < n; ++i) call.pos.push_back(kv_->n_rows + i);
     call.first_slot = kv_->n_rows;
-    call.n_out = want_output ? 1 + n_ahead : 0;
-    call.n_ahead = n_ahead;
     call.is_commit = true;
     // a single layer that only writes K/V reads no cache: one shape serves every context length
-    const bool reads_kv = !drafter_.spec().is_block() && (want_output || drafter_.spec().n_layer > 1);
+    const bool reads_kv = !drafter_.spec().is_block() && (n_out > 0 || drafter_.spec().n_layer > 1);
     call.part = {kv_.get(), n_padded(n), call.n_out, reads_kv ? n_slots_read(kv_->n_rows + n) : 0};
     return call;
-}
-
-void FeatureSequence::extend(const std::vector<DraftRow> & rows) {
-    drafter_.extend_together({{this, rows}});
 }
 
 void FeatureDrafter::extend_together(const std::vector<DraftLevel> & levels) {

@@ -16,35 +16,24 @@
 
 namespace eaglecpp {
 
-class FeatureSequence : public DraftSequence {
+class FeatureSequence : public DraftSequence, Pinned {
   public:
     explicit FeatureSequence(FeatureDrafter & drafter);
     ~FeatureSequence() override;
-    FeatureSequence(const FeatureSequence &) = delete;
-    FeatureSequence & operator=(const FeatureSequence &) = delete;
 
     int n_rows() const override { return kv_->n_rows; }
     void set_window(int n) override { window_ = n; }
     int n_draft_rows() const { return drafts_.n(); }  // of this round so far
 
-    void commit(const FeatureRows & features, const Token * tokens) override { commit(features, tokens, false); }
-
-    // The same with more to choose. With `want_output` the last row runs fully:
-    // logits(0) is its draft distribution, and draft rows behind node 0 are fed its state.
-    // `n_ahead`, with output: so many tokens further on are to come from the same graph. Of a parallel drafter
-    // logits(i) is the distribution i tokens further on. The cache keeps nothing of the masked rows.
-    void commit(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead = 0);
-
-    // Appends draft rows and runs them in one graph; logits(i) belongs to rows[i].
-    void extend(const std::vector<DraftRow> & rows);
+    void commit(const FeatureRows & features, const Token * tokens) override;
     bool take_step(int i, const DraftRow & row) override;
 
     // [n_draft_vocab] logits of output row i of this sequence's last call; valid until the next call of any sequence of
     // this drafter
     const float * logits(int i) { return outputs_.logits(i); }
 
-    std::vector<Candidate> candidates(int i, int k) override { return outputs_.candidates(i, k); }
-    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
+    std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling = {},
+                                      Pos pos = 0) override {
         return outputs_.candidates(i, k, sampling, pos);
     }
 
@@ -75,8 +64,9 @@ class FeatureSequence : public DraftSequence {
 
     int n_padded(int n_rows) const;
     int n_slots_read(int n_used) const;
-    Turn commit_turn(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead);
-    DraftCall commit_call(const FeatureRows & features, const Token * tokens, bool want_output, int n_ahead) const;
+    // The last row runs fully, and draft rows behind node 0 are fed its state. The cache keeps nothing of masked rows.
+    Turn commit_turn(const DraftCommit & commit);
+    DraftCall commit_call(const FeatureRows & features, const Token * tokens, int n_out) const;
     DraftCall block_call(int n_before, Token anchor, int n_out) const;
     DraftCall extend_call(const std::vector<DraftRow> & rows, std::vector<Token> & tokens);
     static void run(const std::vector<Turn> & turns, int n_steps = 0);

@@ -26,7 +26,8 @@ class Builder {
           g_(out),
           ctx_(ctx) {}
 
-    void build() {
+    // `before`: of a step, which follows the only output row of that one
+    void build(const Builder * before = nullptr) {
         if (rows_ == Rows::rescore) return rescore();
         inputs();
         if (rows_ == Rows::context) {
@@ -34,42 +35,29 @@ class Builder {
             for (int il = 0; il < s_.n_layer; ++il) store_full(il, feature);
             return;
         }
-        embd_ = g_.embd;
         ggml_tensor * x = nullptr;
         if (rows_ == Rows::block) {
             x = joined([&](size_t i, int, int n) {
-                ggml_tensor * anchor = columns(embd_, (int)i, 1);
+                ggml_tensor * anchor = columns(g_.embd, (int)i, 1);
                 return n == 1 ? anchor : ggml_concat(ctx_, anchor, columns(w_.mask_embeddings, 0, n - 1), 1);
             });
             x = scaled(x, s_.embd_scale);
             for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, n_rows_);
             return output_block(x);
         }
-        if (rows_ == Rows::extend) {
+        embd_ = before ? ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before->g_.logits)) : g_.embd;
+        if (before) {
+            x = before->fed_;
+        } else if (rows_ == Rows::extend) {
             x = joined([&](size_t i, int, int) { return ggml_get_rows(ctx_, kv(i).state(), g_.parts[i].state_idx); });
-        } else if (!s_.fuses_embedding) {
-            x = fuse();
+        } else {
+            x = s_.fuses_embedding ? g_.features : fuse();
         }
-        if (s_.fuses_embedding) {
-            if (!x) x = g_.features;
-            x = fc(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
-        }
+        if (s_.fuses_embedding) x = linear(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0), "fc");
         for (int il = 0; il < s_.n_layer; ++il) {
             x = layer(il, x, il + 1 < s_.n_layer ? n_rows_ : n_out_);
         }
         if (x) output(x);
-    }
-
-    // a draft row that follows the only output row of `before`
-    void build_after(const Builder & before) {
-        inputs();
-        embd_ = ggml_get_rows(ctx_, w_.draft_embedding, ggml_argmax(ctx_, before.g_.logits));
-        ggml_tensor * x = before.fed_;
-        if (s_.fuses_embedding) {
-            x = fc(ggml_concat(ctx_, scaled(embd_, s_.embd_scale), x, 0));
-        }
-        for (int il = 0; il < s_.n_layer; ++il) x = layer(il, x, 1);
-        output(x);
     }
 
     const std::vector<ggml_tensor *> & made_inputs() const { return inputs_; }
@@ -101,8 +89,7 @@ class Builder {
             if (rows_ == Rows::extend) in.state_idx = input(GGML_TYPE_I32, p.n_rows, 0, "state_idx");
             in.slot = input(GGML_TYPE_I64, p.n_rows, 0, "slot");
             in.n_mask_rows = s_.n_layer > 1 || rows_ == Rows::block ? p.n_rows : p.n_out;
-            const bool has_state = rows_ != Rows::block || (s_.block.markov_rank > 0 && form_.n_top == 0);
-            if (has_state && p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
+            if (form_.keeps_states(s_) && p.n_out > 0) in.state_slot = input(GGML_TYPE_I64, p.n_out, 0, "state_slot");
             g_.parts.push_back(in);
         }
         if (rows_ != Rows::commit && rows_ != Rows::context) return;
@@ -131,7 +118,7 @@ class Builder {
     }
 
     // a tensor of a layer, null if the file has none
-    ggml_tensor * weight(const char * pattern, int il) { return w_.find(fill(pattern, il)); }
+    ggml_tensor * weight(const std::string & pattern, int il) { return w_.find(fill(pattern, std::to_string(il))); }
 
     // where the file has such a norm
     ggml_tensor * rms(ggml_tensor * x, const char * pattern, int il) {
@@ -139,13 +126,12 @@ class Builder {
         return norm ? rms(x, norm) : x;
     }
 
-    ggml_tensor * linear(ggml_tensor * x, const char * pattern, const char * bias_pattern = nullptr, int il = 0) {
-        ggml_tensor * y = ggml_mul_mat(ctx_, weight(pattern, il), x);
-        ggml_tensor * bias = bias_pattern ? weight(bias_pattern, il) : nullptr;
+    // with a bias where the file has one
+    ggml_tensor * linear(ggml_tensor * x, const std::string & pattern, int il = 0) {
+        ggml_tensor * y = ggml_mul_mat(ctx_, weight(pattern + ".weight", il), x);
+        ggml_tensor * bias = weight(pattern + ".bias", il);
         return bias ? ggml_add(ctx_, y, bias) : y;
     }
-
-    ggml_tensor * fc(ggml_tensor * x) { return linear(x, "fc.weight", "fc.bias"); }
 
     ggml_tensor * scaled(ggml_tensor * x, float factor) { return factor == 1.0f ? x : ggml_scale(ctx_, x, factor); }
 
@@ -169,7 +155,7 @@ class Builder {
         ggml_tensor * x = g_.features;
         // the norm over the concatenation comes before the norms of its parts: the order of these two matters
         if (s_.norm_before_fc) x = rms(x, w_.find("enc.output_norm.weight"));
-        if (!s_.fc_norm) return fc(x);
+        if (!s_.fc_norm) return linear(x, "fc");
         ggml_tensor * normed = nullptr;
         for (int a = 0; a < s_.n_aux(); ++a) {
             const size_t n = s_.n_embd_target;
@@ -177,7 +163,7 @@ class Builder {
             part = rms(part, "fc_norm.{i}.weight", a);
             normed = normed ? ggml_concat(ctx_, normed, part, 0) : part;
         }
-        return fc(normed);
+        return linear(normed, "fc");
     }
 
     ggml_tensor * rope(ggml_tensor * x, ggml_tensor * pos) {
@@ -250,17 +236,17 @@ class Builder {
         if (n_q == 0) return nullptr;
 
         ggml_tensor * o = s_.has_latent() ? attend_latent(il, outputs(u, n_q)) : attend_full(il, outputs(u, n_q));
-        o = scaled(linear(o, "blk.{i}.attn_output.weight", "blk.{i}.attn_output.bias", il), s_.value_scale);
+        o = scaled(linear(o, "blk.{i}.attn_output", il), s_.value_scale);
         o = mixed(mix_attn, o, 1);
         o = rms(o, "blk.{i}.post_attention_norm.weight", il);
         ggml_tensor * h = ggml_add(ctx_, o, outputs(residual, n_q));
         ggml_tensor * m = rms(h, "blk.{i}.ffn_norm.weight", il);
         const Mixing mix_ffn = mixing(m, "blk.{i}.ffn_conv_base", "blk.{i}.ffn_conv_proj.weight", il);
         m = mixed(mix_ffn, m, 0);
-        ggml_tensor * gate = linear(m, "blk.{i}.ffn_gate.weight", "blk.{i}.ffn_gate.bias", il);
-        ggml_tensor * up = linear(m, "blk.{i}.ffn_up.weight", "blk.{i}.ffn_up.bias", il);
+        ggml_tensor * gate = linear(m, "blk.{i}.ffn_gate", il);
+        ggml_tensor * up = linear(m, "blk.{i}.ffn_up", il);
         m = s_.uses_gelu ? ggml_mul(ctx_, gelu(gate), up) : ggml_swiglu_split(ctx_, gate, up);
-        m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down.weight", "blk.{i}.ffn_down.bias", il), 1);
+        m = mixed(mix_ffn, linear(m, "blk.{i}.ffn_down", il), 1);
         h = ggml_add(ctx_, rms(m, "blk.{i}.post_ffw_norm.weight", il), h);
         if (ggml_tensor * scale = weight("blk.{i}.layer_output_scale.weight", il)) h = ggml_mul(ctx_, h, scale);
         return h;
@@ -309,10 +295,9 @@ class Builder {
     ggml_tensor * swapped(ggml_tensor * x) { return ggml_permute(ctx_, x, 0, 2, 1, 3); }
 
     void store_full(int il, ggml_tensor * u) {
-        ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k.weight", "blk.{i}.attn_k.bias", il), s_.n_head_kv);
+        ggml_tensor * k = heads(linear(u, "blk.{i}.attn_k", il), s_.n_head_kv);
         const bool has_v = weight("blk.{i}.attn_v.weight", il) != nullptr;
-        ggml_tensor * v =
-            has_v ? heads(linear(u, "blk.{i}.attn_v.weight", "blk.{i}.attn_v.bias", il), s_.n_head_kv) : k;
+        ggml_tensor * v = has_v ? heads(linear(u, "blk.{i}.attn_v", il), s_.n_head_kv) : k;
         if (s_.norms_values) v = ggml_rms_norm(ctx_, v, s_.rms_eps);
         store(&DraftKv::k, il, rope(rms(k, "blk.{i}.attn_k_norm.weight", il), g_.pos));
         store(&DraftKv::v, il, v);
@@ -320,7 +305,7 @@ class Builder {
 
     // u [U, n_q] -> [head_dim * n_head, n_q]
     ggml_tensor * attend_full(int il, ggml_tensor * u) {
-        ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q.weight", "blk.{i}.attn_q.bias", il), s_.n_head);
+        ggml_tensor * q = heads(linear(u, "blk.{i}.attn_q", il), s_.n_head);
         q = rope(rms(q, "blk.{i}.attn_q_norm.weight", il), positions(u->ne[1]));
         return ggml_reshape_2d(ctx_, attend(il, swapped(q)), s_.head_dim * s_.n_head, u->ne[1]);
     }
@@ -328,7 +313,7 @@ class Builder {
     // The row that all heads make their keys and values from: the normed latent, then the rotated part of the key.
     void store_latent(int il, ggml_tensor * u) {
         const int64_t n_latent = s_.latent.kv_rank, n = u->ne[1];
-        ggml_tensor * row = linear(u, "blk.{i}.attn_kv_a_mqa.weight", nullptr, il);
+        ggml_tensor * row = linear(u, "blk.{i}.attn_kv_a_mqa", il);
         ggml_tensor * latent =
             rms(ggml_view_2d(ctx_, row, n_latent, n, row->nb[1], 0), "blk.{i}.attn_kv_a_norm.weight", il);
         ggml_tensor * rotated =
@@ -345,10 +330,10 @@ class Builder {
         const int64_t n_q = u->ne[1];
         ggml_tensor * q = u;
         if (a.q_rank > 0) {
-            q = rms(linear(q, "blk.{i}.attn_q_a.weight", nullptr, il), "blk.{i}.attn_q_a_norm.weight", il);
-            q = linear(q, "blk.{i}.attn_q_b.weight", nullptr, il);
+            q = rms(linear(q, "blk.{i}.attn_q_a", il), "blk.{i}.attn_q_a_norm.weight", il);
+            q = linear(q, "blk.{i}.attn_q_b", il);
         } else {
-            q = linear(q, "blk.{i}.attn_q.weight", nullptr, il);
+            q = linear(q, "blk.{i}.attn_q", il);
         }
         q = ggml_reshape_3d(ctx_, q, a.nope_dim + a.rope_dim, s_.n_head, n_q);
         const auto part = [&](int n, int skip) {
@@ -356,10 +341,9 @@ class Builder {
         };
         ggml_tensor * rotated = rope(part(a.rope_dim, a.nope_dim), positions(n_q));
         // [kv_rank, n_q, n_head]
-        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b.weight", nullptr, il);
+        ggml_tensor * absorbed = linear(swapped(part(a.nope_dim, 0)), "blk.{i}.attn_k_b", il);
         q = ggml_concat(ctx_, absorbed, swapped(rotated), 0);
-        ggml_tensor * y =
-            linear(swapped(attend(il, q)), "blk.{i}.attn_v_b.weight", nullptr, il);  // [value_dim, n_q, n_head]
+        ggml_tensor * y = linear(swapped(attend(il, q)), "blk.{i}.attn_v_b", il);  // [value_dim, n_q, n_head]
         return ggml_reshape_2d(ctx_, ggml_cont(ctx_, swapped(y)), (int64_t)a.value_dim * s_.n_head, n_q);
     }
 
@@ -424,8 +408,8 @@ class Builder {
         ggml_tensor * h = joined([&](size_t i, int at, int) { return columns(x, at + first, shape_.parts[i].n_out); });
         ggml_tensor * post = rms(h, "output_norm.weight", 0);
         ggml_tensor * logits = head(post);
-        if (s_.block.selector_rank > 0) g_.hidden = linear(post, "selector_hidden.weight");
-        if (w_.find("conf_proj.weight")) g_.hidden = linear(post, "conf_proj.weight", "conf_proj.bias");
+        if (s_.block.selector_rank > 0) g_.hidden = linear(post, "selector_hidden");
+        if (w_.find("conf_proj.weight")) g_.hidden = linear(post, "conf_proj");
         if (g_.hidden) {
             ggml_set_output(g_.hidden);
             ggml_build_forward_expand(g_.gf, g_.hidden);
@@ -454,7 +438,7 @@ class Builder {
     ggml_tensor * biased(ggml_tensor * logits) {
         g_.previous = input(GGML_TYPE_F32, s_.block.markov_rank, logits->ne[1], "previous");
         // vLLM scales it as it does the logits (models/qwen3_dspark.py)
-        return ggml_add(ctx_, logits, scaled(linear(g_.previous, "markov_w2.weight"), s_.logit_scale));
+        return ggml_add(ctx_, logits, scaled(linear(g_.previous, "markov_w2"), s_.logit_scale));
     }
 
     void give(ggml_tensor * logits) {
@@ -499,7 +483,7 @@ class Builder {
 
 DraftMemory::DraftMemory(ggml_backend_buffer_type_t buft) : buft_(buft), alloc_(ggml_gallocr_new(buft)) {}
 
-static size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
+size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer) {
     return buffer ? ggml_backend_buffer_get_size(buffer.get()) : 0;
 }
 
@@ -580,7 +564,7 @@ std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const Draf
     for (int i = 0; i < shape.n_steps; ++i) {
         g->steps.push_back(std::make_unique<DraftGraph>());
         const GraphShape row{false, {{shape.parts[0].kv, 1, 1, shape.parts[0].n_kv}}};
-        add(Rows::step, row, *g->steps.back()).build_after(builders[i]);
+        add(Rows::step, row, *g->steps.back()).build(&builders[i]);
     }
     std::vector<ggml_tensor *> inputs, outputs;
     for (const Builder & b : builders) {

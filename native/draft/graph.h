@@ -154,7 +154,16 @@ struct DraftGraph {
 struct GraphForm {
     bool flash_attn = false;  // one fused attention operation instead of the explicit form
     int n_top = 0;            // tokens that the graph picks for each row that runs fully; 0 = none
+
+    // Whether rows leave states in the cache (kv.h). Of a block those with a Markov head do, unless the host rescores
+    // what the graph picked.
+    bool keeps_states(const DraftSpec & spec) const {
+        return !spec.is_block() || (spec.block.markov_rank > 0 && n_top == 0);
+    }
 };
+
+// of a buffer that may not be there
+size_t n_bytes_of(const ggml_backend_buffer_ptr & buffer);
 
 // Builds and allocates. Error(out_of_memory)
 std::unique_ptr<DraftGraph> build_draft_graph(const DraftSpec & spec, const DraftWeights & weights,

@@ -7,10 +7,8 @@
 
 namespace eaglecpp {
 
-namespace {
 // a generation needs a handful, or several where chains are drafted in one graph
-constexpr size_t n_graphs_max = 64;
-}  // namespace
+static constexpr size_t n_graphs_max = 64;
 
 DraftGraph * GraphCache::find(const GraphShape & shape, int epoch) {
     const auto it = graphs_.find(shape);

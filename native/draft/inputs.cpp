@@ -6,10 +6,8 @@
 
 namespace eaglecpp {
 
-namespace {
-constexpr ggml_fp16_t f16_zero = 0x0000;
-constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
-}  // namespace
+static constexpr ggml_fp16_t f16_zero = 0x0000;
+static constexpr ggml_fp16_t f16_minus_inf = 0xFC00;
 
 void GraphInputs::add(const DraftCall & call) {
     const DraftGraph::Part & in = graph_.parts[n_parts_];

@@ -8,11 +8,11 @@ namespace eaglecpp {
 // values of a state, and how many there are
 static std::pair<int64_t, int64_t> state_sizes(const DraftSpec & spec, int n_draft_rows_max) {
     if (!spec.is_block()) return {spec.n_embd, 2 + (int64_t)n_draft_rows_max};
-    return {spec.block.markov_rank > 0 ? spec.n_draft_vocab : 1, spec.block.n_slots() + 1};
+    return {spec.n_draft_vocab, spec.block.n_slots() + 1};
 }
 
 DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
-                 ggml_backend_buffer_type_t buft)
+                 ggml_backend_buffer_type_t buft, bool keeps_states)
     : n_ctx_(n_ctx), n_draft_rows_max_(n_draft_rows_max), n_slots_(pad(n_ctx + n_draft_rows_max + 1)) {
     ctx_.reset(ggml_init({ggml_tensor_overhead() * (2 * spec.n_layer + 2), nullptr, /*no_alloc=*/true}));
     const int64_t n_k = (int64_t)spec.key_dim() * spec.n_head_kv, n_v = (int64_t)spec.value_dim() * spec.n_head_kv;
@@ -21,7 +21,7 @@ DraftKv::DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_t
         if (!spec.has_latent()) v_.push_back(ggml_new_tensor_2d(ctx_.get(), type, n_v, n_slots_));
     }
     const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
-    state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
+    if (keeps_states) state_ = ggml_new_tensor_2d(ctx_.get(), GGML_TYPE_F32, n_state, n_states);
     buffer_.reset(ggml_backend_alloc_ctx_tensors_from_buft(ctx_.get(), buft));
     if (!buffer_) {
         fail(ErrorKind::out_of_memory, "no room for the drafter's key/value cache of %d tokens in %s memory", n_ctx,
@@ -63,12 +63,13 @@ void DraftKv::load_rows(const std::vector<uint8_t> & bytes, int n) {
     n_rows = n;
 }
 
-size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type) {
+size_t DraftKv::n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                            bool keeps_states) {
     const size_t n_slots = pad(n_ctx + n_draft_rows_max + 1);
     size_t n_row = ggml_row_size(type, (int64_t)spec.key_dim() * spec.n_head_kv);
     if (!spec.has_latent()) n_row += ggml_row_size(type, (int64_t)spec.value_dim() * spec.n_head_kv);
     const auto [n_state, n_states] = state_sizes(spec, n_draft_rows_max);
-    return n_slots * n_row * spec.n_layer + sizeof(float) * n_state * n_states;
+    return n_slots * n_row * spec.n_layer + (keeps_states ? sizeof(float) * n_state * n_states : 0);
 }
 
 void DraftKv::clear() {

@@ -5,7 +5,7 @@
 // follow hold the draft rows of the round under way and are simply overwritten by the next commit, so rolling back is
 // setting n_rows. State slot 0 belongs to the last committed row, slot 1 + j to draft row j. K/V and states each have
 // one slot more, to which rows write that only fill a graph up to its size. Of a block drafter with a Markov head the
-// states are the logits of its slots.
+// states are the logits of its slots. There are none where no graph keeps any (GraphForm::keeps_states).
 #pragma once
 
 #include <ggml-backend.h>
@@ -22,10 +22,12 @@ namespace eaglecpp {
 class DraftKv {
   public:
     // Room for n_ctx committed rows and n_draft_rows_max draft rows. Error(out_of_memory)
-    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft);
+    DraftKv(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type, ggml_backend_buffer_type_t buft,
+            bool keeps_states);
 
     // what such a cache takes, not counting the device's alignment
-    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type);
+    static size_t n_bytes_for(const DraftSpec & spec, int n_ctx, int n_draft_rows_max, ggml_type type,
+                              bool keeps_states);
 
     const std::vector<ggml_tensor *> & k() const { return k_; }  // per layer [key_dim * n_head_kv, n_slots]
     // [value_dim * n_head_kv, n_slots]; none for latent attention: its values are the first value_dim of the keys
@@ -67,7 +69,7 @@ class DraftKv {
     int n_draft_rows_max_;
     int n_slots_;  // padded, so that every padded n_kv view stays inside
     std::vector<ggml_tensor *> k_, v_;
-    ggml_tensor * state_;
+    ggml_tensor * state_ = nullptr;
     ggml_context_ptr ctx_;
     ggml_backend_buffer_ptr buffer_;
 };

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "algo/topk.h"
 #include "base/error.h"
 
 namespace eaglecpp {
@@ -109,11 +108,6 @@ void DraftOutputs::judge(const std::vector<int32_t> & slots, const Token * befor
     }
 }
 
-std::vector<Candidate> DraftOutputs::judged(std::vector<Candidate> out, int i) const {
-    for (Candidate & c : out) c.confidence = confidence_.empty() ? 0.0f : confidence_[i];
-    return out;
-}
-
 void DraftOutputs::select(const std::vector<int32_t> & slots, const Token * before) {
     selected_.clear();
     for (size_t i = 0; i < slots.size(); ++i) selected_.push_back(behind(slots[i], stand_in(before[i])));
@@ -175,37 +169,47 @@ Token DraftOutputs::target_token(int id) const {
     return drafter_.d2t().empty() ? id : drafter_.d2t()[id];
 }
 
-std::vector<Candidate> DraftOutputs::candidates(int i, int k) {
-    if (selected_.empty() && (picked_.empty() || (size_t)k > picked_[i].tokens.size())) {
-        return judged(top_k(logits(i), (int)n_logits_, k, drafter_.d2t().data()), i);
-    }
+// Everything that is asked for was picked: the k best, or what the sampler's cuts can leave.
+bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
+    const size_t n_there = picked.tokens.size();
+    if (!sampling) return (size_t)k <= n_there;
+    return n_there == n_logits_ || (sampling->top_k > 0 && (size_t)sampling->top_k <= n_there);
+}
+
+std::vector<Candidate> DraftOutputs::likeliest(const Picked & picked, int k) const {
     std::vector<Candidate> out;
-    const Picked & p = selected_.empty() ? picked_[i] : selected_[i];
-    if (!std::isfinite(p.log_sum_exp)) return out;
-    for (int j = 0; j < k && j < (int)p.tokens.size(); ++j) {
-        out.push_back({target_token(p.tokens[j].first), p.tokens[j].second - p.log_sum_exp});
+    if (!std::isfinite(picked.log_sum_exp)) return out;
+    for (int j = 0; j < k && j < (int)picked.tokens.size(); ++j) {
+        out.push_back({target_token(picked.tokens[j].first), picked.tokens[j].second - picked.log_sum_exp});
     }
-    return judged(std::move(out), i);
+    return out;
 }
 
-// Everything that these cuts can leave was picked.
-bool DraftOutputs::covers(const Picked & picked, const CoupledSampling & sampling) const {
-    if (picked.tokens.size() == n_logits_) return true;
-    return sampling.top_k > 0 && (size_t)sampling.top_k <= picked.tokens.size();
-}
-
-std::vector<Candidate> DraftOutputs::candidates(int i, int k, const CoupledSampling & sampling, Pos pos) {
-    if (selected_.empty() && (picked_.empty() || !covers(picked_[i], sampling))) {
-        return judged(coupled_.best(logits(i), (int)n_logits_, k, drafter_.d2t().data(), sampling, pos), i);
+std::vector<Candidate> DraftOutputs::candidates(int i, int k, const std::optional<CoupledSampling> & sampling,
+                                                Pos pos) {
+    // behind a selector there are no others
+    const Picked * picked = selected_.empty() ? nullptr : &selected_[i];
+    if (!picked && !picked_.empty() && covers(picked_[i], k, sampling)) picked = &picked_[i];
+    std::vector<Candidate> out;
+    if (picked && !sampling) {
+        out = likeliest(*picked, k);
+    } else if (picked) {
+        picked_logits_.clear();
+        picked_tokens_.clear();
+        for (const auto & [index, logit] : picked->tokens) {
+            picked_logits_.push_back(logit);
+            picked_tokens_.push_back(target_token(index));
+        }
+        const int n = (int)picked_logits_.size();
+        out = coupled_.best(picked_logits_.data(), n, k, picked_tokens_.data(), *sampling, pos);
+    } else {
+        const float * row = logits(i);
+        const Token * ids = drafter_.d2t().data();
+        out =
+            sampling ? coupled_.best(row, (int)n_logits_, k, ids, *sampling, pos) : top_k(row, (int)n_logits_, k, ids);
     }
-    picked_logits_.clear();
-    picked_tokens_.clear();
-    for (const auto & [index, logit] : (selected_.empty() ? picked_[i] : selected_[i]).tokens) {
-        picked_logits_.push_back(logit);
-        picked_tokens_.push_back(target_token(index));
-    }
-    return judged(
-        coupled_.best(picked_logits_.data(), (int)picked_logits_.size(), k, picked_tokens_.data(), sampling, pos), i);
+    for (Candidate & c : out) c.confidence = confidence_.empty() ? 0.0f : confidence_[i];
+    return out;
 }
 
 }  // namespace eaglecpp

@@ -47,8 +47,7 @@ class DraftOutputs {
 
     // see the functions of DraftSequence with these names
     const float * logits(int i);
-    std::vector<Candidate> candidates(int i, int k);
-    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos);
+    std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos);
 
   private:
     // what a graph picked for one row, best first
@@ -59,9 +58,9 @@ class DraftOutputs {
 
     Token target_token(int id) const;
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
-    bool covers(const Picked & picked, const CoupledSampling & sampling) const;
+    bool covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const;
     Picked behind(int slot, Token before) const;
-    std::vector<Candidate> judged(std::vector<Candidate> out, int i) const;
+    std::vector<Candidate> likeliest(const Picked & picked, int k) const;
 
     const FeatureDrafter & drafter_;
     std::vector<float> logits_;  // empty as long as nobody asked for what a device holds

@@ -27,6 +27,8 @@ class EmbeddingTable {
     static EmbeddingTable from_tensor(const ggml_tensor * tensor);
 
     bool empty() const { return n_rows_ == 0; }
+    int n_embd() const { return n_embd_; }
+    int n_rows() const { return n_rows_; }
     ggml_type type() const { return type_; }
 
     // of its own

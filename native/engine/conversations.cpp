@@ -151,8 +151,8 @@ ParkedSequence Conversations::park(const Sequence & s) const {
 bool Conversations::unpark(Sequence & s, const ParkedSequence & parked) {
     forget(s);
     target_.cells().set_images(s.range, parked.images);
-    if (!target_.cells().load_rows(s.range, parked.target, parked.n_past)) return false;
-    if (target_.cells().n_rows(s.range) != parked.n_past) {
+    if (!target_.cells().load_rows(s.range, parked.target, parked.n_past) ||
+        target_.cells().n_rows(s.range) != parked.n_past) {
         forget(s);
         return false;
     }

@@ -8,12 +8,10 @@
 
 namespace eaglecpp {
 
-namespace {
 // Rows a generation without drafting lets wait before it commits them to the drafter, as many as one commit graph
 // takes: few enough that their features stay small, many enough that a drafter that is not used costs little. Probes
 // mostly come first.
-constexpr int n_pending_max = 128;
-}  // namespace
+static constexpr int n_pending_max = 128;
 
 void Drafting::draft(const std::vector<Sequence *> & sequences) {
     std::vector<Sequence *> growing;
@@ -104,9 +102,8 @@ void Drafting::drop_forbidden(Sequence & s, const Tokens & path, std::vector<Can
 // (z-lab/dflash#169).
 // `row` is the node's output in the drafter's last call.
 std::vector<Candidate> Drafting::propose(Sequence & s, int row, Pos pos) const {
-    const std::optional<CoupledSampling> & sampling = s.sampler->coupled();
-    return sampling && (!traits_.is_parallel || row == 0) ? s.draft->candidates(row, s.plan.k(), *sampling, pos)
-                                                          : s.draft->candidates(row, s.plan.k());
+    const bool is_mean = traits_.is_parallel && row > 0;
+    return s.draft->candidates(row, s.plan.k(), is_mean ? std::nullopt : s.sampler->coupled(), pos);
 }
 
 // Levels of a chain that follow the first in the same graph: as many as a fixed strategy has, or as rounds mostly had,

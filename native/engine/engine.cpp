@@ -168,7 +168,8 @@ static int n_to_pick(int n_needed) {
 }
 
 std::unique_ptr<Sampler> Engine::make_sampler(const GenerateParams & params) const {
-    return std::make_unique<Sampler>(params.sampling, target().vocab(), target().n_ctx());
+    const Vocabulary & vocab = target().vocab();
+    return std::make_unique<Sampler>(params.sampling, vocab.size(), &vocab, target().n_ctx());
 }
 
 // Also checks that the other tokens are the vocabulary's, and adds to `rows` those images whose rows share a position.

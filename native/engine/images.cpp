@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "engine/images.h"
 
-#include <algorithm>
 #include <climits>
 
 #include "base/error.h"

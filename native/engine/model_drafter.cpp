@@ -8,11 +8,10 @@
 
 namespace eaglecpp {
 
-namespace {
-constexpr int n_rows_max = 64;  // draft rows of a round
+static constexpr int n_rows_max = 64;  // draft rows of a round
 
 // the target's, less what speaks of its layers
-TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
+static TargetOptions model_options(const EngineOptions & options, const Target & target, Heads heads) {
     TargetOptions o = target.options();
     o.path = options.draft_path;
     o.load_heads = heads != Heads::none;
@@ -35,8 +34,6 @@ TargetOptions model_options(const EngineOptions & options, const Target & target
     o.main_gpu = 0;
     return o;
 }
-
-}  // namespace
 
 class ModelSequence : public DraftSequence {
   public:
@@ -100,13 +97,11 @@ class ModelSequence : public DraftSequence {
         }
     }
 
-    std::vector<Candidate> candidates(int i, int k) override {
+    std::vector<Candidate> candidates(int i, int k, const std::optional<CoupledSampling> & sampling, Pos pos) override {
         if (outputs_[i] < 0) return {};
-        return top_k(d_.context_.logits(outputs_[i]), d_.n_known_, k, nullptr);
-    }
-    std::vector<Candidate> candidates(int i, int k, const CoupledSampling & sampling, Pos pos) override {
-        if (outputs_[i] < 0) return {};
-        return coupled_.best(d_.context_.logits(outputs_[i]), d_.n_known_, k, nullptr, sampling, pos);
+        const float * logits = d_.context_.logits(outputs_[i]);
+        return sampling ? coupled_.best(logits, d_.n_known_, k, nullptr, *sampling, pos)
+                        : top_k(logits, d_.n_known_, k, nullptr);
     }
     bool take_step(int, const DraftRow &) override { return false; }
 
@@ -254,7 +249,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     }
     context_.make(model_, p);
     if (is_head()) {
-        record_states(context_.get(), gives_states_of_outputs(*model_));
+        staging().set_states(context_.get(), true, gives_states_of_outputs(*model_));
     } else if (!context_.generates()) {
         refuse_generating(*model_);
     }
@@ -379,11 +374,10 @@ std::string ModelDrafter::device_name() const {
     return ggml_backend_dev_name(device ? device : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU));
 }
 
-std::vector<DraftMemoryUse> ModelDrafter::memory_use() const {
-    std::vector<DraftMemoryUse> out;
-    for (const MemoryUse & m : context_.memory()) {
-        const size_t weights = heads_ == Heads::in_model ? 0 : m.weights;  // the target's
-        out.push_back({m.device(), weights, m.cache, m.compute});
+std::vector<MemoryUse> ModelDrafter::memory_use() const {
+    std::vector<MemoryUse> out = context_.memory();
+    for (MemoryUse & m : out) {
+        if (heads_ == Heads::in_model) m.weights = 0;  // the target's
     }
     return out;
 }

@@ -40,7 +40,7 @@ class ModelDrafter : public Drafter {
     void extend_together(const std::vector<DraftLevel> & levels) override;
     void set_n_threads(int n_threads) override { context_.set_n_threads(n_threads); }
     std::string device_name() const override;
-    std::vector<DraftMemoryUse> memory_use() const override;
+    std::vector<MemoryUse> memory_use() const override;
 
   private:
     friend class ModelSequence;

@@ -105,7 +105,7 @@ static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & option
                  "repack='off', or a drafter that carries its own",
                  options.draft_path.c_str());
         }
-        drafter->share_embedding(table);
+        drafter->set_embedding(EmbeddingTable::from_tensor(table));
     }
     if (!s.has_head && target.model().head()) drafter->share_head(target.model().head(), target.model().head_to_copy());
     drafter->finish();

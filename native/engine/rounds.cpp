@@ -2,7 +2,6 @@
 #include "engine/rounds.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "algo/noise.h"
 #include "algo/topk.h"

@@ -3,13 +3,11 @@
 // match and commit. It does not handle errors: the engine restores its conversations afterwards.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "algo/planner.h"
-#include "algo/topk.h"
 #include "algo/tree.h"
 #include "base/error.h"
 #include "engine/conversations.h"

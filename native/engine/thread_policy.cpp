@@ -6,18 +6,16 @@
 
 namespace eaglecpp {
 
-namespace {
-constexpr double window_ms = 150.0;  // of wall time that utilisation is judged over
-constexpr double core_missed = 0.4;  // of one core: less than that is nobody else's load
-constexpr double slow = 1.3;         // times the usual time
-constexpr double slow_alone = 3.0;   // the same, whatever the threads ran
-constexpr int n_usual = 3;           // decodes behind a usual time
+static constexpr double window_ms = 150.0;  // of wall time that utilisation is judged over
+static constexpr double core_missed = 0.4;  // of one core: less than that is nobody else's load
+static constexpr double slow = 1.3;         // times the usual time
+static constexpr double slow_alone = 3.0;   // the same, whatever the threads ran
+static constexpr int n_usual = 3;           // decodes behind a usual time
 
-constexpr double gap_first_ms = 400.0, gap_max_ms = 20000.0;  // before the number rises again
-constexpr int n_heard = 2;                                    // times in a row that the system must say so
-constexpr double share_to_keep = 0.4,
-                 share_to_rise = 0.2;  // of a core that others may take and it still counts as free
-}  // namespace
+static constexpr double gap_first_ms = 400.0, gap_max_ms = 20000.0;  // before the number rises again
+static constexpr int n_heard = 2;                                    // times in a row that the system must say so
+static constexpr double share_to_keep = 0.4,
+                        share_to_rise = 0.2;  // of a core that others may take and it still counts as free
 
 ThreadPolicy::ThreadPolicy(int n_decode, int n_prompt, bool is_decode_fixed, bool is_prompt_fixed)
     : n_max_{std::max(n_decode, 1), std::max(n_prompt, 1)},

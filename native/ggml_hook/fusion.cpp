@@ -18,17 +18,9 @@ namespace {
 // --- memory
 // -----------------------------------------------------------------------------------------------------------
 
-struct Range {
-    const char *begin, *end;
-};
-
-Range range(const ggml_tensor * t) {
-    return {(const char *)t->data, (const char *)t->data + ggml_nbytes(t)};
-}
-
 bool overlap(const ggml_tensor * a, const ggml_tensor * b) {
-    const Range x = range(a), y = range(b);
-    return x.begin < y.end && y.begin < x.end;
+    const char *x = (const char *)a->data, *y = (const char *)b->data;
+    return x < y + ggml_nbytes(b) && y < x + ggml_nbytes(a);
 }
 
 // Whether row i of one is row i of the other, or they have no memory in common: then a thread may write rows of one
@@ -265,13 +257,8 @@ void Step::compute(const KernelTable & table, const ComputeParams & params) cons
 // ----------------------------------------------------------------------------------------------------
 
 void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
+    *this = {};
     is_packed_ = is_packed;
-    last_products_ = nullptr;
-    nodes_.clear();
-    leaders_.clear();
-    steps_.clear();
-    angles_.clear();
-    moved_.clear();
     const int n = ggml_graph_n_nodes(graph);
     nodes_.reserve(n);
     for (int i = 0; i < n; ++i) {
@@ -305,7 +292,6 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
         }
     }
     for (const Moved & m : moved_) m.node->data = m.before;
-    taken_.clear();
     for (size_t i = 0; i < nodes_.size(); ++i) {
         if (is_taken_[i]) taken_.push_back(nodes_[i]);
     }
@@ -314,16 +300,16 @@ void Fusion::find(ggml_cgraph * graph, IsPacked is_packed) {
     std::vector<bool>().swap(is_taken_);
 }
 
-void Fusion::mark() const {
-    for (const Moved & m : moved_) m.node->data = m.data;
-    for (ggml_tensor * t : taken_) t->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
-    for (const auto & [node, step] : leaders_) node->extra = (void *)step;
+Fusion::Marks::Marks(const Fusion & fusion) : fusion_(fusion) {
+    for (const Moved & m : fusion_.moved_) m.node->data = m.data;
+    for (ggml_tensor * t : fusion_.taken_) t->flags &= ~GGML_TENSOR_FLAG_COMPUTE;
+    for (const auto & [node, step] : fusion_.leaders_) node->extra = (void *)step;
 }
 
-void Fusion::unmark() const {
-    for (const Moved & m : moved_) m.node->data = m.before;
-    for (ggml_tensor * t : taken_) t->flags |= GGML_TENSOR_FLAG_COMPUTE;
-    for (const auto & [node, step] : leaders_) node->extra = nullptr;
+Fusion::Marks::~Marks() {
+    for (const Moved & m : fusion_.moved_) m.node->data = m.before;
+    for (ggml_tensor * t : fusion_.taken_) t->flags |= GGML_TENSOR_FLAG_COMPUTE;
+    for (const auto & [node, step] : fusion_.leaders_) node->extra = nullptr;
 }
 
 // A norm with what is before and behind it. Where ggml would scale its result in another way than we do, both are

@@ -62,16 +62,14 @@ class Fusion {
     // some have their results elsewhere. Then only ggml's CPU backend may compute the graph.
     class Marks : Pinned {
       public:
-        explicit Marks(const Fusion & fusion) : fusion_(fusion) { fusion_.mark(); }
-        ~Marks() { fusion_.unmark(); }
+        explicit Marks(const Fusion & fusion);
+        ~Marks();
 
       private:
         const Fusion & fusion_;
     };
 
   private:
-    void mark() const;
-    void unmark() const;
     struct Moved {
         ggml_tensor * node;
         void *before, *data;
@@ -86,7 +84,7 @@ class Fusion {
     void turn_back();
     Angles * known_angles(const ggml_tensor * rope);
 
-    IsPacked is_packed_;
+    IsPacked is_packed_ = nullptr;
     std::vector<ggml_tensor *> nodes_;  // that are computed
     std::vector<bool> is_taken_;        // of nodes_
     Step * last_products_ = nullptr;    // behind a norm, before attention

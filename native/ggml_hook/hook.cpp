@@ -2,13 +2,11 @@
 #include "ggml_hook/hook.h"
 
 #include <ggml-alloc.h>
-#include <ggml-cpp.h>
 
 #include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <vector>
 
 #include "base/log.h"
 #include "ggml_hook/ggml_abi.h"
@@ -16,7 +14,10 @@
 #include "kernels/product_ops.h"
 #include "kernels/select.h"
 
-#ifndef _WIN32
+#ifdef _WIN32
+#define WIN32_LEAN_AND_MEAN
+#include <windows.h>
+#else
 #include <dlfcn.h>
 #endif
 
@@ -106,57 +107,25 @@ ggml_backend_buffer_type_t find_asked_type(ggml_backend_dev_t cpu) {
     return nullptr;
 }
 
-// From the very library that holds `known`: llama_cpp loads them with local visibility.
-void * symbol_beside(void * known, const char * name) {
-#ifdef _WIN32
-    (void)known, (void)name;
-    return nullptr;  // libraries are not searched there yet
-#else
-    Dl_info info;
-    if (!known || !dladdr(known, &info)) return nullptr;
-    void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
-    return library ? dlsym(library, name) : nullptr;
-#endif
-}
-
 // Multiplies known weights through the whole backend, with one thread and with two: an interface that is not what
 // ggml_abi.h says shows here, before a model depends on it.
 bool trial_succeeds() {
     constexpr int n_in = 64, n_out = 40, n_rows = 6;
-    ggml_context_ptr weights(ggml_init({ggml_tensor_overhead(), nullptr, true}));
-    ggml_tensor * w = ggml_new_tensor_2d(weights.get(), GGML_TYPE_Q8_0, n_in, n_out);
-    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(weights.get(), ours.weights));
-    if (!buffer) return false;
-    std::vector<float> values(n_in * n_out), x(n_in * n_rows), y(n_out * n_rows);
+    std::vector<float> values(n_in * n_out), x(n_in * n_rows);
     for (size_t i = 0; i < values.size(); ++i) values[i] = (float)((int)(i * 37 % 255) - 127);
     for (size_t i = 0; i < x.size(); ++i) x[i] = (float)((int)(i * 53 % 255) - 127);
     for (int i = 0; i < n_out; ++i) values[(size_t)i * n_in] = 127, values[(size_t)i * n_in + 32] = 127;
     for (int i = 0; i < n_rows; ++i) x[(size_t)i * n_in] = 127, x[(size_t)i * n_in + 32] = 127;
-    std::vector<uint8_t> rounded(ggml_nbytes(w));
-    ggml_quantize_chunk(GGML_TYPE_Q8_0, values.data(), rounded.data(), 0, n_out, n_in, nullptr);
-    ggml_backend_tensor_set(w, rounded.data(), 0, rounded.size());
-    ggml_backend_ptr cpu(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr));
-    const auto set = (ggml_backend_set_n_threads_t)cpu_function("ggml_backend_set_n_threads");
-    if (!cpu || !set) return false;
     for (int n_threads : {1, 2}) {
-        set(cpu.get(), n_threads);
-        ggml_context_ptr ctx(ggml_init({4 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
-        ggml_tensor * in = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, n_rows);
-        ggml_tensor * out = ggml_mul_mat(ctx.get(), w, in);
-        ggml_cgraph * graph = ggml_new_graph(ctx.get());
-        ggml_build_forward_expand(graph, out);
-        ggml_backend_buffer_ptr memory(ggml_backend_alloc_ctx_tensors(ctx.get(), cpu.get()));
-        if (!memory) return false;
-        ggml_backend_tensor_set(in, x.data(), 0, x.size() * sizeof(float));
-        if (ggml_backend_graph_compute(cpu.get(), graph) != GGML_STATUS_SUCCESS) return false;
-        const auto & own = *(abi::CpuContext *)((abi::Backend *)cpu.get())->context;
+        const TriedProduct tried = try_product(ours.weights, values, x, n_in, n_threads);
+        if (tried.out.empty()) return false;
+        const auto & own = *(abi::CpuContext *)((abi::Backend *)tried.cpu.get())->context;
         if (own.n_threads != n_threads || !own.work_data || own.work_size == 0) return false;
-        ggml_backend_tensor_get(out, y.data(), 0, y.size() * sizeof(float));
         for (int r = 0; r < n_rows; ++r) {
             for (int o = 0; o < n_out; ++o) {
                 double exact = 0;  // whole numbers with the largest 127: rounding to 8 bits changes nothing
                 for (int i = 0; i < n_in; ++i) exact += (double)values[(size_t)o * n_in + i] * x[(size_t)r * n_in + i];
-                if (std::fabs(exact - y[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
+                if (std::fabs(exact - tried.out[(size_t)r * n_out + o]) > 1e-3 * (1e5 + std::fabs(exact))) return false;
             }
         }
     }
@@ -165,38 +134,26 @@ bool trial_succeeds() {
 
 Status install() {
     Status s;
+    const auto without = [&](const std::string & why) {
+        s.why_not = why;
+        return s;
+    };
 #ifdef _WIN32
     s.is_possible = true;  // on most of its processors; what Microsoft's compiler builds has no table to ask
-    s.why_not = "not made for Windows yet";
-    return s;
+    return without("not made for Windows yet");
 #endif
     ours.table = chosen_table();
-    if (!ours.table) {
-        s.why_not = "no kernels for this processor: they need AVX2 or NEON with dot products";
-        return s;
-    }
+    if (!ours.table) return without("no kernels for this processor: they need AVX2 or NEON with dot products");
     s.table = ours.table->name;
     s.is_possible = true;
-    if (!is_known_ggml()) {
-        s.why_not = std::string("made for ggml ") + known_commit + ", found " + ggml_commit();
-        return s;
-    }
+    if (!is_known_ggml()) return without(std::string("made for ggml ") + known_commit + ", found " + ggml_commit());
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     barrier_of_ggml = (Barrier)symbol_beside(cpu_function("ggml_backend_set_n_threads"), "ggml_barrier");
     const auto init = (abi::BufferInit)symbol_beside((void *)&ggml_backend_buft_name, "ggml_backend_buffer_init");
-    if (!barrier_of_ggml || !init) {
-        s.why_not = "this libggml does not export what the kernels are hooked into";
-        return s;
-    }
-    if (!read_grids()) {
-        s.why_not = "this libggml has other sizes of IQ2 and IQ3 weights";
-        return s;
-    }
+    if (!barrier_of_ggml || !init) return without("this libggml does not export what the kernels are hooked into");
+    if (!read_grids()) return without("this libggml has other sizes of IQ2 and IQ3 weights");
     const auto asked = (abi::BufferType *)find_asked_type(cpu);
-    if (!asked) {
-        s.why_not = "this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)";
-        return s;
-    }
+    if (!asked) return without("this libggml was built without repacking of weights (GGML_CPU_REPACK=OFF)");
     ours.weights = (ggml_backend_buffer_type_t)make_weights_buffer_type(cpu, init);
     placement_.insert(placement_.begin(), ours.weights);
     placement_.push_back(nullptr);
@@ -219,6 +176,20 @@ Status install() {
 void * cpu_function(const char * name) {
     ggml_backend_dev_t cpu = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
     return cpu ? ggml_backend_reg_get_proc_address(ggml_backend_dev_backend_reg(cpu), name) : nullptr;
+}
+
+void * symbol_beside(void * known, const char * name) {
+#ifdef _WIN32
+    HMODULE library = nullptr;
+    GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT,
+                       (LPCSTR)known, &library);
+    return library ? (void *)GetProcAddress(library, name) : nullptr;
+#else
+    Dl_info info;
+    if (!known || !dladdr(known, &info)) return nullptr;
+    void * library = dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD);
+    return dlsym(library ? library : RTLD_DEFAULT, name);  // an executable cannot be opened
+#endif
 }
 
 bool is_known_ggml() {
@@ -263,6 +234,33 @@ bool can_hold(ggml_type type, int64_t n_in) {
     return p && n_in % p->n_unit == 0;
 }
 
+TriedProduct try_product(ggml_backend_buffer_type_t type, const std::vector<float> & weights,
+                         const std::vector<float> & x, int n_in, int n_threads) {
+    const int n_out = (int)weights.size() / n_in;
+    ggml_context_ptr own(ggml_init({ggml_tensor_overhead(), nullptr, true}));
+    ggml_tensor * w = ggml_new_tensor_2d(own.get(), GGML_TYPE_Q8_0, n_in, n_out);
+    ggml_backend_buffer_ptr buffer(ggml_backend_alloc_ctx_tensors_from_buft(own.get(), type));
+    TriedProduct tried{ggml_backend_ptr(ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)), {}};
+    const auto set = (ggml_backend_set_n_threads_t)cpu_function("ggml_backend_set_n_threads");
+    if (!buffer || !tried.cpu || !set) return tried;
+    std::vector<uint8_t> rounded(ggml_nbytes(w));
+    ggml_quantize_chunk(GGML_TYPE_Q8_0, weights.data(), rounded.data(), 0, n_out, n_in, nullptr);
+    ggml_backend_tensor_set(w, rounded.data(), 0, rounded.size());
+    set(tried.cpu.get(), n_threads);
+    ggml_context_ptr ctx(ggml_init({4 * ggml_tensor_overhead() + ggml_graph_overhead(), nullptr, true}));
+    ggml_tensor * in = ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_in, (int64_t)x.size() / n_in);
+    ggml_tensor * out = ggml_mul_mat(ctx.get(), w, in);
+    ggml_cgraph * graph = ggml_new_graph(ctx.get());
+    ggml_build_forward_expand(graph, out);
+    ggml_backend_buffer_ptr memory(ggml_backend_alloc_ctx_tensors(ctx.get(), tried.cpu.get()));
+    if (!memory) return tried;
+    ggml_backend_tensor_set(in, x.data(), 0, x.size() * sizeof(float));
+    if (ggml_backend_graph_compute(tried.cpu.get(), graph) != GGML_STATUS_SUCCESS) return tried;
+    tried.out.resize(ggml_nelements(out));
+    ggml_backend_tensor_get(out, tried.out.data(), 0, tried.out.size() * sizeof(float));
+    return tried;
+}
+
 void name_graph(ggml_cgraph * graph) {
     static std::atomic<uint64_t> n_named{0};
     constexpr uint64_t not_of_ggml = 1ull << 63;
@@ -278,22 +276,20 @@ void take_graphs_of(ggml_backend_t backend, bool fuses) {
     if (fuses && !calls.get_tensor_async) calls.get_tensor_async = get_or_leave;
 }
 
-LoadScope::LoadScope(bool kernels, bool repack) : before_(scope) {
+ScopeKeeper::ScopeKeeper() : before_(scope) {}
+
+ScopeKeeper::~ScopeKeeper() {
+    scope = before_;
+}
+
+LoadScope::LoadScope(bool kernels, bool repack) {
     scope.is_loading = kernels && status().is_active;
     scope.is_repacking = repack;
 }
 
-LoadScope::~LoadScope() {
-    scope = before_;
-}
-
-ComputeScope::ComputeScope(bool on, LateLogits * logits) : before_(scope) {
+ComputeScope::ComputeScope(bool on, LateLogits * logits) {
     scope.is_computing = on && status().is_active;
     scope.late_logits = scope.is_computing ? logits : nullptr;
-}
-
-ComputeScope::~ComputeScope() {
-    scope = before_;
 }
 
 }  // namespace eaglecpp::kernels

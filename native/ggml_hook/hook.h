@@ -12,6 +12,7 @@
 #pragma once
 
 #include <ggml-backend.h>
+#include <ggml-cpp.h>
 
 #include <string>
 #include <vector>
@@ -37,6 +38,19 @@ bool is_known_ggml();
 // A function that ggml's CPU backend gives out by its name; null where it has none.
 void * cpu_function(const char * name);
 
+// From the very library that holds `known`, because llama_cpp loads its libraries with local visibility; null where it
+// has none.
+void * symbol_beside(void * known, const char * name);
+
+// A product of Q8_0 weights [n_in, n_out], which lie in a buffer of this type, with rows x [n_in, n_rows], computed by
+// a CPU backend of its own; `out` is empty where that fails.
+struct TriedProduct {
+    ggml_backend_ptr cpu;
+    std::vector<float> out;
+};
+TriedProduct try_product(ggml_backend_buffer_type_t type, const std::vector<float> & weights,
+                         const std::vector<float> & x, int n_in, int n_threads);
+
 // Installs the hook on the first call. Warns where it does not become active though it is possible.
 const Status & status();
 
@@ -47,21 +61,27 @@ bool can_hold(ggml_type type, int64_t n_in);
 
 // what a thread has asked for
 struct Scope {
-    bool is_loading = false;    // inside a LoadScope that asks for our kernels
-    bool is_repacking = true;   // not inside a LoadScope without ggml's own types
-    bool is_computing = false;  // inside a ComputeScope
+    bool is_loading = false;      // inside a LoadScope that asks for our kernels
+    bool is_repacking = true;     // not inside a LoadScope without ggml's own types
+    bool is_computing = false;    // inside a ComputeScope
+    bool stays_in_place = false;  // inside a NoOffloadScope (offload.h)
     LateLogits * late_logits = nullptr;
+};
+
+// Puts back at its end what the thread had asked for before.
+class ScopeKeeper : Pinned {
+  public:
+    ScopeKeeper();
+    ~ScopeKeeper();
+
+  private:
+    const Scope before_;
 };
 
 // While it lives, models that this thread loads with use_extra_bufts place their matrices as told: packed by us
 // (`kernels`), by ggml (`repack`), both (what we do not take) or as they lie in the file.
-class LoadScope : Pinned {
-  public:
+struct LoadScope : ScopeKeeper {
     LoadScope(bool kernels, bool repack);
-    ~LoadScope();
-
-  private:
-    const Scope before_;
 };
 
 // A graph of the backend that there is no memory for leaves it as it was. With `fuses`, graphs are computed in steps of
@@ -75,13 +95,8 @@ void name_graph(ggml_cgraph * graph);
 // While it lives, graphs that this thread computes use our kernels also for weights that are not packed, and logits are
 // left where they are, as `logits` allows, if given (late_logits.h). Does nothing when `on` is false or the hook is not
 // active.
-class ComputeScope : Pinned {
-  public:
+struct ComputeScope : ScopeKeeper {
     explicit ComputeScope(bool on, LateLogits * logits = nullptr);
-    ~ComputeScope();
-
-  private:
-    const Scope before_;
 };
 
 }  // namespace eaglecpp::kernels

@@ -7,16 +7,13 @@
 #include <map>
 #include <mutex>
 
-#include "ggml_hook/ggml_abi.h"
-#include "ggml_hook/hook.h"
+#include "ggml_hook/hook_state.h"
 
 namespace eaglecpp {
 
 namespace {
 
 using OffloadOp = bool (*)(ggml_backend_dev_t, const ggml_tensor *);
-
-thread_local int n_scopes = 0;
 
 std::mutex mutex;
 
@@ -27,7 +24,7 @@ std::map<ggml_backend_dev_t, OffloadOp> & own_answers() {
 }
 
 bool offload_op(ggml_backend_dev_t device, const ggml_tensor * op) {
-    if (n_scopes > 0) return false;
+    if (kernels::scope.stays_in_place) return false;
     OffloadOp own = nullptr;
     {
         const std::lock_guard<std::mutex> lock(mutex);
@@ -52,14 +49,10 @@ void install() {
 
 }  // namespace
 
-NoOffloadScope::NoOffloadScope(bool on) : on_(on) {
-    if (!on_) return;
+NoOffloadScope::NoOffloadScope(bool on) {
+    if (!on) return;
     install();
-    ++n_scopes;
-}
-
-NoOffloadScope::~NoOffloadScope() {
-    if (on_) --n_scopes;
+    kernels::scope.stays_in_place = true;
 }
 
 }  // namespace eaglecpp

@@ -4,19 +4,14 @@
 // so the question that ggml asks each device is answered here.
 #pragma once
 
-#include "base/types.h"
+#include "ggml_hook/hook.h"
 
 namespace eaglecpp {
 
 // While it lives, graphs that this thread builds are computed where their weights are. Does nothing with a ggml other
 // than the version its interface was taken from.
-class NoOffloadScope : Pinned {
-  public:
+struct NoOffloadScope : kernels::ScopeKeeper {
     explicit NoOffloadScope(bool on);
-    ~NoOffloadScope();
-
-  private:
-    bool on_;
 };
 
 }  // namespace eaglecpp

@@ -5,21 +5,15 @@
 #include <map>
 #include <set>
 
-#include "base/error.h"
-
 namespace eaglecpp {
 
-namespace {
-
 // Bounds no real drafter reaches; they keep products of hostile sizes within 64 bits and allocations sane.
-constexpr int64_t n_layer_max = 64;
-constexpr int64_t n_width_max = 1 << 18;
-constexpr int64_t n_vocab_max = 1 << 24;
-constexpr int64_t n_aux_max = 64;
-constexpr int64_t n_parallel_max = 64;
-constexpr int64_t n_taps_max = 8;
-
-}  // namespace
+static constexpr int64_t n_layer_max = 64;
+static constexpr int64_t n_width_max = 1 << 18;
+static constexpr int64_t n_vocab_max = 1 << 24;
+static constexpr int64_t n_aux_max = 64;
+static constexpr int64_t n_parallel_max = 64;
+static constexpr int64_t n_taps_max = 8;
 
 static bool is_block_arch(const std::string & architecture) {
     return architecture == "dflash" || architecture == "dflash_ex";
@@ -181,7 +175,6 @@ void DraftFile::read_rope() {
     r.beta_fast = gguf_.find_f32(key("{arch}.rope.scaling.yarn_beta_fast")).value_or(32.0f);
     r.beta_slow = gguf_.find_f32(key("{arch}.rope.scaling.yarn_beta_slow")).value_or(1.0f);
     r.n_ctx_orig = (int)gguf_.find_u32(key("{arch}.rope.scaling.original_context_length")).value_or(s.n_ctx_train);
-    r.has_freqs = gguf_.find_tensor("rope_freqs.weight") != nullptr;
 }
 
 void DraftFile::read_switches() {

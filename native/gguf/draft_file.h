@@ -4,7 +4,6 @@
 // the tensors, the tensors with the file, and the table with the vocabularies.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,7 +24,6 @@ struct RopeSpec {
     float beta_fast = 32.0f;
     float beta_slow = 1.0f;
     int n_ctx_orig = 0;
-    bool has_freqs = false;  // rope_freqs.weight is present (llama3 scaling)
 };
 
 // Multi-head latent attention: a position leaves one row [kv_rank + rope_dim] in the cache, from which every head makes

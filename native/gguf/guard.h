@@ -11,15 +11,14 @@
 
 #include <utility>
 
+#include "base/types.h"
+
 namespace eaglecpp {
 
-class AbortGuard {
+class AbortGuard : Pinned {
   public:
     AbortGuard();
     ~AbortGuard();
-
-    AbortGuard(const AbortGuard &) = delete;
-    AbortGuard & operator=(const AbortGuard &) = delete;
 
   private:
     const AbortGuard * outer_;

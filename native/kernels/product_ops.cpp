@@ -5,9 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstring>
 #include <tuple>
-#include <utility>
 
 namespace eaglecpp::kernels {
 

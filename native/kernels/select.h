@@ -2,7 +2,6 @@
 // Chooses the instruction set that is fastest on this machine.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "kernels/table.h"

@@ -122,7 +122,7 @@ const float * Context::logits(int row) const {
 
 const float * Context::state(int row) const {
     check_results();
-    const float * p = recorded_state(get(), row);
+    const float * p = staging().get_state(get(), row);
     if (!p) fail(ErrorKind::broken, "llama.cpp has no state of row %d", row);
     return p;
 }

@@ -50,7 +50,7 @@ class Context {
     std::shared_ptr<const TargetModel> model_;
     kernels::LateLogits late_logits_;
     bool has_results_ = false;  // of the last decode
-    LlamaContextPtr ctx_;
+    llama_context_ptr ctx_;
 };
 
 // Error(unsupported): an embedding model is asked for a text

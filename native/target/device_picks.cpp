@@ -68,7 +68,7 @@ bool has_operations(llama_sampler * self, ggml_backend_buffer_type_t buft, uint3
     return true;
 }
 
-LlamaSamplerPtr make_picker(DevicePicks::Kind & kind) {
+llama_sampler_ptr make_picker(DevicePicks::Kind & kind) {
     static llama_sampler_i picking = [] {
         llama_sampler_i out{};
         out.name = [](const llama_sampler *) { return "picks"; };
@@ -78,7 +78,7 @@ LlamaSamplerPtr make_picker(DevicePicks::Kind & kind) {
         out.backend_reset = forget;
         return out;
     }();
-    LlamaSamplerPtr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
+    llama_sampler_ptr chain(llama_sampler_chain_init(llama_sampler_chain_default_params()));
     llama_sampler_chain_add(chain.get(), llama_sampler_init(&picking, &kind));
     return chain;
 }
@@ -90,7 +90,7 @@ DevicePicks::Kind * DevicePicks::kind(int n_top) {
     const auto [known, is_new] = kinds_.emplace(n_top, nullptr);
     if (!is_new || !device_ || n_top > n_vocab_) return known->second.get();
     auto made = std::make_unique<Kind>(Kind{n_top});
-    const LlamaSamplerPtr trial = make_picker(*made);
+    const llama_sampler_ptr trial = make_picker(*made);
     const ggml_backend_buffer_type_t memory = ggml_backend_dev_buffer_type(device_);
     if (guarded([&] { return trial->iface->backend_init(trial.get(), memory, 1); })) known->second = std::move(made);
     return known->second.get();
@@ -103,7 +103,7 @@ bool DevicePicks::set(const SeqRange & range, int n_top) {
         const llama_seq_id id = range.first + i;
         const auto it = pickers_.find(id);
         if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
-        LlamaSamplerPtr picker = kind ? make_picker(*kind) : nullptr;
+        llama_sampler_ptr picker = kind ? make_picker(*kind) : nullptr;
         guarded([&] { llama_set_sampler(ctx_, id, picker.get()); });
         if (kind) {
             pickers_[id] = {std::move(picker), n_top};

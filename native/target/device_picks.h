@@ -45,7 +45,7 @@ class DevicePicks {
     int n_vocab_;
     llama_context * ctx_ = nullptr;  // holds pointers to the samplers
     struct Picker {
-        LlamaSamplerPtr sampler;
+        llama_sampler_ptr sampler;
         int n_top;
     };
     std::map<int, std::unique_ptr<Kind>> kinds_;  // by n_top, null = it cannot be done; the samplers point to them

@@ -154,13 +154,14 @@ void Embedder::read(const Part & part) {
     const size_t n_before = pooling_ == LLAMA_POOLING_TYPE_NONE ? (size_t)part.begin : 0;
     float * out = rows_.data() + (first_rows_[part.text] + n_before) * (size_t)n_values_;
     const bool is_end = part.begin + part.n == n_text;
-    const auto copy = [&](const float * row) {
+    const auto found = [&](const float * row) {
         if (!row) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
-        std::copy_n(row, n_values_, out);
+        return row;
     };
-    const auto row = [&](int i) { return llama_get_embeddings_ith(context_.get(), part.first_row + i); };
+    const auto row = [&](int i) { return found(llama_get_embeddings_ith(context_.get(), part.first_row + i)); };
+    const auto copy = [&](const float * row) { std::copy_n(row, n_values_, out); };
     if (llama_pools_) {
-        if (is_end) copy(llama_get_embeddings_seq(context_.get(), (llama_seq_id)(&part - parts_.data())));
+        if (is_end) copy(found(llama_get_embeddings_seq(context_.get(), (llama_seq_id)(&part - parts_.data()))));
         return;
     }
     switch (pooling_) {
@@ -173,7 +174,6 @@ void Embedder::read(const Part & part) {
         default:
             for (int i = 0; i < part.n; ++i) {
                 const float * values = row(i);
-                if (!values) fail(ErrorKind::broken, "llama.cpp has no vector of a text of %d tokens", n_text);
                 for (int k = 0; k < n_values_; ++k) out[k] += values[k] / (float)n_text;
             }
     }

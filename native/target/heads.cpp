@@ -2,7 +2,6 @@
 #include "target/heads.h"
 
 #include <map>
-#include <vector>
 
 #include "base/error.h"
 
@@ -37,17 +36,6 @@ const std::map<std::string, HeadRules> & all_rules() {
     return rules;
 }
 
-}  // namespace
-
-Heads heads_of(const GgufReader & file) {
-    const std::string arch = file.str("general.architecture");
-    if (arch == arch_assistant) return Heads::assistant;
-    if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
-    return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
-}
-
-namespace {
-
 // What a file's block keeps of a position: whether only within a window, and how many keys of which size.
 struct BlockKeys {
     bool is_windowed = false;
@@ -65,6 +53,13 @@ BlockKeys keys_of(const GgufReader & file, int layer) {
 }
 
 }  // namespace
+
+Heads heads_of(const GgufReader & file) {
+    const std::string arch = file.str("general.architecture");
+    if (arch == arch_assistant) return Heads::assistant;
+    if (file.find_u32(arch + ".nextn_predict_layers").value_or(0) == 0) return Heads::none;
+    return file.find_tensor("blk.0.attn_norm.weight") ? Heads::in_model : Heads::alone;
+}
 
 void check_assistant(const GgufReader & assistant, const GgufReader & target) {
     const int n_own = (int)assistant.u32(assistant.str("general.architecture") + ".block_count");

@@ -14,11 +14,7 @@
 #include "base/log.h"
 #include "ggml_hook/hook.h"
 
-#ifdef _WIN32
-#define WIN32_LEAN_AND_MEAN
-#include <windows.h>
-#else
-#include <dlfcn.h>
+#ifndef _WIN32
 #include <fcntl.h>
 #include <unistd.h>
 #endif
@@ -26,24 +22,6 @@
 namespace eaglecpp {
 
 namespace {
-
-#ifdef _WIN32
-void * symbol(const char * name) {
-    HMODULE module = nullptr;
-    GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS | GET_MODULE_HANDLE_EX_FLAG_UNCHANGED_REFCOUNT,
-                       (LPCSTR)&llama_decode, &module);
-    return module ? (void *)GetProcAddress(module, name) : nullptr;
-}
-#else
-// From the very library that llama_decode was bound to: llama_cpp loads it with local visibility.
-void * symbol(const char * name) {
-    static void * library = [] {
-        Dl_info info;
-        return dladdr((void *)&llama_decode, &info) ? dlopen(info.dli_fname, RTLD_NOW | RTLD_NOLOAD) : nullptr;
-    }();
-    return dlsym(library ? library : RTLD_DEFAULT, name);
-}
-#endif
 
 // Whatever function it is looked up for; null where libllama does not export it.
 struct Symbol {
@@ -57,7 +35,7 @@ struct Symbol {
 // the first that is there: the plain C name, the Itanium mangling, the Microsoft mangling
 Symbol find(std::initializer_list<const char *> names) {
     for (const char * name : names) {
-        if (void * p = symbol(name)) return {p};
+        if (void * p = kernels::symbol_beside((void *)&llama_decode, name)) return {p};
     }
     return {nullptr};
 }
@@ -66,28 +44,8 @@ struct MemorySizes {
     size_t model, context, compute;
 };
 
-// What llama.cpp exports but does not declare in its public header (src/llama-ext.h). A member function takes its
-// object as first argument in every ABI that llama.cpp is built for.
+// A member function takes its object as first argument in every ABI that llama.cpp is built for.
 struct Functions {
-    void (*set_layer_input)(llama_context *, uint32_t,
-                            bool) = find({"llama_set_embeddings_layer_inp",
-                                          "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
-                                          "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"});
-    float * (*get_layer_input)(llama_context *,
-                               uint32_t) = find({"llama_get_embeddings_layer_inp",
-                                                 "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
-                                                 "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"});
-    // states for heads that predict further tokens
-    void (*set_states)(llama_context *, bool,
-                       bool) = find({"llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13llama_contextbb",
-                                     "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"});
-    float * (*get_states)(llama_context *) = find({"llama_get_embeddings_nextn",
-                                                   "_Z26llama_get_embeddings_nextnP13llama_context",
-                                                   "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"});
-    float * (*get_state)(llama_context *,
-                         int32_t) = find({"llama_get_embeddings_nextn_ith",
-                                          "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
-                                          "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z"});
     const ggml_tensor * (*get_tensor)(const llama_model *,
                                       const char *) = find({"_ZNK11llama_model10get_tensorEPKc",
                                                             "?get_tensor@llama_model@@QEBAPEBUggml_tensor@@PEBD@Z"});
@@ -163,34 +121,26 @@ bool is_lack_of_memory(const std::string & logged) {
     return false;
 }
 
-bool has_layer_input_functions() {
-    return llama().set_layer_input && llama().get_layer_input;
-}
-
-void set_layer_input(llama_context * ctx, uint32_t layer, bool on) {
-    llama().set_layer_input(ctx, layer, on);
-}
-
-const float * get_layer_input(llama_context * ctx, uint32_t layer) {
-    return llama().get_layer_input(ctx, layer);
+const StagingFunctions & staging() {
+    static const StagingFunctions all = {
+        find({"llama_set_embeddings_layer_inp", "_Z30llama_set_embeddings_layer_inpP13llama_contextjb",
+              "?llama_set_embeddings_layer_inp@@YAXPEAUllama_context@@I_N@Z"}),
+        find({"llama_get_embeddings_layer_inp", "_Z30llama_get_embeddings_layer_inpP13llama_contextj",
+              "?llama_get_embeddings_layer_inp@@YAPEAMPEAUllama_context@@I@Z"}),
+        find({"llama_set_embeddings_nextn", "_Z26llama_set_embeddings_nextnP13llama_contextbb",
+              "?llama_set_embeddings_nextn@@YAXPEAUllama_context@@_N1@Z"}),
+        find({"llama_get_embeddings_nextn", "_Z26llama_get_embeddings_nextnP13llama_context",
+              "?llama_get_embeddings_nextn@@YAPEAMPEAUllama_context@@@Z"}),
+        find({"llama_get_embeddings_nextn_ith", "_Z30llama_get_embeddings_nextn_ithP13llama_contexti",
+              "?llama_get_embeddings_nextn_ith@@YAPEAMPEAUllama_context@@H@Z"}),
+    };
+    return all;
 }
 
 void check_state_functions() {
-    if (llama().set_states && llama().get_states && llama().get_state) return;
+    if (staging().set_states && staging().get_states && staging().get_state) return;
     fail(ErrorKind::unsupported,
          "this libllama does not export llama_set_embeddings_nextn; expected the one of the pinned llama-cpp-python");
-}
-
-void record_states(llama_context * ctx, bool of_outputs) {
-    llama().set_states(ctx, true, /*masked=*/of_outputs);
-}
-
-const float * recorded_states(llama_context * ctx) {
-    return llama().get_states(ctx);
-}
-
-const float * recorded_state(llama_context * ctx, int row) {
-    return llama().get_state(ctx, row);
 }
 
 std::vector<const ggml_tensor *> model_tensors(const llama_model * model, const char * name) {
@@ -332,17 +282,14 @@ ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers) {
          names.c_str());
 }
 
-ggml_backend_dev_t MemoryUse::device() const {
-    ggml_backend_dev_t own = ggml_backend_buft_get_device(buffer);
-    return own && !ggml_backend_buft_is_host(buffer) ? own : ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
-}
-
 std::vector<MemoryUse> memory_use(const llama_context * ctx) {
     std::vector<MemoryUse> out;
     // the one's name tells which standard library libllama was built with, the other's does not
     if (!llama().get_memory || !llama().get_tensor_map) return out;
     for (const auto & [buffer, sizes] : llama().get_memory(ctx)) {
-        out.push_back({buffer, sizes.model, sizes.context, sizes.compute});
+        ggml_backend_dev_t device = ggml_backend_buft_is_host(buffer) ? nullptr : ggml_backend_buft_get_device(buffer);
+        if (!device) device = ggml_backend_dev_by_type(GGML_BACKEND_DEVICE_TYPE_CPU);
+        out.push_back({device, sizes.model, sizes.context, sizes.compute});
     }
     return out;
 }

@@ -5,26 +5,14 @@
 #pragma once
 
 #include <ggml-backend.h>
-#include <llama.h>
+#include <llama-cpp.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
-namespace eaglecpp {
+#include "base/memory.h"
 
-struct LlamaModelDeleter {
-    void operator()(llama_model * m) const { llama_model_free(m); }
-};
-struct LlamaContextDeleter {
-    void operator()(llama_context * c) const { llama_free(c); }
-};
-struct LlamaSamplerDeleter {
-    void operator()(llama_sampler * s) const { llama_sampler_free(s); }
-};
-using LlamaSamplerPtr = std::unique_ptr<llama_sampler, LlamaSamplerDeleter>;
-using LlamaModelPtr = std::unique_ptr<llama_model, LlamaModelDeleter>;
-using LlamaContextPtr = std::unique_ptr<llama_context, LlamaContextDeleter>;
+namespace eaglecpp {
 
 // Sends the log of llama.cpp and ggml to our sink.
 void route_logs();
@@ -38,16 +26,19 @@ bool is_lack_of_memory(const std::string & logged);
 // True when llama.cpp's graph of this architecture records the input of every block; asking the others aborts.
 bool records_layer_inputs(const std::string & architecture);
 
-// Tapping of block inputs, where this libllama can (Taps checks that).
-bool has_layer_input_functions();
-void set_layer_input(llama_context * ctx, uint32_t layer, bool on);
-const float * get_layer_input(llama_context * ctx, uint32_t layer);
+// What llama.cpp exports and its public header does not declare (src/llama-ext.h); null where this libllama has none.
+struct StagingFunctions {
+    // tapping of block inputs
+    void (*set_layer_input)(llama_context * ctx, uint32_t layer, bool on);
+    float * (*get_layer_input)(llama_context * ctx, uint32_t layer);
+    // what heads for further tokens read: a state of every row, or of those with output, from the next decode on
+    void (*set_states)(llama_context * ctx, bool on, bool of_outputs);
+    float * (*get_states)(llama_context * ctx);              // of every row
+    float * (*get_state)(llama_context * ctx, int32_t row);  // null if it has none
+};
+const StagingFunctions & staging();
+void check_state_functions();  // Error(unsupported) when this libllama lacks those for states
 
-// What heads for further tokens read: a state of every row, or of those with output, from the next decode on.
-void check_state_functions();  // Error(unsupported) when this libllama does not export them
-void record_states(llama_context * ctx, bool of_outputs);
-const float * recorded_states(llama_context * ctx);          // of every row
-const float * recorded_state(llama_context * ctx, int row);  // null if it has none
 // The weights of the model that carry a GGUF name: none, one, or, for embeddings that serve as the output head as well
 // and are wanted in two kinds of memory, two. At most one is found where libllama does not export the list of all, none
 // where it exports no accessor.
@@ -90,16 +81,7 @@ std::vector<LostServer> lost_rpc_servers();
 // no layer on any. Error(value)
 ggml_backend_dev_t find_device(const std::string & wanted, int n_gpu_layers);
 
-// What a context and its model hold of one kind of memory.
-struct MemoryUse {
-    ggml_backend_buffer_type_t buffer;
-    size_t weights, cache, compute;
-
-    // host memory counts as the CPU's, whatever device it serves
-    ggml_backend_dev_t device() const;
-};
-
-// Of all kinds; empty where libllama does not tell.
+// What a context and its model hold, by kind of memory; empty where libllama does not tell.
 std::vector<MemoryUse> memory_use(const llama_context * ctx);
 
 // Where tensors go whose names match, before llama.cpp's own choice.

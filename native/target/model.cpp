@@ -11,8 +11,6 @@
 #include "gguf/guard.h"
 #include "gguf/reader.h"
 #include "target/amx.h"
-#include "target/file_checks.h"
-#include "target/options.h"
 
 namespace eaglecpp {
 
@@ -225,8 +223,7 @@ const ggml_tensor * TargetModel::head() const {
 const ggml_tensor * TargetModel::head_to_copy() const {
     const ggml_tensor * used = head();
     if (!used || has_plain_rows(used)) return used;
-    ggml_backend_dev_t device = ggml_backend_buft_get_device(ggml_backend_buffer_get_type(used->buffer));
-    if (device && ggml_backend_dev_type(device) != GGML_BACKEND_DEVICE_TYPE_CPU) return used;
+    if (output_device()) return used;
     return model_tensors(model_.get(), "output.weight").empty() ? embedding() : nullptr;
 }
 

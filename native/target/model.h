@@ -5,7 +5,6 @@
 
 #include <llama.h>
 
-#include <algorithm>
 #include <set>
 #include <string>
 #include <utility>
@@ -86,7 +85,7 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
     std::vector<llama_model_tensor_buft_override> overrides_;  // of places_, null at the end
     std::set<std::string> servers_;  // relays of the RPC servers that llama.cpp may have put parts of it on
     llama_model_params params_{};    // points into the above
-    LlamaModelPtr model_;
+    llama_model_ptr model_;
     std::vector<llama_adapter_lora *> lora_;
     std::vector<float> lora_scales_;
 };

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "algo/topk.h"
 #include "base/error.h"
 
 namespace eaglecpp {
@@ -15,12 +14,7 @@ static void check(bool ok, const char * name, double found, const char * expecte
     if (!ok) fail(ErrorKind::value, "%s: expected %s, found %g", name, expected, found);
 }
 
-Sampler::Sampler(const SamplingParams & p, const Vocabulary & vocab, int n_ctx)
-    : Sampler(p, &vocab, vocab.size(), n_ctx) {}
-
-Sampler::Sampler(const SamplingParams & p, int n_vocab) : Sampler(p, nullptr, n_vocab, 0) {}
-
-Sampler::Sampler(const SamplingParams & p, const Vocabulary * vocab, int n_vocab, int n_ctx) : n_vocab_(n_vocab) {
+Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab, int n_ctx) : n_vocab_(n_vocab) {
     check(n_vocab > 0, "n_vocab", n_vocab, "at least 1");
     if (!vocab && (!p.grammar.empty() || p.dry_multiplier != 0.0f)) {
         fail(ErrorKind::value, "a grammar and DRY need a model; this sampler has only a vocabulary size");

@@ -65,10 +65,7 @@ struct TopLogits {
 class Sampler {
   public:
     // Error(grammar) when the grammar does not parse, Error(value) on impossible parameters
-    Sampler(const SamplingParams & params, const Vocabulary & vocab, int n_ctx);
-
-    // for experiments: without a model, and so without DRY and grammar
-    Sampler(const SamplingParams & params, int n_vocab);
+    Sampler(const SamplingParams & params, int n_vocab, const Vocabulary * vocab = nullptr, int n_ctx = 0);
 
     int n_vocab() const { return n_vocab_; }
 
@@ -104,8 +101,6 @@ class Sampler {
     const std::optional<CoupledSampling> & coupled() const { return coupled_; }
 
   private:
-    Sampler(const SamplingParams & params, const Vocabulary * vocab, int n_vocab, int n_ctx);
-
     void add(llama_sampler * s);
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
     void add_infill(const llama_vocab * vocab);
@@ -122,9 +117,9 @@ class Sampler {
     int n_first_ = 0;           // a coupled chain begins with the so many largest logits; 0 = it does not
     std::optional<CoupledSampling> coupled_;
     float xtc_probability_ = 0.0f;
-    LlamaSamplerPtr chain_;
-    LlamaSamplerPtr xtc_;          // of a coupled chain; always strikes when applied
-    LlamaSamplerPtr temperature_;  // of a coupled chain
+    llama_sampler_ptr chain_;
+    llama_sampler_ptr xtc_;          // of a coupled chain; always strikes when applied
+    llama_sampler_ptr temperature_;  // of a coupled chain
     std::unique_ptr<GrammarMatcher> grammar_;
     std::vector<llama_token_data> data_;
     Largest largest_;

@@ -23,7 +23,8 @@ Taps::Taps(const TargetModel & model, std::vector<int32_t> layers, bool reads_st
     }
     const std::string arch = model.meta("general.architecture");
     needs_all_outputs_ = *std::max_element(layers_.begin(), layers_.end()) >= n_layer;
-    const bool can_record = records_layer_inputs(arch) && has_layer_input_functions() && !needs_all_outputs_;
+    const bool can_record =
+        records_layer_inputs(arch) && staging().set_layer_input && staging().get_layer_input && !needs_all_outputs_;
     mode_ = can_record ? Mode::layer_inp : Mode::cb_eval;
     if (mode_ == Mode::cb_eval) {
         for (int32_t k : layers_) {
@@ -44,9 +45,9 @@ void Taps::configure(llama_context_params & params) {
 }
 
 void Taps::attach(llama_context * ctx) {
-    if (mode_ == Mode::states) record_states(ctx, /*of_outputs=*/false);
+    if (mode_ == Mode::states) staging().set_states(ctx, true, /*of_outputs=*/false);
     if (mode_ != Mode::layer_inp) return;
-    for (int32_t k : layers_) set_layer_input(ctx, (uint32_t)k, true);
+    for (int32_t k : layers_) staging().set_layer_input(ctx, (uint32_t)k, true);
 }
 
 void Taps::begin(int n_rows) {
@@ -75,13 +76,13 @@ FeatureRows Taps::read(llama_context * ctx) {
     FeatureRows out;
     out.n_rows = n_rows_;
     if (mode_ == Mode::states) {
-        const float * states = recorded_states(ctx);
+        const float * states = staging().get_states(ctx);
         if (!states) fail(ErrorKind::unsupported, "llama.cpp recorded no states for heads of this architecture");
         out.layer.push_back(states);
     }
     for (size_t i = 0; i < layers_.size(); ++i) {
         if (mode_ == Mode::layer_inp) {
-            const float * p = get_layer_input(ctx, (uint32_t)layers_[i]);
+            const float * p = staging().get_layer_input(ctx, (uint32_t)layers_[i]);
             if (!p) fail(ErrorKind::unsupported, "llama.cpp recorded no input of block %d", layers_[i]);
             out.layer.push_back(p);
             continue;

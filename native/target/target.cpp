@@ -2,7 +2,6 @@
 #include "target/target.h"
 
 #include <algorithm>
-#include <climits>
 #include <fstream>
 #include <set>
 #include <thread>

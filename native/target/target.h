@@ -9,7 +9,6 @@
 #include <llama.h>
 
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "base/features.h"

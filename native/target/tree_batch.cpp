@@ -86,10 +86,13 @@ llama_batch TargetBatch::view(int n_state) {
     }
     out.embd = all_states_.empty() ? nullptr : all_states_.data();
     // of rows without tokens, llama.cpp takes four lists of positions from targets that number them so (M-RoPE)
-    all_pos_ = pos_;
-    for (const auto * more : {&y_, &x_}) all_pos_.insert(all_pos_.end(), more->begin(), more->end());
-    all_pos_.resize(4 * pos_.size(), 0);
-    out.pos = all_pos_.data();
+    out.pos = pos_.data();
+    if (n_image_values_ > 0) {
+        all_pos_ = pos_;
+        for (const auto * more : {&y_, &x_}) all_pos_.insert(all_pos_.end(), more->begin(), more->end());
+        all_pos_.resize(4 * pos_.size(), 0);
+        out.pos = all_pos_.data();
+    }
     out.n_seq_id = n_seqs_.data();
     out.seq_id = seq_ptrs_.data();
     out.logits = output_.data();

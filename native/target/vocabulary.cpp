@@ -5,7 +5,6 @@
 #include <atomic>
 #include <bitset>
 #include <cctype>
-#include <climits>
 #include <exception>
 #include <stdexcept>
 #include <string_view>
@@ -31,9 +30,9 @@ static std::shared_ptr<const T> made_once(std::shared_ptr<const T> & kept, Make 
 }
 
 // What `call` writes into a buffer and its size, and gives the length of: less than 0 where it was too small.
-template <typename Call>
-static std::string written(size_t n_guess, Call && call) {
-    std::string out(n_guess, '\0');
+template <typename Out, typename Call>
+static Out written(size_t n_guess, Call && call) {
+    Out out(n_guess, {});
     int n = call(out.data(), (int32_t)out.size());
     if (n < 0) {
         out.resize(-n);
@@ -44,7 +43,8 @@ static std::string written(size_t n_guess, Call && call) {
 }
 
 static std::string piece_of(const llama_vocab * vocab, Token token, bool special) {
-    return written(32, [&](char * to, int32_t n) { return llama_token_to_piece(vocab, token, to, n, 0, special); });
+    return written<std::string>(
+        32, [&](char * to, int32_t n) { return llama_token_to_piece(vocab, token, to, n, 0, special); });
 }
 
 // A special token, or the text between two of them: text[begin, end). token: -1 for text
@@ -204,27 +204,20 @@ static void on_stack_for(const std::string & text, F && f) {
 #endif
 
 static Tokens tokens_of(const llama_vocab * vocab, const std::string & text, bool add_special, bool parse_special) {
-    Tokens out;
-    const auto run = [&](size_t n_room) {
-        out.resize(n_room);
+    return written<Tokens>(text.size() + 8, [&](Token * to, int32_t n_room) {
         int n = 0;
         try {
             on_stack_for(text, [&] {
-                n = llama_tokenize(vocab, text.data(), (int32_t)text.size(), out.data(), (int32_t)n_room, add_special,
-                                   parse_special);
+                n = llama_tokenize(vocab, text.data(), (int32_t)text.size(), to, n_room, add_special, parse_special);
             });
         } catch (const std::out_of_range &) {
             fail(ErrorKind::unsupported,
                  "the model's vocabulary (key 'tokenizer.ggml.tokens') has no token for a part of the text, nor for "
                  "its bytes");
         }
+        if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise in one piece");
         return n;
-    };
-    int n = run(text.size() + 8);
-    if (n == INT32_MIN) fail(ErrorKind::value, "the text is too long to tokenise in one piece");
-    if (n < 0) n = run(-n);
-    out.resize(std::max(n, 0));
-    return out;
+    });
 }
 
 // Whether a text surely has more than n_max tokens, found out by its beginning: in most texts a token has fewer than
@@ -293,7 +286,7 @@ std::optional<Tokens> Vocabulary::tokenize(const std::string & text, bool add_sp
 }
 
 std::string Vocabulary::detokenize(const Tokens & tokens, bool remove_special, bool special) const {
-    return written(tokens.size() * 8 + 16, [&](char * to, int32_t n) {
+    return written<std::string>(tokens.size() * 8 + 16, [&](char * to, int32_t n) {
         return llama_detokenize(vocab_, tokens.data(), (int32_t)tokens.size(), to, n, remove_special, special);
     });
 }

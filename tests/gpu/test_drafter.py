@@ -77,7 +77,7 @@ def test_logits_equal_the_reference(
         # a level of n_rows, as far as the drafter has room
         level = [(7 * i + 3) % 367 for i in range(n_rows)]
         fed = np.repeat(ref_state.numpy()[None], n_rows, 0)
-        out, _ = native.extend(fed, level, [-1] * n_rows, 1)
+        out, _ = native.extend(fed, level, [-1] * n_rows)
         ref_out, _ = reference.extend(torch.from_numpy(fed), level, [-1] * n_rows, 1)
         level_gap = np.abs(out - ref_out.numpy()).max()
         assert level_gap < bound, f"a level of {n_rows}"

@@ -64,7 +64,7 @@ def compare_steps(
     for step in range(1, N_STEPS):
         token = int(reference.target_ids[ref_logits.argmax()])
         fed = ref_state.numpy() if teacher_forced else state
-        out, states = native.extend(fed[None], [token], [step - 2], step)
+        out, states = native.extend(fed[None], [token], [step - 2])
         ref_out, ref_states = reference.extend(ref_state[None], [token], [step - 2], step)
         logits, state, ref_logits, ref_state = out[0], states[0], ref_out[0], ref_states[0]
         found.append(Difference(step, gap(logits, ref_logits), gap(state, ref_state)))

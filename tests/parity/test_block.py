@@ -464,4 +464,4 @@ def test_what_a_drafter_of_one_pass_cannot_do_is_refused(make: Make) -> None:
         native.commit_ahead(features, tokens, 200)
     native.commit(features, tokens)
     with pytest.raises(ValueError, match="gives all its tokens with the commit"):
-        native.extend(np.zeros((1, PARALLEL.n_embd), np.float32), [1], [-1], 1)
+        native.extend(np.zeros((1, PARALLEL.n_embd), np.float32), [1], [-1])

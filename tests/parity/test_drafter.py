@@ -124,14 +124,14 @@ def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, bo
     n_before = 30
     _, state = it.native.commit(features[:, :n_before], tokens[:n_before])
     for step in range(1, 6):
-        _, states = it.native.extend(state[None], [tokens[-step]], [step - 2], step)
+        _, states = it.native.extend(state[None], [tokens[-step]], [step - 2])
         state = states[0]
     n_after = n_before + n_accepted + 1
     logits, state = it.native.commit(
         np.ascontiguousarray(features[:, n_before:n_after]), tokens[n_before:n_after]
     )
     kv = [it.native.kv(layer) for layer in range(it.shape.n_layers)]
-    next_logits, _ = it.native.extend(state[None], [3], [-1], 1)
+    next_logits, _ = it.native.extend(state[None], [3], [-1])
 
     it.native.reset()
     fresh_logits, fresh_state = it.native.commit(
@@ -143,7 +143,7 @@ def test_rows_after_a_round_equal_a_fresh_prefill(name: str, n_accepted: int, bo
         assert np.abs(k - fresh_k).max() < 1e-5
         assert np.abs(v - fresh_v).max() < 1e-5
     assert np.abs(logits - fresh_logits).max() < 1e-4
-    assert np.abs(next_logits - it.native.extend(fresh_state[None], [3], [-1], 1)[0]).max() < 1e-4
+    assert np.abs(next_logits - it.native.extend(fresh_state[None], [3], [-1])[0]).max() < 1e-4
 
 
 @pytest.mark.parametrize("name", ["eagle3", "eagle31", "two-layers-31", "sliding-window", *LATENT])
@@ -171,9 +171,9 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
     logits: list[np.ndarray] = []
     states: list[np.ndarray] = []
     paths: list[list[int]] = []
-    for depth, (level, parents) in enumerate(levels, start=1):
+    for level, parents in levels:
         fed = np.stack([root if p < 0 else states[p] for p in parents])
-        out, new = it.native.extend(fed, level, parents, depth)
+        out, new = it.native.extend(fed, level, parents)
         paths += [[*([] if p < 0 else paths[p]), token] for token, p in zip(level, parents, strict=True)]
         logits += list(out)
         states += list(new)
@@ -181,6 +181,6 @@ def test_a_tree_equals_the_chains_of_its_paths(name: str, both: MakeBoth) -> Non
         it.native.truncate(N_ROWS)
         state = root
         for step, token in enumerate(path, start=1):
-            out, new = it.native.extend(state[None], [token], [step - 2], step)
+            out, new = it.native.extend(state[None], [token], [step - 2])
             state = new[0]
         assert np.abs(out[0] - expected).max() < 1e-4, path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Features and logits of the native target against PyTorch, for both kinds of tap; trees against chains."""
+"""Features and logits of the native target against PyTorch, for both kinds of tap."""
 
 from __future__ import annotations
 
@@ -102,35 +102,15 @@ def test_the_last_ids_are_the_state_before_and_after_the_final_norm(
     assert np.abs(features[0] - features[1]).max() > 1000 * TOLERANCE
 
 
-@pytest.mark.parametrize("arch", ["llama", "qwen2"])
-def test_a_tree_equals_the_chains_of_its_paths(arch: str, tmp_path: Path) -> None:
-    options = exact_options(n_leaves_max=8, n_draft_max=16)
-    it = native_target(make_target(tmp_path, TargetSpec.of(arch)).gguf, options)
-    prefix = prompt_ids(40)
-    tokens = [30, 31, 32, 33, 41, 42, 43, 44, 51, 52, 61]
-    parents = [-1, 0, 0, 0, 1, 1, 2, 3, 4, 7, 9]
-    features, logits = it.forward_tree(prefix, tokens, parents)
-    for node in range(len(tokens)):
-        path: list[int] = []
-        up = node
-        while up >= 0:
-            path.insert(0, tokens[up])
-            up = parents[up]
-        chain_features, chain_logits = it.forward([*prefix, *path])
-        assert chain_logits is not None
-        assert np.abs(features[:, node] - chain_features[:, -1]).max() < TOLERANCE, path
-        assert np.abs(logits[node] - chain_logits[-1]).max() < 10 * TOLERANCE, path
-
-
 def test_timed_rows_leave_nothing_behind(target: TinyTarget) -> None:
     """Rows are taken back after each repeat, and the prefix does not stand in the way of what comes next."""
     it = native_target(target.gguf, exact_options(n_ctx=64, n_draft_max=3))
-    prefix, tokens, parents = prompt_ids(40), [30, 31, 32], [-1, 0, 1]
-    before = it.forward_tree(prefix, tokens, parents)
+    prefix = prompt_ids(40)
+    before = it.forward([*prefix, 30, 31, 32])
     for n_prefix in (40, 0, 40, 20):  # 40 rows of repeats would not fit the context
         ms = it.time_rows(prefix[:n_prefix], [30, 31, 32, 33], 10)
         assert len(ms) == 10 and all(0 < one < 1e4 for one in ms)
-    for one, other in zip(before, it.forward_tree(prefix, tokens, parents), strict=True):
-        assert np.array_equal(one, other)
+    for one, other in zip(before, it.forward([*prefix, 30, 31, 32]), strict=True):
+        assert one is not None and other is not None and np.array_equal(one, other)
     with pytest.raises(ValueError, match="5 rows; expected 1 to 4"):
         it.time_rows(prefix, [1, 2, 3, 4, 5])

@@ -14,7 +14,7 @@ from eaglecpp.errors import GrammarError
 from eaglecpp.limits import PATTERN_CHARS
 from eaglecpp.lowlevel import Target
 from helpers.native import make_sampler, open_target
-from helpers.tiny_tokenizer import EOS
+from helpers.tiny_tokenizer import CONTROL, EOS
 
 if TYPE_CHECKING:
     from conftest import Models
@@ -31,8 +31,8 @@ def fits(target: Target, schema: Any, text: str) -> bool:
     """Whether the text, as a whole, follows the schema's grammar."""
     sampler = make_sampler(target, grammar=resolve_grammar(json_schema=schema) or "")
     try:
-        for token in target.tokenize(text.encode(), add_special=False, parse_special=False):
-            sampler.accept(token)
+        for byte in text.encode():
+            sampler.accept(len(CONTROL) + byte)
     except GrammarError:
         return False
     return sampler.allowed()[EOS]

@@ -270,7 +270,7 @@ def _engine(
         logits, state = drafter.commit(features, tokens[1 : row + 2])
         found = [np.asarray(logits)]
         for k in range(1, n):
-            rows, states = drafter.extend(state[None], [tokens[row + 1 + k]], [k - 2], depth=k)
+            rows, states = drafter.extend(state[None], [tokens[row + 1 + k]], [k - 2])
             found.append(np.asarray(rows[0]))
             state = states[0]
     finally:

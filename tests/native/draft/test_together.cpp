@@ -108,8 +108,8 @@ class Pair {
     // rows without output, as those of a prompt
     void read(int i, int n) {
         const Rows rows = make_rows(spec(), n);
-        a_[i]->commit(rows.features(), rows.tokens.data(), false);
-        b_[i]->commit(rows.features(), rows.tokens.data(), false);
+        a_[i]->commit(rows.features(), rows.tokens.data());
+        b_[i]->commit(rows.features(), rows.tokens.data());
     }
 
     // who[i] commits n_pending[i] rows and then has widths[i][level] rows in each level
@@ -125,7 +125,8 @@ class Pair {
         together_->commit_together(commits);
         CHECK_MSG(together_->n_runs() == n_runs + 1 || n_pending[0] > 100, what + ": more than one graph");
         for (size_t w = 0; w < who.size(); ++w) {
-            b_[who[w]]->commit(rows[w].features(), rows[w].tokens.data(), true, n_ahead(widths[w]));
+            alone_->commit_together(
+                {{b_[who[w]].get(), rows[w].features(), rows[w].tokens.data(), n_ahead(widths[w])}});
             compare(who[w], 1, what + ": commit");
         }
         std::vector<int> first_before(who.size(), 0), n_before(who.size(), 1);
@@ -148,7 +149,7 @@ class Pair {
             if (levels.empty()) return;
             together_->extend_together(levels);
             for (size_t l = 0; l < levels.size(); ++l) {
-                b_[who[there[l]]]->extend(levels[l].rows);
+                alone_->extend_together({{b_[who[there[l]]].get(), levels[l].rows}});
                 compare(who[there[l]], (int)levels[l].rows.size(), what + strf(": level %zu", level));
             }
         }
@@ -173,11 +174,13 @@ class Pair {
         FeatureSequence &from = *a_[0], &to = *a_[1];
         to.load_rows(from.save_rows(from.n_rows()), from.n_rows());
         const Rows more = make_rows(spec(), 2);
-        for (FeatureSequence * seq : {&from, &to}) seq->commit(more.features(), more.tokens.data(), true);
+        for (FeatureSequence * seq : {&from, &to}) {
+            together_->commit_together({{seq, more.features(), more.tokens.data()}});
+        }
         const auto expected = from.candidates(0, 3), found = to.candidates(0, 3);
         for (size_t c = 0; c < 3; ++c) CHECK(found[c].token == expected[c].token && found[c].logp == expected[c].logp);
         if (spec().is_block() && !together_->is_remote())
-            CHECK_THROWS(from.extend({{1, 2, 0}}), "this pass gave 1 tokens");
+            CHECK_THROWS(together_->extend_together({{&from, {{1, 2, 0}}}}), "this pass gave 1 tokens");
     }
 
     // each is a graph of its own on a device
@@ -205,14 +208,14 @@ class Pair {
         CHECK_MSG(together_->can_step(), what);
         for (int n : {1, 3, 4, 2}) {
             const Rows rows = make_rows(spec(), n);
-            b.commit(rows.features(), rows.tokens.data(), true);
+            alone_->commit_together({{&b, rows.features(), rows.tokens.data()}});
             together_->commit_together({{&a, rows.features(), rows.tokens.data(), 0, n_steps}});
             const uint64_t before = eaglecpp_counts().waits;
             for (int i = 0; i < n_steps; ++i) {
                 same_candidates(a.candidates(i, 4), b.candidates(0, 4), what + strf(": step %d", i));
                 const std::vector<Candidate> best = b.candidates(0, 4);
                 const DraftRow next{i + 1, best[0].token, i};
-                b.extend({next});
+                alone_->extend_together({{&b, {next}}});
                 CHECK(!a.take_step(i, {i + 1, best[1].token, i}) && a.take_step(i, next));
             }
             same_candidates(a.candidates(n_steps, 4), b.candidates(0, 4), what + ": the last step");
@@ -220,8 +223,8 @@ class Pair {
             // what follows goes on from them
             CHECK(b.n_draft_rows() == n_steps && a.n_draft_rows() == n_steps);
             const std::vector<DraftRow> level{{n_steps + 1, 1, n_steps}, {n_steps + 2, 2, 2}};
-            b.extend(level);
-            a.extend(level);
+            alone_->extend_together({{&b, level}});
+            together_->extend_together({{&a, level}});
             compare(0, 2, what + ": a level behind the steps");
         }
     }
