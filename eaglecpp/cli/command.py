@@ -109,7 +109,7 @@ class Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         if self.examples:
             with formatter.section("Examples"):
-                formatter.write_dl(list(self.examples), col_max=52)
+                formatter.write_dl(list(self.examples), col_max=min(52, formatter.width - 26))
         found: dict[str, list[tuple[str, str]]] = {}
         is_short = bool(self.usual) and not ctx.meta.get(_ALL)
         for parameter in self.get_params(ctx):

@@ -107,7 +107,7 @@ NARROW.onchange = () => set({ isListOpen: !NARROW.matches });
 await useChats();
 set({ page: Page });
 document.onkeydown = (event) => {
-  if (event.key === "Escape" && !document.querySelector("dialog[open]")) {
+  if (event.key === "Escape" && !document.querySelector("dialog[open], :popover-open")) {
     leave();
     if (NARROW.matches && state.isListOpen) {
       showList(false);
