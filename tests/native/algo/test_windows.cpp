@@ -48,3 +48,9 @@ TEST(short_texts_are_seen_whole) {
     DraftWindows windows;
     CHECK(share_narrow(windows, 1023, 0.1, 0.9) == 0.0);
 }
+
+TEST(a_window_that_a_request_names_teaches_nothing) {
+    DraftWindows windows, other;
+    for (int round = 0; round < 1000; ++round) windows.learn(5000, 16, 5, 0);
+    CHECK(share_narrow(windows, 5000, 0.4, 0.45) == share_narrow(other, 5000, 0.4, 0.45));
+}
