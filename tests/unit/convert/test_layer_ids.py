@@ -78,10 +78,23 @@ def test_ids_of_speculators_are_boundaries_whatever_they_look_like(
     assert any("layer_ids: read as boundary" in note for note in report.notes) == (ids == (1, 3, 4))
 
 
-@pytest.mark.parametrize("family", ["specforge", "torchspec", "modelopt", "speculators"])
-def test_families_with_a_convention_need_no_flag(family: str, convert: Convert, tmp_path: Path) -> None:
-    report = convert(write_checkpoint(tmp_path / "in", family, DraftShape(layers=(2, 4, 7))))
-    assert report.spec.aux_layers == (2, 4, 7)
+@pytest.mark.parametrize(
+    ("family", "layers", "edit"),
+    [
+        *((family, (2, 4, 7), {}) for family in ("specforge", "torchspec", "modelopt", "speculators")),
+        (
+            "torchspec",
+            (1, 3, 6),
+            {IDS: [1, 3, 6]},
+        ),  # in two places: boundary ids where both conventions agree
+        ("speculators", (1, 3, 5, 7), {"num_aux_hidden_states": 3}),  # counted from fc
+    ],
+)
+def test_families_with_a_convention_need_no_flag(
+    family: str, layers: tuple[int, ...], edit: dict[str, Any], convert: Convert, tmp_path: Path
+) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", family, DraftShape(layers=layers), edit=edit)
+    assert convert(checkpoint).spec.aux_layers == layers
 
 
 @pytest.mark.parametrize("family", ["eagle", "vllm", "automodel"])
@@ -117,24 +130,7 @@ def test_torchspecs_layers_0_of_kimi_is_told_apart_by_its_ids_or_refused(
     assert convert(checkpoint, readings={"layer_ids": "post"}).spec.aux_layers == tuple(k + 1 for k in ids)
 
 
-def test_ids_in_two_places_are_boundary_ids_where_both_conventions_agree(
-    convert: Convert, tmp_path: Path
-) -> None:
-    shape = DraftShape(layers=(1, 3, 6))
-    edit = {"eagle_aux_hidden_state_layer_ids": [1, 3, 6]}
-    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", shape, edit=edit)
-    assert convert(checkpoint).spec.aux_layers == (1, 3, 6)
-
-
 def test_ids_in_two_places_that_disagree_are_refused(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(
-        tmp_path / "in", "torchspec", edit={"eagle_aux_hidden_state_layer_ids": [1, 3, 4]}
-    )
+    checkpoint = write_checkpoint(tmp_path / "in", "torchspec", edit={IDS: [1, 3, 4]})
     with pytest.raises(LayerIdError, match="given twice"):
         convert(checkpoint)
-
-
-def test_four_features_are_counted_from_fc(convert: Convert, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(tmp_path / "in", "speculators", DraftShape(layers=(1, 3, 5, 7)))
-    rewrite_config(checkpoint, num_aux_hidden_states=3)
-    assert convert(checkpoint).spec.aux_layers == (1, 3, 5, 7)
