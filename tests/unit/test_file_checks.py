@@ -46,6 +46,7 @@ def test_sane_settings_compute(tmp_path: Path, arch: str, settings: Settings) ->
         ("qwen2", {"rope.dimension_count": 32}, "is 32, expected an even number"),
         ("qwen2", {"rope.dimension_count_swa": 32}, "is 32, expected an even number"),
         ("qwen2", {"attention.key_length_swa": 8}, "is 16, expected an even number from 2 to the head's 8"),
+        ("qwen2", {"attention.key_length": 1 << 14}, r"attention\.key_length' is 16384, but 'blk\.0\.attn_k"),
         ("qwen2", {"attention.layer_norm_rms_epsilon": -1.0}, "is -1, expected 0 or more"),
         ("qwen2", {"attention.layer_norm_rms_epsilon": float("nan")}, "is nan, expected 0 or more"),
     ],
@@ -124,12 +125,6 @@ def test_a_vocabulary_of_another_kind_is_refused(tmp_path: Path) -> None:
     target = make_target(tmp_path, SPEC).gguf
     path = rewrite(target, tmp_path / "kind.gguf", changed={"tokenizer.ggml.model": "llama"})
     with pytest.raises(GgufError, match=r"kind\.gguf: key 'tokenizer\.ggml\.model' is 'llama', but"):
-        Engine.open(path, n_ctx=64)
-
-
-def test_a_key_length_that_the_keys_do_not_have_is_refused_before_a_cache_is_made(tmp_path: Path) -> None:
-    path = write(tmp_path / "target.gguf", "qwen2", {"attention.key_length": 1 << 14})
-    with pytest.raises(GgufError, match=r"key 'qwen2\.attention\.key_length' is 16384, but 'blk\.0\.attn_k"):
         Engine.open(path, n_ctx=64)
 
 

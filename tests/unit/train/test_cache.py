@@ -20,7 +20,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture import cache
 from eaglecpp.train.capture.cache import CacheOptions, FeatureType, open_source
-from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import TrainText
 from helpers.kills import killed_after_lines
@@ -143,14 +143,14 @@ def test_what_was_captured_before_a_bad_conversation_is_kept(
     models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_threads: int
 ) -> None:
     many = conversations(MANY)
-    check = TargetSource._check
+    capture = TargetSource.capture
 
-    def broken(source: TargetSource, features: np.ndarray) -> None:
-        if features.shape[1] == 41:
+    def broken(source: TargetSource, tokens: np.ndarray) -> Capture:
+        if len(tokens) == 41:
             raise DataError("token 3: it is broken")
-        check(source, features)
+        return capture(source, tokens)
 
-    monkeypatch.setattr(TargetSource, "_check", broken)
+    monkeypatch.setattr(TargetSource, "capture", broken)
     with pytest.raises(DataError, match="conversation 7: token 3"):
         open_source(
             models.target,
