@@ -188,8 +188,10 @@ def quantise(source: Path, out: Path, kind: str, n_threads: int) -> None:
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = int(gguf.LlamaFileType[f"MOSTLY_{kind}"])
     params.nthread, params.allow_requantize = n_threads, True
-    if llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params)) != 0:
+    partial = out.with_name(out.name + ".part")
+    if llama_cpp.llama_model_quantize(str(source).encode(), str(partial).encode(), ctypes.byref(params)) != 0:
         raise SystemExit(f"libllama could not quantise {source} to {kind}")
+    partial.replace(out)
 
 
 def check(source: Path, out: Path, n_tokens: int = 64) -> None:
@@ -218,9 +220,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--type", action="append", default=[], help="quantise to this type too; repeatable")
     parser.add_argument("--draft", type=Path, default=None)
     parser.add_argument("--draft-out", type=Path, default=None)
-    parser.add_argument(
-        "--check", action="store_true", help="compare greedy tokens of source and padded file"
-    )
+    parser.add_argument("--check", action="store_true", help="greedy tokens of both files have to be equal")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     if (args.draft is None) != (args.draft_out is None):
