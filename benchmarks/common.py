@@ -139,6 +139,12 @@ def commit() -> str:
     return result.stdout.strip() or "unknown"
 
 
+def by_name(files: Sequence[Path]) -> dict[str, Path]:
+    """Each file by its stem, with its folder's name where another has the same."""
+    stems = [file.stem for file in files]
+    return {f.stem if stems.count(f.stem) == 1 else f"{f.parent.name}/{f.stem}": f for f in files}
+
+
 def facts(models: dict[str, Path], **settings: Any) -> dict[str, Any]:
     """What every result carries beside its figures."""
     info = system_info()

@@ -26,7 +26,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import arguments, facts, note, table, warn_if_busy, write_json
+from common import arguments, by_name, facts, note, table, warn_if_busy, write_json
 from smollm2 import questions, slots
 from suite_run import Cell, add_answer
 
@@ -53,8 +53,7 @@ FORMS = (*(f"system: {name}" for name in SYSTEMS), *(f"template: {name}" for nam
 def main() -> int:
     args = parse()
     warn_if_busy()
-    stems = [draft.stem for draft in args.draft]
-    named = {d.stem if stems.count(d.stem) == 1 else f"{d.parent.name}/{d.stem}": d for d in args.draft}
+    named = by_name(args.draft)
     result = facts({"target": args.target, **named}, n_tokens=args.n_tokens)
     drafters = {name: (draft, 0) for name, draft in named.items()}
     drafters |= {f"{name}, last {n}": (d, n) for name, d in named.items() for n in args.draft_window}

@@ -45,7 +45,7 @@ from pathlib import Path
 from typing import Any
 
 from chat_server import ChatServer
-from common import arguments, facts, median, note, table, warn_if_busy, write_json
+from common import arguments, by_name, facts, median, note, table, warn_if_busy, write_json
 from compare_stats import geometric_mean
 from llama_server import LlamaServer
 from suite import Question, in_turns, read_suite
@@ -123,20 +123,20 @@ def measure_length(
     seconds: float,
     result: dict[str, Any],
 ) -> list[Line]:
-    drafters = [args.draft, *args.other]
-    width = max(slots(draft) for draft in drafters)
+    drafters = by_name([args.draft, *args.other])
+    width = max(map(slots, drafters.values()))
     chain = f"chain:{width}"
     trees = [f"tree:k=4,depth={width},nodes={n}" for n in TREES]
     strategies = args.strategy or [chain, *trees]
     share = seconds / (len(drafters) * len(strategies) * len(sets) * len(args.temperatures))
     lines, rows, bounds = [], [], []
-    for draft in drafters:
+    for who, draft in drafters.items():
         known = set(DraftFile(str(draft)).d2t)
         with eaglecpp.Engine.open(target, draft=draft, n_ctx=N_CTX, n_threads=args.threads) as engine:
             for strategy, name, temperature in itertools.product(strategies, sets, args.temperatures):
                 answers: list[Sequence[int]] = []
                 found = over_seeds(engine, sets[name], strategy, args, temperature, share, answers)
-                where = [draft.stem, name, temperature]
+                where = [who, name, temperature]
                 result[f"length {' '.join(map(str, where))} {strategy}"] = found.as_dict()
                 whole = found.total(strategy)
                 for category in found.categories if strategy == chain else ():
@@ -156,17 +156,8 @@ def measure_length(
                     lines.append(Line(what, f"≥ {goal}", f"{length:.2f}", length >= goal))
     head = ["drafter", "set", "category", "temperature", "strategy", "questions", "length", "ms to draft"]
     print(table([*head, "by depth"], rows))
-    print("\nBounds: length if every token of the draft vocabulary were right; if every slot were as good as")
-    print("the first\n")
-    head = [
-        "drafter",
-        "set",
-        "temperature",
-        "length",
-        "% in the vocabulary",
-        "all known right",
-        "slots alike",
-    ]
+    print("\nBounds: were every token of the draft vocabulary right; were every slot as good as the first\n")
+    head = ["drafter", "set", "temperature", "length", "% in vocabulary", "all known right", "slots alike"]
     print(table(head, bounds))
     result["bounds"] = bounds
     return lines
