@@ -39,7 +39,7 @@ def inspect_file(path: str | Path) -> dict[str, Any]:
         "size": file.size,
         "n_tensors": len(file.tensors),
         "n_parameters": sum(tensor.n_elements for tensor in file.tensors.values()),
-        "types": _types(file),
+        "types": types_of(file),
         "tokenizer": tokenizer,
     }
     details = {"drafter": _drafter, "target": _target}.get(kind)
@@ -52,7 +52,8 @@ def _key(file: GgufFile, name: str) -> Any:
     return value.decode("utf-8", errors="replace") if isinstance(value, bytes) else value
 
 
-def _types(file: GgufFile) -> dict[str, dict[str, int]]:
+def types_of(file: GgufFile) -> dict[str, dict[str, int]]:
+    """Tensors and bytes of each tensor type, that of most bytes first."""
     types: dict[str, dict[str, int]] = {}
     for tensor in file.tensors.values():
         entry = types.setdefault(type_name(tensor.type), {"tensors": 0, "bytes": 0})
@@ -94,8 +95,6 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         raise GgufError(f"{file.path}: {file.architecture} file without {', '.join(missing)}")
     vocab = _key(file, "vocab_size") or (tokenizer or {}).get("n_tokens")
     d2t = file.tensors.get("d2t")
-    hidden = _key(file, "target_hidden_size") or _key(file, "embedding_length")
-    base = file.text("general.base_model.0.name", "") or None
     return {
         "hidden_size": _key(file, "embedding_length"),
         "n_layers": _key(file, "block_count"),
@@ -110,7 +109,7 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "layer_ids": file.text("eaglecpp.layer_ids", "") or None,
         "readings": _texts(file, "eaglecpp.readings"),
         "latent_attention": _latent(file),
-        "block": _block(file) if file.architecture in BLOCKS else None,
+        "block": block_of(file),
         "switches": {name: bool(_key(file, name)) for name in SWITCHES}
         | {
             "qk_norm": any(n.endswith(("attn_q_norm.weight", "attn_k_norm.weight")) for n in file.tensors),
@@ -125,8 +124,8 @@ def _drafter(file: GgufFile, tokenizer: dict[str, Any] | None) -> dict[str, Any]
         "source": file.text("eaglecpp.source", "") or None,
         "source_sha256": file.text("eaglecpp.source.sha256", "") or None,
         "fits": {
-            "model": base,
-            "hidden_size": hidden,
+            "model": file.text("general.base_model.0.name", "") or None,
+            "hidden_size": _key(file, "target_hidden_size") or _key(file, "embedding_length"),
             "n_layers": file.get("eaglecpp.target.block_count"),
             "vocab_size": vocab,
             "tokens_sha256": (tokenizer or {}).get("tokens_sha256"),
@@ -152,7 +151,10 @@ def _latent(file: GgufFile) -> dict[str, Any] | None:
     }
 
 
-def _block(file: GgufFile) -> dict[str, Any]:
+def block_of(file: GgufFile) -> dict[str, Any] | None:
+    """Of a block drafter its kind (DFlash, DSpark, DFlash2) and what tells it, JSON-ready; else None."""
+    if file.architecture not in BLOCKS:
+        return None
     markov = file.tensors.get("markov_w1.weight")
     anchor_first = _key(file, "sample_from_anchor")
     return {

@@ -94,7 +94,7 @@ class Llama(Mirror):
         if draft_model not in (None, False) and not isinstance(draft_model, str | os.PathLike):
             refuse(
                 f"draft_model={type(draft_model).__name__}",
-                "give the path of an EAGLE drafter GGUF; llama_cpp's draft model objects propose tokens "
+                "give the path of a drafter GGUF; llama_cpp's draft model objects propose tokens "
                 "without the target's features",
             )
         # one that turns messages into a prompt will do; one for images works on llama_cpp's own context

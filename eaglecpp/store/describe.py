@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def draft_text(model: StoredModel) -> str:
-    """The DRAFT column: the drafter's architecture, what drafts in place of one, or that the model is one; ""
+    """The DRAFT column: the drafter's kind, what drafts in place of one, or that the model is one; ""
     for none.
     """
     if not model.manifest.of_kind("draft"):
@@ -38,8 +38,8 @@ def draft_text(model: StoredModel) -> str:
         drafts_head = model.own and ("draft", HEAD) in pragmas
         drafts_text = [value for name, value in pragmas if name == "text_drafts"][-1:] == ["on"]
         return TEXT if drafts_text else HEAD if drafts_head else ""
-    architecture = model.draft_architecture or "yes"
-    return f"{architecture} (drafter only)" if model.is_drafter else architecture
+    kind = model.draft_kind or "yes"
+    return f"{kind} (drafter only)" if model.is_drafter else kind
 
 
 def list_entry(model: StoredModel) -> dict[str, Any]:
@@ -108,17 +108,15 @@ def head_facts(model: StoredModel) -> Heads:
 
 def capabilities(model: StoredModel, facts: Facts) -> list[str]:
     """What the model can do, in Ollama's words."""
-    words = ["embedding" if f"{facts.architecture}.pooling_type" in facts.file.fields else "completion"]
+    first = "embedding" if f"{facts.architecture}.pooling_type" in facts.file.fields else "completion"
     template = facts.file.text("tokenizer.chat_template", "") + "".join(model.texts("template", "prompt"))
-    if "tools" in template or ".Tools" in template:
-        words.append("tools")
-    if model.files("projector"):
-        words.append("vision")
-    if any(f"tokenizer.ggml.{key}_token_id" in facts.file.fields for key in ("fim_suf", "suffix")):
-        words.append("insert")
-    if tags_of(template) is not None:
-        words.append("thinking")
-    return words
+    others = {
+        "tools": "tools" in template or ".Tools" in template,
+        "vision": bool(model.files("projector")),
+        "insert": any(f"tokenizer.ggml.{key}_token_id" in facts.file.fields for key in ("fim_suf", "suffix")),
+        "thinking": tags_of(template) is not None,
+    }
+    return [first, *(word for word, can in others.items() if can)]
 
 
 def parameter_rows(modelfile: Modelfile) -> list[list[str]]:

@@ -8,7 +8,6 @@ Loads numpy and gguf (through `eaglecpp.convert`), so nothing that has to be fas
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 from gguf import LlamaFileType
 
-from eaglecpp.convert import GgufFile, read_gguf, type_name
+from eaglecpp.convert import GgufFile, read_gguf
 from eaglecpp.convert import keys as of_convert
+from eaglecpp.convert.inspection import block_of, types_of
 from eaglecpp.errors import EagleError, InvalidValueError, MismatchError, UnsupportedError
 
 _NORMAL = 1
@@ -45,6 +45,14 @@ class Facts:
     def is_drafter(self) -> bool:
         """Whether it is a drafter that reads the target's features: EAGLE or a block drafter."""
         return self.architecture in of_convert.ALL
+
+    @property
+    def draft_kind(self) -> str:
+        """Of a block drafter DFlash, DSpark or DFlash2, which have one architecture; of others the
+        architecture.
+        """
+        block = block_of(self.file)
+        return self.architecture if block is None else block["kind"]
 
     @property
     def has_head(self) -> bool:
@@ -112,10 +120,7 @@ def human_number(number: int) -> str:
 def _file_type(file: GgufFile) -> str:
     """Q4_K_M and the like; without the key, the type of most bytes."""
     names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
-    sizes: Counter[str] = Counter()
-    for tensor in file.tensors.values():
-        sizes[type_name(tensor.type)] += tensor.n_bytes
-    usual = max(sizes, key=sizes.__getitem__, default="unknown")
+    usual = next(iter(types_of(file)), "unknown")
     return names.get(file.integer("general.file_type") or -1, usual)
 
 

@@ -112,10 +112,12 @@ class StoredModel:
         return value if isinstance(value, str) else ""
 
     @property
-    def draft_architecture(self) -> str:
-        """Architecture of the drafter, "" when the model has none or does not say."""
+    def draft_kind(self) -> str:
+        """The drafter's kind or, where the config has none, its architecture; "" when the model has no
+        drafter or does not say.
+        """
         draft = self.config.get("draft")
-        value = draft.get("architecture") if isinstance(draft, Mapping) else None
+        value = draft.get("kind", draft.get("architecture")) if isinstance(draft, Mapping) else None
         return value if isinstance(value, str) else ""
 
     def check_runnable(self) -> None:

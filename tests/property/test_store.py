@@ -71,4 +71,4 @@ def test_any_content_is_a_value_or_refused(kind: str, value: Any, tmp_path: Path
     except EagleError:
         return
     assert isinstance(modelfile.engine_options(), dict)
-    assert isinstance(model.draft_architecture, str)
+    assert isinstance(model.draft_kind, str)

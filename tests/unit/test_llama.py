@@ -202,7 +202,7 @@ def test_methods_take_llama_cpps_arguments(method: str) -> None:
         ({"kv_overrides": {"a": 1}}, "kv_overrides"),
         ({"split_mode": 2}, "split_mode=2"),
         ({"chat_handler": object()}, "use llama_cpp.Llama"),
-        ({"draft_model": object()}, "path of an EAGLE drafter GGUF"),
+        ({"draft_model": object()}, "path of a drafter GGUF"),
         ({"numa": True}, "numactl"),
         ({"vocab_only": True}, "use llama_cpp.Llama"),
         ({"rope_scaling_type": 2}, "RoPE scaling"),

@@ -100,8 +100,9 @@ class _TryAgain(Exception):
 def require_online(what: str) -> None:
     """Raises OfflineError where a variable of huggingface_hub or llama.cpp forbids the network."""
     names = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "LLAMA_ARG_OFFLINE", "LLAMA_OFFLINE")
-    if any(os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE") for name in names):
-        raise OfflineError(f"{what}: not on this machine, and offline mode is on (HF_HUB_OFFLINE)")
+    for name in names:
+        if os.environ.get(name, "").upper() in ("1", "ON", "YES", "TRUE"):
+            raise OfflineError(f"{what}: cannot be asked for or downloaded, offline mode is on ({name})")
 
 
 def get(session: Session, url: str, owner: str, help: str, token: str = "", **headers: str) -> bytes:

@@ -301,5 +301,5 @@ def fetch_drafter(
 
 
 def draft_config(facts: Facts) -> dict[str, str]:
-    """The config blob's `draft` entry."""
-    return {"model_format": "gguf", "architecture": facts.architecture}
+    """The config blob's `draft` entry; `kind` is ours, Ollama passes over it."""
+    return {"model_format": "gguf", "architecture": facts.architecture, "kind": facts.draft_kind}

@@ -52,17 +52,9 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
     assert run("smolm2").stderr == "no drafter is known for smolm2; did you mean smollm2?\n"
 
 
-@pytest.mark.parametrize(
-    ("names", "count"),
-    [
-        (["llama3.1", "llama3.1:8b", "llama3.1:8b-instruct-q4_K_M", "meta-llama/Llama-3.1-8B-Instruct"], 5),
-        (["qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M"], 13),
-    ],
-)
-def test_every_name_of_a_model_gives_the_same_drafters(names: list[str], count: int) -> None:
-    answers = [json.loads(run(name, "--json").stdout)["drafters"] for name in names]
-    assert [len(answer) for answer in answers] == [count] * len(names)
-    assert all([row["repo"] for row in answer] == [row["repo"] for row in answers[0]] for answer in answers)
+def test_every_name_of_a_model_gives_the_same_drafters() -> None:
+    names = ("qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M")
+    assert len({run(name).stdout for name in names}) == 1
 
 
 def test_a_file_says_what_it_was_made_from(tmp_path: Path) -> None:

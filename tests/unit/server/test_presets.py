@@ -157,3 +157,14 @@ def test_the_command_line_reads_it(
         port = str(taken.getsockname()[1])
         assert main(["serve", "--models", str(listed(tmp_path, text)), "--port", port, *options]) == code
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["DFlash", "DSpark", "DFlash2"])
+def test_a_block_drafter_has_one_name_everywhere(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path(__file__).parents[2] / "fixtures" / f"demo-{kind.lower()}.gguf"
+    store("blocks", f"DRAFT {file}")
+    with TestServer(files={}, draft=None, preload="blocks") as own:
+        assert loaded(own)["blocks:latest"]["drafter"] == kind
+    said = {"list": f" {kind}\n", "show blocks": f"({kind})\n", f"inspect {file}": f"kind {kind},"}
+    for command, words in said.items():
+        assert main(command.split()) == 0 and words in capsys.readouterr().out

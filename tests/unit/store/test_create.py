@@ -49,7 +49,7 @@ def test_manifest_and_blobs_are_laid_out_as_ollamas(tiny: Tiny, stores: Stores, 
     config = json.loads(contents["application/vnd.docker.container.image.v1+json"])
     assert config["model_format"] == "gguf"
     assert (config["model_family"], config["file_type"], config["model_type"]) == ("llama", "F32", "441K")
-    assert config["draft"] == {"model_format": "gguf", "architecture": "eagle3"}
+    assert config["draft"] == {"model_format": "gguf", "architecture": "eagle3", "kind": "eagle3"}
     assert config["requires"] == "0.30.0"
     assert store_problems(root) == []
     assert orphans(root) == []
