@@ -14,7 +14,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import errors, files, keys
+    from . import errors, files, inspection, keys
     from .gguf_file import GgufFile, read_gguf, read_rows, read_tensor, type_name
     from .gguf_head import read_keys
     from .inspection import inspect_file

@@ -30,7 +30,7 @@ BUDGETS = {
     "eaglecpp/cli": 3221,  # issue 57: --help-all; llama.cpp's adapters to grammars; folded pastes, copies
     "eaglecpp/engine": 3302,  # issue 56: images' grids; loops end, one way to open without a drafter
     "eaglecpp/chat": 2385,  # issue 57: a template from the command line; only what is new is tokenized
-    "eaglecpp/store": 2037,  # issue 57: copies of stored files are known; bars of downloads
+    "eaglecpp/store": 2036,  # issue 57: copies of stored files are known; bars of downloads
     "eaglecpp/train": 3813,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 465,
     "eaglecpp/modelfile": 790,

@@ -93,7 +93,7 @@ def _drafter(engine: Engine) -> str | None:
     """What drafts, in the words of `list`."""
     if not engine.has_draft or (info := engine.draft_info) is None:
         return TEXT if engine.has_draft else None
-    return {"head": HEAD, "eagle": info["arch"], "model": info["arch"]}.get(info["kind"], info["kind"])
+    return HEAD if info["kind"] == "head" else info["arch" if info["kind"] in ("eagle", "model") else "kind"]
 
 
 async def show(request: Request) -> Response:

@@ -15,9 +15,8 @@ from typing import Any
 
 from gguf import LlamaFileType
 
-from eaglecpp.convert import GgufFile, read_gguf
+from eaglecpp.convert import GgufFile, inspection, read_gguf
 from eaglecpp.convert import keys as of_convert
-from eaglecpp.convert.inspection import block_of, types_of
 from eaglecpp.errors import EagleError, InvalidValueError, MismatchError, UnsupportedError
 
 _NORMAL = 1
@@ -51,7 +50,7 @@ class Facts:
         """Of a block drafter DFlash, DSpark or DFlash2, which have one architecture; of others the
         architecture.
         """
-        block = block_of(self.file)
+        block = inspection.block_of(self.file)
         return self.architecture if block is None else block["kind"]
 
     @property
@@ -120,7 +119,7 @@ def human_number(number: int) -> str:
 def _file_type(file: GgufFile) -> str:
     """Q4_K_M and the like; without the key, the type of most bytes."""
     names: dict[int, str] = {number: name for name, number in FILE_TYPES.items()}
-    usual = next(iter(types_of(file)), "unknown")
+    usual = next(iter(inspection.types_of(file)), "unknown")
     return names.get(file.integer("general.file_type") or -1, usual)
 
 
