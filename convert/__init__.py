@@ -62,6 +62,7 @@ __all__ = [
     "errors",
     "files",
     "inspect_file",
+    "inspection",
     "keys",
     "open_choices",
     "open_drafter",

@@ -156,11 +156,10 @@ def block_of(file: GgufFile) -> dict[str, Any] | None:
     if file.architecture not in BLOCKS:
         return None
     markov = file.tensors.get("markov_w1.weight")
-    anchor_first = _key(file, "sample_from_anchor")
     return {
         "kind": "DFlash2" if _key(file, "selector_rank") else "DSpark" if markov else "DFlash",
         "size": _key(file, "block_size") or 16,
-        "anchor_first": markov is not None if anchor_first is None else anchor_first,
+        "anchor_first": file.get(f"{file.architecture}.sample_from_anchor", markov is not None),
         "markov_rank": markov.shape[-1] if markov else None,
         "selector_rank": _key(file, "selector_rank"),
         "confidence": "conf_proj.weight" in file.tensors,
