@@ -79,7 +79,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
-    if name in ("errors", "files", "keys"):
+    if name in ("errors", "files", "inspection", "keys"):
         return importlib.import_module(f".{name}", __name__)
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
