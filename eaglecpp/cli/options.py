@@ -34,7 +34,7 @@ AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
 }
 """What -c means where `eaglecpp.opening.context` chooses the length."""
-_MAX_INPUT = 64_000_000  # bytes of a file; no context holds as much text
+MAX_INPUT = 64_000_000  # bytes of a file; no context holds as much text
 
 
 _FLAGS = {"draft": "--draft", "strategy": "--strategy"} | {
@@ -325,11 +325,11 @@ def read_input(path: str) -> bytes:
     """
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
-            data = stream.read(_MAX_INPUT + 1)
+            data = stream.read(MAX_INPUT + 1)
     except OSError as error:
         raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
-    if len(data) > _MAX_INPUT:
-        raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(_MAX_INPUT)}")
+    if len(data) > MAX_INPUT:
+        raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(MAX_INPUT)}")
     return data
 
 

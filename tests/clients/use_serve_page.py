@@ -403,8 +403,8 @@ def change_settings(page: Page) -> None:
     expect(page.get_by_label("Context", exact=True)).to_have_attribute("placeholder", "1024")
     check(page, "settings")
     press(page, "Done")
-    wanted = {"Temperature": 0, "Top p": 0.9, "Top k": 20, "Min p": 0.05, "Repeat penalty": 1.1, "Seed": 7,
-              "Max tokens": 9, "Context": 512}  # fmt: skip
+    wanted = {"Temperature": 0, "Max tokens": 9, "Context": 512, "Top p": 0.9, "Top k": 20, "Min p": 0.05,
+              "Repeat penalty": 1.1, "Seed": 7}  # fmt: skip
     fill(page, {**wanted, "Strategy": "chain:2"})
     page.reload()
     body = sent(page, QUESTION)
@@ -480,6 +480,9 @@ def use_a_phone(page: Page) -> None:
     assert page.evaluate("document.documentElement.scrollWidth") <= 360, "it is as wide as the phone"
     press(page, "Conversations")
     check(page, "conversations on a phone")
+    page.get_by_role("button", name="More for").first.click()
+    page.keyboard.press("Escape")
+    expect(page.locator("#side")).to_be_visible()
     press(page, "Close the list")
     expect(page.locator("#side")).to_be_hidden()
     assert height(page, "header") < 64, "one row"

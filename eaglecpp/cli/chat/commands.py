@@ -18,13 +18,13 @@ from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, read_block, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
-from eaglecpp.cli.options import answer_format
+from eaglecpp.cli.options import MAX_INPUT, answer_format
 from eaglecpp.cli.table import help_table, table
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, UnsupportedError
-from eaglecpp.files import open_regular
-from eaglecpp.human import nearest
+from eaglecpp.files import read_limited
+from eaglecpp.human import human_bytes, nearest
 from eaglecpp.modelfile import Command as Line
 from eaglecpp.modelfile import Modelfile, ModelName
 from eaglecpp.modelfile.parameters import DEPRECATED, PARAMETERS, parse_value
@@ -344,8 +344,8 @@ def _read(chat: Chat, rest: str) -> None:
     path = expanded(unquoted(rest).strip("'"))
     if is_image_name(path.name) and not chat.model.plan.model_options().mmproj:
         raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
-    with open_regular(path) as file:
-        data = file.read()
+    if len(data := read_limited(path, MAX_INPUT)) > MAX_INPUT:
+        raise ValueError(f"{path}: it has more than {human_bytes(MAX_INPUT)}")
     if is_image_name(path.name):
         chat.images.append(checked_image(data))
     else:

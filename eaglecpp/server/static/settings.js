@@ -5,9 +5,9 @@ import { $, html, IconButton, load, save, set, state } from "./base.js";
 import { chat, saveChat } from "./chats.js";
 import { defaults, loadedModel, loadModels } from "./models.js";
 
-const NUMBERS = {  // label, step, most, least
-  temperature: ["Temperature", 0.1, 2], top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1],
-  repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1] };
+const NUMBERS = {  // label, step, most, least; a phone folds all but the first two
+  temperature: ["Temperature", 0.1, 2], num_predict: ["Max tokens", 1, undefined, 1], num_ctx: ["Context", 1, undefined, 1],
+  top_p: ["Top p", 0.05, 1], top_k: ["Top k", 1], min_p: ["Min p", 0.01, 1], repeat_penalty: ["Repeat penalty", 0.05], seed: ["Seed", 1] };
 const SAVED = [...Object.keys(NUMBERS), "think", "strategy"];  // of a preset, with the system prompt
 const BUILT_IN = { "Model's own": {}, Precise: { temperature: "0" }, Balanced: { temperature: "0.7", top_p: "0.9" },
   Creative: { temperature: "1.1", top_p: "0.95", min_p: "0.05" } };
@@ -46,39 +46,40 @@ function setSystem(system) {
 
 export function Settings() {
   const own = load("presets", {}), { preset } = state;
+  const numbers = Object.entries(NUMBERS).map(([name, [label, step, max, min = 0]]) => html`
+    <label>${label}<input type="number" min=${min} max=${max} step=${step} placeholder=${inForce(name)} ...${field(name)}/></label>`);
   return html`
     <dialog id="setup" class="sheet" aria-labelledby="setup-title" closedby="any" onClose=${closeSettings}>
       <form method="dialog">
         <div class="bar"><h2 id="setup-title">Settings</h2><button class="main">Done</button></div>
         <fieldset><legend>This conversation</legend>
-          <label>System prompt<textarea rows="3" placeholder="What the model should know or be" value=${chat()?.system ?? ""} onInput=${({ target }) => setSystem(target.value)}/></label>
-        </fieldset>
-        <fieldset><legend>Preset</legend>
-          <div class="bar">
-            <select aria-label="Preset" value=${preset} onChange=${({ target }) => choose(target.value)}>
-              <option value="">Choose …</option>
-              ${Object.keys({ ...BUILT_IN, ...own }).map((name) => html`<option>${name}</option>`)}
-            </select>
-            <button type="button" onClick=${savePreset}>Save as …</button>
-            <${IconButton} icon="trash-2" label="Delete this preset" disabled=${!(preset in own)} onClick=${deletePreset}/>
-          </div>
-        </fieldset>
-        <fieldset><legend>Answers</legend>
-          <div class="grid">
-            ${Object.entries(NUMBERS).map(([name, [label, step, max, min = 0]]) => html`
-              <label>${label}<input type="number" min=${min} max=${max} step=${step} placeholder=${inForce(name)} ...${field(name)}/></label>`)}
-            <label>Thinking<select ...${field("think")}><option value="">model's own</option><option value="true">on</option><option value="false">off</option></select></label>
-          </div>
-          <p id="in-force" class="soft">${inMemory(loadedModel())}</p>
+          <label>System prompt<textarea rows="2" placeholder="What the model should know or be" value=${chat()?.system ?? ""} onInput=${({ target }) => setSystem(target.value)}/></label>
         </fieldset>
         <fieldset><legend>Drafting</legend>
           <label>Strategy<input list="strategies" placeholder="server's own" spellcheck=${false} autocomplete="off" ...${field("strategy")}/></label>
           <datalist id="strategies"><option>auto</option><option>chain:3</option><option>chain:5</option><option>tree:k=4,depth=5,nodes=16</option></datalist>
           <label class="switch"><input ...${toggle("colour")}/> Show what was drafted</label>
         </fieldset>
-        <fieldset><legend>This page</legend>
+        <fieldset><legend>Answers</legend>
+          <div class="bar">
+            <select aria-label="Preset" value=${preset} onChange=${({ target }) => choose(target.value)}>
+              <option value="">Preset …</option>
+              ${Object.keys({ ...BUILT_IN, ...own }).map((name) => html`<option>${name}</option>`)}
+            </select>
+            <button type="button" onClick=${savePreset}>Save as …</button>
+            <${IconButton} icon="trash-2" label="Delete this preset" disabled=${!(preset in own)} onClick=${deletePreset}/>
+          </div>
+          <div class="grid">${numbers.slice(0, 2)}</div>
+          <details open=${matchMedia("(min-width: 44em)").matches}><summary>More values</summary>
+            <div class="grid">${numbers.slice(2)}
+              <label>Thinking<select ...${field("think")}><option value="">model's own</option><option value="true">on</option><option value="false">off</option></select></label>
+            </div>
+            <p id="in-force" class="soft">${inMemory(loadedModel())}</p>
+          </details>
+        </fieldset>
+        <fieldset class="grid"><legend>This page</legend>
           <label>Theme<select ...${field("theme")}><option value="">the system's</option><option>light</option><option>dark</option></select></label>
-          <label>API key<input type="password" autocomplete="off" placeholder="if the server requires one" ...${field("key")}/></label>
+          <label>API key<input type="password" autocomplete="off" placeholder="if required" ...${field("key")}/></label>
         </fieldset>
       </form>
     </dialog>`;

@@ -233,7 +233,9 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "long").write_text("word " * 5000)
     os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(bytes(64_000_001))
     wrong = {
+        f"/read {tmp_path / 'large'}": "large: it has more than 64 MB",
         "/read missing.txt": "missing.txt",
         f"/read {tmp_path / 'binary'}": "not UTF-8 text",
         f"/read {tmp_path / 'pipe'}": "pipe: expected a file, found a named pipe",
@@ -281,9 +283,8 @@ def test_old_messages_are_left_out_loudly_and_stay_saved(
 
 
 def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, capsys: Capture) -> None:
-    source = found_file(
-        models.target, "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n", models.draft
-    )
+    modelfile = "SYSTEM Be brief.\nMESSAGE user shown\nMESSAGE assistant first\n"
+    source = found_file(models.target, modelfile, models.draft)
     chat = talk("hello", "/clear", "again", source=source)
     assert capsys.readouterr().out.startswith(">>> shown\nfirst\n")
     assert [(m.role, m.content) for m in chat.conversation.prompt()][:4] == [
@@ -292,9 +293,8 @@ def test_the_models_own_messages_are_shown_and_stay(talk: Talk, models: Models, 
 
 
 def test_options_of_the_command_line_beat_the_models_and_set_beats_both(models: Models) -> None:
-    source = found_file(
-        models.target, "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n", models.draft
-    )
+    modelfile = "PARAMETER top_k 7\nPARAMETER top_p 0.5\nPARAMETER num_ctx 256\n"
+    source = found_file(models.target, modelfile, models.draft)
     model = RunModel(source, {"top_k": 9, "n_threads": 1})
     assert (model.sampling.top_k, model.sampling.top_p, model.engine.n_ctx) == (9, 0.5, 256)
     assert model.sampling.min_p == 0.0, "Ollama's default, not llama.cpp's"

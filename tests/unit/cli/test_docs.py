@@ -78,12 +78,7 @@ def test_commands_on_pages_and_in_help_exist_with_their_options(page: Path | Non
             continue
         command = group.get_command(click.Context(group), name)
         assert command is not None, f"{page}: eaglecpp {name}"
-        known = {
-            option
-            for parameter in command.params
-            if isinstance(parameter, click.Option)
-            for option in (*parameter.opts, *parameter.secondary_opts)
-        } | {"--help", "-h"}
+        known = {name for one in command.params for name in (*one.opts, *one.secondary_opts, "--help", "-h")}
         for word in rest:
             option = word.split("=")[0]
             if re.fullmatch(r"--?[a-zA-Z][\w-]*", option):

@@ -102,10 +102,13 @@ def test_far_fetched_options_are_not_suggested(typed: str, capsys: pytest.Captur
 
 @pytest.mark.parametrize("name", ["run", "generate", "serve", "bench", "doctor", "train"])
 def test_help_shows_the_usual_options_and_says_how_to_see_all(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main([name, "--help"]) == 0
     usual = capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main([name, "--help"]) == 0
+    assert not re.search("^ {40}", capsys.readouterr().out, re.M), "too narrow for words as they are"
     places = [usual.index(word) for word in ("Usage:", "\nExamples:", "\nOptions:", "--help-all")]
     assert places == sorted(places)
     assert len(re.findall(r"^  -", usual[places[2] :], re.M)) in (11, 12), "ten, and both kinds of help"
@@ -120,7 +123,6 @@ def test_examples_come_first_and_the_engines_options_last_under_headings_of_thei
         told = capsys.readouterr().out
         assert "<=" not in told.replace("<= off", "") and "RANGE" not in told, name
         if name in ("run", "generate", "serve", "bench", "doctor"):
-            places = [
-                told.index(f"\n{word}:") for word in ("Examples", "Options", "Model, memory and devices")
-            ]
+            headings = ("Examples", "Options", "Model, memory and devices")
+            places = [told.index(f"\n{word}:") for word in headings]
             assert places == sorted(places), name

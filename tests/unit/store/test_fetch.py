@@ -80,12 +80,12 @@ def maker(hub: HubServer, tiny: Tiny) -> HubServer:
 
 
 def test_a_checkpoint_of_the_hub_is_converted_and_named_as_the_source(
-    maker: HubServer, tiny: Tiny, tmp_path: Path
+    maker: HubServer, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for name in ("one.gguf", "two.gguf"):
-        out = tmp_path / name
+    for out in (tmp_path / "one.gguf", tmp_path / "two.gguf"):
         assert main(["convert", "hf.co/maker/draft", "--target", str(tiny.target), "-o", str(out)]) == 0
         assert read_keys(out)["eaglecpp.source"] == "maker/draft"
+        assert capsys.readouterr().err.endswith(f"use it: `eaglecpp run {tiny.target} --draft {out}`\n")
     assert len(maker.content_requests()) == 1, "what was downloaded once is not downloaded again"
 
 
