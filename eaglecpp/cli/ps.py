@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns but the ID,
-which is in --json, and one for drafts: 80 characters hold them.
+"""`eaglecpp ps` and `stop`: models that a server has in memory, with Ollama's columns and one for drafts.
 
 Asks the server that `eaglecpp serve` runs on this machine, or the one that --host, EAGLECPP_HOST or
 OLLAMA_HOST names. Without one, commands load a model for themselves and free it at the end, so the list is
@@ -12,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 import click
 
 from eaglecpp.cli.command import command, complete_model, json_option, options_of
 from eaglecpp.cli.options import Served
-from eaglecpp.cli.table import duration, table
+from eaglecpp.cli.table import human_time, table
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.conversations.served import ServerRefusedError, address_of, request
 from eaglecpp.human import human_bytes
@@ -42,9 +41,9 @@ def ps(asked: Served, as_json: bool) -> None:
     rows = []
     for one in models:
         processor, n_ctx = "100% GPU" if one["size_vram"] else "100% CPU", str(one["context_length"])
-        until, drafter = _until(one["expires_at"]), one.get("drafter") or "-"
-        rows.append([one["name"], human_bytes(one["size"]), processor, n_ctx, until, drafter])
-    write(table(("NAME", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
+        facts = [one["name"], one["digest"][:12], human_bytes(one["size"]), processor, n_ctx]
+        rows.append([*facts, _until(one["expires_at"]), one.get("drafter") or "-"])
+    write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
     if found is None:
         note("no server is running")
 
@@ -89,5 +88,5 @@ def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, A
 
 def _until(text: str) -> str:
     when = datetime.fromisoformat(text)
-    left = max(when - datetime.now(when.tzinfo), timedelta())
-    return "Forever" if left.days > 365 * _ALWAYS_YEARS else f"in {duration(left.total_seconds())}"
+    left = when - datetime.now(when.tzinfo)
+    return "Forever" if left.days > 365 * _ALWAYS_YEARS else human_time(when)

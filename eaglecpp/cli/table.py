@@ -41,11 +41,10 @@ def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
 def human_time(when: datetime, now: datetime | None = None) -> str:
     """3 days ago."""
     seconds = ((now or datetime.now(UTC)) - when).total_seconds()
-    return f"{duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
+    return f"{_duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
 
 
-def duration(seconds: float) -> str:
-    """3 days. seconds: not negative"""
+def _duration(seconds: float) -> str:
     size, unit = max((one for one in _UNITS if seconds >= 2 * one[0]), default=_UNITS[0])
     n = int(seconds // size)
     return f"{n} {unit}{'' if n == 1 else 's'}"
