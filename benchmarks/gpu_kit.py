@@ -52,7 +52,6 @@ TOOLS = ("scikit-build-core", "nanobind", "ninja", "cmake", "setuptools")
 BULK = (".git", "llama_cpp/lib", *(f"vendor/llama.cpp/{name}" for name in ("docs", "media", "models")))
 NEEDED = ("pyproject.toml", "CMakeLists.txt", "README.md", "LICENSE", "eaglecpp", "convert", "native")
 NEEDED += ("tests", "benchmarks", "examples/demo_model/pair")
-DRAFTER = "eaglecpp/models/smollm2-eagle31-Q4_1.gguf"
 
 
 def sources(folder: Path, is_built: bool, is_there: bool) -> None:
@@ -80,7 +79,7 @@ def build_here(folder: Path, architecture: str, python: str) -> None:
     for wheel in built.glob("*.whl"):
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(site)
-    (site / DRAFTER).unlink()  # the sources have it
+    (site / "eaglecpp/models/smollm2-eagle31-Q4_1.gguf").unlink()  # the sources have it
     server = made / f"server-{architecture}-{python}"
     options = ("-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_USE_SYSTEM_GGML=ON", f"-DCMAKE_PREFIX_PATH={site}")
     options += ("-DLLAMA_BUILD_TESTS=OFF", "-DLLAMA_BUILD_UI=OFF", "-DLLAMA_USE_PREBUILT_UI=OFF")
@@ -147,7 +146,8 @@ def main() -> None:
                 sys.exit(f"{file.name} has {size} MiB, more than --carried {args.carried}: see --there")
         for file in made:
             file.replace(args.kit.with_name(file.name))
-    print(f"on the other machine: tar xf {args.kit.name}.tar && sh {args.kit.name}/run.sh")
+    checkout = " CHECKOUT" if args.checkout_there else ""
+    print(f"on the other machine: tar xf {args.kit.name}.tar && sh {args.kit.name}/run.sh{checkout}")
 
 
 def fill(kit: Path, args: argparse.Namespace) -> None:
