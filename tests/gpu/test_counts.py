@@ -69,7 +69,7 @@ print(json.dumps(out))
 """
 
 LONG = r"""
-# from the tenth round of the third answer on; one draft in three is wrong, whatever it is
+# of the third answer, without its last drafts, which are smaller; one in three is wrong, whatever it is
 rates[:] = [0.67 ** depth for depth in range(1, 9)]
 out = {}
 with Engine.open(
@@ -82,14 +82,13 @@ with Engine.open(
             prompt.append(7)
             n_all = len(prompt)
             with engine.stream(prompt, **options) as stream:
-                for n_rounds, chunk in enumerate(stream):
+                for n_rounds, chunk in enumerate(stream, -10):
                     n_all += len(chunk.tokens)
-                    if n_rounds == 10:
-                        before, n_tokens = read(), n_all
-        after = read()
-        out[strategy] = {name: getattr(after, name) - getattr(before, name) for name in names} | {
-            "rounds": n_rounds - 10, "crossings": n_all // 256 - n_tokens // 256,
-        }
+                    if n_rounds == 0:
+                        before = read()
+                    elif n_all < 740:
+                        after, n = read(), n_rounds
+        out[strategy] = {name: getattr(after, name) - getattr(before, name) for name in names} | {"rounds": n}
 print(json.dumps(out))
 """
 
@@ -170,17 +169,17 @@ def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> 
 
 def test_an_answer_of_200_rounds_runs_from_captured_graphs(large: tuple[Path, Path]) -> None:
     """As ggml's CUDA backend captures. llama.cpp builds a graph anew where the text has filled another 256
-    cells of its cache; a round that does not keep all of its rows may be back before that line.
+    cells of its cache, here twice: the count begins at the tenth round and ends before token 740.
     """
     # an operation takes about as long as on a card, so that the planner's clocks show something
     found = run(LONG, *large, "chain:3 chain:5 auto", EAGLECPP_COUNTING_US="10")
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        assert values["captured"] >= 0.95 * values["graphs"], strategy
+        assert values["captured"] >= 0.98 * values["graphs"], strategy
         # `auto` may change its mind a few times
         more = 0.02 * values["rounds"] if strategy == "auto" else 0
-        assert values["built"] <= 3 * values["crossings"] + more, strategy
+        assert values["built"] <= 2 + more, strategy
 
 
 def test_nothing_is_allocated_in_the_middle_of_an_answer(counted: dict[str, Any]) -> None:
