@@ -176,9 +176,9 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(large: tuple[Path, Pa
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        assert values["captured"] >= 0.98 * values["graphs"], strategy
         # `auto` may change its mind a few times
         more = 0.02 * values["rounds"] if strategy == "auto" else 0
+        assert values["captured"] >= 0.98 * values["graphs"] - 2 * more, strategy
         assert values["built"] <= 2 + more, strategy
 
 
