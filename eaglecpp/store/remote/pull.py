@@ -256,7 +256,7 @@ def find_draft(
     if (model := stores.find(reference.name)) is not None:
         return model.draft_file() or model.target_files()[0]
     if not reference.name.is_hub:
-        how = "for a repository on the Hub write hf.co/USER/REPO"
+        how = "for a repository on the Hub write hf.co/USER/REPO; to list them: eaglecpp drafters MODEL"
         raise ModelNotFoundError(f"drafter '{reference.text}': no such file or stored model; {how}")
     repo, tag = reference.repository, reference.name.tag
     known = next((k for k in known_drafters() if k.repo.lower() == repo.lower()), KnownDrafter(repo))
