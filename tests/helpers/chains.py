@@ -56,7 +56,7 @@ def chain_logits(drafter: Drafter, sample: Sample, anchor: int, n_steps: int) ->
     logits, state = drafter.commit(features, tokens[1 : anchor + 2])
     found = [logits]
     for k in range(1, n_steps):
-        rows, states = drafter.extend(state[None], [tokens[anchor + 1 + k]], [k - 2])
+        rows, states = drafter.extend(state[None], [tokens[anchor + 1 + k]], [k - 2], depth=k)
         found.append(rows[0])
         state = states[0]
     return found
