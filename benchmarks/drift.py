@@ -151,6 +151,8 @@ def prompt(engine: eaglecpp.Engine, tokens: list[int], setting: str, n_form: int
     asked = f"{text}\n\n{QUESTION}"
     if kind == "template":
         return engine.tokenize(TEMPLATES[name].format(asked))
+    if not engine.has_chat_template:
+        return engine.tokenize(f"{SYSTEMS[name]}\n\n{asked}")
     system = [] if own else [{"role": "system", "content": SYSTEMS[name]}]
     return engine.chat_prompt([*system, {"role": "user", "content": asked}])
 
