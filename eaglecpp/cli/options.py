@@ -107,7 +107,9 @@ def _seconds(text: str) -> float:
 
 
 def answer_format(text: str) -> dict[str, Any]:
-    """The arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises ValueError."""
+    """The arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises ValueError, and as
+    `read_input`.
+    """
     from eaglecpp.engine.grammar import resolve_grammar
 
     if text == "json":

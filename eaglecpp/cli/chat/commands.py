@@ -14,6 +14,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, read_block, unquoted
@@ -72,7 +74,7 @@ def run_chat(chat: Chat) -> None:
         except KeyboardInterrupt as interrupt:
             if not any(interrupt.args):
                 chat.screen.say("Use Ctrl + d or /bye to exit.")
-        except (EagleError, OSError, ValueError) as error:
+        except (EagleError, OSError, ValueError, click.ClickException) as error:
             chat.screen.note(f"error: {error}")
     if (saved := chat.session.saved) is not None and saved.stamp is not None:
         chat.screen.note(f"saved; to continue this chat: `eaglecpp run {saved.model} --continue`")

@@ -116,9 +116,8 @@ def test_of_two_drafters_what_differs_is_named_and_what_came_later_is_not(tmp_pa
 
     trainer(size=8, block={"rank": 64}).run()
     trainer(size=8, block={"rank": 64, "newer": 1.0}, newer=False).resume()
-    with pytest.raises(
-        MismatchError, match=r"only, and drafter.block.rank: the stored run has 64, this one 32\. "
-    ):
+    wrong = r"only, and drafter.block.rank: the stored run has 64, this one 32\. "
+    with pytest.raises(MismatchError, match=wrong):
         trainer(size=8, block={"rank": 32}).resume()
 
 
