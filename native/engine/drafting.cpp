@@ -166,8 +166,8 @@ void Drafting::grow(std::vector<Sequence *> growing) {
         if (growing.empty()) return;
         start = now_ms();
         // a commit's next step may be the frontier
-        const std::vector<DraftRow> rows = next_rows(*growing[0]);
-        const bool is_made = n_used < n_steps && rows.size() == 1 && growing[0]->draft->take_step(n_used, rows[0]);
+        const bool is_made = n_used < n_steps && growing[0]->plan.frontier().size() == 1 &&
+                             growing[0]->draft->take_step(n_used, next_rows(*growing[0])[0]);
         if (!is_made) {
             n_used = n_steps;  // what is left of them is of no use
             if (!traits_.is_parallel) extend(growing);
