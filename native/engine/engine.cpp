@@ -126,15 +126,12 @@ ParkedSequence Engine::park(int id) {
 void Engine::check_parked(const Sequence & s, const ParkedSequence & p) const {
     const auto is_token = [&](Token t) { return t < target().vocab().size(); };
     const int n_tokens = (int)std::min<size_t>(p.tokens.size(), INT_MAX);
-    bool fits = can_park() && n_tokens <= target().n_ctx() && p.n_past > 0 && p.n_past <= n_tokens &&
-                p.inexact_from >= 0 && p.n_draft_rows >= 0 && p.n_draft_rows <= p.n_past &&
-                std::all_of(p.tokens.begin(), p.tokens.end(), is_token);
-    if (s.draft) {
-        fits = fits && p.features.is_like(s.features) && p.features.end() <= p.n_past &&
-               s.draft->fits(p.draft, p.n_draft_rows);
-    } else {
-        fits = fits && p.draft.empty() && p.n_draft_rows == 0;
-    }
+    const bool fits =
+        can_park() && n_tokens <= target().n_ctx() && p.n_past > 0 && p.n_past <= n_tokens && p.inexact_from >= 0 &&
+        p.n_draft_rows >= 0 && p.n_draft_rows <= p.n_past && std::all_of(p.tokens.begin(), p.tokens.end(), is_token) &&
+        (s.draft
+             ? p.features.is_like(s.features) && p.features.end() <= p.n_past && s.draft->fits(p.draft, p.n_draft_rows)
+             : p.draft.empty() && p.n_draft_rows == 0);
     if (!fits) fail(ErrorKind::value, "a parked conversation of %zu tokens does not fit this engine", p.tokens.size());
 }
 

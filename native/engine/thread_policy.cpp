@@ -13,6 +13,7 @@ static constexpr double slow_alone = 3.0;   // the same, whatever the threads ra
 static constexpr int n_usual = 3;           // decodes behind a usual time
 
 static constexpr double gap_first_ms = 400.0, gap_max_ms = 20000.0;  // before the number rises again
+static constexpr double pause_ms = 1000.0;                           // without a decode
 static constexpr int n_heard = 2;                                    // times in a row that the system must say so
 static constexpr double share_to_keep = 0.4,
                         share_to_rise = 0.2;  // of a core that others may take and it still counts as free
@@ -43,7 +44,7 @@ void ThreadPolicy::hear_free(double n_cores, double now_ms) {
     const int n_enough = std::max(1, (int)std::floor(n_cores + share_to_keep));
     const int n_surely = (int)std::floor(n_cores + share_to_rise);
     n_heard_high_ = n_surely > n_available_ ? n_heard_high_ + 1 : 0;
-    if (n_enough < n_available_) {
+    if (n_enough < n_available_ && now_ms - last_ms_ < pause_ms) {
         set_available(n_enough, now_ms);
     } else if (n_heard_high_ >= n_heard && now_ms >= next_rise_ms_) {
         set_available(n_surely, now_ms);
@@ -68,6 +69,7 @@ bool ThreadPolicy::is_starved(const Run & run, int n_threads, const Usual & usua
 
 void ThreadPolicy::learn(const Run & run, double now_ms) {
     is_timed_ = true;
+    last_ms_ = now_ms;
     if (is_fixed_[(int)run.kind] || !(run.wall_ms > 0.0)) return;
     const int n_threads = level(run.kind);
     Usual & usual = usual_[{run.kind, run.n_rows}];
