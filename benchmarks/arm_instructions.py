@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from common import facts, note, table, write_json
+from common import arguments, facts, note, table, write_json
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build" / "arm"
@@ -58,8 +58,7 @@ def main() -> None:
             note(" ".join(lines[-1]))
     heads = ["kernels", "type", *(f"{n} rows" for n in ROWS), *(f"{n}, over ggml's" for n in ROWS)]
     print(table(heads, lines))
-    if args.json:
-        write_json(args.json, facts({}, n_in=N_IN, n_out=N_OUT, rows=ROWS) | {"counts": found})
+    write_json(args.json, facts({}, n_in=N_IN, n_out=N_OUT, rows=ROWS) | {"counts": found})
 
 
 def count(plugin: Path, program: Path, who: str, kind: str, n_rows: int) -> float:
@@ -123,9 +122,7 @@ def run(*command: str | Path) -> None:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--llama-cpp", type=Path, required=True, help="sources of the pinned llama.cpp")
     parser.add_argument("--types", type=lambda text: text.split(","), default=list(TYPES))
     parser.add_argument("--json", type=Path)

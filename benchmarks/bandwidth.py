@@ -11,7 +11,6 @@ headers.
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import functools
 import os
@@ -20,6 +19,8 @@ import statistics
 import subprocess
 import tempfile
 from pathlib import Path
+
+from common import arguments
 
 __all__ = ["built", "read_bandwidth"]
 
@@ -195,9 +196,7 @@ def read_bandwidth(n_threads: int, repeats: int = 3) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = arguments(__doc__)
     parser.add_argument("--rows", type=Path, metavar="PATH", help="sources of the pinned llama.cpp")
     args = parser.parse_args()
     if args.rows is None:

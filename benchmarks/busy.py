@@ -142,8 +142,7 @@ def main() -> None:
     print(table(["machine", "program", "tokens/s", "over llama.cpp's 1 thread", "threads at the end"], rows))
     reached = min(entry["over_one_thread"] for name, entry in results.items() if "busy: eaglecpp" in name)
     print(f"goal {GOAL}: {'reached' if reached >= GOAL else 'missed'} ({reached:.2f} at least)")
-    if args.json is not None:
-        write_json(args.json, {"facts": facts({"target": args.target}), "results": results})
+    write_json(args.json, {"facts": facts({"target": args.target}), "results": results})
     for runner in runners.values():
         runner.close()
 

@@ -19,11 +19,11 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from common import arguments, facts, note, read_prompts, warn_if_busy, write_json
-from compare_journal import Journal
+from common import arguments, facts, note, read_prompts, resumed, warn_if_busy, write_json, write_whole
 from compare_report import as_rows, draw, noise, print_results, print_verdicts
 from compare_stats import OUR_PLAIN, Cell, Contestant, Results, Run, label, still_in, verdicts
 from compare_targets import TARGETS, BenchmarkTarget, drafters_by_kind, make_target, shuffled
@@ -48,6 +48,29 @@ IDENTITY = (
     *("temperatures", "fixed", "n_max"),
 )
 WARM_TOKENS = 16  # enough to page weights in and build graphs
+
+
+class Journal:
+    """The runs on one target, on disk after every prompt, so that a killed run can go on.
+
+    The file holds what they were measured on (`about`), the settings that must not change for a run to go on
+    (`identity`), and the runs.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
+        """Raises `SystemExit` when the file is there and is not to be, or cannot be, gone on with."""
+        before = resumed(path, identity, resume)
+        self.path, self.runs = path, [Run(**run) for run in before.get("runs", [])]
+        self.document = {"identity": identity, **about}
+        if before:
+            self.document["commits_before"] = [*before.get("commits_before", []), before["commit"]]
+
+    def has(self, cell: Cell, prompt: int) -> bool:
+        return any(run.cell == cell and run.prompt == prompt for run in self.runs)
+
+    def add(self, runs: Sequence[Run]) -> None:
+        self.runs += runs
+        write_whole(self.path, self.document | {"runs": [dataclasses.asdict(run) for run in self.runs]})
 
 
 def requests(args: argparse.Namespace, field: Field) -> tuple[dict[Cell, list[Request]], list[Request]]:

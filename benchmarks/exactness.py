@@ -2,27 +2,23 @@
 """Which batches are exact, type by type, and how many texts part between drafted and plain decoding.
 
     python benchmarks/exactness.py --draft D.gguf T1.gguf T2.gguf ...
-    python benchmarks/exactness.py --draft D.gguf --base T.gguf --types Q8_0 Q4_K_M Q2_K F16
 
-`--base` is written anew in each of the types by llama.cpp (that requantises a quantised file, which is of no
-use for anything but this). For each file: the numbers of rows at which a batch holds the bits of single rows,
-and what measuring them took. Then prompts behind one system prompt, each answered four ways: fresh,
-regenerated, gone on with, and edited in the middle of its answer; greedy and sampled; by chain, tree and
-auto; with `exact` on, auto and off. The reference is an engine without a drafter that was asked the same in
-the same order. Counted are texts that part, and texts that part although `timings.exact` says that they do
-not.
+`pad_target.py SRC.gguf OUT.gguf --type Q8_0 --type Q2_K` writes a target in other types. For each file: the
+numbers of rows at which a batch holds the bits of single rows, and what measuring them took. Then prompts
+behind one system prompt, each answered four ways: fresh, regenerated, gone on with, and edited in the middle
+of its answer; greedy and sampled; by chain, tree and auto; with `exact` on, auto and off. The reference is an
+engine without a drafter that was asked the same in the same order. Counted are texts that part, and texts
+that part although `timings.exact` says that they do not.
 """
 
 from __future__ import annotations
 
 import argparse
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from common import arguments, facts, note, table, warn_if_busy, write_json
-from pad_target import quantise
 
 import eaglecpp
 
@@ -59,10 +55,8 @@ QUESTIONS = (
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("targets", type=Path, nargs="*")
+    parser.add_argument("targets", type=Path, nargs="+")
     parser.add_argument("--draft", type=Path, required=True)
-    parser.add_argument("--base", type=Path, help="a target to write in other types")
-    parser.add_argument("--types", nargs="+", default=["Q8_0", "Q4_K_M", "Q2_K", "F16"])
     parser.add_argument("--exact", nargs="+", choices=("on", "auto", "off"), default=["on", "auto", "off"])
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 0.8])
     parser.add_argument("--prompts", type=int, default=len(QUESTIONS))
@@ -73,13 +67,9 @@ def main() -> None:
     warn_if_busy()
     results: dict[str, Any] = {}
     rows: list[list[Any]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        targets = [*args.targets]
-        if args.base is not None:
-            targets += [requantised(args.base, name, Path(folder)) for name in args.types]
-        for target in targets:
-            results[target.name] = measured(target, args)
-            rows += rows_of(target.name, results[target.name])
+    for target in args.targets:
+        results[target.name] = measured(target, args)
+        rows += rows_of(target.name, results[target.name])
     heads = [
         "target",
         "exact rows",
@@ -92,16 +82,7 @@ def main() -> None:
         "accepted",
     ]
     print(table(heads, rows))
-    if args.json is not None:
-        write_json(args.json, {"facts": facts({"draft": args.draft}), "results": results})
-
-
-def requantised(base: Path, name: str, folder: Path) -> Path:
-    """The base file in another type."""
-    out = folder / f"{base.stem}-{name}.gguf"
-    note(f"writing {out.name}")
-    quantise(base, out, name, n_threads=0)
-    return out
+    write_json(args.json, {"facts": facts({"draft": args.draft}), "results": results})
 
 
 def measured(target: Path, args: argparse.Namespace) -> dict[str, Any]:

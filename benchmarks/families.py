@@ -114,8 +114,7 @@ def main() -> None:
         "refused because",
     )
     print(table(header, [tuple(one.values()) for one in rows]))
-    if options.json:
-        write_json(options.json, {"families": rows, **facts({})})
+    write_json(options.json, {"families": rows, **facts({})})
 
 
 def row(family: Family, target: TinyTarget, folder: Path) -> dict[str, str]:

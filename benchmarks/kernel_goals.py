@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from compare_stats import LLAMA_PLAIN, OUR_PLAIN, Contestant, Results, Run, geometric_mean, label
+from compare_stats import LLAMA_PLAIN, OUR_PLAIN, Results, Run, geometric_mean, label
 
 __all__ = [
     "Goal",
@@ -72,11 +72,6 @@ def goals_of(has_avx512: bool) -> dict[str, Goal]:
         Goal("memory over llama.cpp's", 1.1, at_most=True),
         Goal("share of the read bandwidth, one row, memory-bound", 0.85),
         Goal("4 rows over 1 behind 1000 tokens, memory-bound", 1.25, at_most=True),
-        Goal("auto over llama.cpp's plain, memory-bound, code greedy", 5.0),
-        Goal("auto over llama.cpp's plain, memory-bound, code 0.8", 4.0),
-        Goal("auto over llama.cpp's best draft-eagle3", 1.2),
-        Goal("auto over llama.cpp's best draft-eagle3, geometric mean", 2.0),
-        Goal("decoding on busy cores over llama.cpp's with one thread", 0.8),
     ]
     return {goal.name: goal for goal in found}
 
@@ -151,7 +146,6 @@ def verdicts(targets: list[Measured], has_avx512: bool) -> list[Verdict]:
     means = {
         "plain decoding over llama.cpp's": "plain decoding, geometric mean",
         "prompt over llama.cpp's": "prompt, geometric mean",
-        "auto over llama.cpp's best draft-eagle3": "auto over llama.cpp's best draft-eagle3, geometric mean",
     }
     for name, mean in means.items():
         values = [verdict.value for verdict in found if verdict.goal.name == name]
@@ -211,7 +205,7 @@ def _loaded(one: Measured) -> Iterator[Figure]:
 
 
 def _rest(one: Measured) -> Iterator[Figure]:
-    bandwidth, behind, busy = (one.parts.get(name) for name in ("bandwidth", "behind", "busy"))
+    bandwidth, behind = (one.parts.get(name) for name in ("bandwidth", "behind"))
     if bandwidth is not None:
         speeds = [bandwidth["bytes"] / 1e6 / ms for ms in bandwidth["ours"]]  # GB/s
         share = paired(speeds, bandwidth["machine"])
@@ -219,23 +213,3 @@ def _rest(one: Measured) -> Iterator[Figure]:
     if behind is not None:
         ratio = paired(behind["ours"]["4"], behind["ours"]["1"])
         yield "4 rows over 1 behind 1000 tokens, memory-bound", one.name, ratio
-    if busy is not None:
-        yield "decoding on busy cores over llama.cpp's with one thread", one.name, busy["ratio"]
-    if "auto" in one.parts:
-        yield from _auto(one)
-
-
-def _auto(one: Measured) -> Iterator[Figure]:
-    runs = [Run(**run) for run in one.parts["auto"]["runs"]]
-    contestants = [Contestant(**who) for who in one.parts["auto"]["contestants"]]
-    results = Results(contestants, runs)
-    rivals = [who for who in contestants if who.kind == "draft-eagle3"]
-    for planner in (who for who in contestants if who.kind == "planner"):
-        for cell in results.cells():
-            where = f"{one.name}, {label(cell)}, {planner.draft}"
-            over_plain = results.ratio(cell, planner, LLAMA_PLAIN)
-            if over_plain is not None:
-                yield f"auto over llama.cpp's plain, memory-bound, {label(cell)}", where, over_plain
-            best = results.against_best(cell, planner, rivals)
-            if best is not None:
-                yield "auto over llama.cpp's best draft-eagle3", where, best[0]

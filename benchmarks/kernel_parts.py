@@ -7,7 +7,6 @@ import argparse
 import dataclasses
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,19 +16,18 @@ import gguf
 from bandwidth import read_bandwidth
 from common import median
 from compare import one_prompt
-from compare_targets import BenchmarkTarget, drafters_by_kind
-from contestants import Request, Settings, line_up, open_field
+from compare_targets import BenchmarkTarget
+from contestants import Request, Settings, open_field
 from kernel_workers import Worker
 from prompt_sets import make_prompts
 
-__all__ = ["PARTS", "WIDE_ONLY", "Bench", "impossible_parts"]
+__all__ = ["PARTS", "WIDE_ONLY", "Bench"]
 
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (512, 4096)
 N_CTX = max(PROMPTS) + 256
 BEHIND = 1000
 TEMPERATURES = (0.0, 0.8)
-BUSY = Path(__file__).with_name("busy.py")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,42 +200,6 @@ def bytes_per_token(path: Path) -> int:
     return sum(int(t.n_bytes) for t in tensors if is_tied or t.name != "token_embd.weight")
 
 
-def of_auto(bench: Bench) -> dict[str, Any]:
-    """`compare.py` on this target, code only, in a folder of its own, from which it goes on by itself."""
-    args, out = bench.args, bench.args.out / f"auto-{bench.name}"
-    drafts = [word for draft in args.draft for word in ("--draft", draft)]
-    limits = ("--threads", args.threads, "--minutes", 1.1, "--n-prompts", args.n_prompts)
-    what = ("--target", bench.path, *drafts, "--llama-server", args.llama_server, "--out", out)
-    run_script(
-        Path(__file__).with_name("compare.py"), *what, "--sets", "code", "--fixed", "", *limits, "--resume"
-    )
-    document = json.loads((out / f"{bench.name}.json").read_text(encoding="utf-8"))
-    n_runs = len({(run["temperature"], run["prompt"]) for run in document["runs"]})
-    settings = Settings((), range(1, 9), args.llama_server, 512, args.threads)
-    contestants = line_up(drafters_by_kind(args.draft), settings)
-    return {
-        "runs": document["runs"],
-        "contestants": [dataclasses.asdict(one) for one in contestants],
-        "is_complete": n_runs >= len(TEMPERATURES) * args.n_prompts,
-    }
-
-
-def of_busy(bench: Bench) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "busy.json"
-        run_script(BUSY, "--target", bench.path, "--seconds", 2, "--json", out)
-        results = json.loads(out.read_text(encoding="utf-8"))["results"]
-    return {"ratio": results["all cores busy: eaglecpp"]["over_one_thread"], "results": results}
-
-
-def run_script(path: Path, *arguments: object) -> None:
-    """Another script of this folder; its table goes to stderr."""
-    command = [sys.executable, str(path), *map(str, arguments)]
-    done = subprocess.run(command, stdout=sys.stderr, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{path.name} ended with {done.returncode}")
-
-
 PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "rows": of_rows,
     "plain": of_plain,
@@ -245,19 +207,5 @@ PARTS: dict[str, Callable[[Bench], dict[str, Any]]] = {
     "load": of_load,
     "behind": of_behind,
     "bandwidth": of_bandwidth,
-    "auto": of_auto,
-    "busy": of_busy,
 }
-WIDE_ONLY = ("behind", "bandwidth", "auto")
-
-
-def impossible_parts(args: argparse.Namespace) -> dict[str, str]:
-    """Parts that cannot be measured, and what is missing."""
-    missing = {}
-    if args.llama_server is None:
-        missing |= {"plain": "--llama-server", "auto": "--llama-server"}
-    elif not args.draft:
-        missing["auto"] = "--draft"
-    if not BUSY.is_file():
-        missing["busy"] = BUSY.name
-    return missing
+WIDE_ONLY = ("behind", "bandwidth")

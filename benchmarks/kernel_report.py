@@ -108,9 +108,6 @@ def report(args: argparse.Namespace, targets: list[Measured], document: dict[str
     if disturbed:
         listed = ", ".join(f"{key} ({100 * share:.0f} %)" for key, share in disturbed)
         print(f"\nmeasured while other programs took processor time: {listed}")
-    unfinished = [key for key, part in document["parts"].items() if not part.get("is_complete", True)]
-    if unfinished:
-        print(f"\nprompts are left (--resume): {', '.join(unfinished)}")
     machine = facts({})["machine"]
     print(f"{machine['cpu']}, {machine['n_cores']} cores, {args.threads} threads: {' '.join(flags)}")
     rows = [

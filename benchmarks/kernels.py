@@ -2,7 +2,7 @@
 """Our kernels against llama.cpp's: what rows, plain decoding, prompts, loading and memory cost, goal by goal.
 
     python benchmarks/kernels.py --target smollm2-Q8_0.gguf --target wide-Q8_0.gguf ... --out DIR
-        --llama-server PATH [--llama-bench PATH] [--ik PATH] [--draft D.gguf ...] [--only PART,...] [--resume]
+        --llama-server PATH [--llama-bench PATH] [--ik PATH] [--only PART,...] [--resume]
 
 llama.cpp runs in processes that never load anything of ours (`kernel_workers.py`, `llama-server`), with its
 default options; both are open at once and take turns. Each part of each target is measured in less than 90 s
@@ -11,12 +11,11 @@ passed, with exit status 3, and `--resume` goes on, so that
 
     until python benchmarks/kernels.py ... --out DIR --resume --seconds 45; do :; done
 
-leaves the machine in between. `auto` measures as many prompts as fit and goes on with the next ones, too.
-`--report` prints what is there. Which goals a target has follows its name (`kernel_goals.py`), and whether
-they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the environment takes AVX2's, into
-another --out. llama.cpp's own kernels know nothing of that variable: give builds of the same llama.cpp for
-AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-libs, --llama-bench and
---llama-server. Parts:
+leaves the machine in between. `--report` prints what is there. Which goals a target has follows its name
+(`kernel_goals.py`), and whether they are those of AVX-512 the kernels that run: EAGLECPP_KERNELS=avx2 in the
+environment takes AVX2's, into another --out. llama.cpp's own kernels know nothing of that variable: give
+builds of the same llama.cpp for AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to
+--llama-libs, --llama-bench and --llama-server. Parts:
 
     rows       1 to 16 rows, all with logits, beside llama.cpp's; llama-bench's single row as a check;
                with --ik beside ik_llama.cpp's, too
@@ -25,8 +24,8 @@ AVX2 (-DGGML_NATIVE=OFF -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON) to --llama-
     load       time to load a file that is in the page cache, and memory behind it
     behind     1 and 4 rows behind 1000 tokens
     bandwidth  one row of a memory-bound target against a loop that only reads
-    auto       the planner beside llama-server plain and with each `draft-eagle3` setting (`--draft`)
-    busy       decoding while other processes keep all cores busy (`busy.py`)
+
+What drafting gains on these targets `compare.py` measures, and decoding on busy cores `busy.py`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ from typing import Any
 
 from common import arguments, facts, model_facts, note, resumed, warn_if_busy, write_whole
 from kernel_goals import Measured
-from kernel_parts import PARTS, WIDE_ONLY, Bench, impossible_parts
+from kernel_parts import PARTS, WIDE_ONLY, Bench
 from kernel_report import OTHERS_MAX, cpu_flags, report
 
 from eaglecpp.lowlevel import system_info
@@ -66,7 +65,7 @@ class Journal:
     def has(self, name: str, part: str, others_max: float = 1.0) -> bool:
         """Whether it was measured while other programs took no more than `others_max` of the machine."""
         found = self.document["parts"].get(f"{name} {part}")
-        if found is None or not found.get("is_complete", True):
+        if found is None:
             return False
         return bool(found["about"].get("others", 0.0) <= others_max)
 
@@ -158,10 +157,7 @@ def words(text: str) -> list[str]:
 def parse() -> argparse.Namespace:
     parser = arguments(__doc__)
     parser.add_argument("--target", type=Path, action="append", required=True, help="repeatable")
-    parser.add_argument(
-        "--draft", type=Path, action="append", default=[], help="of the wide targets, for auto"
-    )
-    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, for plain and auto")
+    parser.add_argument("--llama-server", type=Path, help="llama.cpp's server, for plain")
     parser.add_argument("--llama-bench", type=Path, help="llama.cpp's own benchmark, as a check")
     parser.add_argument(
         "--llama-libs", type=Path, help="folder with another build's libggml-cpu, for llama.cpp"
@@ -201,18 +197,15 @@ def parse() -> argparse.Namespace:
     args.repack = not info["amx"]["claimed"] or info["amx"]["works"]
     args.kernels = info["kernels"]["table"] if info["kernels"]["active"] else "ggml"
     args.isa_avx512 = args.kernels == "avx512"
-    given = [args.llama_server, args.llama_bench, args.ik, *args.target, *args.draft]
+    given = [args.llama_server, args.llama_bench, args.ik, *args.target]
     missing = [path for path in given if path is not None and not path.is_file()]
     if missing:
         parser.error(f"{missing[0]} is not a file")
-    impossible = impossible_parts(args)
-    if args.only is None:
-        args.only = [part for part in PARTS if part not in impossible]
-        for part, missing in impossible.items():
-            note(f"{part} is not measured: {missing} is missing")
-    for part in args.only:
-        if part in impossible:
-            parser.error(f"{part} needs {impossible[part]}")
+    if args.llama_server is None and args.only is None:
+        note("plain is not measured: --llama-server is missing")
+    elif args.llama_server is None and "plain" in args.only:
+        parser.error("plain needs --llama-server")
+    args.only = args.only or [part for part in PARTS if part != "plain" or args.llama_server]
     return args
 
 
