@@ -355,7 +355,7 @@ def _click_option(declared: Option, heading: str) -> Callable[[F], F]:
     elif declared.kind == "pairs":
         settings = {"multiple": True, "type": _ADAPTERS, "metavar": "FILE[:SCALE],...", "callback": _flat}
     else:
-        text += f"  [default: {_default_text(declared)}]"
+        text += f"  [default: {shown}]" if (shown := _default_text(declared)) else ""
         if declared.kind is bool:
             flags = (f"{flags[0]}/--no-{flags[0].removeprefix('--')}",)
         else:
