@@ -22,8 +22,6 @@ from pathlib import Path
 
 from common import arguments
 
-__all__ = ["built", "read_bandwidth"]
-
 N_BYTES = 1 << 30
 SOURCE = r"""
 #define _GNU_SOURCE

@@ -18,8 +18,6 @@ import requests
 
 from eaglecpp.errors import EagleError
 
-__all__ = ["ChatServer", "Reply"]
-
 _CONNECT_SECONDS, _READ_SECONDS = 10, 600
 
 

@@ -25,21 +25,6 @@ from suite import in_turns, read_suite
 import eaglecpp
 from eaglecpp.lowlevel import system_info, versions
 
-__all__ = [
-    "Prompt",
-    "arguments",
-    "facts",
-    "median",
-    "model_facts",
-    "note",
-    "read_prompts",
-    "resumed",
-    "table",
-    "warn_if_busy",
-    "write_json",
-    "write_whole",
-]
-
 
 @dataclass(frozen=True)
 class Prompt:

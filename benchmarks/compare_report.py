@@ -26,8 +26,6 @@ from compare_stats import (
     spread,
 )
 
-__all__ = ["as_rows", "draw", "noise", "print_results", "print_verdicts"]
-
 NOISY = 0.05  # spread of plain decoding from which figures are not to be trusted to two digits
 
 

@@ -16,19 +16,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-__all__ = [
-    "GOALS",
-    "Cell",
-    "Contestant",
-    "Results",
-    "Run",
-    "Verdict",
-    "geometric_mean",
-    "spread",
-    "still_in",
-    "verdicts",
-]
-
 Cell = tuple[str, float]  # prompt set, temperature
 
 GOALS = {

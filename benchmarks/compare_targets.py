@@ -17,8 +17,6 @@ import numpy as np
 from common import note
 from pad_target import Plan, make_plan, move_drafter, pad, quantise
 
-__all__ = ["TARGETS", "BenchmarkTarget", "block_size", "drafters_by_kind", "make_target", "shuffled"]
-
 SHAPES: dict[str, tuple[int, int | None]] = {"wide": (24, 12288), "deep": (96, None)}  # layers, feed-forward
 # the fastest first: what they leave of the time goes to the slower ones
 TARGETS = ("deep-Q4_0", "deep-Q8_0", "wide-Q4_0", "wide-Q8_0")

@@ -23,8 +23,6 @@ from llama_server import LlamaServer
 import eaglecpp
 from eaglecpp.options import Strategy
 
-__all__ = ["Field", "Generate", "Request", "Settings", "line_up", "open_field"]
-
 # llama.cpp's name for a kind; "": not read
 THEIRS = {"eagle": "", "eagle3": "draft-eagle3", "eagle31": "", "mtp": "draft-mtp"}
 THEIRS |= {"dflash": "draft-dflash", "dspark": "draft-dspark", "dflash_ex": ""}

@@ -18,17 +18,6 @@ from typing import Any
 
 from compare_stats import LLAMA_PLAIN, OUR_PLAIN, Results, Run, geometric_mean, label
 
-__all__ = [
-    "Goal",
-    "Measured",
-    "Verdict",
-    "goals_of",
-    "over_own",
-    "over_their_one",
-    "prompt_ratio",
-    "verdicts",
-]
-
 Turns = Mapping[str, list[float]]  # by number of rows
 
 ROWS = (1, 4, 8, 16)

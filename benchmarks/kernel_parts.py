@@ -21,8 +21,6 @@ from contestants import Request, Settings, open_field
 from kernel_workers import Worker
 from prompt_sets import make_prompts
 
-__all__ = ["PARTS", "WIDE_ONLY", "Bench"]
-
 ROWS = (1, 2, 3, 4, 5, 6, 8, 12, 16)
 PROMPTS = (512, 4096)
 N_CTX = max(PROMPTS) + 256

@@ -10,8 +10,6 @@ from typing import Any
 from common import facts, median, table, write_json
 from kernel_goals import Measured, Verdict, bench_over_turns, goals_of, over_own, over_their_one, verdicts
 
-__all__ = ["OTHERS_MAX", "cpu_flags", "report"]
-
 OTHERS_MAX = 0.03  # share of the processor time that other programs may take without a note
 
 

@@ -28,8 +28,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-__all__ = ["ROWS_MAX", "Worker"]
-
 ROWS_MAX = 16
 N_WARM = 16  # tokens that page weights in and build graphs before memory is looked at
 

@@ -28,8 +28,6 @@ from suite_run import REST_SECONDS
 
 from eaglecpp.lowlevel import system_info
 
-__all__ = ["Answer", "LlamaServer", "ServerError", "our_server"]
-
 START_SECONDS = 300
 ANSWER_SECONDS = 1800
 

@@ -18,8 +18,6 @@ import numpy as np
 
 import eaglecpp
 
-__all__ = ["SETS", "make_prompts"]
-
 SETS = ("code", "prose", "random")
 PROSE = Path(__file__).with_name("data") / "prose.txt"
 MODULES = (

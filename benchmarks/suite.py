@@ -23,8 +23,6 @@ from typing import Any
 from eaglecpp.errors import DataError, EagleError, ModelNotFoundError
 from eaglecpp.json_records import read_objects, short
 
-__all__ = ["Question", "Suite", "in_turns", "read_suite"]
-
 _HUB = "hf.co/datasets/"
 _MASKED = "FULL BENCHMARK DATA SHOULD BE FETCHED"
 """SPEED-Bench's public files have this in place of texts that its licence does not let it repeat; NVIDIA's

@@ -25,8 +25,6 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import ContextFullError
 from eaglecpp.results import Timings
 
-__all__ = ["REST_SECONDS", "SERVER", "Cell", "SuiteResult", "add_answer", "run_suite"]
-
 SERVER = "server"
 """Name of the compared server among the strategies."""
 REST_SECONDS = 0.25

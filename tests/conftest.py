@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -22,16 +21,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from helpers.models import Models
+
 if TYPE_CHECKING:
     from helpers.tiny import TinyTarget
-
-
-@dataclass(frozen=True)
-class Models:
-    """GGUF files of a tiny target and of a drafter that is right about half the time."""
-
-    target: Path
-    draft: Path
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

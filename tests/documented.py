@@ -10,8 +10,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-__all__ = ["examples", "write"]
-
 ROOT = Path(__file__).resolve().parents[1]
 GIVEN = """\
 import asyncio

@@ -7,10 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 SCRIPT = """
 import signal

@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,10 +17,8 @@ if sys.platform == "win32":
     pytest.skip("pseudo-terminals of POSIX", allow_module_level=True)
 
 from helpers.command import COMMAND
+from helpers.models import Models
 from helpers.terminal import CTRL_C, CTRL_D, ENTER, TAB, Terminal
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 # Python warns of forks in processes with threads; the child runs another program at once
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -6,12 +6,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -8,12 +8,10 @@ import re
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from helpers.command import Cli, Start
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 ONE_THREAD = ("-c", "512", "-t", "1")  # more would wait for each other on a busy machine
 GREEDY = ("--temp", "0", *ONE_THREAD)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +13,8 @@ pytest.importorskip("pexpect", reason="pseudo-terminals are not for Windows")
 
 from helpers.command import COMMAND
 from helpers.hostile import EVIL, raw_controls, write_hostile_target
+from helpers.models import Models
 from helpers.terminal import Terminal
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 SHORT = ("-n", "3", "--temp", "0", "--ctx-size", "256", "-t", "1")
 

@@ -10,16 +10,13 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.command import COMMAND
 from helpers.hub_server import HubServer
+from helpers.models import Models
 from helpers.store_check import orphans, store_problems
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 NAME = "hf.co/user/tiny-GGUF:Q4_K_M"
 

@@ -6,16 +6,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp import Engine
 from eaglecpp.lowlevel import system_info
+from helpers.models import Models
 from helpers.rpc_server import RpcServer
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 pytestmark = pytest.mark.skipif(not system_info()["rpc"], reason="this llama.cpp has no RPC backend")
 

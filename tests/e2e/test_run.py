@@ -10,17 +10,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp.cli.doctor import report
 from helpers.command import Cli, Start
 from helpers.lora import write_lora
+from helpers.models import Models
 from helpers.tiny_projector import N_ROWS, make_image, make_projector
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")

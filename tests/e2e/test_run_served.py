@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,10 +18,8 @@ from eaglecpp.chat.conversation import Conversation
 from eaglecpp.conversations.served import ServerAnswers, address_of, elsewhere
 from eaglecpp.errors import EagleError, InvalidValueError
 from helpers.command import COMMAND, Cli, Start
+from helpers.models import Models
 from helpers.terminal import CTRL_C, ENTER, Terminal
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 Server = subprocess.Popen[bytes]
 ASK = ("run", "tiny", "hello there", "-n", "24", "--strategy", "chain:3")

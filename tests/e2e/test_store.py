@@ -6,15 +6,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from helpers.command import Cli
 from helpers.hub_server import HubServer
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 CHAIN = ("--strategy", "chain:3")  # what auto drafts depends on the clock
 SHORT = ("-n", "12", "--temp", "0", "--ctx-size", "512", "-t", "1")

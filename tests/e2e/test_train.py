@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +23,7 @@ from eaglecpp import Engine
 from eaglecpp.convert import read_gguf, read_tensor
 from eaglecpp.learn.records import Learning
 from helpers.command import Cli, Start
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 WORDS = (
     "the", "and", "that", "with", "this", "from", "have", "not", "are", "was", "for", "you", "all", "can",

@@ -21,8 +21,6 @@ from packaging.requirements import Requirement
 
 from helpers import backends
 
-__all__ = ["COMPILER", "call", "include", "install", "libraries", "missing", "prepare"]
-
 ROOT = Path(__file__).resolve().parents[2]
 COMPILER = "aarch64-linux-gnu-g++"
 EMULATOR = "qemu-aarch64-static"

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from eaglecpp import lowlevel
 
-__all__ = ["spare_llama_cpp"]
-
 _WITHOUT_REPACKING = """
 import llama_cpp.llama_cpp as _llama
 _defaults = _llama.llama_model_default_params

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-__all__ = ["Backend", "Counts", "build", "build_llama", "folder", "sources"]
-
 DEBIAN = ("mesa-vulkan-drivers", "libvulkan-dev", "glslc", "spirv-headers")
 # VK_EXT_layer_settings: ggml-vulkan names it without a guard, Vulkan headers before 1.3.272 lack it
 OLD_HEADERS = """\

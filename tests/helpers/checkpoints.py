@@ -18,13 +18,6 @@ import numpy as np
 from helpers.random_drafter import DraftShape
 from helpers.tiny import write_files
 
-__all__ = [
-    "FAMILIES",
-    "rewrite_config",
-    "save_bin",
-    "write_checkpoint",
-]
-
 Config = dict[str, Any]
 Weights = dict[str, Any]
 

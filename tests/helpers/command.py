@@ -8,8 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-__all__ = ["COMMAND", "Cli", "Start"]
-
 COMMAND = str(Path(sys.executable).with_name("eaglecpp"))
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 Start = Callable[..., subprocess.Popen[bytes]]

@@ -10,8 +10,6 @@ from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_split import rewrite
 from helpers.tiny_tokenizer import Tokenizer, byte_symbols, tiny_tokenizer
 
-__all__ = ["EVIL", "raw_controls", "write_hostile_target"]
-
 EVIL = "\x1b]0;owned\x07\x1b[31m\x1b[2Jowned\x9b31m\r\x7f\u202e"
 """Sets the title, clears the screen, turns red in two ways, overwrites the line, turns the text round."""
 

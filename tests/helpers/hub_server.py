@@ -23,19 +23,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
-__all__ = [
-    "CONFIG",
-    "Answer",
-    "Faults",
-    "HubServer",
-    "Layers",
-    "Request",
-    "digest_of",
-    "layer_entry",
-    "manifest_of",
-    "pairs_of",
-]
-
 LARGE = 1000
 COMMIT = "c" * 40
 CONFIG = b'{"model_format":"gguf","model_family":"llama"}'

@@ -10,8 +10,6 @@ import gguf
 from helpers.http_server import DRAFT, TARGET
 from helpers.tiny_split import rewrite
 
-__all__ = ["TOKENS", "write_infill_pair"]
-
 TOKENS = ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>", "<|repo_name|>", "<|file_sep|>")
 """In place of the last of the vocabulary, which are seldom said; llama.cpp knows them by these texts."""
 

@@ -16,8 +16,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["killed_after_lines", "killed_everywhere"]
-
 KILLED = 137
 
 

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from helpers.gguf_writer import finish
 
-__all__ = ["Factors", "write_lora"]
-
 Factors = dict[str, NDArray[np.generic]]
 _TENSORS = ("blk.0.ffn_down.weight", "blk.1.attn_v.weight", "blk.7.ffn_up.weight")
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from eaglecpp.lowlevel import EngineOptions, Sampler, SamplingParams, Target
 
-__all__ = ["engine_options", "make_sampler", "open_target", "sampling_params"]
-
 
 def _filled(made: Any, values: dict[str, Any]) -> Any:
     for name, value in values.items():

@@ -9,8 +9,6 @@ from typing import Any
 from eaglecpp.modelfile import Modelfile
 from eaglecpp.opening.find import Found, ResolvedModel
 
-__all__ = ["found_file", "options_of"]
-
 
 def found_file(target: Path, text: str, draft: Path | None = None) -> Found:
     """`target` with the lines of a Modelfile behind its FROM, and a drafter that nobody asked for."""

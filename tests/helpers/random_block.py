@@ -28,8 +28,6 @@ from helpers.random_drafter import (
 )
 from helpers.tiny import write_files
 
-__all__ = ["BlockShape"]
-
 Kind = Literal["dflash", "dspark", "dflash2"]
 
 

@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from eaglecpp.convert import convert_checkpoint
 from helpers.tiny import write_files
 
-__all__ = ["LLAMA3", "MASK_TOKEN", "DraftShape", "LatentShape"]
-
 Array = NDArray[np.float32]
 
 MASK_TOKEN = 5

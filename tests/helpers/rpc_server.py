@@ -11,8 +11,6 @@ import subprocess
 import sys
 import time
 
-__all__ = ["RpcServer"]
-
 _PROGRAM = """
 import ctypes, sys
 if sys.platform == "linux":

@@ -15,8 +15,6 @@ from helpers import tiny, tiny_tokenizer
 from helpers.tiny_tokenizer import EOS
 from helpers.tiny_tokenizer import tiny_tokenizer as make_tokenizer
 
-__all__ = ["THOUGHTFUL", "make_sayer", "make_thinker"]
-
 THOUGHTFUL = (  # earlier thoughts are left out
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if enable_thinking is not defined or enable_thinking %}<|channel>thought\n{% endif %}"

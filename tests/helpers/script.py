@@ -7,8 +7,6 @@ import os
 import subprocess
 import sys
 
-__all__ = ["run_script"]
-
 
 def run_script(script: str, *arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs it to its end. environment: variables over those that there are."""

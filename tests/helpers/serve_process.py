@@ -13,8 +13,6 @@ from typing import IO
 
 import requests
 
-__all__ = ["QUICK", "free_port", "start_server"]
-
 QUICK = ("-c", "512", "--exact", "off")
 """Options of a server that is there soon."""
 _START_S = 300.0

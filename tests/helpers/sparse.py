@@ -14,16 +14,6 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
 
 from helpers.tiny import TargetSpec, add_sizes
 
-__all__ = [
-    "N_LAYERS",
-    "N_VOCAB",
-    "N_VOCAB_DRAFT",
-    "WIDTH",
-    "write_block_drafter",
-    "write_drafter",
-    "write_target",
-]
-
 WIDTH, N_FF, N_HEADS, N_KV_HEADS, HEAD = 4096, 14336, 32, 8, 128
 N_LAYERS, N_VOCAB, N_VOCAB_DRAFT = 32, 128256, 32000
 LAYERS = [2, 16, 29]

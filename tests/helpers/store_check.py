@@ -11,8 +11,6 @@ import json
 import re
 from pathlib import Path
 
-__all__ = ["orphans", "store_problems"]
-
 BLOB = re.compile(r"sha256-[0-9a-f]{64}")
 
 

@@ -18,17 +18,6 @@ from eaglecpp.store import StoredModel, Stores
 from eaglecpp.store.create import create_model
 from helpers.hub_server import CONFIG, Layers, digest_of, manifest_of, pairs_of
 
-__all__ = [
-    "OllamaModel",
-    "Tiny",
-    "files_of",
-    "make_model",
-    "put_into_cache",
-    "put_into_ollama",
-    "rename_token",
-    "without_links",
-]
-
 OllamaModel = Callable[..., Path]
 """`ollama("library/llama3.2/3b", {"model": data, ...})`: puts a model into an Ollama store made by hand."""
 

@@ -17,8 +17,6 @@ from typing import Self
 import pexpect
 import pyte
 
-__all__ = ["CTRL_C", "CTRL_D", "ENTER", "TAB", "Terminal"]
-
 ENTER, TAB, CTRL_C, CTRL_D = "\r", "\t", "\x03", "\x04"
 PATIENCE_S = 500.0
 """Only a hang takes so long, on the busiest machine; what is on the screen is said before the limit."""

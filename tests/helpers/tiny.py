@@ -33,8 +33,6 @@ from helpers.tiny_tokenizer import BOS, CONTROL, EOS, Tokenizer, tiny_tokenizer
 Array = NDArray[np.float32]
 Weights = dict[str, Array]
 
-__all__ = ["Pair", "TargetSpec", "TinyTarget", "make_pair", "make_target", "prompt_ids", "write_files"]
-
 
 @dataclass(frozen=True)
 class TargetSpec:

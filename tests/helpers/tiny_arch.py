@@ -34,12 +34,6 @@ from helpers.tiny import (
 )
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
 
-__all__ = [
-    "LATENT_CONFIG", "N_EXPERTS", "WINDOW", "ArchPair", "latent_weights", "make_forgetful_hybrid",
-    "make_head_file", "make_hybrid", "make_latent", "make_mixture", "make_recurrent", "make_seeing",
-    "make_windowed", "make_with_assistant", "make_with_head",
-]  # fmt: skip
-
 WINDOW = 13
 N_EXPERTS = 8
 _ATTENTION_LAYERS = (1, 4, 6)  # of the hybrid; the others are short convolutions

@@ -23,8 +23,6 @@ if __name__ == "__main__":
 from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import WORDS
 
-__all__ = ["BertSpec", "convert_bert", "make_bert", "write_bert"]
-
 Array = NDArray[np.float32]
 _SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _XLM_SPECIALS = ("<s>", "<pad>", "</s>", "<unk>")

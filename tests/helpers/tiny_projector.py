@@ -17,8 +17,6 @@ import numpy as np
 
 from helpers.gguf_writer import finish
 
-__all__ = ["N_ROWS", "make_image", "make_projector"]
-
 IMAGE, PATCH, MERGE = 32, 4, 2
 """Pixels of an image's side, of a patch's; patches of a row's side with Gemma's."""
 N_ROWS = {"gemma3": (IMAGE // PATCH // MERGE) ** 2, "janus_pro": (IMAGE // PATCH) ** 2}

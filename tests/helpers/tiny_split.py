@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from helpers.gguf_writer import finish
 
-__all__ = ["Tensors", "copy_keys", "rewrite", "write_split"]
-
 Tensors = dict[str, NDArray[np.generic]]
 
 

@@ -16,8 +16,6 @@ from typing import Any
 
 import gguf
 
-__all__ = ["BOS", "CHAT_TEMPLATE", "CONTROL", "EOS", "Tokenizer", "tiny_tokenizer"]
-
 CONTROL = ("<|bos|>", "<|endoftext|>", "<|im_start|>", "<|im_end|>")
 BOS, EOS = 0, 1
 CHAT_TEMPLATE = (

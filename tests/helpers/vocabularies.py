@@ -13,8 +13,6 @@ import gguf
 from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_tokenizer import WORDS, Tokenizer, tiny_tokenizer
 
-__all__ = ["SPECIALS", "write_bpe", "write_spaced_bpe", "write_spm"]
-
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|im_end", "<|endoftext|>", "[INST]", "\n\n", "  ", "    ", "<b>")
 """Of which some are parts of others. The last four are added as text, which is always looked for."""
 N_CONTROL = 5

@@ -7,8 +7,6 @@ from dataclasses import replace
 
 from helpers.random_drafter import LLAMA3, DraftShape, LatentShape
 
-__all__ = ["CASES"]
-
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
 
 # as in Kimi's drafters, where the ranges of the two betas are one

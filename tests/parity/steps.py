@@ -11,8 +11,6 @@ import torch
 from eaglecpp.lowlevel import Drafter
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 
-__all__ = ["CHUNKS", "N_STEPS", "TOLERANCE", "Difference", "compare_steps", "gap"]
-
 # fp32 on both sides: what is left is the order of summation
 TOLERANCE = 1e-3
 CHUNKS = (1, 7, 20, 3, 17)

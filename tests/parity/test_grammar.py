@@ -8,7 +8,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -20,10 +20,8 @@ from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
+from helpers.models import Models
 from helpers.native import make_sampler, open_target
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 SCHEMAS: dict[str, Any] = {
     "object": {

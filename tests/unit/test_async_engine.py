@@ -7,7 +7,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,12 +15,9 @@ from eaglecpp import Engine
 from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.slots import FairLock
 from eaglecpp.errors import ContextFullError, EngineBrokenError, GrammarError
+from eaglecpp.results import Completion
+from helpers.models import Models
 from helpers.script import run_script
-
-if TYPE_CHECKING:
-    from conftest import Models
-
-    from eaglecpp.results import Completion
 
 PROMPTS = ("ab cd ef", "gh ij", "ab cd kl mn", "op", "ab")
 # two thousand ways to read each a, and to go on behind it

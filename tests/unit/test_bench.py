@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,7 @@ from eaglecpp.bench.strategies import measure, plan_report
 from eaglecpp.cli import main
 from eaglecpp.results import Timings
 from helpers.clock import set_clock
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 SHORT = ["-n", "8", "--seconds", "0", "-t", "1", "-c", "256"]
 

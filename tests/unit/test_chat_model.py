@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gguf
 import pytest
@@ -19,12 +19,10 @@ from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.errors import ContextFullError, UnsupportedError
 from eaglecpp.results import Completion, Timings
 from helpers import tiny
+from helpers.models import Models
 from helpers.opening import found_file
 from helpers.sayer import THOUGHTFUL, make_sayer, make_thinker
 from helpers.tiny_tokenizer import Tokenizer, tiny_tokenizer
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "max_tokens": 8}
 HELLO = [{"role": "user", "content": "hello"}]

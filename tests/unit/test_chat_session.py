@@ -5,17 +5,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from eaglecpp import ChatSession, Engine
 from eaglecpp.conversations.served import ServerAnswers, ServerRefusedError
 from helpers.http_server import DRAFT, MODEL, TARGET, TestServer
+from helpers.models import Models
 from helpers.tiny_projector import make_image, make_projector
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 SHORT: dict[str, Any] = {"max_tokens": 5, "temperature": 0.0}
 

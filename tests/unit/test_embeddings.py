@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -26,11 +26,9 @@ from eaglecpp.errors import (
     QueueFullError,
     UnsupportedError,
 )
+from helpers.models import Models
 from helpers.tiny_arch import make_hybrid, make_recurrent, make_windowed
 from helpers.tiny_bert import BertSpec, make_bert
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 TEXTS = ["the quick brown fox", "a", "jumps over the lazy dog, and again: the words 1, 2, 3!", "def main()"]
 NUMBERS = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}

@@ -7,17 +7,15 @@ import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gguf
 import pytest
 
 from eaglecpp import Completion, Engine
 from eaglecpp.errors import ContextFullError, EngineBusyError, GgufError, ModelNotFoundError, UnsupportedError
+from helpers.models import Models
 from helpers.tiny import prompt_ids
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 N_CTX = 512
 PROMPT = "ab cd ef"

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from eaglecpp import Engine, Llama, ModelOptions
 from helpers.lora import write_lora
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 Create = Callable[..., str]
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from llama_cpp import LlamaGrammar
@@ -14,9 +14,7 @@ from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 

@@ -10,11 +10,11 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from conftest import Models
 
 from eaglecpp import Engine
 from eaglecpp.engine import engine as of_engine
 from eaglecpp.engine import native, session
+from helpers.models import Models
 
 FILES = {module.__file__ for module in (of_engine, native, session)}
 

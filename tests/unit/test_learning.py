@@ -9,7 +9,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import psutil
@@ -22,9 +22,7 @@ from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.opening.plan import plan_opening
 from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer
 from helpers.kills import killed_everywhere
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import llama_cpp
 import numpy as np
@@ -14,9 +14,7 @@ import pytest
 
 from eaglecpp import Llama
 from eaglecpp.errors import ContextFullError, UnsupportedError
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 PROMPT = "ab cd ef"
 MESSAGES = [{"role": "user", "content": "hello there"}]

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.opening.find import find_drafter, find_target
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 
 def test_a_file_is_found_by_path_and_below_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,15 +5,12 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp import Engine
+from helpers.models import Models
 from helpers.script import run_script
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 
 def test_loading_a_model_logs_to_the_native_logger(models: Models, caplog: pytest.LogCaptureFixture) -> None:

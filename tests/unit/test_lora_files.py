@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import Models
 
 from eaglecpp import Engine
 from eaglecpp._extension import core
 from eaglecpp.errors import EagleError, GgufError, MismatchError
 from helpers.lora import Factors, write_lora
+from helpers.models import Models
 from helpers.tiny_split import rewrite
 
 DOWN, EMBEDDING = "blk.0.ffn_down.weight", "token_embd.weight"

@@ -4,15 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from eaglecpp import Engine
 from eaglecpp.errors import ContextFullError
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 PROMPTS = ["ab cd", "the", "a longer prompt than the others", "xyz"]
 GREEDY: dict[str, Any] = {"max_tokens": 12, "temperature": 0.0}

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -12,9 +12,7 @@ from eaglecpp import ModelOptions
 from eaglecpp.cli import main
 from eaglecpp.opening.find import find_here
 from eaglecpp.opening.plan import make_plan, plan_opening
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 Create = Callable[..., str]
 

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from eaglecpp import Completion, Engine
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 PROMPT = "ab cd ef"
 

@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,9 +16,7 @@ from eaglecpp import Completion, Engine
 from eaglecpp.bench.verdict import verdict_of
 from eaglecpp.engine.rehearsal import rehearse
 from helpers.clock import set_clock
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 Run = Callable[..., Completion]
 

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import Models
 
+from helpers.models import Models
 from helpers.script import run_script
 
 FORK = """

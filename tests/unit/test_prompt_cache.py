@@ -8,7 +8,7 @@ import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,10 +20,8 @@ from eaglecpp.engine.async_engine import AsyncEngine
 from eaglecpp.engine.prompt_cache import LEAST, PromptCache
 from eaglecpp.errors import EagleError, EngineBusyError
 from helpers.kills import killed_everywhere
+from helpers.models import Models
 from helpers.random_block import BlockShape
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 N_PROMPT = 640
 GREEDY: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0}

@@ -5,7 +5,7 @@ and depends on seed and position only.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +13,9 @@ from gguf import GGUFReader
 from numpy.typing import NDArray
 
 from eaglecpp.lowlevel import Sampler, SamplingParams, Target
+from helpers.models import Models
 from helpers.native import open_target, sampling_params
 from helpers.tiny import prompt_ids
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 N_DRAWS = 100_000
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -13,11 +13,9 @@ from eaglecpp.engine.grammar import resolve_grammar
 from eaglecpp.errors import GrammarError
 from eaglecpp.limits import PATTERN_CHARS
 from eaglecpp.lowlevel import Target
+from helpers.models import Models
 from helpers.native import make_sampler, open_target
 from helpers.tiny_tokenizer import CONTROL, EOS
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 pytestmark = pytest.mark.alone  # measures time
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,10 +15,8 @@ from eaglecpp import Engine
 from eaglecpp.modelfile import Modelfile, resolve
 from eaglecpp.opening.find import find_target
 from eaglecpp.store.describe import draft_text
+from helpers.models import Models
 from helpers.opening import options_of
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 Create = Callable[..., Any]
 SIZES = {"n_ctx": 512, "n_threads": 1}

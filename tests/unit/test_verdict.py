@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import pytest
@@ -17,9 +17,7 @@ from eaglecpp.cli import main
 from eaglecpp.cli.figures import verdict_line
 from eaglecpp.engine.gains import Answered, Gain, Gains
 from eaglecpp.results import Timings
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 QUESTION = [{"role": "user", "content": "ab cd"}]
 

@@ -21,8 +21,6 @@ from .checkpoint import Weights, load_config, load_weights
 from .gemma import PartialRope
 from .layers import AttentionShape, Rope, linear, rms
 
-__all__ = ["BlockDrafter", "BlockPass", "Lattice", "block_config", "slot_distributions"]
-
 
 @dataclass(frozen=True)
 class BlockPass:

@@ -16,8 +16,6 @@ import torch
 from .drafter import Drafter
 from .target import Target
 
-__all__ = ["ChainRun", "draft_chain", "generate"]
-
 
 @dataclass
 class ChainRun:

@@ -19,8 +19,6 @@ from safetensors.torch import load_file
 
 Weights = dict[str, torch.Tensor]
 
-__all__ = ["Weights", "canonical_name", "load_config", "load_weights"]
-
 
 def canonical_name(name: str) -> str:
     """Drops a leading `model.`; `midlayer.` becomes `layers.0.` and `midlayer.{i}.` becomes `layers.{i}.`."""

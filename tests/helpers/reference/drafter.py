@@ -19,8 +19,6 @@ import torch
 from .checkpoint import Weights, load_config, load_weights
 from .layers import AttentionShape, LatentAttention, Rope, attention, linear, mlp, rms, sees
 
-__all__ = ["Drafter", "Switches"]
-
 
 @dataclass(frozen=True)
 class Switches:

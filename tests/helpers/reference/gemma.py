@@ -13,8 +13,6 @@ from .checkpoint import Weights
 from .drafter import Drafter
 from .layers import Rope, linear, rms
 
-__all__ = ["GemmaDrafter"]
-
 
 class PartialRope(Rope):
     """Frequencies of the whole head, of which the first part turns."""

@@ -15,8 +15,6 @@ from torch.nn import functional as F
 
 from .layers import LatentAttention, mlp, rms, sees
 
-__all__ = ["LatentTarget"]
-
 
 class LatentTarget:
     """Features and logits of one prompt; `layers`: the ids k of the features R_k."""

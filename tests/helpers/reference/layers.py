@@ -16,8 +16,6 @@ import torch
 
 from .checkpoint import Weights
 
-__all__ = ["KV", "AttentionShape", "LatentAttention", "Rope", "attention", "linear", "mlp", "rms", "sees"]
-
 
 def rms(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """`weight * x / sqrt(mean(x^2) + eps)` over the last axis."""

@@ -12,8 +12,6 @@ import torch
 
 from .drafter import Drafter
 
-__all__ = ["ParallelDrafter"]
-
 
 class ParallelDrafter(Drafter):
     """A `Drafter` whose last rows pair the mask feature with the mask token."""

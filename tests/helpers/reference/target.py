@@ -16,8 +16,6 @@ import torch
 from .checkpoint import load_config, load_weights
 from .layers import AttentionShape, Rope, attention, mlp, rms, sees
 
-__all__ = ["Target"]
-
 
 class Target:
     """One target with one sequence in its KV cache."""

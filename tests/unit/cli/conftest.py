@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -17,9 +17,7 @@ from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder, SavedChat
 from eaglecpp.opening.find import Found
 from eaglecpp.options import Strategy
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 SHORT = {"n_threads": 1, "max_tokens": 12, "temperature": 0.0, "n_ctx": 512}
 

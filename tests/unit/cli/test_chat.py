@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -20,11 +20,9 @@ from eaglecpp.cli.chat.model import RunModel
 from eaglecpp.cli.open_engine import look_up
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.modelfile import Modelfile
+from helpers.models import Models
 from helpers.opening import found_file
 from helpers.tiny_projector import make_image, make_projector
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 Talk = Callable[..., Chat]
 Capture = pytest.CaptureFixture[str]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
@@ -16,11 +15,9 @@ from eaglecpp.convert.dialects import DIALECTS
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.opening.find import find_here
 from eaglecpp.store.drafters import known_drafters
+from helpers.models import Models
 from helpers.tiny import make_target
 from helpers.tiny_split import rewrite
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 
 @pytest.fixture(autouse=True)

@@ -7,15 +7,13 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import pytest
 
 from eaglecpp.cli import COMMANDS, group, main
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 
 def test_the_command_alone_says_what_is_here_and_what_to_type_next(

@@ -12,15 +12,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp.cli import main
+from helpers.models import Models
 from helpers.tiny_split import write_split
-
-if TYPE_CHECKING:
-    from conftest import Models
 
 COMMAND = [sys.executable, "-P", "-m", "eaglecpp"]
 LONG = "word" * 100

@@ -7,7 +7,6 @@ import os
 import signal
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,9 +15,7 @@ from eaglecpp.cli.figures import stats_line, verbose_lines
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import Watch, laid_out
 from eaglecpp.results import Timings
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 STATS = Timings(prompt_n=26, prompt_ms=110, predicted_n=298, predicted_ms=3900, draft_n=259)
 ONE = Timings(predicted_n=1, predicted_ms=0.033)

@@ -6,14 +6,11 @@ from __future__ import annotations
 import importlib.util
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from eaglecpp.cli import main
-
-if TYPE_CHECKING:
-    from conftest import Models
+from helpers.models import Models
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Models
 
 from eaglecpp.errors import DataError
 from eaglecpp.options import ModelOptions
@@ -24,6 +23,7 @@ from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.data.texts import token_hash
 from eaglecpp.train.samples import TrainText
 from helpers.kills import killed_after_lines
+from helpers.models import Models
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
 MODEL = ModelOptions(n_threads=1)

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Models
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.loops import is_looping
@@ -23,6 +22,7 @@ from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.frame import Frame
 from eaglecpp.train.capture.questions import question
 from eaglecpp.train.data import texts as data
+from helpers.models import Models
 
 # The tiny target seldom ends a turn: short ones, and questions from the lists, which always end.
 SETTINGS = ConverseSettings(

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import Models
 
 from eaglecpp.chat.message import Message
 from eaglecpp.chat.template import ChatTemplate
@@ -20,6 +19,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data.chats import ChatEncoder, open_tokenizer
 from eaglecpp.train.samples import TrainText
+from helpers.models import Models
 from helpers.tiny import TargetSpec, target_weights, write_gguf
 from helpers.tiny_tokenizer import tiny_tokenizer
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
-from conftest import Models
 from numpy.typing import NDArray
 
 from eaglecpp.engine.request import engine_options
@@ -19,6 +18,7 @@ from eaglecpp.lowlevel import Target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 from eaglecpp.train.capture.features import TargetSource, default_layers, top_labels
 from eaglecpp.train.samples import TrainText
+from helpers.models import Models
 from helpers.tiny import TargetSpec, make_target, prompt_ids
 
 # caches that do not round: samples and whole prompts are cut into different batches

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Models
 from filelock import FileLock
 
 from eaglecpp.engine.engine import Engine
@@ -17,6 +16,7 @@ from eaglecpp.errors import DataError
 from eaglecpp.options import SamplingOptions
 from eaglecpp.train.capture.generate import generate
 from eaglecpp.train.data import texts as data
+from helpers.models import Models
 
 SAMPLING = SamplingOptions(max_tokens=24, temperature=0.9, seed=7)
 PROMPTS = ["how old are you", "who let the man in", "and now", "how old are you"]

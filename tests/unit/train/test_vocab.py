@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import Models
 
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.data.vocab import choose, count, special_tokens
 from eaglecpp.train.samples import TrainText
+from helpers.models import Models
 
 
 def counts_of(*counts: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
