@@ -49,6 +49,16 @@ class Device:
         """How long a text is."""
         return 24 if self.is_slow else 60
 
+    def assert_same_text(self, ours: Sequence[int], theirs: eaglecpp.Completion) -> None:
+        """The same tokens up to the first place where the two best are so close, in log-probability, that a
+        GPU may choose the other.
+        """
+        for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
+            if a != b:
+                best, second = (value for _, value in theirs.logprobs[i].top[:2])
+                assert best - second < (1e-3 if self.is_exact else 0.1), f"token {i}: {a} for {b}"
+                return
+
 
 @pytest.fixture(scope="session")
 def servers() -> Iterator[tuple[str, ...]]:

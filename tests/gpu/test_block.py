@@ -116,11 +116,7 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
     target, draft = tmp_path / "target.gguf", tmp_path / "draft.gguf"
     write_target(target)
     write_block_drafter(draft, kind)
-    found = run(LONG, target, draft, "off chain:3 chain:5 tree:k=3,depth=5,nodes=16")
-    # an operation takes about as long as on a card, so that the planner has prices; it does not draft where
-    # another program had the processor while they were measured
-    tries = [run(LONG, target, draft, "auto", EAGLECPP_COUNTING_US="10") for _ in range(3)]
-    found |= min(tries, key=lambda one: int(one["auto"]["rounds"]))
+    found = run(LONG, target, draft, "off chain:3 chain:5 tree:k=3,depth=5,nodes=16 auto")
     print(kind, found)
     plain = found.pop("off")
     for strategy, values in found.items():
@@ -128,6 +124,6 @@ def test_a_round_waits_once_and_runs_from_captured_graphs(
         assert n <= 0.5 * plain["rounds"], f"{strategy} hardly drafts"
         assert values["waits"] / n <= plain["waits"] // plain["rounds"] + 1, strategy
         assert values["graphs"] / n <= 2, strategy
-        # `auto` may change its size a few times
-        assert values["built"] <= 2 + (0.02 * n if strategy == "auto" else 0), strategy
+        # `auto` may change its mind once, to another size and back
+        assert values["built"] <= (4 if strategy == "auto" else 2), strategy
         assert values["captured"] >= 0.98 * values["graphs"], strategy

@@ -23,7 +23,11 @@ from .conftest import Counts
 BEGIN = r"""
 import ctypes, json, os, sys
 from eaglecpp import Engine
+from eaglecpp.engine import rehearsal
 from eaglecpp.engine.request import Request
+from helpers.backends import Counts
+
+rehearsal._SECONDS = 1e9  # by Python's clock, which here depends on who else is busy
 
 made, rates = Request.params, []
 
@@ -34,8 +38,8 @@ def params(request):
 
 Request.params = params
 read = ctypes.CDLL(os.environ["GGML_BACKEND_PATH"]).eaglecpp_counts
-names = sys.argv[3].split(",")
-read.restype = type("Counts", (ctypes.Structure,), {"_fields_": [(name, ctypes.c_uint64) for name in names]})
+read.restype = Counts
+names = [name for name, _ in Counts._fields_]
 """
 
 PROGRAM = r"""
@@ -75,8 +79,8 @@ out = {}
 with Engine.open(
     sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, exact="off", text_drafts="off"
 ) as engine:
-    for strategy in sys.argv[4].split():
-        options = dict(strategy=strategy, max_tokens=720, temperature=0.0, ignore_eos=True)
+    for strategy in sys.argv[3].split():
+        options = dict(strategy=strategy, max_tokens=720, temperature=0.0, ignore_eos=True, seed=1)
         prompt = [5 + i % 90 for i in range(40)]
         for _ in range(3):
             prompt.append(7)
@@ -93,12 +97,16 @@ print(json.dumps(out))
 """
 
 
-def run(program: str, target: Path, draft: Path, *arguments: str, **environment: str) -> dict[str, Any]:
-    """What the program prints."""
-    names = ",".join(name for name, _ in Counts._fields_)
+def run(program: str, target: Path, draft: Path, *arguments: str) -> dict[str, Any]:
+    """What the program prints. Its C++ code has the counting device's clock, so that the planner finds the
+    same prices every time.
+    """
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), names, *arguments],
-        env={**os.environ, "EAGLECPP_PLANNER_CACHE": "0", "EAGLECPP_COUNTING_IDLE": "1", **environment},
+        [sys.executable, "-P", "-c", BEGIN + program, str(target), str(draft), *arguments],
+        env={
+            **os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "EAGLECPP_COUNTING_IDLE": "1",
+            "LD_PRELOAD": os.environ["GGML_BACKEND_PATH"],
+        },
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -171,15 +179,13 @@ def test_an_answer_of_200_rounds_runs_from_captured_graphs(large: tuple[Path, Pa
     """As ggml's CUDA backend captures. llama.cpp builds a graph anew where the text has filled another 256
     cells of its cache, here twice: the count begins at the tenth round and ends before token 740.
     """
-    # an operation takes about as long as on a card, so that the planner's clocks show something
-    found = run(LONG, *large, "chain:3 chain:5 auto", EAGLECPP_COUNTING_US="10")
+    found = run(LONG, *large, "chain:3 chain:5 auto")
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy
-        # `auto` may change its mind a few times
-        more = 0.02 * values["rounds"] if strategy == "auto" else 0
-        assert values["captured"] >= 0.98 * values["graphs"] - 2 * more, strategy
-        assert values["built"] <= 2 + more, strategy
+        # `auto` may change its mind once, to another size and back
+        assert values["built"] <= (4 if strategy == "auto" else 2), strategy
+        assert values["captured"] >= 0.98 * values["graphs"], strategy
 
 
 def test_nothing_is_allocated_in_the_middle_of_an_answer(counted: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ the two best tokens are nearly alike; how nearly is bounded here.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +23,12 @@ from .conftest import SIZES, ConvertedPair, Counts, Device
 Open = Callable[..., eaglecpp.Engine]
 PLACES = ["all", "some layers", "drafter", "target"]
 STRATEGIES = ["chain:1", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"]
-MARGIN = 0.1  # of log-probability between the two best tokens, below which a GPU may choose the other
-
-
-def assert_same_text(ours: Sequence[int], theirs: eaglecpp.Completion, margin: float) -> None:
-    """The same tokens up to the first place where the two best are closer than `margin`."""
-    for i, (a, b) in enumerate(zip(ours, theirs.tokens, strict=True)):
-        if a == b:
-            continue
-        best, second = (value for _, value in theirs.logprobs[i].top[:2])
-        assert best - second < margin, f"token {i}: {a} for {b}, which led by {best - second:.3f}"
-        return
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_every_placement_gives_the_cpus_text(
     place: str, device: Device, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
-    margin = 1e-3 if device.is_exact else MARGIN
     n_accepted: dict[str, dict[str, int]] = {}
     # what is exact differs by device, and with it what a strategy is cut to
     options: dict[str, Any] = {"exact": "off"}
@@ -52,7 +40,7 @@ def test_every_placement_gives_the_cpus_text(
             plain = cpu.generate(prompt, strategy="off", **greedy)
             for strategy in STRATEGIES:
                 ours = engine.generate(prompt, strategy=strategy, **greedy)
-                assert_same_text(ours.tokens, plain, margin)
+                device.assert_same_text(ours.tokens, plain)
                 if strategy == "auto":
                     continue
                 theirs = cpu.generate(prompt, strategy=strategy, **greedy)
@@ -107,7 +95,6 @@ def test_tokens_found_on_the_device_are_those_of_the_logits(
 
 
 def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
-    margin = 1e-3 if device.is_exact else MARGIN
     with open_engine("cpu", draft=False) as cpu, open_engine("all", n_sequences=3) as engine:
         sessions = [engine.session() for _ in range(3)]
         streams = [
@@ -119,18 +106,17 @@ def test_conversations_side_by_side(device: Device, open_engine: Open, greedy: d
             for text, chunk in zip(texts, chunks, strict=True):
                 text += chunk.tokens if chunk else []
         for i, text in enumerate(texts):
-            assert_same_text(text, cpu.generate(prompt_ids(30 + 9 * i, i + 1), **greedy), margin)
+            device.assert_same_text(text, cpu.generate(prompt_ids(30 + 9 * i, i + 1), **greedy))
 
 
 def test_a_prefix_is_used_again(device: Device, open_engine: Open, greedy: dict[str, Any]) -> None:
-    margin = 1e-3 if device.is_exact else MARGIN
     with open_engine("cpu", draft=False) as cpu, open_engine("all") as engine:
         system = prompt_ids(200, seed=3)
         for seed in (5, 6, 7):
             prompt = [*system[: 200 - 20 * (seed == 7)], *prompt_ids(50, seed=seed)]
             ours = engine.generate(prompt, strategy="tree:k=3,depth=4,nodes=12", **greedy)
             assert ours.timings.reused_n >= (0 if seed == 5 else 179)
-            assert_same_text(ours.tokens, cpu.generate(prompt, **greedy), margin)
+            device.assert_same_text(ours.tokens, cpu.generate(prompt, **greedy))
 
 
 @pytest.mark.parametrize("exact", ["auto", "off"])

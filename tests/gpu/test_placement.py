@@ -21,7 +21,6 @@ from helpers.tiny_arch import ArchPair, make_mixture
 from helpers.tiny_tokenizer import tiny_tokenizer
 
 from .conftest import SIZES, ConvertedPair, Counts, Device
-from .test_engine import MARGIN, assert_same_text
 
 OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
 EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner width, bytes
@@ -55,7 +54,6 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
 def test_experts_stay_in_host_memory(
     options: dict[str, Any], share: float, mixture: ArchPair, device: Device, greedy: dict[str, Any]
 ) -> None:
-    margin = 1e-3 if device.is_exact else MARGIN
     prompt = prompt_ids(40)
     with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **OPEN) as cpu:
         plain = cpu.generate(prompt, **greedy)
@@ -65,7 +63,7 @@ def test_experts_stay_in_host_memory(
         assert everything - weights_off_the_cpu(engine) == pytest.approx(share * EXPERTS, rel=0.02)
         for strategy in ("off", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"):
             done = engine.generate(prompt, strategy=strategy, **greedy)
-            assert_same_text(done.tokens, plain, margin)
+            device.assert_same_text(done.tokens, plain)
             if strategy not in ("off", "auto"):
                 assert done.timings.draft_n_accepted > 0
 
@@ -102,7 +100,7 @@ def test_a_tied_head_is_shared_in_place(
             assert engine.device_info["draft"] == device.name
             plain = engine.generate(prompt_ids(30), strategy="off", **greedy)
             ours = engine.generate(prompt_ids(30), strategy="chain:3", **greedy)
-            assert_same_text(ours.tokens, plain, 1e-3 if device.is_exact else MARGIN)
+            device.assert_same_text(ours.tokens, plain)
     assert sizes[True] - sizes[False] == pytest.approx(target.n_vocab * 64 * 4, abs=4096)
 
 

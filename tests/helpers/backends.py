@@ -50,8 +50,8 @@ class Counts(ctypes.Structure):
     """What the counting device counts (tests/native/gpu/counting_device.h)."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in (
-        "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
-        "bytes_held", "distinct_graphs", "built", "captured", "misaligned",
+        "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations",
+        "bytes_held", "distinct_graphs", "built", "captured", "launches", "misaligned",
     )]  # fmt: skip
 
 

@@ -7,7 +7,6 @@
 #include <ggml-cpp.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -16,7 +15,6 @@
 #include <map>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "counting_device.h"
@@ -44,9 +42,6 @@ size_t number_of(const char * name, size_t otherwise) {
 
 // what it has, and what it says it has: other programs take memory between the question and the allocation
 const size_t n_memory = number_of("EAGLECPP_COUNTING_MEMORY", (size_t)8 << 30);
-
-// what an operation takes, for planners that read clocks
-const std::chrono::microseconds operation_time(number_of("EAGLECPP_COUNTING_US", 0));
 
 // Counts without computing or copying: models of any size then cost nothing, as memory that nobody touches does. What
 // is read back are the numbers 0, 1, 2 and so on: distinct ids, or the smallest of floats in ascending order.
@@ -91,8 +86,8 @@ std::map<const ggml_tensor *, Capture> captures;
 
 // A graph is captured when it comes a second time unchanged, and run from the capture from the third time on; a change
 // starts that anew (ggml_backend_cuda_graph_compute). A graph with another number was built anew, even if it is the
-// same.
-void count_capture(ggml_cgraph * gf) {
+// same. Whether it runs from a capture.
+bool count_capture(ggml_cgraph * gf) {
     const uint64_t uid = ((const abi::Graph *)gf)->uid;
     Capture & known = captures[ggml_graph_node(gf, 0)];
     const bool is_same = uid != 0 && uid == known.uid;
@@ -112,10 +107,11 @@ void count_capture(ggml_cgraph * gf) {
         }
     }
     const bool is_changed = !is_same && known.properties != properties;
-    counts.captured += known.is_warm && !is_changed;
+    const bool is_captured = known.is_warm && !is_changed;
     known.is_warm = !is_changed;
     known.uid = uid;
     if (!is_same) known.properties = std::move(properties);
+    return is_captured;
 }
 
 // --- memory ------------------------------------------------------------------------------------------------------
@@ -137,7 +133,6 @@ void wait_down(size_t n_bytes) {
 const abi::BufferInterface buffer_interface = {
     /*free_buffer=*/[](ggml_backend_buffer_t b) {
         counts.bytes_held -= ((abi::Buffer *)b)->size;
-        ++counts.frees;
         std::free(memory_of(b));
     },
     /*get_base=*/memory_of,
@@ -226,8 +221,7 @@ struct Stream {
 
     ggml_backend_ptr cpu{ggml_backend_init_by_type(GGML_BACKEND_DEVICE_TYPE_CPU, nullptr)};
     std::vector<std::function<void()>> ups, downs;
-    bool is_busy = false;       // a wait has something to wait for
-    uint64_t n_operations = 0;  // since the last wait
+    bool is_busy = false;  // a wait has something to wait for
 
     void flush(std::vector<std::function<void()>> & all) {
         for (const auto & f : all) f();
@@ -268,8 +262,6 @@ const abi::BackendInterface backend_interface = {
     [](ggml_backend_t backend) {
         counts.waits += stream(backend).is_busy;
         stream(backend).is_busy = false;
-        std::this_thread::sleep_for(stream(backend).n_operations * operation_time);
-        stream(backend).n_operations = 0;
         stream(backend).flush(stream(backend).ups);
         stream(backend).flush(stream(backend).downs);
     },
@@ -282,19 +274,20 @@ const abi::BackendInterface backend_interface = {
         ++counts.graphs;
         seen_graphs.insert(shape_of(gf));
         counts.distinct_graphs = seen_graphs.size();
-        count_capture(gf);
+        const bool is_captured = count_capture(gf);
+        counts.captured += is_captured;
         stream(backend).is_busy = true;
-        const uint64_t n_before = stream(backend).n_operations;
+        const uint64_t n_before = counts.operations;
         for (int i = 0; i < ggml_graph_n_nodes(gf); ++i) {
             const ggml_tensor * node = ggml_graph_node(gf, i);
             const ggml_op op = node->op;
             for (const ggml_tensor * src : node->src) {
                 counts.misaligned += src && src->op == GGML_OP_VIEW && src->view_offs % n_align != 0;
             }
-            stream(backend).n_operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
-                                            op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
+            counts.operations += op != GGML_OP_NONE && op != GGML_OP_RESHAPE && op != GGML_OP_VIEW &&
+                                 op != GGML_OP_PERMUTE && op != GGML_OP_TRANSPOSE;
         }
-        counts.operations += stream(backend).n_operations - n_before;
+        if (!is_captured) counts.launches += counts.operations - n_before;
         stream(backend).flush(stream(backend).ups);
         // what an earlier copy has not fetched yet was computed before this
         stream(backend).flush(stream(backend).downs);
