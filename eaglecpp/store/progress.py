@@ -8,12 +8,15 @@ set.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from typing import Any, Self
+from contextlib import AbstractContextManager
+from typing import Any
 
-from eaglecpp.human import visible
+from eaglecpp.human import human_bytes, visible
 from eaglecpp.store.errors import Status
 
+_LAYOUT = "{desc}: {percentage:3.0f}%|{bar}| {remaining} left{postfix}"
 _SMALL = 4 << 20
 """Bytes that are done before anyone could read a bar."""
 
@@ -28,21 +31,19 @@ def new_bar(label: str, total: int, **options: Any) -> Any:
     """A tqdm bar, to be closed by the caller. label: shortened in the middle if it is long."""
     from tqdm.auto import tqdm
 
-    label = visible(label)
-    short = label if len(label) <= 48 else f"{label[:24]}…{label[-23:]}"
+    # columns that the rest of the line does not need
+    label, room = visible(label), min(max(shutil.get_terminal_size().columns - 50, 12), 48)
+    short = label if len(label) <= room else f"{label[: room // 2]}…{label[1 - room // 2 :]}"
     return tqdm(total=total, desc=short, dynamic_ncols=True, **options)
 
 
-class Bars:
+class Bars(AbstractContextManager["Bars", None]):
     """A `Report` for the operations of `eaglecpp.store`; close it, or use it as a context manager."""
 
     def __init__(self) -> None:
         self._shown = bars_are_shown()
         self._bar: Any = None
         self._subject = ""
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *error: object) -> None:
         self._close()
@@ -56,14 +57,14 @@ class Bars:
             self._close()
             self._subject = subject
             if status.total:
-                done = {"initial": status.completed, "unit": "B", "unit_scale": True}
-                self._bar = new_bar(subject, status.total, **done)
+                self._bar = new_bar(subject, status.total, initial=status.completed, bar_format=_LAYOUT)
             else:
-                from tqdm import tqdm
-
-                tqdm.write(visible(subject), file=sys.stderr)
+                sys.stderr.write(f"{visible(subject)}\n")
         if self._bar is not None:
-            self._bar.update(status.completed - self._bar.n)
+            done, whole, speed = status.completed, status.total, self._bar.format_dict["rate"]
+            sizes = f"{human_bytes(done)} of {human_bytes(whole)}, {human_bytes(speed)}/s"
+            self._bar.set_postfix_str(sizes, refresh=False)
+            self._bar.update(done - self._bar.n)
             if status.completed >= status.total:
                 self._close()
 
