@@ -22,7 +22,7 @@ from eaglecpp.cli.options import AUTOMATIC_CONTEXT, engine_options, given, model
 from eaglecpp.cli.table import labelled
 from eaglecpp.cli.terminal import fitted, show_progress, write, write_json
 from eaglecpp.errors import EagleError
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.opening.fetch import fetch
 from eaglecpp.options import TEXT, DraftOptions, ModelOptions
 from eaglecpp.references.reference import part_paths
@@ -174,7 +174,6 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         return []
     devices, kernels, memory = facts["devices"], facts["kernels"], facts["memory"]
     names = [device["description"] for device in devices if device["kind"] == "cpu"]
-    n_cores = facts["cpu"]["n_cores"]
     own = f"eaglecpp's own, {kernels['table']}" if kernels["active"] else f"ggml's ({kernels['why_not']})"
     others = []
     for device in devices:
@@ -183,28 +182,29 @@ def machine_rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         if device["kind"] != "cpu":
             others.append(("device", f"{device['name']} ({device['kind']}): {device['description']}{room}"))
     return [
-        ("cpu", ", ".join([*names, f"{n_cores} core{'' if n_cores == 1 else 's'}"])),
+        ("cpu", ", ".join([*names, counted(facts["cpu"]["n_cores"], "core")])),
         ("kernels", own),
         ("memory", f"{human_bytes(memory['available'])} of {human_bytes(memory['total'])} available"),
         *(others or [("gpu", "none that this llama.cpp can use")]),
     ]
 
 
-_KINDS = {"head": " (a head for further tokens)", "model": " (a small model)"}
-_KINDS |= {kind: f" ({kind})" for kind in ("DFlash", "DSpark", "DFlash2")}
+_KINDS = {"head": "a head for further tokens", "model": "a small model", "eagle": "EAGLE"}
 
 
 def _model_rows(model: dict[str, Any]) -> list[tuple[str, str]]:
     target, draft, memory = model["target"], model["draft"], _memory_rows(model["memory_plan"])
-    rows = [("target", f"{target} ({human_bytes(model['target_size'])}), {model['n_threads']} threads")]
+    size, threads = human_bytes(model["target_size"]), counted(model["n_threads"], "thread")
+    rows = [("target", f"{target} ({size}), {threads}")]
     memory = [("context", f"{model['n_ctx']} tokens, {model['n_ctx_why']}"), *memory]
     if draft is None:
         exact = "always, because without a drafter there is only plain decoding"
-        offer = (model["offer"] or "").removeprefix("no drafter: ")
-        return [*rows, ("drafter", f"none; {offer}" if offer else "none"), *memory, ("exact", exact)]
+        offer = "; ".join(filter(None, ("none", model["offer"])))
+        return [*rows, ("drafter", offer), *memory, ("exact", exact)]
     own = {TEXT: "none: drafts from the text itself", target: "its own head for further tokens"}
     where = f", on {model['draft_device']}" if model["draft_device"] else ""
-    rows.append(("drafter", (own.get(draft) or draft + _KINDS.get(model["draft_kind"], "")) + where))
+    kind = _KINDS.get(model["draft_kind"], model["draft_kind"])
+    rows.append(("drafter", (own.get(draft) or f"{draft} ({kind})") + where))
     rows += [("", model["draft_why"])] * bool(model["draft_why"]) + memory
     if model["chains_only"]:
         rows.append(("strategies", f"chains only: {model['chains_only']}"))

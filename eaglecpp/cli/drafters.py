@@ -46,13 +46,14 @@ def drafters(target: str | None, as_json: bool) -> None:
         return
     if own is not None:
         write(f"{target} {whose}: {own}\n")
+    none = f"no drafter is known for {target}"
     if not rows and own is None:
         from eaglecpp.store.store import Stores
 
         head = "use its own head (`--draft mtp`), " if facts is not None and facts.has_head else ""
         near = "" if facts is not None else Stores.open().near(target or "")
         way = f": {head}make one with `eaglecpp train`, or use `--draft text`"
-        note(f"no drafter is known for {target}{near or way}")
+        note(f"{none}{near or way}")
         return
     if rows:
         shown = []
@@ -63,6 +64,8 @@ def drafters(target: str | None, as_json: bool) -> None:
     chosen = first_runnable(matches)
     if chosen is not None and own is None:
         note(f"--draft auto uses {chosen.why}")
+    elif not matches and own is None and ":" in (target or ""):  # a model, not a word
+        note(f"{none} itself; these have it in their names")
 
 
 def _matches(target: str) -> tuple[Path | None, str, list[Match], Facts | None]:

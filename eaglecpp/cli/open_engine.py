@@ -40,7 +40,7 @@ def look_up(
     with Bars() as bars:
         found = fetch(reference, draft, wants_draft=wants_draft, insecure=insecure, report=bars)
     if found.offer and stderr_is_terminal():
-        note(found.offer)
+        note(f"no drafter: {found.offer}")
     return found
 
 

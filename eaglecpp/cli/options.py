@@ -28,7 +28,7 @@ from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
 from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import hub_text, read_name
+from eaglecpp.references.reference import hub_text, is_path_text, read_name
 
 AUTOMATIC_CONTEXT = {
     "n_ctx": "context length in tokens; 0 = as long as model and memory allow; -1 = the model's own"
@@ -315,6 +315,9 @@ def only_model(model: str | None, named: str | None) -> str:
 
 def stored_name(text: str) -> ModelName:
     """`text` as a model name. Raises click.UsageError."""
+    if is_path_text(text):
+        how = "`run` takes files, also with --draft auto, and `create` stores them under a name"
+        raise click.UsageError(f"expected the name of a model, found a path: {text!r}; {how}")
     try:
         return read_name(text)
     except ModelNameError as error:

@@ -140,9 +140,9 @@ def _offer(stores: Stores, model: ResolvedModel) -> str:
     with contextlib.suppress(EagleError):  # opening the model says what is wrong with its file
         known, why = best_known(str(model.name or ""), model.target.name, read_facts([model.target]))
     if known is None:
-        return f"no drafter: `eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
+        return f"`eaglecpp drafters {shlex.quote(model.reference)}` shows what could draft"
     how = "uses it" if known.file else "downloads and uses it"
-    return f"a drafter is known for this model ({why}): --draft auto {how}"
+    return f"one is known for this model ({why}): --draft auto {how}"
 
 
 @contextlib.contextmanager

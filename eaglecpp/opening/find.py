@@ -83,7 +83,7 @@ class Found:
     drafts_text: drafts from the text itself were asked for, in place of a drafter
     draft_asked: a drafter was named, and is not just what came with the model
     notices:     what looking for them brought to light
-    offer:       a drafter that could be had
+    offer:       in words, a drafter that could be had where there is none, or where to look for one
     """
 
     model: ResolvedModel

@@ -90,7 +90,7 @@ def first_part(path: Path) -> Path:
 
 _HUB_SCHEME = "hf://"
 _HUB_STARTS = (_HUB_SCHEME, *(f"{host}/" for host in HUB_HOSTS))
-_PATH_STARTS = ("./", "../", "/", "~", ".\\")
+_PATH_STARTS = ("./", "../", "/", "~", ".\\", "file:")
 _WEIGHT_SUFFIXES = (".gguf", ".safetensors", ".bin", ".pt", ".pth")
 
 

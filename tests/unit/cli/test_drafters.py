@@ -49,6 +49,11 @@ def test_a_mistyped_name_is_answered_with_the_one_that_was_meant() -> None:
     assert run("smolm2").stderr == "no drafter is known for smolm2; did you mean smollm2?\n"
 
 
+def test_a_model_without_a_drafter_is_told_so_beside_those_that_are_called_alike() -> None:
+    said = run("qwen3:4b").stderr  # Qwen3-4B-Instruct-2507 is qwen3:4b-instruct
+    assert said == "no drafter is known for qwen3:4b itself; these have it in their names\n"
+
+
 def test_every_name_of_a_model_gives_the_same_drafters() -> None:
     names = ("qwen3", "qwen3:8b", "Qwen/Qwen3-8B", "hf.co/bartowski/Qwen_Qwen3-8B-GGUF:Q4_K_M")
     assert len({run(name).stdout for name in names}) == 1

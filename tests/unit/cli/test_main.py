@@ -69,7 +69,6 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
         ["generate", "t.gguf", "-p", "x", "-f", "y"],
         ["generate", "t.gguf", "-p", "x", "--temp", "-1"],
         ["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"],
-        ["generate", "t.gguf", "-p", "x", "--draft", "d", "--no-draft", "--strategy", "chain:3"],
         ["generate", "t.gguf", "-p", "x", "--cache-type-k", "q2_k"],
         ["serve", "--mmproj", "p.gguf"],
     ],

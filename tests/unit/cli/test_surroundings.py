@@ -124,7 +124,6 @@ def test_a_home_that_nobody_has_is_named(
         (("run", "{target}", "hi", "--format", LONG), "expected json, a JSON schema"),
         (("generate", "{target}", "--draft", LONG, "-p", "x"), "not a model name"),
         (("convert", LONG, "--target", "{target}"), "not a model name"),
-        (("serve", LONG), "not a model name"),
         (("run", f"./{LONG}.gguf", "hi"), "no such file"),
     ],
 )
