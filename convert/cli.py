@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from .errors import InvalidValueError
-from .files import human_bytes
+from .files import counted, human_bytes
 from .inspection import SWITCHES, inspect_file
 from .pipeline import ConvertReport, Progress, convert_checkpoint
 from .quantize import TYPES
@@ -160,14 +160,13 @@ def _report_facts(report: ConvertReport) -> dict[str, Any]:
 def _report_text(report: ConvertReport) -> str:
     spec = report.spec
     switches = [name for name in SWITCHES if getattr(spec, name)]
-    plain = "EAGLE-1/2" if spec.fuses_embedding else spec.block.kind if spec.block else "EAGLE-3"
     switches += ["latent attention"] if spec.latent else []
     n_drafts = spec.block.n_drafts if spec.block else spec.parallel.depth if spec.parallel else 0
     switches += [f"{n_drafts} drafts in one pass"] if n_drafts else []
-    layers = f"{spec.n_layers} layer{'s' if spec.n_layers > 1 else ''}"
+    layers = counted(spec.n_layers, "layer")
     rows = [
         ("recognised", f"{report.family} drafter, {layers}, {spec.hidden_size} wide, as {spec.architecture}"),
-        ("switches", ", ".join(switches) or f"none (plain {plain})"),
+        ("switches", ", ".join(switches) or "none"),
         ("features", f"R_{', R_'.join(map(str, spec.aux_layers))} of {spec.target_block_count} layers, "
                      f"{spec.target_hidden_size} wide (ids: {spec.layer_ids_rule})"),
         *(("reading", reading) for reading in spec.readings),
@@ -186,9 +185,8 @@ def _facts_text(facts: dict[str, Any]) -> str:
     rows: list[tuple[str, str]] = []
     for key, value in facts.items():
         if key == "types":
-            rows += [
-                ("type", f"{t}: {n['tensors']} tensors, {human_bytes(n['bytes'])}") for t, n in value.items()
-            ]
+            for t, n in value.items():
+                rows.append(("type", f"{t}: {counted(n['tensors'], 'tensor')}, {human_bytes(n['bytes'])}"))
         elif isinstance(value, dict):
             shown = ", ".join(f"{k} {_plain(v)}" for k, v in value.items() if v is not None)
             rows.append((key, shown))

@@ -27,13 +27,12 @@ def create(name: str, file: str, quantize: str, draft_quantize: str, no_draft: b
     from eaglecpp.modelfile import Modelfile
     from eaglecpp.store.create import create_model
 
-    wanted = stored_name(name)
     modelfile = Modelfile.from_text(read_input(file), file=None if file == "-" else file)
     directory = Path.cwd() if file == "-" else Path(file).absolute().parent
     stores = Stores.open()
     with Bars() as bars:
         created = create_model(
-            stores, wanted, modelfile, directory,
+            stores, stored_name(name), modelfile, directory,
             quantize=quantize, draft_type=draft_quantize, use_draft=not no_draft, report=bars,
         )  # fmt: skip
     say_made(created, as_json)

@@ -162,7 +162,6 @@ def _model_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
 
 def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
     file, arch, kind = facts.file, facts.architecture, facts.draft_kind
-    plain = "EAGLE-1/2" if arch == "eagle" else "EAGLE-3" if kind == arch else kind
     switches = ("fc_norm", "norm_output", "norm_before_fc", "norm_before_residual")
     on = [name for name in switches if file.get(f"{arch}.{name}")]
     on += ["latent attention"] if file.get(f"{arch}.attention.kv_lora_rank") else []
@@ -172,7 +171,7 @@ def _draft_rows(model: StoredModel, facts: Facts) -> list[list[str]]:
         ["quantization", facts.file_type],
         ["size", human_bytes(model.manifest.of_kind("draft")[-1].size)],
         ["features", ", ".join(f"R_{k}" for k in file.get(f"{arch}.target_layers") or [])],
-        ["switches", ", ".join(on) or f"none (plain {plain})"],
+        ["switches", ", ".join(on) or "none"],
         ["source", file.text("eaglecpp.source", "")],
     ]
     return [row for row in rows if row[1]]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
-from eaglecpp.cli.options import Parsed, given, value_type
+from eaglecpp.cli.options import given, value_type
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.opening.find import find_target
@@ -33,17 +33,10 @@ _PATH = click.Path(path_type=Path)
 _METAVARS = {"finetune": "CKPT", "start_from": "CKPT", "aux_layers": "IDS", "cache": "DIR", "type": "TYPE"}
 
 
-def _layers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(map(int, text.split(",")))
-    except ValueError:
-        raise ValueError(f"{text!r} is not a list of numbers such as 2,16,29") from None
-
-
 _TYPES: dict[Any, click.ParamType[Any]] = {
     "paths": click.Path(exists=True, path_type=Path),
     "path": _PATH,
-    "ids": Parsed("layers", _layers),
+    "ids": importlib.import_module("eaglecpp.convert.cli").IdList(),
 }
 
 

@@ -97,8 +97,7 @@ def find_manifest(root: Path, name: ModelName) -> Path | None:
     exact = manifest_path(root, name)
     if os.path.lexists(exact) and not exact.is_dir():
         return exact
-    name = canonical(name)
-    return next((path for other, path in manifests(root) if other.same_as(name)), None)
+    return next((path for other, path in manifests(root) if other.same_as(canonical(name))), None)
 
 
 def manifest_files(root: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from eaglecpp.chat.message import Message
+from eaglecpp.convert import keys
 from eaglecpp.errors import UnsupportedError
 from eaglecpp.files import link
 from eaglecpp.modelfile.errors import Notice
@@ -113,12 +114,12 @@ class StoredModel:
 
     @property
     def draft_kind(self) -> str:
-        """The drafter's kind or, where the config has none, its architecture; "" when the model has no
-        drafter or does not say.
+        """The drafter's kind or, where the config has none (Ollama's, and ours of before 28 November 2026),
+        its architecture, of block drafters DFlash; "" when the model has no drafter or does not say.
         """
         draft = self.config.get("draft")
         value = draft.get("kind", draft.get("architecture")) if isinstance(draft, Mapping) else None
-        return value if isinstance(value, str) else ""
+        return "DFlash" if value in keys.BLOCKS else value if isinstance(value, str) else ""
 
     def check_runnable(self) -> None:
         """Raises UnsupportedError for what is not a model on this machine or not a GGUF, with the reason."""

@@ -171,10 +171,8 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
     with Session() as session:
         for file in files:
             path = child(out, file.name)
-            if file.cached is not None:
-                _link_or_copy(file.cached, path)
-            elif file.digest:
-                _link_or_copy(fetch(session, root, file, report), path)
+            if file.cached is not None or file.digest:
+                _link_or_copy(file.cached or fetch(session, root, file, report), path)
             else:
                 path.write_bytes(read_small(session, file))
     return out

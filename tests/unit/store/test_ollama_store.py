@@ -37,17 +37,17 @@ def test_everything_a_model_has_is_read(ollama: OllamaModel, tiny: Tiny, home: P
             ("adapter", b"a LoRA"),
             ("projector", b"a projector"),
         ],
-        b'{"model_format":"","renderer":"qwen3","draft":{"architecture":"eagle3"}}',
+        b'{"model_format":"","renderer":"qwen3","draft":{"architecture":"dflash"}}',
     )
     resolved = find_target("LLaMA3.2:3B")
     assert resolved.name is not None
-    projectors = Stores.open().get(resolved.name).files("projector")
-    blobs = home / ".ollama" / "models" / "blobs"
-    assert resolved.kind == "ollama"
-    assert resolved.target.parent == blobs
+    stored = Stores.open().get(resolved.name)
+    assert (resolved.kind, stored.draft_kind) == ("ollama", "DFlash")
+    assert resolved.target.parent == home / ".ollama" / "models" / "blobs"
     assert resolved.target.read_bytes() == target
     assert resolved.draft is not None and resolved.draft.read_bytes() == draft  # the last one counts
-    assert [path.read_bytes() for path in (*resolved.adapters, *projectors)] == [b"a LoRA", b"a projector"]
+    others = (*resolved.adapters, *stored.files("projector"))
+    assert [path.read_bytes() for path in others] == [b"a LoRA", b"a projector"]
     assert resolved.modelfile.system == "Be brief."
     assert resolved.modelfile.parameters == {"stop": ("<x>",), "temperature": 1.0}
     assert [turn.content for turn in resolved.modelfile.messages] == ["hi"]
