@@ -40,6 +40,11 @@ def human_bytes(n_bytes: float | None) -> str:
     return f"{n_bytes / size:.{digits}f} {unit}"
 
 
+def counted(n: int, noun: str) -> str:
+    """1 token, 2 tokens."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
 class NotAFileError(OSError):
     """A name of something that cannot be read like a file: a pipe waits for a writer, a device has no end."""
 

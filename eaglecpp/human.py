@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from eaglecpp.convert import files as of_convert
 from eaglecpp.errors import InvalidValueError
 
-human_bytes = of_convert.human_bytes
+human_bytes, counted = of_convert.human_bytes, of_convert.counted
 
 
 _SYMBOLS = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}

@@ -193,7 +193,7 @@ def _printf(form: Any, *values: Any) -> str:
 
     text = re.sub(r"(?s)%(.?)", formatted, as_text(form))
     if left:
-        raise ValueError(f"{len(left)} values more than the format has")
+        raise ValueError(f"more values than the format has, by {len(left)}")
     return text
 
 

@@ -18,6 +18,7 @@ from eaglecpp.cli.open_engine import open_engine
 from eaglecpp.cli.options import engine_options, given, model_argument, read_input
 from eaglecpp.cli.table import table
 from eaglecpp.cli.terminal import fitted, note, show_progress, write, write_json
+from eaglecpp.human import counted
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
 
 
@@ -143,7 +144,6 @@ def speeds(measured: Sequence[Any]) -> str:
     """A table of strategies for each temperature, and what the planner did; for a terminal of 60 columns."""
     tables, plans = [], []
     for first in _by_strategy(measured)["off"]:
-        n = len(first.ratios)
         kind = "greedy" if first.temperature <= 0 else f"temperature {first.temperature:g}"
         rows = []
         for one in (one for one in measured if one.temperature == first.temperature):
@@ -152,7 +152,7 @@ def speeds(measured: Sequence[Any]) -> str:
             rows.append([name, f"{one.tokens_per_second:.1f}", f"{one.ratio:.2f}x", length])
             if one.strategy.startswith("auto"):
                 plans.append(fitted(f"{one.strategy}, {kind}: {_reason(one)}") + "\n")
-        title = f"{kind}, {n} turn{'' if n == 1 else 's'}"
+        title = f"{kind}, {counted(len(first.ratios), 'turn')}"
         tables.append(table([title, "tokens/s", "speed", "length"], rows) + "\n")
     return "".join([*tables, *plans])
 

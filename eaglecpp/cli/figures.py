@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.results import Timings
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def stats_line(stats: Timings, *, has_draft: bool, speedup: float | None = None)
     """One line: tokens, tokens/s, and what drafting gave, if known. An answer that ends in a loop is drafted
     too well to say anything about speed.
     """
-    parts = [f"{stats.predicted_n} token{'' if stats.predicted_n == 1 else 's'}"]
+    parts = [counted(stats.predicted_n, "token")]
     if stats.predicted_n >= _ENOUGH:
         speed = stats.predicted_per_second
         parts.append(f"{speed:.0f} tokens/s" if speed >= 20 else f"{speed:.1f} tokens/s")

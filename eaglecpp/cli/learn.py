@@ -12,6 +12,7 @@ from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.cli.train import Display, check_torch
 from eaglecpp.errors import ModelNotFoundError
+from eaglecpp.human import counted
 from eaglecpp.learn.records import Learning
 from eaglecpp.opening.find import find_here
 
@@ -47,7 +48,7 @@ def learn(
     learning = Learning.of(target)
     if action == "forget":
         n = learning.forget()
-        note(f"deleted {n} conversations of {model}")
+        note(f"deleted {counted(n, 'conversation')} of {model}")
     elif action == "undo":
         if not learning.undo(stock):
             raise click.ClickException(f"{model} uses its first drafter; there is nothing to undo")
@@ -75,7 +76,7 @@ def _train(target: Path, stock: Path, minutes: float, threads: int, as_json: boo
         if found is not None:
             note(
                 f"{name}: acceptance length {found.before:.2f} before, {found.after:.2f} after "
-                f"({100 * found.least:+.1f} to {100 * found.most:+.1f} %, {found.n_texts} texts)"
+                f"({100 * found.least:+.1f} to {100 * found.most:+.1f} %, {counted(found.n_texts, 'text')})"
             )
     used = "the new drafter is used from now on" if result.is_used else "the drafter stays as it was"
     note(f"{used}: {result.reason}")

@@ -10,7 +10,7 @@ import click
 from eaglecpp.cli.command import command, complete_model, option
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.terminal import write
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.store import StoreError, Stores
 from eaglecpp.store.transaction import remove_model
 
@@ -30,7 +30,7 @@ def rm(names: tuple[str, ...], folder: Path | None) -> None:
         from eaglecpp.engine.prompt_cache import remove_all
 
         n, n_bytes = remove_all(folder)
-        write(f"deleted {n} prompts, {human_bytes(n_bytes)}\n")
+        write(f"deleted {counted(n, 'prompt')}, {human_bytes(n_bytes)}\n")
     stores = Stores.open()
     models = [stores.get(stored_name(name)) for name in names]
     for text, model in zip(names, models, strict=True):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from eaglecpp.cli.terminal import fitted
+from eaglecpp.human import counted
 
 _GAP = "    "
 _UNITS = [(1, "second"), (60, "minute"), (3600, "hour"), (86400, "day"), (604800, "week"), (2592000, "month")]
@@ -46,8 +47,7 @@ def human_time(when: datetime, now: datetime | None = None) -> str:
 
 def _duration(seconds: float) -> str:
     size, unit = max((one for one in _UNITS if seconds >= 2 * one[0]), default=_UNITS[0])
-    n = int(seconds // size)
-    return f"{n} {unit}{'' if n == 1 else 's'}"
+    return counted(int(seconds // size), unit)
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:

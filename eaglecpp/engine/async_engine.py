@@ -52,6 +52,7 @@ from eaglecpp.errors import (
     QueueFullError,
     UnsupportedError,
 )
+from eaglecpp.human import counted
 from eaglecpp.options.typed import GenerateKeywords, OpenKeywords
 from eaglecpp.threads import Threads
 
@@ -224,10 +225,7 @@ class AsyncEngine:
             if self._closing != "no":
                 raise InvalidStateError("this engine is closing")
             if len(self._waiting) + len(self._running) >= self._n_queue + len(self._slots):
-                raise QueueFullError(
-                    f"the queue is full: {len(self._waiting)} requests are waiting for "
-                    f"{len(self._slots)} places"
-                )
+                raise QueueFullError(f"the queue is full: {counted(len(self._waiting), 'request')} waiting")
             self._waiting.append(task)
             self._condition.notify()
         return AsyncStream(task, self._cancel)
@@ -272,7 +270,7 @@ class AsyncEngine:
         """
         if self._n_embedding > self._n_queue:
             n_waiting = self._n_embedding - 1
-            raise QueueFullError(f"the queue is full: {n_waiting} requests are waiting for embeddings")
+            raise QueueFullError(f"the queue is full: {counted(n_waiting, 'request')} waiting for embeddings")
         found: list[Embedding] = []
         begun, gone = time.perf_counter(), threading.Event()
         read = partial(self.engine.embedder.embed, n_ctx=n_ctx, lock=self._turns, is_over=gone.is_set)

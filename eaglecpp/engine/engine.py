@@ -156,8 +156,8 @@ class Engine(Talking):
         """
         if self._n_open >= self.model.n_sequences:
             raise EngineBusyError(
-                f"all {self.model.n_sequences} conversations of this engine are open; close one, or open the "
-                f"engine with n_sequences={self._n_open + 1}"
+                f"all conversations of this engine ({self.model.n_sequences}) are open; close one, or open "
+                f"it with n_sequences={self._n_open + 1}"
             )
         session = Session(self.shared)
         self.sequences.add(session.slot)

@@ -79,7 +79,7 @@ class Drafting:
         if raw["cut"] >= 0:
             only = f"only batches of {self.exactness.rows} rows are exact"
             plain = f"plain, to be exact: {self.exactness.reason or only}"
-            plan["why"] += f"; cut to {raw['cut']} nodes, because {only}" if raw["cut"] else f"; {plain}"
+            plan["why"] += f"; nodes cut to {raw['cut']}, because {only}" if raw["cut"] else f"; {plain}"
         return plan
 
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eaglecpp.data_dir import data_dir
 from eaglecpp.errors import DataError
 from eaglecpp.files import fingerprint, read_json, replace_bytes, replaced
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,7 +177,7 @@ class Learning:
         made, rows = facts["drafter"], []
         if facts["records"]:
             size = human_bytes(facts["bytes"])
-            rows.append(("kept", f"{facts['records']} answers, {size}, in {facts['folder']}"))
+            rows.append(("kept", f"{counted(facts['records'], 'answer')}, {size}, in {facts['folder']}"))
         if made is not None:
             own, other = (
                 f"{made[name]['before']:.2f} -> {made[name]['after']:.2f}" for name in ("user", "general")

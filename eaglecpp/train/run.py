@@ -21,7 +21,7 @@ import torch
 from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError, UnsupportedError
 from eaglecpp.files import replace_bytes
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
 from eaglecpp.train.capture.features import TargetSource
@@ -179,8 +179,8 @@ class _Run:
         everything = range(len(self.corpus.conversations))
         self.listener.note(
             f"training on {self.device} in {str(dtype).removeprefix('torch.')}: {hyper.n_steps} "
-            f"{'slots' if block else 'steps of training-time test'}, lr {lr:.2g}, {n_train} conversations, "
-            f"{len(everything) - n_train} held out"
+            f"{'slots' if block else 'steps of training-time test'}, lr {lr:.2g}, "
+            f"{counted(n_train, 'conversation')}, {len(everything) - n_train} held out"
         )
         return Trainer(
             TrainingTimeTest(model, plan.vocab.draft_ids, hyper.n_steps, hyper.later_every),

@@ -26,7 +26,7 @@ Sequence & Conversations::open() {
         }
         return open_.emplace(id, std::move(s)).first->second;
     }
-    fail(ErrorKind::value, "all %d conversations of this engine are open; close one or raise n_sequences", n_max);
+    fail(ErrorKind::value, "all conversations of this engine (%d) are open; close one or raise n_sequences", n_max);
 }
 
 Sequence & Conversations::get(int id) {

@@ -25,7 +25,7 @@ std::string token_differences(const Vocabulary & target, int n, const std::funct
         if (std::strcmp(ours, theirs) == 0 || n_differ++ > 0) continue;
         first = strf("the first is %d: drafter '%s', target '%s'", t, ours, theirs);
     }
-    return n_differ == 0 ? "" : strf("%d tokens differ, %s", n_differ, first.c_str());
+    return n_differ == 0 ? "" : strf("tokens that differ: %d, %s", n_differ, first.c_str());
 }
 
 // Normal tokens must agree: the drafter was trained on them. Padding, control and added tokens are renamed by

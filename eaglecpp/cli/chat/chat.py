@@ -168,8 +168,8 @@ class Chat:
             n_ctx, n_train = model.engine.n_ctx, model.engine.native.n_ctx_train
             longer = f"; /set parameter num_ctx N makes room, up to {n_train}" if n_ctx < n_train else ""
             self.screen.note(
-                f"note: the context of {n_ctx} tokens is full; the model no longer sees {n} old "
-                f"messages{longer}"
+                f"note: the context of {n_ctx} tokens is full; old messages that the model no longer sees: "
+                f"{n}{longer}"
             )
         self.save()
         return answer
@@ -287,5 +287,5 @@ class Chat:
 def _shortened(text: str) -> str:
     """The beginning of a long text, enough to recognise it."""
     lines = text.splitlines()
-    more = [f"[... {len(lines) - _SHOWN_LINES} more lines]"] if len(lines) > _SHOWN_LINES else []
+    more = [f"[... {len(lines) - _SHOWN_LINES} more]"] if len(lines) > _SHOWN_LINES else []
     return "\n".join([*lines[:_SHOWN_LINES], *more])

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from eaglecpp.errors import DataError
 from eaglecpp.files import replace_bytes, sync
-from eaglecpp.human import human_bytes
+from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.features import Capture, TargetSource
 from eaglecpp.train.capture.identity import differences, identify
@@ -112,7 +112,7 @@ def _filled(
         n_bytes = sum(_n_bytes(source, options, index) for index in missing)
         n_free = shutil.disk_usage(folder).free
         on_plan(
-            f"cache {folder}: {len(cached)} conversations are cached, {len(missing)} still to capture, "
+            f"cache {folder}: {counted(len(cached), 'conversation')} cached, {len(missing)} to capture, "
             f"{human_bytes(n_bytes)} ({human_bytes(n_free)} free)"
         )
         if missing and n_bytes + _SPARE_BYTES > n_free:

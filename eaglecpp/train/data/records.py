@@ -19,6 +19,7 @@ from typing import Any
 
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.errors import DataError
+from eaglecpp.human import counted
 from eaglecpp.json_records import JSON_SUFFIXES, NoTextError, decoded, read_objects, short
 
 TEXT_SUFFIXES = frozenset(
@@ -101,14 +102,12 @@ class DataReport:
 
     def lines(self) -> list[str]:
         """The report for people."""
-        lines = [
-            f"data: {self.conversations} conversations from {self.files} files, {self.tokens} tokens, "
-            f"{self.trained} ({100 * self.trained / max(self.tokens, 1):.0f} %) with loss"
-        ]
+        source = f"{counted(self.conversations, 'conversation')} from {counted(self.files, 'file')}"
+        lines = [f"data: {source}, {self.trained} of {self.tokens} tokens with loss"]
         if self.cut:
-            lines.append(f"data: {self.cut} conversations are longer than the context and were cut")
-        lines += [f"data: skipped {n} conversations: {reason}" for reason, n in self.dropped.items()]
-        lines += [f"data: skipped {n} files: {reason}" for reason, n in self.skipped.items()]
+            lines.append(f"data: cut {counted(self.cut, 'conversation')} longer than the context")
+        for noun, skipped in (("conversation", self.dropped), ("file", self.skipped)):
+            lines += [f"data: skipped {counted(n, noun)}: {reason}" for reason, n in skipped.items()]
         return lines
 
 

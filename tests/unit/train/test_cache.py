@@ -93,7 +93,7 @@ def test_the_size_is_known_before_and_kept(models: Models, tmp_path: Path) -> No
         on_progress=lambda done, total: steps.append((done, total)),
     ).close()
     (plan,) = plans
-    planned = re.search(r"0 conversations are cached, 5 still to capture, ([\d.]+) KB", plan)
+    planned = re.search(r"0 conversations cached, 5 to capture, ([\d.]+) KB", plan)
     taken = sum(path.stat().st_size for path in captures(folder)) / 1000
     assert planned and 0.9 * float(planned[1]) < taken <= float(planned[1]) + 1
     assert steps[0] == (-1, -1), "announced before the first capture"
@@ -105,7 +105,7 @@ def test_a_cache_serves_other_splits_and_grows_by_what_is_new(models: Models, co
     before = files_of(copy)
     some = [conversations()[3], *conversations((9,))]
     source = open_source(models.target, some, CacheOptions(copy), model=MODEL, on_plan=plans.append)
-    assert "1 conversations are cached, 1 still to capture" in plans[0]
+    assert "1 conversation cached, 1 to capture" in plans[0]
     assert (source.sample(0).tokens == some[0].tokens).all()
     assert (source.sample(1).tokens == some[1].tokens).all()
     assert files_of(copy).items() > before.items()
@@ -183,7 +183,7 @@ def test_a_killed_fill_goes_on_to_the_same_bytes(models: Models, filled: Path, t
     (folder / "part.tmp").write_bytes(b"half of a capture")
     plans: list[str] = []
     open_source(models.target, conversations(), CacheOptions(folder), model=MODEL, on_plan=plans.append)
-    assert re.search(r"[2-4] conversations are cached, [1-3] still to capture", plans[0])
+    assert re.search(r"[2-4] conversations cached, [1-3] to capture", plans[0])
     assert files_of(folder) == files_of(filled)
 
 
