@@ -24,7 +24,7 @@ def text(tmp_path: Path) -> Path:
     ("more", "message", "code"),
     [
         (("--data", "nothing.txt"), "does not exist", 2),
-        (("--aux-layers", "1,x"), "not a list of numbers", 2),
+        (("--aux-layers", "1,x"), "expected numbers separated by commas", 2),
         (("--aux-layers", "1,99"), "expected ascending ids from 0 to 8", 1),
         (("--draft-vocab", "1"), "expected a size of at least", 1),
         (("--resume",), "there is no training to resume", 1),
