@@ -50,7 +50,7 @@ class Counts(ctypes.Structure):
     """What the counting device counts (tests/native/gpu/counting_device.h)."""
 
     _fields_ = [(name, ctypes.c_uint64) for name in (
-        "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations",
+        "waits", "bytes_up", "bytes_down", "copies", "graphs", "operations", "allocations", "frees",
         "bytes_held", "distinct_graphs", "built", "captured", "launches", "misaligned",
     )]  # fmt: skip
 

@@ -133,6 +133,7 @@ void wait_down(size_t n_bytes) {
 const abi::BufferInterface buffer_interface = {
     /*free_buffer=*/[](ggml_backend_buffer_t b) {
         counts.bytes_held -= ((abi::Buffer *)b)->size;
+        ++counts.frees;
         std::free(memory_of(b));
     },
     /*get_base=*/memory_of,
@@ -272,8 +273,7 @@ const abi::BackendInterface backend_interface = {
     /*graph_compute=*/
     [](ggml_backend_t backend, ggml_cgraph * gf) {
         ++counts.graphs;
-        seen_graphs.insert(shape_of(gf));
-        counts.distinct_graphs = seen_graphs.size();
+        counts.distinct_graphs += seen_graphs.insert(shape_of(gf)).second;
         const bool is_captured = count_capture(gf);
         counts.captured += is_captured;
         stream(backend).is_busy = true;

@@ -15,7 +15,7 @@ struct EaglecppCounts {
     uint64_t copies;      // that nobody waited for
     uint64_t graphs;
     uint64_t operations;  // of these graphs, each at least one launch on a GPU
-    uint64_t allocations;
+    uint64_t allocations, frees;
     uint64_t bytes_held;
     uint64_t distinct_graphs;  // by their operations and sizes: a GPU prepares each anew
     uint64_t built;            // graphs that were built anew, be it as they were
