@@ -34,6 +34,7 @@ def test_pages_of_strangers_are_refused(server: TestServer) -> None:
             == origin
         )
     asked = {"Origin": "http://localhost:3000", "Access-Control-Request-Method": "POST",
+             "Access-Control-Request-Private-Network": "true",
              "Access-Control-Request-Headers": "x-stainless-os,openai-beta"}  # fmt: skip
     told = requests.options(f"{server.url}/v1/chat/completions", headers=asked, timeout=30)
     allowed = told.headers["access-control-allow-headers"].lower()
