@@ -53,7 +53,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> str:
     n_columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(n_columns)]
     room = shutil.get_terminal_size().columns - sum(widths) if stdout_is_terminal() else math.inf
-    gap = _GAP if len(_GAP) * (n_columns - 1) <= room else "  "
+    gap = "  " if 2 * (n_columns - 1) <= room < len(_GAP) * (n_columns - 1) else _GAP
     last = sum(widths[:-1]) + len(gap) * (n_columns - 1)
     lines = (
         gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
