@@ -18,8 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2841,  # issue 54: on tiny targets the way back to plain rounds is paid for
-    "native/grammar": 811,
+    "native/algo": 2783,  # issue 54: on tiny targets the way back to plain rounds is paid for
+    "native/grammar": 807,
     "native/kernels": 2889,  # a long cache is read once, in its order (issue 56)
     "native/ggml_hook": 1310,
     "native/target": 3108,  # issue 56: images whose rows share a position (M-RoPE); states that are not there
