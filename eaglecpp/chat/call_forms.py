@@ -12,6 +12,7 @@ import ast
 import json
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from eaglecpp.chat.message import ToolCall
@@ -22,19 +23,29 @@ Tools = Mapping[str, Mapping[str, Any]]
 # An answer may be long and say anything, so none of these may take more than a time in proportion to it: what
 # is repeated cannot be what follows it (possessive quantifiers say so), and names are looked for where one
 # begins.
-_XML = re.compile(r"<function=([^>\s]+)>(.*?)(</function>|\Z)", re.DOTALL)
-_XML_VALUE = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?(?:</parameter>|(?=<parameter=)|\Z)", re.DOTALL)
-_PAIRS = re.compile(
-    r"<arg_key>([^<]*+)</arg_key>\s*+<arg_value>(.*?)(?:</arg_value>|(?=<arg_key>)|\Z)", re.DOTALL
+_SPACE = r"(?:\w++:|｜\w++｜)?"  # of names: MiniMax, DeepSeek
+_CALL, _GIVEN = f"{_SPACE}(?:function|invoke)", f"{_SPACE}(?:parameter|param)"
+_XML = re.compile(rf'<{_CALL}(?:=| name=")([^">\s]+)[^<>]*+>(.*?)(</{_CALL}>|\Z)', re.DOTALL)
+_XML_VALUE = re.compile(
+    rf'<{_GIVEN}(=| name=")([^">\s]++)(?:" string="(\w++))?"?>'
+    rf"(<!\[CDATA\[.*?(?:\]\]>|\Z)|.*?)(?:</{_GIVEN}>|(?=<parameter[= ])|\Z)",
+    re.DOTALL,
 )
+_AS_XML = (
+    (r"<arg_key[^<>]*+>\s*+([^<\s]++)\s*+</arg_key[^<>]*+>\s*+<arg_value[^<>]*+>", r'<parameter name="\1">'),
+    (r"</arg_value[^<>]*+>", "</parameter>"),
+    (r"<tool_call:\w++>\s*+([\w.-]++)\s*+<tool_sep:\w++>", r"<function=\1>"),  # Hunyuan 3
+    (r"</tool_call:\w++>", "</function>"),
+    (r"\A\s*+([\w.-]++)\s*+(?=<parameter )", r"<function=\1>"),
+)
+"""How others write what Qwen Coder does."""
 _NAME = re.compile(r"\s*([\w.-]+)\s*")
-# an object behind its tool's name, with marks between them: Mistral, DeepSeek, Kimi, gpt-oss
+# an object behind its tool's name, with marks between them: Mistral, DeepSeek, Kimi, gpt-oss, Gemma 4
 _NAMED = re.compile(
-    r"(?<![\w.-])(?:functions\.)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
+    r"(?<![\w.-])(?:functions\.|call:)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
     r"(?:\s*+(?:<\|(?:channel|constrain)\|>\w++|<[^<>{}\n]{1,40}+>|\[CALL_ID\][\w-]++|\[ARGS\]|(?:```)?json)){0,4}+"
     r"\s*+(?=\{)"
 )
-_GEMMA = re.compile(r"\s*call:([\w.-]+)(?=\{)")
 _GEMMA_QUOTE = '<|"|>'
 _GEMMA_PART = re.compile(
     r'call:[\w.-]+(?=\{)|<\|"\|>(.*?)<\|"\|>|([^,{}\[\]:<>]++)(?=:)|([^,{}\[\]:]++)', re.DOTALL
@@ -42,10 +53,9 @@ _GEMMA_PART = re.compile(
 _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)?\s*")
 _PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
 _QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
-_VALUES = (("<parameter=", "<parameter=", "</parameter>"), ("<arg_key>", "<arg_value>", "</arg_value>"))
-"""Marks of forms, and what begins and ends a value there."""
+_VALUE_BEGINS = "<parameter=", 'parameter name="', '<param name="', "<arg_value"  # no text of JSON has quotes
+_VALUE_ENDS = "parameter>", "param>", "</arg_value"
 _MAX_BROKEN = 16  # objects of one answer
-_LITERALS = {"True": True, "False": False, "None": None}
 
 
 def parse_calls(
@@ -57,18 +67,19 @@ def parse_calls(
     quotes; is_cut: the text ended before the call did
     """
     tools = tools or {}
-    for form in (_xml_calls, _pair_calls, _gemma_calls):
-        calls = form(text, tools, is_cut)
-        if calls is not None:
-            return calls
-    calls = [call for value in _values(text) for call in _from_json(value)]
+    calls = _xml_calls(text, tools, is_cut)
+    if calls is not None:
+        return calls
+    if text.lstrip().startswith("call:"):
+        text = _GEMMA_PART.sub(_gemma_json, text)
+    calls = [call for value in _values(text) for call in _from_json(value, names)] or _python(text)
     if calls:
         return [] if names and any(call.name not in names for call in calls) else calls
     found = list(_objects(text))
     head = text[: found[0][0].end()] if found else ""
     if found and ("<" in head or head.strip() == found[0][0][0].strip()):
         return [ToolCall(m[1], value, _id(m)) for m, value in found if value is not None]
-    return _python(text, names)
+    return []
 
 
 def _id(match: re.Match[str]) -> str:
@@ -78,58 +89,45 @@ def _id(match: re.Match[str]) -> str:
 
 def is_inside_value(text: str) -> bool:
     """Whether a block of calls ends within a value, so that what looks like its end is a part of that."""
-    for mark, begin, end in _VALUES:
-        if mark in text:
-            return text.rfind(begin) > text.rfind(end)
-    if _GEMMA_QUOTE in text:
-        return text.count(_GEMMA_QUOTE) % 2 == 1
-    return len(_QUOTE.findall(text)) % 2 == 1
+    begin = max(map(text.rfind, _VALUE_BEGINS))
+    if begin >= 0:
+        return begin > max(map(text.rfind, _VALUE_ENDS))
+    n_quotes = text.count(_GEMMA_QUOTE) or len(_QUOTE.findall(text))
+    return n_quotes % 2 == 1
 
 
 def _xml_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`<function=name><parameter=key>value</parameter></function>`, of Qwen Coder."""
+    """`<function=name><parameter=key>value</parameter></function>`, of Qwen Coder, and as others write that;
+    of a tool that takes nothing, its name.
+    """
+    match = _NAME.fullmatch(text)
+    if match and match[1] in tools:
+        return [] if is_cut else [ToolCall(match[1])]
+    for pattern, meant in _AS_XML:
+        text = re.sub(pattern, meant, text)
     found = list(_XML.finditer(text))
     if not found:
         return None
-    return [ToolCall(m[1], _xml_values(m[2], tools.get(m[1], {}))) for m in found if m[3] or not is_cut]
+    read = [(m[1], _xml_values(m[2], tools.get(m[1], {}))) for m in found if m[3] or not is_cut]
+    return [ToolCall(name, values) for name, values in read if values is not None]
 
 
-def _xml_values(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def _xml_values(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The arguments; None for a text that has others than are understood."""
     plain = text.strip()
-    if plain.startswith("{"):
-        return _object_at(plain, 0)[0] or {}
-    return {m[1]: _value(m[2], _property(schema, m[1])) for m in _XML_VALUE.finditer(text)}
-
-
-def _pair_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`name<arg_key>key</arg_key><arg_value>value</arg_value>`, of GLM; of a tool that takes nothing, its
-    name.
-    """
-    if "<arg_key>" not in text:
-        match = _NAME.fullmatch(text)
-        return [ToolCall(match[1])] if match and match[1] in tools and not is_cut else None
-    name = text.strip().split("<", 1)[0].strip().split("\n")[0]
-    if not name or is_cut:
-        return []
-    schema = tools.get(name, {})
-    pairs = {(key := m[1].strip()): _value(m[2], _property(schema, key)) for m in _PAIRS.finditer(text)}
-    return [ToolCall(name, pairs)]
-
-
-def _gemma_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
-    if _GEMMA.match(text) is None:
-        return None
-    calls, at, text = [], 0, _GEMMA_PART.sub(_gemma_json, text)
-    while match := _GEMMA.match(text, at):
-        value, at = _object_at(text, match.end())
-        if value is None:
-            break
-        calls.append(ToolCall(match[1], value))
-    return calls
+    if not _XML_VALUE.search(plain):
+        return _object_at(plain, 0)[0] if plain else {}
+    values = {}
+    for sign, key, kind, value in _XML_VALUE.findall(text):
+        if sign == "=":  # on lines of its own
+            value = value.removeprefix("\n").removesuffix("\n")
+        meant = {"type": "string"} if kind == "true" else _property(schema, key)
+        values[key] = _value(value.removeprefix("<![CDATA[").removesuffix("]]>"), meant)
+    return values
 
 
 def _gemma_json(match: re.Match[str]) -> str:
+    """A part of `call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
     quoted, key, bare = match.groups()
     if quoted is not None or key is not None:
         return json.dumps(key.strip() if quoted is None else quoted)
@@ -165,16 +163,17 @@ def _values(text: str) -> Iterator[Any]:
     yield from found
 
 
-def _from_json(value: Any) -> Iterator[ToolCall]:
-    if isinstance(value, list):
-        for entry in value:
-            yield from _from_json(entry)
-        return
+def _from_json(value: Any, names: Collection[str]) -> Iterator[ToolCall]:
+    for entry in value if isinstance(value, list) else ():
+        yield from _from_json(entry, names)
     if not isinstance(value, Mapping):
         return
-    function = value.get("function", value)
+    function = value.get("function", value.get("tool_name", value))  # the latter of Command R
     if isinstance(function, str):
         function = {**value, "name": function}
+    for name, given in value.items() if not names and len(value) == 1 and function is value else ():
+        if isinstance(given, Mapping):  # of Apertus
+            function = {"name": name, "arguments": given}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         return
     arguments = next((function[key] for key in ("arguments", "parameters") if key in function), None)
@@ -214,8 +213,9 @@ def _value(text: str, schema: Mapping[str, Any]) -> Any:
     try:
         return json.loads(plain)
     except (ValueError, RecursionError):
-        if kinds & {"boolean", "null"} and plain in _LITERALS:  # as Python writes them
-            return _LITERALS[plain]
+        if kinds & {"boolean", "null", "object", "array"}:
+            with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+                return json.loads(json.dumps(ast.literal_eval(plain)))  # as Python writes them
         return text if kinds else plain
 
 
@@ -235,7 +235,7 @@ def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _python(text: str, names: Collection[str]) -> list[ToolCall]:
+def _python(text: str) -> list[ToolCall]:
     """`[name(key=value, ...), ...]`, as Llama 3.2 and LFM2 write. Literals only, nothing is evaluated."""
     body = text.strip()
     if not (body.startswith("[") and body.endswith("]") and _PYTHON.search(body)):
@@ -249,5 +249,4 @@ def _python(text: str, names: Collection[str]) -> list[ToolCall]:
         ]
     except (AttributeError, SyntaxError, ValueError, RecursionError, MemoryError):  # other than such calls
         return []
-    is_whole = len(calls) == len(nodes.elts)
-    return calls if is_whole and (not names or all(call.name in names for call in calls)) else []
+    return calls if len(calls) == len(nodes.elts) else []

@@ -162,15 +162,6 @@ def _less(first: Any, second: Any) -> bool:
     return bool(first < second)
 
 
-def _print(*values: Any) -> str:
-    """Values one after the other, a space between two that are both no strings."""
-    parts: list[str] = []
-    for before, value in pairwise(("", *values)):
-        is_apart = not isinstance(value, str) and not isinstance(before, str)
-        parts += [" " if is_apart else "", as_text(printed(value))]
-    return joined(parts)
-
-
 _VERBS = {"v": object, "s": str | list | tuple | dict | None, "q": str, "d": int}
 
 
@@ -212,7 +203,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "len": lambda value: len(value if isinstance(value, dict) else _elements(value)),
     "index": _index,
     "slice": _slice,
-    "print": _print,
     "printf": _printf,
     "json": _json,
     "currentDate": _day(0),
@@ -239,15 +229,13 @@ def _field(value: Any, *names: str) -> Any:
     return value
 
 
-def _items(value: Any, n_variables: int) -> Iterable[tuple[Any, Any]]:
+def _items(value: Any) -> Iterable[tuple[Any, Any]]:
     if value is None:
         return ()
     if isinstance(value, list | tuple):
         return enumerate(value)
     if isinstance(value, dict):
         return value.items()
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0 and n_variables < 2:
-        return ((None, number) for number in range(value))
     raise ValueError(f"range over {printed(value):.80}")
 
 
@@ -469,7 +457,7 @@ class Parser:
         names = [f"{what}_key", f"{what}_one"]
         sets = [_set(slot, _load(name)) for slot, name in zip(slots, names[-len(slots) :], strict=False)]
         target = nodes.Tuple([nodes.Name(name, "store") for name in names], "store")
-        items = _filter("go items", _load(what), len(slots))
+        items = _filter("go items", _load(what))
         loop = nodes.For(target, items, [*sets, *body], [], None, False)
         return [keep, loop, nodes.If(_load(what), [], [], orelse)]
 

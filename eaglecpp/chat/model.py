@@ -21,7 +21,7 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought
-from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader, call_marks
+from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
 from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from eaglecpp.opening.find import ResolvedModel
     from eaglecpp.results import Completion
 
-_CONTROL = re.compile(r"<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>")
+# What may be a control token, also within another one.
+_CONTROL = re.compile(r"(?=(<\|[^<>|]+\|>|\[/?[A-Z_]+\]|<[^<>]+>|｜\w+｜|\]<\]\w+\[>\[))")
 _log = logging.getLogger("eaglecpp.chat")
 _MARK = "probes9x"  # that no honest template changes
 Known = Callable[[Rendered], list[int] | None]
@@ -146,7 +147,7 @@ class ChatModel:
             )
         with rendered_together():
             template = self.template
-            taken = accepted(messages, asked.tools, template.takes, call_marks(template.text))
+            taken = accepted(messages, asked.tools, template.takes, template.calls)
             rendered = self._rendered(template, taken, asked)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
@@ -238,7 +239,7 @@ class ChatModel:
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Splits an answer, while it streams, into thinking and the rest."""
-        marks = self._think_marks | (self._call_tokens if prompt.tools else {})
+        marks = self._call_marks if prompt.tools else self._think_marks
         return AnswerReader(
             self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.begins, bool(prompt.tools)
         )
@@ -272,20 +273,20 @@ class ChatModel:
 
     @cached_property
     def _calls(self) -> tuple[CallMarks, ...]:
-        return call_marks(self.template.text) or (self._base._calls if self._base is not None else ())
+        return self.template.calls or (self._base._calls if self._base is not None else ())
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
+        """The control tokens, which have no text of their own, in the tags around thinking."""
         tags = self.tags
-        return self._marks(tags.open + tags.close + tags.after + tags.plain + tags.marks) if tags else {}
+        text = tags.open + tags.close + tags.after + tags.plain + tags.marks if tags else ""
+        return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
     @cached_property
-    def _call_tokens(self) -> dict[int, str]:
-        return self._marks("".join(one.open + one.close + one.inside for one in self._calls))
-
-    def _marks(self, text: str) -> dict[int, str]:
-        """The control tokens, which have no text of their own, among the marks in `text`."""
-        return self._vocabulary.control_tokens(_CONTROL.findall(text))
+    def _call_marks(self) -> dict[int, str]:
+        """These, and those of calls."""
+        text = "".join(one.open + one.close + one.inside for one in self._calls)
+        return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 
 def _checked(messages: Sequence[Any]) -> list[Message]:

@@ -73,6 +73,8 @@ class Takes:
     system:       a system message at the beginning; late_system: others behind it
     same_roles:   two messages of one role in a row
     tools:        descriptions of tools; calls: None where calls or their results are not printed
+    said:         a prompt with an answer, "\\0" for its thought
+    called:       what stands behind a question that a call follows, "\\0" for its name and argument
     """
 
     form: Form = field(default_factory=Form)
@@ -82,6 +84,8 @@ class Takes:
     same_roles: bool = True
     tools: bool = True
     calls: Calls | None = None
+    said: str = ""
+    called: str = ""
 
 
 _USER, _OTHER, _SYSTEM, _LATE, _SAID, _THOUGHT, _RESULT = (
@@ -123,6 +127,7 @@ class _Probe:
 
     def _taken(self, question: list[Message]) -> Takes:
         calls = self._calls(question)
+        called = self._text([*question, *_called(_SHORT_ID, 1)])
         answered = [*question, Message("assistant", _SAID), Message("user", _OTHER)]
         system, late = Message("system", _SYSTEM), Message("system", _LATE)
         return Takes(
@@ -133,6 +138,8 @@ class _Probe:
             and self._prints([*answered[:2], Message("assistant", _THOUGHT), answered[2]]),
             tools=_NAME in self._text(question, tools=(_TOOL,)),
             calls=calls,
+            said=self._text([*question, Message("assistant", _SAID, _THOUGHT)]).replace(_THOUGHT, "\0"),
+            called=called.rpartition(_USER)[2].replace(_NAME, "\0").replace("probe_b0", "\0"),
         )
 
     def _find_form(self, question: list[Message]) -> tuple[str, str]:

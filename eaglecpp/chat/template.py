@@ -20,7 +20,8 @@ from eaglecpp.chat.bounds import check_time_left
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
-from eaglecpp.chat.thinking import Begins, ThinkTags, tags_of
+from eaglecpp.chat.thinking import Begins, ThinkTags, splitter, tags_of
+from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -46,9 +47,7 @@ def is_jinja(text: str) -> bool:
 
     `{%` alone does not tell, it may be text of a Go template; an action that only Go has does.
     """
-    if "{%" in text:
-        return _GO_MARK.search(text) is None
-    return _JINJA_MARK.search(text) is not None
+    return _GO_MARK.search(text) is None if "{%" in text else _JINJA_MARK.search(text) is not None
 
 
 Language = Literal["go", "jinja"]
@@ -155,8 +154,13 @@ class ChatTemplate:
 
     @cached_property
     def tags(self) -> ThinkTags | None:
-        """The tags around the thinking of a model with this template; None where it mentions none."""
-        return tags_of(self.text)
+        """The tags around the thinking of a model with this template; None where it has none."""
+        return tags_of(self.text + self.takes.said)
+
+    @cached_property
+    def calls(self) -> tuple[CallMarks, ...]:
+        """The marks that it puts around calls; () where it has none."""
+        return call_marks(self.text, self.takes.called, self.takes.said)
 
     @cached_property
     def takes(self) -> Takes:
@@ -183,11 +187,11 @@ class ChatTemplate:
         Raises TemplateError, and ValueError for a message of the wrong form.
         """
         turns = tuple(turn if isinstance(turn, Message) else Message.from_dict(turn) for turn in messages)
-        start: Message | None = None
+        start = Message(Role.ASSISTANT)
         last = turns[-1] if turns and self.language != "go" and add_generation_prompt else None
         if last is not None and last.role == Role.ASSISTANT and not last.tool_calls:
             start, turns = self._start(last), turns[:-1]
-        answers = answers or (start is not None and bool(start.content))
+        answers = answers or bool(start.content)
         if think is None and answers and self.tags is not None:
             think = False
         check_time_left()
@@ -200,24 +204,19 @@ class ChatTemplate:
 
     def _start(self, message: Message) -> Message:
         """The start of an answer, with the thought that is written into its content apart from it."""
-        tags, said = self.tags, message.content.lstrip()
-        if tags is None or not said.startswith(tags.open):
-            return message
-        thought, closed, content = said[len(tags.open) :].partition(tags.close)
-        if closed:
-            thought, content = thought.strip(), content.lstrip()
-            content = content.removeprefix(tags.after + tags.plain)
-        return replace(message, content=content, thinking=message.thinking + thought)
+        said, reader = {"thinking": message.thinking, "answer": "", "tag": ""}, splitter(self.tags)
+        for part in (*reader.feed(message.content), *reader.finish()):
+            said[part.kind] += part.text
+        return replace(message, content=said["answer"], thinking=said["thinking"])
 
     def _begun(
-        self, text: str, start: Message | None, think: bool | str | None, answers: bool
+        self, text: str, start: Message, think: bool | str | None, answers: bool
     ) -> tuple[str, Begins]:
         """A prompt with the start of its answer, and what the rest of that begins with."""
-        tags = self.tags
-        thought, said = (start.thinking, start.content) if start is not None else ("", "")
+        tags, thought, said = self.tags, start.thinking, start.content
         if tags is None:
             return text + said, "any"
-        is_open = tags.is_open(text)
+        is_open = text.rstrip().endswith(tags.open)
         if thought and not is_open:
             text, is_open = text + tags.open + ("\n" if tags.breaks else ""), True
         text += thought.lstrip("\n") if is_open and thought else ""

@@ -33,10 +33,6 @@ class ThinkTags:
     breaks: bool = True
     marks: str = ""
 
-    def is_open(self, text: str) -> bool:
-        """Whether a prompt leaves a thought open."""
-        return text.rstrip().endswith(self.open)
-
     def closing(self, text: str) -> str:
         """What closes the thought that a text leaves open, so that the answer begins behind it."""
         begin = text.rfind(self.open) + len(self.open)
@@ -56,19 +52,26 @@ HARMONY = ThinkTags(
 
 _KNOWN = (
     ThinkTags("<think>", "</think>"),
+    ThinkTags("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"),  # Apriel
     ThinkTags("<thinking>", "</thinking>"),
-    ThinkTags("<reasoning>", "</reasoning>"),
-    ThinkTags("<seed:think>", "</seed:think>"),
     ThinkTags("[THINK]", "[/THINK]", breaks=False),
+    ThinkTags("<|inner_prefix|>", "<|inner_suffix|>", breaks=False),  # Apertus
+    ThinkTags("<|START_THINKING|>", "<|END_THINKING|>", breaks=False),  # Command R
     ThinkTags("<|channel>thought", "<channel|>", breaks=False),
     HARMONY,
 )
 
 
+_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"  # which says what it is
+
+
 def tags_of(template: str) -> ThinkTags | None:
-    """The tags that a chat template mentions; None for a model that does not think."""
+    """The tags that a chat template mentions, and what it prints, with "\\0" for a thought, from which others
+    are learned; None for a model that does not think.
+    """
     found = (tags for tags in _KNOWN if tags.open in template or (tags.close in template and not tags.plain))
-    return next(found, None)
+    learned = re.search(rf"{_TAG}\s*\0\s*{_TAG}", template)
+    return next(found, ThinkTags(learned[1], learned[2]) if learned else None)
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,14 @@ class Splitter:
     def _begin(self, parts: list[Part], final: bool) -> bool:
         """Finds out what kind of text comes next; whether to look again."""
         assert self._tags is not None
-        text, tag = self._held.lstrip(), self._tags.open
-        if tag != text and tag.startswith(text) and not final:
+        text, tags = self._held.lstrip(), (self._tags.open, self._tags.close)
+        if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return False
         self._kind = "answer"
-        if text.startswith(tag):
+        tag = next((tag for tag in tags if text.startswith(tag)), "")  # a close alone: of no thought
+        if tag:
             parts.append(self._take("tag", len(self._held) - len(text) + len(tag)))
-            self._kind, self._is_behind_tag = "thinking", True
+            self._kind, self._is_behind_tag = "thinking" if tag == self._tags.open else "answer", True
         return True
 
     def _go_on(self, parts: list[Part], final: bool) -> bool:

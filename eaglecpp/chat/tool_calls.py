@@ -8,6 +8,7 @@ back; what looked like a call but is not one comes out as text. Needs no model a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -22,14 +23,12 @@ class CallMarks:
 
     inside: other control tokens of a call
     is_end: not a call, but the end of one whose beginning a model forgot
-    word:   what templates with these marks have; "" = `open`
     """
 
     open: str
     close: str = ""
     inside: str = ""
     is_end: bool = False
-    word: str = ""
 
 
 _FUNCTION = "<function="
@@ -45,20 +44,33 @@ _KNOWN = (
     CallMarks(  # Kimi K2
         "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", inside="<|tool_call_argument_begin|>"
     ),
-    CallMarks("to=functions.", "<|call|>", word="<|start|>assistant to="),  # gpt-oss
+    CallMarks("to=functions.", "<|call|>"),  # gpt-oss
     HERMES,  # Hermes, Qwen, GLM
-    CallMarks("<function_call>", "</function_call>"),
-    CallMarks("<functioncall>"),
+    CallMarks("<seed:tool_call>", "</seed:tool_call>"),
     CallMarks(_FUNCTION, "</function>"),
+    CallMarks("<function name=", "</function>"),  # MiniCPM5
     CallMarks("<|python_tag|>"),  # Llama 3
 )
 _FORGOTTEN = (CallMarks(_FUNCTION, "</function>"), CallMarks(HERMES.close, is_end=True))
 """What calls are between where Qwen Coder forgets the beginning."""
 
 
-def call_marks(template: str) -> tuple[CallMarks, ...]:
-    """The marks that a chat template puts around calls; () where it mentions none."""
-    found = [marks for marks in _KNOWN if (marks.word or marks.open) in template][:1]
+_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
+_ENDS = (("<", "</"), ("START", "END"), ("begin", "end"), ("prefix", "suffix"))
+
+
+def call_marks(template: str, called: str = "", said: str = "") -> tuple[CallMarks, ...]:
+    """The marks that a chat template puts around calls; () where it has none. called: what it prints, with
+    "\\0" for a call's name and argument, which says more than what it mentions; said: what has no marks.
+    """
+    before, between, behind = (called.split("\0") if called.count("\0") > 1 else [""] * 3)[:3]
+    found = [marks for marks in _KNOWN if marks.open in before][:1]
+    if not found:  # learned
+        opens = [tag for tag in _TAG.findall(before) if tag not in said][:1]
+        ends = {tag.replace(*pair, 1) for tag in opens for pair in _ENDS} - {*opens}
+        close = next((tag for tag in _TAG.findall(behind) if tag in ends), "")
+        found = [CallMarks(tag, close, inside=before + between) for tag in opens]
+    found = found or [marks for marks in _KNOWN if marks.open in template][:1]
     return (*found, *_FORGOTTEN) if found == [HERMES] and _FUNCTION in template else tuple(found)
 
 
@@ -106,11 +118,9 @@ class ToolReader:
                     return
 
     def _is_bare(self) -> bool:
-        text = self._held.lstrip()
-        if not self._tools or not self._may_be_bare:
-            return False
+        text, may_be = self._held.lstrip(), bool(self._tools) and self._may_be_bare
         begins = (*_BARE, *(f"[{name}(" for name in self._tools))
-        return any(text.startswith(begin) or begin.startswith(text) for begin in begins)
+        return may_be and any(text.startswith(begin) or begin.startswith(text) for begin in begins)
 
     def _take_text(self, final: bool) -> Iterator[str]:
         found = [one for one, marks in self._marks.items() if self._n_calls or not marks.is_end]
@@ -120,11 +130,8 @@ class ToolReader:
         text, self._held = self._held[:n_text], self._held[at if mark else n_text :]
         self._inside, self._looked = self._marks.get(mark), 0
         if text.strip() or (text and not self._n_calls):
-            yield self._noted(text)
-
-    def _noted(self, text: str) -> str:
-        self._said = self._said or bool(text.strip())
-        return text
+            self._said |= bool(text.strip())
+            yield text
 
     def _end_of_block(self, marks: CallMarks, final: bool) -> int:
         """How many characters the block has, its end included; 0 = more may come. What looks like its end
@@ -148,9 +155,8 @@ class ToolReader:
     def _take_block(self, marks: CallMarks, n_all: int) -> Iterator[str | ToolCall]:
         whole, self._held = self._held[:n_all], self._held[n_all:]
         is_cut = bool(marks.close) and not whole.endswith(marks.close)
-        inner = whole
-        if marks.open != _FUNCTION:  # which is a part of the call
-            inner = whole[len(marks.open) : None if is_cut or not marks.close else -len(marks.close)]
+        is_part = marks.open.startswith("<function")  # of the call
+        inner = whole if is_part else whole.removeprefix(marks.open).removesuffix(marks.close)
         self._inside = None
         if inner.strip() or is_cut:
             yield from self._calls(whole, inner, (), is_cut)
@@ -158,9 +164,7 @@ class ToolReader:
     def _calls(
         self, whole: str, inner: str, names: Collection[str], is_cut: bool
     ) -> Iterator[str | ToolCall]:
-        calls = parse_calls(inner, names, self._tools, is_cut)
+        calls: Sequence[str | ToolCall] = parse_calls(inner, names, self._tools, is_cut)
         self._n_calls += len(calls)
-        if calls:
-            yield from calls
-        else:
-            yield self._noted(whole)
+        self._said |= not calls
+        yield from calls or [whole]

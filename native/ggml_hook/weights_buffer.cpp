@@ -70,6 +70,10 @@ void * base(ggml_backend_buffer_t b) {
     return packed(b).base;
 }
 
+void memset_tensor(ggml_backend_buffer_t, ggml_tensor * t, uint8_t value, size_t, size_t) {
+    std::memset(t->data, value, alloc_size(nullptr, t));
+}
+
 // Large matrices by several threads: fresh memory and the file's pages are provided faster to many.
 void pack_matrix(const ggml_tensor * w, const void * data) {
     constexpr int64_t n_step = 16;  // groups that a thread takes at once
@@ -102,10 +106,14 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Nobody reads packed weights back; ggml would call a null pointer. Nor does anybody clear or fill weights.
+// Nobody reads packed weights back; ggml would call a null pointer.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");
+}
+
+void clear(ggml_backend_buffer_t b, uint8_t value) {
+    std::memset(packed(b).base, value, packed(b).size);
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
@@ -114,8 +122,10 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     abi::BufferInterface iface = {};
     iface.free_buffer = free_buffer;
     iface.get_base = base;
+    iface.memset_tensor = memset_tensor;
     iface.set_tensor = set_tensor;
     iface.get_tensor = get_tensor;
+    iface.clear = clear;
     return init_(type, iface, new Packed{memory, size}, size);
 }
 

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Go templates as Ollama renders them: every text was produced by Ollama's own template package.
+"""Templates as Ollama and Hugging Face render them: every text was produced by the programs of others.
 
-`templates.jsonl`, one case per line: `tmpl`, `msgs` as [role, content], and `out` or
-the line of the `error`. `go_language.jsonl` has the language itself, from Go 1.27's text/template: `data` in
-the first line, then `tmpl` and `out`, or the line of the `error`, of Go's or because nobody uses it.
+`templates.jsonl`, from Ollama's template package, one case per line: `tmpl`, `msgs` as [role, content], and
+`out` or the line of the `error`. `go_language.jsonl` has the language itself, from Go 1.27's text/template:
+`data` in the first line, then `tmpl` and `out`, or the line of the `error`, of Go's or for what nobody uses.
+`jinja_language.jsonl` is from Jinja 3.1.6 with the settings of transformers' `apply_chat_template`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest
 
 from eaglecpp.chat.bounds import budgeted
 from eaglecpp.chat.go_template import Template, go_value
+from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import TemplateError
 
@@ -25,6 +27,12 @@ def cases(name: str) -> list[dict[str, Any]]:
 
 
 DATA, *LANGUAGE = cases("go_language.jsonl")
+VARIABLES, *JINJA = cases("jinja_language.jsonl")
+
+
+@pytest.mark.parametrize("case", JINJA, ids=lambda case: case["tmpl"])
+def test_jinja(case: dict[str, Any]) -> None:
+    assert JinjaTemplate(case["tmpl"]).render(VARIABLES["data"]) == case["out"]
 
 
 @pytest.mark.parametrize("case", cases("templates.jsonl"), ids=lambda case: case["id"])

@@ -34,23 +34,20 @@ VARIABLES: dict[str, Any] = {
     "add_generation_prompt": True,
 }
 GO = [
-    "{{ printf `%5d` 42 }}{{ printf `%.2f|%v` 1.5 `x` }}",
     "{{ if .System }}<s>{{ .System }}{{ end }}{{- .Prompt -}} {{ .Response }}",
     "{{ range $i, $m := .Messages }}{{ if eq $m.Role `user` }}{{ printf `%q %5.2f` .Content 1 }}{{ break }}",
     "{{ define `t` }}{{ . }}{{ end }}{{ template `t` (index .Messages 0).Content }}",
-    "{{ range 99999 }}many words{{ end }}",
     "{{ with $x := .Tools }}{{ json $x }}{{ end }}{{ $s := slice .System 0 1 }}",
-    "{{ and (not $s) (or 1 0x1F 'a' 1e3) }}{{/* c */}}{{ range 3 }}{{ continue }}{{ else }}{{ nil }}",
+    "{{ and (not $s) (or 1 `a`) }}{{/* c */}}{{ range .Messages }}{{ continue }}{{ else }}{{ nil }}",
     "{{", "}}", "{{- ", " -}}", "(", ")", ":=", "$x", ".Messages", ".Content", "if ", "else", "end", "with ",
-    "define ", "block ", "break", "`%*.*f`", "`%-08q`", "`%+v`", "`%T`", "len ", "index ", "slice ", "eq ",
-    "and ", "json ", "print ", "call ", " 99999 ",
+    "define ", "block ", "break", "`%s`", "len ", "index ", "slice ", "eq ",
+    "and ", "json ", "printf ", " 99999 ",
 ]  # fmt: skip
 JINJA = [
     "{% for m in messages %}<{{ m.role }}>{{ m['content']|trim }}{{ loop.index0 }}{% endfor %}",
     "{% set s = namespace(x='a') %}{% for i in range(40) %}{% set s.x = s.x ~ s.x %}{{ s.x }}{% endfor %}",
     "{% macro f(n) %}{{ n|tojson(indent=2) }}{{ f(n - 1) if n }}{% endmacro %}{{ f(3) }}",
     "{{ '{:>4}{}'.format(1, [2, (3,)])|replace('3', 'abc')|indent(9) }}{{ 'a,b'.split(',')|join('-') }}",
-    "{% set c = cycler('a', 'b') %}{{ c.next() ~ c.next() }}{% set j = joiner() %}{{ j() ~ dict(a=1) }}",
     "{{ messages|map(attribute='role')|list|unique|join(' ') }}{{ raise_exception('no') if false }}",
     "{% for i in range(99999) %}", "{{ 'a' * 99999", "}}", "{{", "{%", "%}", "{% endfor %}", "{% endif %}",
     " * ", " ~ ", " + ", " % ", "'%0999d'", "'{:999}'", ".format(", "|tojson", "|join(", "|replace(", ")",

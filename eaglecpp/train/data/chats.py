@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from eaglecpp.chat.jinja import rendered_at
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.chat.tool_calls import call_marks
 from eaglecpp.chat.turns import accepted
 from eaglecpp.engine.engine import Engine
 from eaglecpp.engine.prompt_cache import n_common
@@ -69,7 +68,7 @@ class ChatEncoder:
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The tokens of a conversation with the answer's turn opened. Raises TemplateError."""
-        taken = accepted(messages, tools, self.template.takes, call_marks(self.template.text))
+        taken = accepted(messages, tools, self.template.takes, self.template.calls)
         return [int(token) for token in self._tokens(taken.messages, taken.tools, opened=True)]
 
     def encode(
@@ -78,7 +77,7 @@ class ChatEncoder:
         """tokens i32 [S] and turns i16 [S] of a whole conversation: n inside the n-th assistant turn, its end
         token included, else 0. Raises TemplateError where the template refuses the conversation.
         """
-        taken = accepted(messages, tools, self.template.takes, call_marks(self.template.text))
+        taken = accepted(messages, tools, self.template.takes, self.template.calls)
         turns, tools = taken.messages, taken.tools
         whole = self._tokens(turns, tools, opened=False)
         mask, n_turns = np.zeros(len(whole), np.int16), 0

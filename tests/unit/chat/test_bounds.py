@@ -151,31 +151,14 @@ def test_a_long_conversation_is_no_attack(monkeypatch: pytest.MonkeyPatch) -> No
     assert len(JinjaTemplate(text).render({"messages": messages})) == 700 * 2000 + 699 * 26
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("{{ 'a' ~ 1 ~ none ~ true }}", "a1NoneTrue"),
-        ("{{ 'a-b'.split('-')|join('+') }}{{ ' x '.strip() }}", "a+bx"),
-        ("{{ [1, 2] + [3] }}{{ (1, 'a') }}{{ {'a': [1]} }}", "[1, 2, 3](1, 'a'){'a': [1]}"),
-        ("{{ 'abc'[1:] }}{{ 'abc'[::-1] }}{{ [1, 2, 3][-1] }}", "bccba3"),
-        ("{{ {'a': 1, 'é': [1]}|tojson(indent=2) }}", '{\n  "a": 1,\n  "é": [\n    1\n  ]\n}'),
-        ("{% for k, v in {'a': 1}.items() %}{{ k }}{{ loop.last }}{% endfor %}", "aTrue"),
-        ("{% for x in [1, [2, [3]]] recursive %}{{ loop(x) if x is iterable else x }}{% endfor %}", "123"),
-        (
-            "{% macro m(a, b='x') %}{{ a }}{{ b }}{{ caller() }}{% endmacro %}{% call m(1) %}z{% endcall %}",
-            "1xz",
-        ),
-        (
-            "{% set s = namespace(x=[1]) %}{% for i in range(99999) %}{% set s.x = s.x|_counted %}"
-            "{% endfor %}{% for x in s.x %}{{ x }}{% endfor %}",
-            "1",  # nested, they overflowed Python's stack
-        ),
-        ("{% set n = namespace(x='y') %}{{ [n, n.x] }}", "[<Namespace>, 'y']"),
-        ("{% for x in [1, 2, 3]|select('odd') %}{{ x }}{% endfor %}{{ nothing }}{{ 2 * 512 }}", "131024"),
-    ],
-)
-def test_what_honest_templates_do_works(text: str, expected: str) -> None:
-    assert JinjaTemplate(text).render({}) == expected
+def test_what_would_show_or_nest_what_is_not_measured() -> None:
+    spaces = "{% set n = namespace(x='y') %}{{ [n, n.x] }}"
+    assert JinjaTemplate(spaces).render({}) == "[<Namespace>, 'y']"
+    loops = (
+        "{% set s = namespace(x=[1]) %}{% for i in range(99999) %}{% set s.x = s.x|_counted %}{% endfor %}"
+    )
+    counted = JinjaTemplate(loops + "{% for x in s.x %}{{ x }}{% endfor %}")
+    assert counted.render({}) == "1", "nested, they overflowed Python's stack"
 
 
 @pytest.mark.parametrize(

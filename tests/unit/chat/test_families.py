@@ -60,6 +60,16 @@ KIMI = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.lamp:0<|tool_c
 MISTRAL = '[TOOL_CALLS][{"name": "lamp", "arguments": {"on": true}}]'
 DEEPSEEK = ('hm</think><｜tool▁calls▁begin｜><｜tool▁call▁begin｜>lamp<｜tool▁sep｜>{"on": true}'
             "<｜tool▁call▁end｜><｜tool▁calls▁end｜>")  # fmt: skip
+DSML = ('<｜DSML｜function_calls>\n<｜DSML｜invoke name="lamp">\n<｜DSML｜parameter name="on" string="false">'
+        "true</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>")  # fmt: skip
+MINIMAX = ('<minimax:tool_call>\n<invoke name="lamp">\n<parameter name="on">true</parameter>\n</invoke>\n'
+           "</minimax:tool_call>")  # fmt: skip
+PLAN = "<|START_THINKING|>hm<|END_THINKING|>"
+COMMAND = (PLAN + '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "lamp", "parameters": {"on": true}}]'
+           "<|END_ACTION|>")  # fmt: skip
+HUNYUAN = ("<tool_calls:opensource>\n<tool_call:opensource>lamp<tool_sep:opensource>\n<arg_key:opensource>on"
+           "</arg_key:opensource>\n<arg_value:opensource>true</arg_value:opensource>\n</tool_call:opensource>\n"
+           "</tool_calls:opensource>")  # fmt: skip
 FAMILIES = {
     "Qwen3": Family("Qwen-Qwen3-0.6B", HERMES, "<think>\nhm\n</think>\n\nyes"),
     "Qwen3.5": Family("Qwen3.5-4B", "hm\n</think>\n\n" + XML, "hm\n</think>\n\nyes"),
@@ -83,22 +93,22 @@ FAMILIES = {
     "DeepSeek R1": Family("deepseek-ai-DeepSeek-R1-Distill-Qwen-32B", "hm\n</think>\n\n" + HERMES,
                           "hm\n</think>\n\nyes"),
     "DeepSeek V3.1": Family("deepseek-ai-DeepSeek-V3.1", DEEPSEEK, "hm</think>yes"),
+    "DeepSeek V3.2": Family("deepseek-v3.2", "hm</think>\n\n" + DSML, "hm</think>yes"),
+    "MiniMax M2": Family("minimax-m2", "hm\n</think>\n\n" + MINIMAX, "hm\n</think>\n\nyes"),
+    "Command R7B": Family("command-r7b", COMMAND, f"{PLAN}<|START_RESPONSE|>yes", PLAN),
+    "Hunyuan 3": Family("hunyuan-3", "hm</think:opensource>" + HUNYUAN, "hm</think:opensource>yes"),
     "Idefics3": Family("idefics3", HERMES),
     "LLaVA-NeXT": Family("llava-next", HERMES),
     "SmolLM2": Family("smollm2", HERMES),
 }  # fmt: skip
-MARKS = (
-    "<think>", "</think>", "<tool_call>", "</tool_call>", "<|channel>", "<channel|>", "<|tool_call>",
-    "<tool_call|>", "[TOOL_CALLS]", "<|start|>", "<|end|>", "<|channel|>", "<|message|>", "<|constrain|>",
-    "<|call|>", "<|return|>", "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>",
-    "<|tool_call_begin|>", "<|tool_call_end|>", "<|tool_call_argument_begin|>", "<｜tool▁calls▁begin｜>",
-    "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>",
-)  # fmt: skip
+MARK = re.compile(r"<\|\w+\|?>|<\w+\|>|<｜[\w▁]+｜>|</?(?:think|tool_call)>|\[TOOL_CALLS\]|｜DSML｜")
+MARKS = {mark for one in FAMILIES.values() for mark in MARK.findall(one.call + one.thinks)}
+MARKS |= {"<|return|>"}  # without which llama.cpp takes <|end|> for the end of an answer
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    path = write_bpe(tmp_path_factory.mktemp("marks") / "marks.gguf", "gpt-2", MARKS)
+    path = write_bpe(tmp_path_factory.mktemp("marks") / "marks.gguf", "gpt-2", sorted(MARKS))
     with Engine.open(path, n_ctx=64, n_threads=1) as one:
         yield one
 

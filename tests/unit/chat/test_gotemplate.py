@@ -82,10 +82,6 @@ def test_tool_calls_and_results() -> None:
             '{{ define "u" }}<{{ . }}>{{ end }}{{ template "u" .Prompt }}{{ json .System }}{{ .Response }}s',
             '<q>""',
         ),
-        (
-            '{{ slice .Prompt 0 0 }}{{ printf "%s%s" (slice "é" 0 1) (slice "é" 1) }}{{ slice "é" 1 }}',
-            "é\ufffd",
-        ),
     ],
 )
 def test_where_the_older_form_is_cut(template: str, prompt: str) -> None:
@@ -99,11 +95,11 @@ def test_dates() -> None:
 
 
 EXPLOSIONS = {
-    "doubling text": "{{ $s := `xxxxxxxxxxxxxxxx` }}{{ range 64 }}{{ $s = printf `%s%s` $s $s }}{{ end }}",
-    "long output": "{{ range 900000 }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ $.Prompt }}{{ end }}",
+    "doubling text": "{{ $s := `xxxxxxxxxxxx` }}{{ range .Messages }}{{ $s = printf `%s%s` $s $s }}{{ end }}",
+    "long output": "{{ range $.Messages }}{{ range $.Messages }}{{ .Content }}{{ end }}{{ end }}",
     "a template that calls itself": '{{ define "t" }}{{ template "t" . }}{{ end }}{{ template "t" . }}',
-    "many texts of all messages": "{{ $x := print" + " $.Messages" * 2000 + " }}",
-    "copies of lists": "{{ range 900000 }}{{ $x := slice $.Messages 1 }}{{ end }}",
+    "many texts of all messages": "{{ $x := printf `" + "%v" * 2000 + "`" + " $.Messages" * 2000 + " }}",
+    "copies": "{{ $m := .Messages }}{{ range $m }}{{ range $m }}{{ $x := slice $m 1 }}" + "{{ end }}" * 2,
 }
 
 
@@ -117,7 +113,7 @@ def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: py
     start = time.thread_time()
     try:
         with pytest.raises(TemplateError, match=r"stopped|nested too deeply"):
-            render(template, *(messages if "$.Messages" in template else messages[:1]))
+            render(template, *(messages if ".Messages" in template else messages[:1]))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -133,7 +129,7 @@ def test_a_template_that_would_explode_is_stopped(template: str, monkeypatch: py
         (" " * 250_000 + "{{ end }}", "unexpected end"),  # took minutes
         ("{{ printf `%9999d` 1 }}", "not supported"),
         ("{{ ($x := 1) }}", "unexpected :="),
-        ("{{ print " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
+        ("{{ printf " + "1 " * 20_000 + "}}", "more than 16384 words and signs"),
         ("x" * (300 << 10), "at most 262144"),
     ],
 )

@@ -9,25 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.chat.reader import AnswerReader
-from eaglecpp.chat.thinking import ThinkTags
 from eaglecpp.engine.vocabulary import Detokenizer
 from eaglecpp.results import Chunk, Piece
 
-TAGS = ThinkTags("<think>", "</think>")
-
 
 def read(
-    tokens: list[bytes],
-    accepted: list[bool],
-    sizes: list[int],
-    *,
-    stop: tuple[str, ...] = (),
-    tags: ThinkTags | None = None,
-    marks: dict[int, str] | None = None,
+    tokens: list[bytes], accepted: list[bool], sizes: list[int], stop: tuple[str, ...] = ()
 ) -> tuple[AnswerReader, list[Piece]]:
     """Streams tokens (id = index) in rounds of the given sizes, as `Stream` does."""
     detokenizer = Detokenizer(stop)
-    reader = AnswerReader(tokens.__getitem__, tags, marks)
+    reader = AnswerReader(tokens.__getitem__)
     pieces: list[Piece] = []
     whole, start = "", 0
     for size in [*sizes, len(tokens)]:
@@ -57,14 +48,6 @@ def test_a_character_over_two_tokens_belongs_to_the_one_that_completes_it() -> N
     euro = "\u20ac".encode()
     _, pieces = read([b"x", euro[:2], euro[2:] + b"y"], [False, False, True], [1, 1, 1])
     assert drafted(pieces) == [("x", False), ("\u20acy", True)]
-
-
-def test_tags_of_control_tokens_have_no_text_and_are_seen_all_the_same() -> None:
-    tags = ThinkTags("[THINK]", "[/THINK]")
-    tokens = [b"", b"hm", b"", b"yes"]
-    reader, pieces = read(tokens, [False] * 4, [1, 1, 1, 1], tags=tags, marks={0: "[THINK]", 2: "[/THINK]"})
-    assert (reader.thinking, reader.content, reader.text) == ("hm", "yes", "hmyes")
-    assert [p.is_thinking for p in pieces] == [True, False]
 
 
 @given(

@@ -36,6 +36,7 @@ CASES = [
     ("<think>never closed", {"thinking": "never closed"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),
+    ("</think>\n\nso", {"answer": "so"}),  # as MiniMax M3 begins an answer without one
     ("", {}),
 ]
 

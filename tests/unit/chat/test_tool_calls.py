@@ -40,11 +40,6 @@ FORMS = {
     "DeepSeek": ("<｜tool▁calls▁begin｜>",
                  "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n"
                  '```json\n{"a": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>', [F1]),
-    "DeepSeek 3.1": ("<｜tool▁calls▁begin｜>",
-                     "<｜tool▁calls▁begin｜>"
-                     '<｜tool▁call▁begin｜>f<｜tool▁sep｜>{"a": 1}<｜tool▁call▁end｜>'
-                     "<｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜>"
-                     "<｜tool▁calls▁end｜>", [F1, G]),
     "Gemma 4": ("<|tool_call>",
                 "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
     "Qwen coder, its beginning forgotten":
@@ -54,9 +49,13 @@ FORMS = {
                 '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1'
                 "<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
                 [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
-    "gpt-oss": ("<|start|>assistant to=", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
+    "gpt-oss": ("to=functions.", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
                 "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
     "GLM, a tool that takes nothing": ("<tool_call>", "<tool_call>g</tool_call>", [G]),
+    "Seed-OSS": ("<seed:tool_call>", "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>"
+                 "\n</seed:tool_call><seed:tool_call><function=g></function></seed:tool_call>", [F1, G]),
+    "MiniCPM5": ("<function name=", '<function name="f"><param name="a">1</param></function>\n'
+                 '<function name="g"></function>', [F1, G]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip
 
@@ -69,9 +68,30 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     assert (said, calls) == ("", expected)
 
 
+LEARNED = {  # a call as a template prints it, with "\0" for its name and argument; two as a model writes them
+    "Apertus": ('<|tools_prefix|>[{"\0": {"k": "\0"}}]<|tools_suffix|>',
+                '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
+    "Nemotron 2": ('<TOOLCALL>[{"name": "\0", "arguments": {"k": "\0"}}]</TOOLCALL>',
+                   '<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</TOOLCALL>'),
+    "Solar": ('<|calls|><|call:begin|>1<|call:name|>\0<|call:args|>{"k": "\0"}<|call:end|>',
+              '<|calls|><|call:begin|>1<|call:name|>f<|call:args|>{"a": 1}<|call:end|>'
+              "<|call:begin|>2<|call:name|>g<|call:args|>{}<|call:end|>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", LEARNED)
+def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
+    called, text = LEARNED[form]
+    # what it mentions counts less, and what every answer has is no mark
+    marks = call_marks("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
+    assert read("hm " + text, marks, 1) == ("hm", [F1, G])
+    assert read("<|assistant|>", marks) == ("<|assistant|>", [])
+    assert text.endswith(marks[0].close or ">") and "<|end|>" not in marks[0].inside
+
+
 TOOLS = {"save": {"properties": {
     "text": {"type": "string"}, "n": {"type": ["integer", "null"]}, "on": {"type": "boolean"},
-    "kind": {"enum": ["1", "2"]}, "any": {},
+    "kind": {"enum": ["1", "2"]}, "any": {}, "list": {"type": "array"},
 }}}  # fmt: skip
 
 
@@ -102,7 +122,8 @@ def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str
         ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
         ({"text": "    if x:\n        pass\n"}, {"text": "    if x:\n        pass\n"}),
         ({"n": "3", "on": "true", "kind": "1"}, {"n": 3, "on": True, "kind": "1"}),
-        ({"n": "None", "on": "True"}, {"n": None, "on": True}),  # as Python writes them
+        ({"n": "None", "list": "['a', True]"}, {"n": None, "list": ["a", True]}),  # as Python writes them
+        ({"on": "{1}", "list": "['a"}, {"on": "{1}", "list": "['a"}),
         ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
     ):
         assert read_typed(write(**values), "<tool_call> <function=") == ("", [meant])
@@ -130,6 +151,10 @@ def test_a_call_that_was_cut_off_is_none(template: str, text: str) -> None:
         ("<tool_call> <function=", qwen(text="a </tool_call> b")),
         ("<tool_call>", glm(text="a </tool_call> b")),
         ("<|tool_call>", '<|tool_call>call:save{text:<|"|>a </tool_call> b<|"|>}<tool_call|>'),
+        ("<tool_call>", '<tool_call><invoke name="save"><parameter name="text">a </tool_call> b</parameter>'
+         "</invoke></tool_call>"),
+        ("<function name=", '<function name="save"><param name="text"><![CDATA[a </tool_call> b]]></param>'
+         "</function>"),
     ],
 )  # fmt: skip
 def test_marks_in_a_value_are_its_text(template: str, text: str) -> None:
@@ -146,7 +171,8 @@ def test_values_of_gemma_are_read_to_any_depth() -> None:
 @pytest.mark.parametrize(
     "text",
     ["a < b, <tool is fine", '{"name": "other", "arguments": {}}', "<tool_call>no call", '{"a": 1}',
-     "see [f(x)", "[1, 2]", '<tool_call>{"name": 7}</tool_call>', '{"name": "f"', "```json\n[]\n```"],
+     "see [f(x)", "[1, 2]", "<tool_call><function=f>a: 1</function></tool_call>",
+     '<tool_call>{"name": 7}</tool_call>', '{"name": "f"', "```json\n[]\n```"],
 )  # fmt: skip
 def test_what_is_no_call_comes_out_as_it_is(text: str) -> None:
     assert read(text) == (text, [])
@@ -159,7 +185,8 @@ def test_python_is_never_run() -> None:
 @pytest.mark.parametrize(
     "piece",
     ["<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a<|channel|>",
-     "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
+     "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", '<a:invoke name="a">', '<a:parameter name="a">',
+     "<tool_call:a>a", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
 )  # fmt: skip
 @pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
 def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:

@@ -34,12 +34,16 @@ def turns(*said: str) -> list[dict[str, Any]]:
 
 
 def prompt(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> str:
-    return str(server.told("/apply-template", {"model": model, "messages": messages, **rest})["prompt"])
+    answer = server.post("/apply-template", {"model": model, "messages": messages, **rest})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["prompt"])
 
 
 def chat(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> dict[str, Any]:
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 40, **rest}
-    return dict(server.told("/v1/chat/completions", body))
+    answer = server.post("/v1/chat/completions", body)
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
 
 
 @pytest.mark.parametrize("model", ["qwen35", "gemma3"])
