@@ -7,9 +7,9 @@ drafting gains.
 
 Nothing is sent anywhere. Speeds are of the same prompts in turns, so that a machine that warms up slows all
 of them. `--demo` pairs are of the demo target, and asked what it knows. `--rows` adds targets whose rows are
-timed, without a drafter. `--sizes-of-8b` writes a target and an EAGLE-3 drafter of an 8B's shapes in Q4_0,
-all zeros, to FOLDER: what they cost is real, and which drafts are accepted is drawn by chances that were
-published or measured elsewhere (ACCEPTANCE), one of them once more behind 32k tokens; not with `auto`,
+timed, without a drafter. `--sizes-of-8b` writes a target, an EAGLE-3 and a DSpark drafter of an 8B's shapes
+in Q4_0, all zeros, to FOLDER: what they cost is real, and which drafts are accepted is drawn by chances that
+were published or measured elsewhere (ACCEPTANCE), one of them once more behind 32k tokens; not with `auto`,
 because zeros are sure of nothing. With --server llama.cpp's own plain decoding and its own drafting are
 measured on the same files, where it reads the drafter; a block drafter at its default, 7, and its width.
 A process started with LD_PRELOAD=count_cuda.so (see count_cuda.c) also says how often the host waits for
@@ -24,7 +24,7 @@ import ctypes
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -92,18 +92,19 @@ def main() -> None:
     pairs = [*zip(args.pairs[::2], args.pairs[1::2], strict=True), *args.demo]
     # part by part, so that a run that is cut off has told what it knew
     say(machine(args.without_gpu))
-    sized: list[tuple[str, str]] = []
+    sized: list[tuple[str, str, str, int]] = []
     if args.sizes_of_8b:
-        target, draft = args.sizes_of_8b / "8b-Q4_0.gguf", args.sizes_of_8b / "8b-draft-Q4_0.gguf"
+        target, draft, block = (args.sizes_of_8b / f"{n}-Q4_0.gguf" for n in ("8b", "eagle3", "dspark"))
         sparse.write_target(target)
         sparse.write_drafter(draft)
-        sized = [(str(target), str(draft))]
+        sparse.write_block_drafter(block, "dspark")
+        sized = [(str(target), str(draft), name, 40) for name in ACCEPTANCE]
+        sized += [(str(target), str(draft), "code", LONG), (str(target), str(block), "code", 40)]
     if not isinstance(counted(), DeviceCounts):
-        say(row_curves(args, [*args.rows, *(target for target, _ in [*sized, *pairs])]))
-    for target, draft in sized:
-        for name, n_prompt in [*((name, 40) for name in ACCEPTANCE), ("code", LONG)]:
-            with accepted(ACCEPTANCE[name]):
-                say(speeds(args, target, draft, name, n_prompt=n_prompt))
+        say(row_curves(args, dict.fromkeys([*args.rows, *(files[0] for files in (*sized, *pairs))])))
+    for target, draft, name, n_prompt in sized:
+        with accepted(ACCEPTANCE[name]):
+            say(speeds(args, target, draft, name, n_prompt=n_prompt))
     for target, draft in pairs:
         say(speeds(args, target, draft, questions=DEMO if [target, draft] in args.demo else PROMPTS))
 
@@ -127,7 +128,7 @@ def machine(without_gpu: bool) -> list[str]:
     return lines
 
 
-def row_curves(args: argparse.Namespace, targets: list[str]) -> list[str]:
+def row_curves(args: argparse.Namespace, targets: Iterable[str]) -> list[str]:
     """What a decode of n rows costs over one of a single row, for each target."""
     ms: dict[str, dict[int, float]] = {}
     changes: dict[str, float] = {}
@@ -210,9 +211,7 @@ def speeds(
     counts: dict[str, list[str]] = {}
     plan: dict[str, Any] = {}
     opening: dict[str, Any] = {"n_ctx": 2008 + n_prompt, "n_gpu_layers": args.ngl, "planner_cache": False}
-    repeats = args.repeats
-    if n_prompt == LONG:
-        questions, repeats = questions[:1], 1
+    questions, repeats = (questions[:1], 1) if n_prompt == LONG else (questions, args.repeats)
     if acceptance:  # what is drawn repeats
         opening["text_drafts"] = "off"
     for strategies in engines:
@@ -270,8 +269,9 @@ def speeds(
     head = ["strategy", "tokens/s", "over off", "tokens a round", "prompt, tokens/s", "text as off"]
     size = Path(target).stat().st_size / 2**30
     drawn = f", acceptance: {acceptance}, prompts of {n_prompt}" if acceptance else ""
+    title = f"{Path(target).stem} with {Path(draft).stem}{drawn}"
     lines = [
-        f"## Speed, {Path(target).stem} ({size:.2f} GiB){drawn}",
+        f"## Speed, {title}, {size:.2f} GiB",
         "",
         f"target on {where['target']}, drafter on {where['draft']}",
         "",
@@ -285,7 +285,7 @@ def speeds(
         found = counted()
         head = ["a round", *(name.replace("_", " ") for name in found.names)] if found else []
         if isinstance(found, DeviceCounts):
-            lines = [f"## The counting device, {Path(target).stem}{drawn}"]
+            lines = [f"## The counting device, {title}"]
         lines += ["", "Asked of the device in the last answer, the prompt included:", "", table(head, asked)]
     return lines
 

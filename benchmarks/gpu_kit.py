@@ -6,11 +6,11 @@
 
 Copy KIT.tar there and run `tar xf KIT.tar && sh KIT/run.sh`, which takes twenty minutes on sixteen cores: it
 builds llama-cpp-python with CUDA and eaglecpp from the sources in the file, runs tests/gpu, times rows of
-Q4_K_M, Q8_0 and F16, measures the sizes of an 8B with an EAGLE-3 drafter, also behind 32k tokens, SmolLM2 as
-it is and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each plain,
-drafted, and by llama.cpp's own server, counts what CUDA is asked for and what the counting device of the
-tests is, and writes KIT/report.md. That machine needs Linux on x86-64, Python (with PyTorch, or the parity of
-the drafter is not tested), a C++ compiler and the CUDA toolkit.
+Q4_K_M, Q8_0 and F16, measures the sizes of an 8B with EAGLE-3, also behind 32k tokens, and with DSpark,
+SmolLM2 as it is and padded to a gigabyte, and the demo model padded, with EAGLE 3.1 and block drafters, each
+plain, drafted, and by llama.cpp's own server, counts what CUDA is asked for and what the counting device of
+the tests is, and writes KIT/report.md. That machine needs Linux on x86-64, Python (with PyTorch, or the
+parity of the drafter is not tested), a C++ compiler and the CUDA toolkit.
 
 The file holds the sources of the last commit, as far as they are built, tested and measured with, all trained
 drafters and the demo target, and llama.cpp's sources without vocabularies and documents. SmolLM2 itself, 94

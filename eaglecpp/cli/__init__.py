@@ -143,12 +143,13 @@ def _report(error: Exception, debug: bool) -> int:
 
     if debug:  # it quotes the error, which quotes the file
         note("".join(traceback.format_exception(error)).rstrip("\n"))
-    text, code = _message(error)
+    text, code = message(error)
     note(f"error: {text}")
     return code
 
 
-def _message(error: Exception) -> tuple[str, int]:
+def message(error: Exception) -> tuple[str, int]:
+    """What is said of an error, in one line, and the exit code."""
     if isinstance(error, click.UsageError):
         where = f" (see `{error.ctx.command_path} --help`)" if error.ctx else ""
         if isinstance(error, click.NoSuchOption):
@@ -162,7 +163,8 @@ def _message(error: Exception) -> tuple[str, int]:
     if isinstance(error, click.ClickException):
         return error.format_message(), error.exit_code
     if isinstance(error, OSError):
-        return " ".join(str(error).split("\n")), 1
+        text = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
+        return " ".join(text.split("\n")), 1
     is_said = isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str)
     if isinstance(error, EagleError) or is_said:
         from eaglecpp.cli.options import in_flags

@@ -325,14 +325,11 @@ def stored_name(text: str) -> ModelName:
 
 
 def read_input(path: str) -> bytes:
-    """The bytes of a file, exactly as they are; "-" is standard input. Raises click.ClickException for a file
-    that cannot be read, and one that is too long for a text or an image.
+    """The bytes of a file, exactly as they are; "-" is standard input. Raises OSError for a file that cannot
+    be read, click.ClickException for one that is too long for a text or an image.
     """
-    try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
-            data = stream.read(MAX_INPUT + 1)
-    except OSError as error:
-        raise click.ClickException(f"cannot read {path!r}: {error.strerror}") from error
+    with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
+        data = stream.read(MAX_INPUT + 1)
     if len(data) > MAX_INPUT:
         raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(MAX_INPUT)}")
     return data

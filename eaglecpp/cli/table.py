@@ -6,11 +6,12 @@ On a terminal a line that is too long goes on under its last column.
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from eaglecpp.cli.terminal import fitted
+from eaglecpp.cli.terminal import fitted, stdout_is_terminal
 from eaglecpp.human import counted
 
 _GAP = "    "
@@ -19,7 +20,9 @@ _NARROWEST = 24  # a last column with less room than this goes on at the left in
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns four blanks apart, the header in capitals; ends with a newline."""
+    """Columns four blanks apart, two on a terminal that is too narrow for that; the header in capitals. Ends
+    with a newline.
+    """
     return _columns([header, *rows])
 
 
@@ -42,21 +45,18 @@ def help_table(title: str, rows: Sequence[tuple[str, str]]) -> str:
 def human_time(when: datetime, now: datetime | None = None) -> str:
     """3 days ago."""
     seconds = ((now or datetime.now(UTC)) - when).total_seconds()
-    return f"{_duration(abs(seconds))} {'ago' if seconds >= 0 else 'from now'}"
-
-
-def _duration(seconds: float) -> str:
-    size, unit = max((one for one in _UNITS if seconds >= 2 * one[0]), default=_UNITS[0])
-    return counted(int(seconds // size), unit)
+    size, unit = max((one for one in _UNITS if abs(seconds) >= 2 * one[0]), default=_UNITS[0])
+    return f"{counted(int(abs(seconds) // size), unit)} {'ago' if seconds >= 0 else 'from now'}"
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
     n_columns = max((len(row) for row in rows), default=0)
     widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(n_columns)]
-    last = sum(widths[:-1]) + len(_GAP) * (n_columns - 1)
+    room = shutil.get_terminal_size().columns - sum(widths) if stdout_is_terminal() else math.inf
+    gap = "  " if 2 * (n_columns - 1) <= room < len(_GAP) * (n_columns - 1) else _GAP
+    last = sum(widths[:-1]) + len(gap) * (n_columns - 1)
     lines = (
-        _GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-        for row in rows
+        gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip() for row in rows
     )
     return "".join(f"{_broken(line, last)}\n" for line in lines)
 

@@ -226,9 +226,10 @@ class Vocabulary:
         return tokens[:-1] if add_special and native.add_eos and tokens[-1:] == [native.eos] else tokens
 
     def _context_full(self, found: str, n_ctx: int) -> ContextFullError:
+        """Programs know "prompt is too long" and "exceeds the available context size" and shorten it."""
         return ContextFullError(
-            f"the prompt has {found}, but the context has {n_ctx} and the answer needs room; raise n_ctx "
-            f"(the model was trained for {self._engine.get().n_ctx_train}) or shorten the prompt"
+            f"the prompt is too long: it has {found} and exceeds the available context size: the context has "
+            f"{n_ctx}, with the answer; raise n_ctx (the model's own is {self._engine.get().n_ctx_train})"
         )
 
     def _special_text(self, token: int) -> bytes:

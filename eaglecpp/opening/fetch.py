@@ -19,8 +19,8 @@ from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, 
 from eaglecpp.options import HEAD
 from eaglecpp.references.names import ModelNameError
 from eaglecpp.references.reference import FileSearchError, model_name, read_reference
-from eaglecpp.store import DownloadError, Report, Stores
-from eaglecpp.store.errors import silent
+from eaglecpp.store import DownloadError, Stores
+from eaglecpp.store.errors import Report, silent
 from eaglecpp.store.packaged import find_packaged
 
 if TYPE_CHECKING:

@@ -150,6 +150,8 @@ def read_name(text: str) -> ModelName:
     """
     if text.lower().startswith(_HUB_SCHEME):
         text = f"{HUB_HOSTS[0]}/{text[len(_HUB_SCHEME) :]}"
+    if is_hub_text(text) and text.count("/") != 2:
+        raise ModelNameError(f"{text!r} names no repository: expected {HUB_HOSTS[0]}/USER/REPO[:QUANT]")
     return canonical(ModelName.parse(text))
 
 
@@ -186,9 +188,5 @@ def is_hub_text(text: str) -> bool:
 def _is_checkpoint(path: Path) -> bool:
     if path.is_dir():
         return (path / "config.json").is_file() and not any(path.glob("*.gguf"))
-    return path.suffix in (".safetensors", ".bin", ".pt", ".pth") and not _starts_with_magic(path)
-
-
-def _starts_with_magic(path: Path) -> bool:
     with open_regular(path) as stream:
-        return stream.read(4) == b"GGUF"
+        return path.suffix in (".safetensors", ".bin", ".pt", ".pth") and stream.read(4) != b"GGUF"

@@ -6,8 +6,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any
 
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,14 +17,15 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond, steps
-from eaglecpp.server.errors import ApiError
+from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
 
 
 class _Body(bodies.CloudBody, kw_only=True):
-    messages: list[Any] = []
+    messages: Annotated[list[Any], Meta(min_length=1)]
+    max_tokens: Annotated[int, Meta(ge=1)]
     system: Any = None
     stop_sequences: list[str] = []
     thinking: dict[str, Any] = {}
@@ -31,16 +33,8 @@ class _Body(bodies.CloudBody, kw_only=True):
 
     def ask(self) -> Ask:
         """Raises ApiError."""
-        if self.max_tokens is None:
-            raise ApiError(400, "max_tokens is required")
-        if self.max_tokens < 1:
-            raise ApiError(400, f"max_tokens: expected at least 1, found {self.max_tokens}")
-        if not self.messages:
-            raise ApiError(400, "messages must be a list of at least one message")
         system, images = _read(self.system, "system")
-        if images:
-            raise ApiError(400, "system: images are not supported here")
-        turns = [Message(Role.SYSTEM, system)] if system else []
+        turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
         for index, entry in enumerate(self.messages):
             turns += _turns(entry, f"messages[{index}]")
         tools = [_tool(tool, i) for i, tool in enumerate(self.tools)]
@@ -54,6 +48,10 @@ class _Body(bodies.CloudBody, kw_only=True):
             think=self.thinking["type"] != "disabled" if "type" in self.thinking else None,
             **bodies.offered(tools, wanted, form),
         )
+
+
+class _Counted(_Body, kw_only=True):
+    max_tokens: int = 1
 
 
 async def messages(request: Request) -> Response:
@@ -72,8 +70,7 @@ async def messages(request: Request) -> Response:
 
 async def count_tokens(request: Request) -> Response:
     """`POST /v1/messages/count_tokens`."""
-    body = await bodies.read(request, _Body)
-    body.max_tokens = 1
+    body = await bodies.read(request, _Counted)
     n_tokens = await n_prompt_tokens(request, await in_thread(request, body.ask))
     return json_response({"input_tokens": n_tokens})
 
@@ -83,11 +80,8 @@ def _tool(tool: Any, index: int) -> Any:
     if not isinstance(tool, dict):
         return tool
     if tool.get("type") not in (None, "custom"):
-        raise ApiError(
-            400,
-            f"tools[{index}]: only Anthropic's servers and models know tools of type {tool['type']!r}; leave "
-            "it out, or describe one of your own with an input_schema",
-        )
+        why = f"only Anthropic's servers and models know tools of type {tool['type']!r}; leave it out"
+        raise FieldError(f"tools[{index}]", f"{why}, or describe one of your own with an input_schema")
     text = tool.get("description")
     return {
         "name": tool.get("name"),

@@ -274,6 +274,11 @@ def offered(given: Sequence[Any], choice: Any, form: Mapping[str, Any]) -> dict[
         if not tools:
             raise FieldError("tool_choice", f"{choice!r} needs tools")
         return {"tools": tools, "json_schema": {"anyOf": [_call_schema(tool["function"]) for tool in tools]}}
+    allowed = choice.get("allowed_tools", choice) if isinstance(choice, dict) else None
+    if isinstance(allowed, dict) and isinstance(allowed.get("tools"), list):
+        names = {one["function"]["name"] for one in _read_tools(allowed["tools"])}
+        some = [one for one in tools if one["function"]["name"] in names]
+        return offered(some, allowed.get("mode"), form)
     function = choice.get("function", choice) if isinstance(choice, dict) else None
     if not isinstance(function, dict) or "name" not in function:
         raise FieldError("tool_choice", "expected none, auto, required or a function")

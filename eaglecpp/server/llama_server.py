@@ -118,7 +118,7 @@ async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Respon
 def _last(answer: Answer) -> dict[str, Any]:
     """What the end of an answer says of all of it."""
     completion, prompt = answer.completion, answer.prompt.tokens
-    n_all = len(prompt) + len(completion.tokens)
+    n_all, stopped = len(prompt) + len(completion.tokens), "word" if completion.stopped_by else "eos"
     return {
         "stop": True,
         "id_slot": answer.slot,
@@ -127,33 +127,23 @@ def _last(answer: Answer) -> dict[str, Any]:
         "tokens_evaluated": len(prompt),
         "prompt": answer.model.engine.engine.detokenize(prompt, special=True),
         "truncated": answer.is_full,
-        "stop_type": _stop_type(answer),
+        "stop_type": {"length": "limit", "stop": stopped}.get(completion.finish_reason, "none"),
         "stopping_word": completion.stopped_by or "",
         "tokens_cached": max(len(prompt), n_all - 1),
         "timings": answer.timings,
     }
 
 
-def _stop_type(answer: Answer) -> str:
-    completion = answer.completion
-    if completion.finish_reason != "stop":
-        return "limit" if completion.finish_reason == "length" else "none"
-    return "eos" if completion.stopped_by is None else "word"
-
-
-class _TokenizeBody(Body, kw_only=True):
+class _TokensBody(Body, kw_only=True):
     content: str = ""
+    tokens: list[int] = []
     add_special: bool = False
     parse_special: bool = True
 
 
-class _DetokenizeBody(Body, kw_only=True):
-    tokens: list[int] = []
-
-
 async def tokenize(request: Request) -> Response:
     """`POST /tokenize`."""
-    body = await read(request, _TokenizeBody)
+    body = await read(request, _TokensBody)
 
     def work(model: LoadedModel) -> list[int]:
         vocabulary, options = model.engine.engine.vocabulary, {"special": body.parse_special}
@@ -167,7 +157,7 @@ async def tokenize(request: Request) -> Response:
 
 async def detokenize(request: Request) -> Response:
     """`POST /detokenize`."""
-    body = await read(request, _DetokenizeBody)
+    body = await read(request, _TokensBody)
 
     def work(model: LoadedModel) -> str:
         vocabulary = model.engine.engine.vocabulary

@@ -59,10 +59,6 @@ class _Chat(_Body, kw_only=True):
         messages = [read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)]
         return self.asked(messages=messages, **offered(self.tools, None, {}))
 
-    @property
-    def is_empty(self) -> bool:
-        return not self.messages
-
     def part(self, said: Generated) -> dict[str, Any]:
         message: dict[str, Any] = {"role": "assistant", "content": said.content}
         if said.thinking:
@@ -83,10 +79,6 @@ class _Generate(_Body, kw_only=True):
     context: list[int] = []
     suffix: str = ""
     images: list[Any] = []
-
-    @property
-    def is_empty(self) -> bool:
-        return not (self.prompt or self.suffix or self.images)
 
     def ask(self) -> Ask:
         if self.images and (self.raw or self.suffix):
@@ -110,16 +102,18 @@ class _Generate(_Body, kw_only=True):
 
 async def chat(request: Request) -> Response:
     """`POST /api/chat`."""
-    return await _respond(request, await read(request, _Chat))
+    body = await read(request, _Chat)
+    return await _respond(request, body, is_empty=not body.messages)
 
 
 async def generate(request: Request) -> Response:
     """`POST /api/generate`."""
-    return await _respond(request, await read(request, _Generate))
+    body = await read(request, _Generate)
+    return await _respond(request, body, is_empty=not (body.prompt or body.suffix or body.images))
 
 
-async def _respond(request: Request, body: _Chat | _Generate) -> Response:
-    if body.is_empty:
+async def _respond(request: Request, body: _Chat | _Generate, is_empty: bool) -> Response:
+    if is_empty:
         return await _load_or_unload(request, body)
     ask = await in_thread(request, body.ask)
 

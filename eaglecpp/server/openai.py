@@ -34,6 +34,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     n: Choices = 1
     max_completion_tokens: bodies.Limit | None = None
     response_format: Any = None
+    json_schema: dict[str, Any] = {}
     stream_options: dict[str, Any] = {}
 
     def given(self) -> dict[str, Any]:
@@ -41,9 +42,10 @@ class _Body(bodies.CloudBody, kw_only=True):
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return bodies.sampling_of(self, max_tokens=limit)
 
-    @property
-    def wants_usage(self) -> bool:
-        return self.stream_options.get("include_usage") is True
+    def form(self) -> dict[str, Any]:
+        """Of the answer; `json_schema` is llama-server's field. Raises ApiError."""
+        found = bodies.read_format(self.response_format)
+        return found or ({"json_schema": self.json_schema} if self.json_schema else {})
 
     def choices(self, ask: Ask) -> list[Ask]:
         """One for each answer to the same prompt."""
@@ -72,7 +74,7 @@ class _Chat(_Body, kw_only=True):
             messages=[bodies.read_message(one, f"messages[{i}]") for i, one in enumerate(self.messages)],
             template_values=values,
             think=next((one for one in wanted if isinstance(one, bool)), think),
-            **bodies.offered(self.tools, self.tool_choice, bodies.read_format(self.response_format)),
+            **bodies.offered(self.tools, self.tool_choice, self.form()),
         )
 
 
@@ -102,7 +104,7 @@ class _Completions(_Body, kw_only=True):
             raise FieldError("echo", "the prompt and its log-probabilities are not repeated; leave it out")
         if self.best_of not in (None, self.n):
             raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
-        options, form = self.given(), bodies.read_format(self.response_format)
+        options, form = self.given(), self.form()
         asks = []
         for prompt in bodies.read_prompts(self.prompt):
             if self.suffix and not isinstance(prompt, str):
@@ -134,7 +136,7 @@ async def chat(request: Request) -> Response:
 
         def one(delta: Any, logprobs: Any = None, reason: str | None = None, **rest: Any) -> bytes:
             part = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
-            return sse({**usual, "choices": [part], **({"usage": None} if body.wants_usage else {}), **rest})
+            return sse({**usual, "choices": [part], **rest})
 
         n_calls = 0
         yield one({"role": "assistant", "content": ""})
@@ -241,9 +243,9 @@ def _whole(
 
 
 def _end(head: Mapping[str, Any], body: _Body, answers: Sequence[Answer]) -> bytes:
-    """Of a stream."""
+    """Of a stream. Other chunks have no usage, not even null, which some clients take for the end's."""
     last = {**head, "model": answers[0].name, "choices": [], "usage": _usage(answers)}
-    return (sse(last) if body.wants_usage else b"") + b"data: [DONE]\n\n"
+    return (sse(last) if body.stream_options.get("include_usage") is True else b"") + b"data: [DONE]\n\n"
 
 
 def _usage(answers: Sequence[Answer]) -> dict[str, Any]:

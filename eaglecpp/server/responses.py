@@ -5,26 +5,25 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import count
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
-from eaglecpp.errors import InvalidValueError
 from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, respond, steps
 from eaglecpp.server.errors import ApiError, FieldError, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
 from eaglecpp.server.models import server_of
-from eaglecpp.server.shared import KeptResponses
 
-_REPEATED = ("instructions", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
+_REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
 
 
@@ -32,36 +31,50 @@ class _Body(bodies.CloudBody, kw_only=True):
     input: Any = None
     instructions: str | None = None
     max_output_tokens: bodies.Limit | None = None
+    metadata: dict[str, Any] = {}
     parallel_tool_calls: Any = True
     previous_response_id: str = ""
     reasoning: dict[str, Any] = {}
     store: bool = True
     text: dict[str, Any] = {}
-
-    @property
-    def functions(self) -> list[Any]:
-        """The tools without those that OpenAI runs itself, which are left out, as in Ollama."""
-        return [
-            one
-            for one in self.tools
-            if not isinstance(one, dict) or one.get("type", "function") == "function"
-        ]
+    truncation: Annotated[str, Meta(pattern="^(auto|disabled)$")] = "disabled"
+    conversation: None = None
+    prompt: None = None
+    """What only OpenAI's servers keep: without it an answer would be to something else."""
 
     def ask(self) -> Ask:
         """Raises ApiError."""
         n_bytes = len(dump([getattr(self, name) for name in _REPEATED]))
         if n_bytes > _REPEATED_BYTES:  # three events repeat these
-            text = (
-                f"{', '.join(_REPEATED)} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed"
-            )
-            raise ApiError(400, text)
+            names = ", ".join(_REPEATED)
+            raise ApiError(400, f"{names} have {n_bytes} bytes in all, at most {_REPEATED_BYTES} are allowed")
         form = bodies.read_format(self.text.get("format"), "text.format")
         return self.make_ask(
             bodies.sampling_of(self, max_tokens=self.max_output_tokens),
             messages=_messages(self.input, self.instructions),
             think=bodies.read_effort("", self.reasoning),
-            **bodies.offered(self.functions, self.tool_choice, form),
+            truncate=self.truncation == "auto",
+            **bodies.offered(list(map(_named, _functions(self.tools))), self.tool_choice, form),
         )
+
+
+def _functions(tools: Iterable[Any]) -> Iterator[Any]:
+    """The tools that the client runs. Those in a namespace, of which Codex has one for every MCP server, say
+    which. Those that OpenAI runs itself are left out, as in Ollama.
+    """
+    for tool in tools:
+        kind = tool.get("type", "function") if isinstance(tool, dict) else "function"
+        if kind == "function":
+            yield tool
+        elif kind == "namespace" and isinstance(tool.get("tools"), list):
+            inside = (one for one in _functions(tool["tools"]) if isinstance(one, dict))
+            yield from ({**one, "namespace": tool.get("name")} for one in inside)
+
+
+def _named(one: Any) -> Any:
+    """A tool, or a call of it, by the name that the model knows."""
+    space = one.get("namespace") if isinstance(one, dict) else None
+    return {**one, "name": f"{space}__{one.get('name')}"} if space else one
 
 
 async def responses(request: Request) -> Response:
@@ -95,10 +108,13 @@ async def _read(request: Request) -> _Body:
     server = server_of(request)
     found = server.kept.find(_owner(request), body.previous_response_id)
     if found is None:
+        why = "this server keeps no responses (serve --keep-responses N)"
+        if server.kept.n_max:
+            why = f"this server keeps the latest {server.kept.n_max} of each API key, until it ends"
         raise ApiError(
             400,
-            f"previous_response_id: {cut(body.previous_response_id)!r} not found: "
-            f"{_why_not_kept(server.kept)}; send the whole conversation as input",
+            f"previous_response_id: {cut(body.previous_response_id)!r} not found: {why}; "
+            "send the whole conversation as input",
             code="previous_response_not_found",
             param="previous_response_id",
         )
@@ -126,12 +142,6 @@ def _owner(request: Request) -> str:
     return str(request.scope.get("api_key", ""))
 
 
-def _why_not_kept(kept: KeptResponses) -> str:
-    if not kept.n_max:
-        return "this server keeps no responses (serve --keep-responses N)"
-    return f"this server keeps the latest {kept.n_max} of each API key, until it ends"
-
-
 def _messages(given: list[Any], instructions: str | None) -> list[Message]:
     turns = [Message(Role.SYSTEM, instructions)] if instructions else []
     turns += [_item(item, f"input[{index}]") for index, item in enumerate(given)]
@@ -145,11 +155,8 @@ def _item(item: Any, where: str) -> Message:
     if kind == "reasoning":
         return Message(Role.ASSISTANT, thinking=_texts(item.get("content")) or _texts(item.get("summary")))
     if kind == "function_call":
-        try:
-            call = ToolCall.from_dict({"id": item.get("call_id"), "function": item})
-        except InvalidValueError as error:
-            raise FieldError(where, str(error)) from None
-        return Message(Role.ASSISTANT, tool_calls=(call,))
+        call = {"id": item.get("call_id"), "function": _named(item)}
+        return bodies.read_message({"role": Role.ASSISTANT, "tool_calls": [call]}, where)
     if kind == "function_call_output":
         output = {"role": Role.TOOL, "content": item.get("output"), "tool_call_id": item.get("call_id")}
         return bodies.read_message(output, where)
@@ -197,19 +204,24 @@ class _Made:
         self.output: list[dict[str, Any]] = []
         self.keep: Callable[[], bool] | None = None
         self._item: dict[str, Any] = {}  # that goes on
+        self._spaces = {_named(one).get("name"): one.get("namespace") for one in _functions(body.tools)}
 
     def object(self, answer: Answer, status: str, **rest: Any) -> dict[str, Any]:
         body = self.body
-        same = ("instructions", "max_output_tokens", "parallel_tool_calls", "temperature", "top_p")
+        same = (
+            "instructions",
+            "max_output_tokens",
+            "metadata",
+            "parallel_tool_calls",
+            "temperature",
+            "top_p",
+        )
         return {
             "id": self.id,
             "object": "response",
             "created_at": self.created,
             "status": status,
             "background": False,
-            "error": None,
-            "incomplete_details": None,
-            "metadata": {},
             "model": answer.name,
             "output": self.output,
             "previous_response_id": body.previous_response_id or None,
@@ -217,9 +229,9 @@ class _Made:
             "store": self.keep is not None,
             "text": body.text or {"format": {"type": "text"}},
             "tool_choice": body.tool_choice or "auto",
-            "tools": body.functions,
-            "truncation": "disabled",
-            "usage": None,
+            "tools": [tool for tool in body.tools if any(_functions([tool]))],
+            "truncation": body.truncation,
+            **dict.fromkeys(("error", "incomplete_details", "usage")),
             **{name: getattr(body, name) for name in same},
             **rest,
         }
@@ -232,6 +244,8 @@ class _Made:
         id = uuid.uuid4().hex
         if isinstance(text, ToolCall):
             id, own = text.id, {"call_id": text.id, "name": text.name}
+            if space := self._spaces.get(text.name):
+                own |= {"namespace": space, "name": text.name.removeprefix(f"{space}__")}
             text = bodies.arguments_text(text.arguments)
         if step == "begin":
             self._item = {"id": f"{form.id}_{id}", "type": form.item, "status": "in_progress", **own}

@@ -15,6 +15,7 @@ import logging
 import time
 import uuid
 from collections.abc import Sequence
+from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware.cors import CORSMiddleware
@@ -27,7 +28,7 @@ from eaglecpp.server.shared import in_words
 
 _log = logging.getLogger("eaglecpp.server.access")
 _SCHEMES = ("app://", "file://", "tauri://", "vscode-webview://", "vscode-file://")
-_MAX_AGE = 12 * 3600  # seconds for which a browser need not ask again
+_CORS: Any = {"allow_private_network": True, "max_age": 12 * 3600}  # seconds without asking again
 _OPEN = ("/", "/health", "/metrics")  # what a probe may read without a key
 _OWN_PAGES = ("none", "same-origin")  # of Sec-Fetch-Site: typed by the user, or of this server's page
 
@@ -56,7 +57,7 @@ class Gate:
             refusal = self._refusal(scope, headers, origin)
             app = self.app if refusal is None else error_response(refusal, scope["path"])
             if origin and self._allows(origin, headers):
-                app = CORSMiddleware(app, [origin], ["*"], ["*"], max_age=_MAX_AGE)
+                app = CORSMiddleware(app, [origin], ["*"], ["*"], **_CORS)
             await app(scope, receive, answer)
         finally:
             self.server.held.release(scope)

@@ -17,7 +17,6 @@ from __future__ import annotations
 from eaglecpp.store.errors import DigestError as DigestError
 from eaglecpp.store.errors import DownloadError as DownloadError
 from eaglecpp.store.errors import OfflineError as OfflineError
-from eaglecpp.store.errors import Report as Report
 from eaglecpp.store.errors import Status as Status
 from eaglecpp.store.errors import StoreError as StoreError
 from eaglecpp.store.model import StoredModel as StoredModel

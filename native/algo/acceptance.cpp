@@ -80,17 +80,13 @@ double TextTerm::hand_over(double information) const {
     return std::clamp(gain * value, -handed_over_max, handed_over_max);
 }
 
-static bool is_coupled(int kind) {
-    return kind >= (int)RequestKind::coupled_cool;
-}
-
 // A grammar changes what the target may say, which tells nothing lasting about the drafter.
 static bool is_lasting(RequestKind kind) {
     return kind != RequestKind::constrained && kind != RequestKind::coupled_constrained;
 }
 
 AcceptanceModel::AcceptanceModel() {
-    for (int k = 0; k < n_request_kinds; ++k) classes_.emplace_back(is_coupled(k));
+    for (int k = 0; k < n_request_kinds; ++k) classes_.emplace_back(k >= (int)RequestKind::coupled_cool);
 }
 
 // Priors: published fits of the same shape have slopes of 0.44 to 0.83 and negative offsets (vllm-project/vllm #52228).

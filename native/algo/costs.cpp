@@ -152,12 +152,8 @@ void StepCosts::share_change(int bucket, double change) {
     if (change == 1.0 || std::fabs(std::log(change)) > jump()) return;
     const double common = std::pow(change, shares_[bucket]);
     slowdown_ *= common;
-    entries_[bucket].scale(1.0 / common);
+    for (double & ms : entries_[bucket].samples) ms *= 1.0 / common;
     prices_[bucket] /= common;
-}
-
-void StepCosts::Entry::scale(double factor) {
-    for (double & ms : samples) ms *= factor;
 }
 
 double StepCosts::jump() const {
@@ -330,16 +326,15 @@ bool CostTable::set_state(const LearnedState & state) {
     CostTable loaded;
     const auto is_time = [](double ms) { return ms >= 0.0 && ms <= ms_max; };
     for (const auto & [name, v] : state) {
-        if (name == "host" || name == "change") {
-            const size_t n = name == "host" ? 2 : 1;
-            if (v.size() != n || !std::all_of(v.begin(), v.end(), is_time)) return false;
-            if (n == 1) {
-                loaded.change_ = v[0];
-                loaded.n_changes_ = 1;
-            } else {
-                loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
-                loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
-            }
+        const bool are_times = std::all_of(v.begin(), v.end(), is_time);
+        if (name == "host" && v.size() == 2 && are_times) {
+            loaded.host_plain_ = v[0], loaded.host_draft_ = v[1];
+            loaded.n_host_plain_ = loaded.n_host_draft_ = 1;
+            continue;
+        }
+        if (name == "change" && v.size() == 1 && are_times) {
+            loaded.change_ = v[0];
+            loaded.n_changes_ = 1;
             continue;
         }
         StepCosts * costs = name == "verify"   ? &loaded.verify_

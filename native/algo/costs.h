@@ -133,7 +133,6 @@ class StepCosts {
 
         void restart(double ms, bool is_guess);
         void add(double ms);
-        void scale(double factor);
         // A single first sample may include the building of graphs, so it does not yet outweigh a guess.
         int n_samples() const { return is_guessed && n <= 2 ? 0 : n; }
         double price() const;

@@ -2,8 +2,6 @@
 #include "algo/decision.h"
 
 #include <array>
-#include <locale>
-#include <sstream>
 
 namespace eaglecpp {
 
@@ -33,40 +31,28 @@ std::string join(const std::vector<int32_t> & values) {
     return out;
 }
 
-std::string plain_number(double v) {
-    std::ostringstream out;
-    out.imbue(std::locale::classic());
-    out.precision(4);
-    out << v;
-    return out.str();
-}
-
 // of a round that drafts nothing; best_speed: of the best draft, 0 = not known
 std::string why_off(Reason reason, double best_speed) {
-    const bool has_speed =
-        best_speed > 0.0 && (reason == Reason::parked || reason == Reason::vain || reason == Reason::saving);
-    std::string out = std::string("off") + reason_texts[(int)reason];
-    if (has_speed) {
-        out +=
-            strf("%s the best draft would reach %.2f of plain speed", reason == Reason::saving ? "," : ":", best_speed);
-    }
-    return out;
+    const std::string out = std::string("off") + reason_texts[(int)reason];
+    const bool is_saving = reason == Reason::saving;
+    if (best_speed <= 0.0 || (reason != Reason::parked && reason != Reason::vain && !is_saving)) return out;
+    return out + strf("%s the best draft would reach %.2f of plain speed", is_saving ? "," : ":", best_speed);
 }
 }  // namespace
 
 std::string Decision::to_line() const {
     std::string out = mode_names[(int)mode];
     if (mode != Mode::plain) {
-        out += " k=" + std::to_string(k) + " levels=";
+        out += strf(" k=%d levels=", k);
         for (size_t i = 0; i < levels.size(); ++i) out += (i ? "/" : "") + join(levels[i]);
         if (n_text > 0) out += " text=" + std::to_string(n_text);
     }
     if (mode == Mode::draft) {
-        out += " nodes=" + join(nodes) + " depth=" + std::to_string(depth) + " leaves=" + std::to_string(n_leaves);
+        out += strf(" nodes=%s depth=%d leaves=%d", join(nodes).c_str(), depth, n_leaves);
     }
     out += std::string(" reason=") + reason_names[(int)reason];
-    if (mode != Mode::plain) out += " tokens=" + plain_number(n_tokens) + " cost=" + plain_number(cost);
-    if (best_speed > 0.0) out += " speed=" + plain_number(best_speed);
+    if (mode != Mode::plain) out += strf(" tokens=%.4g cost=%.4g", n_tokens, cost);
+    if (best_speed > 0.0) out += strf(" speed=%.4g", best_speed);
     return out;
 }
 

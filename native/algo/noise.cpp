@@ -72,11 +72,7 @@ inline uint32_t Noise::coarse(Token token) const {
 }
 
 double Noise::gumbel(Token token) const {
-    return gumbel(token, coarse(token));
-}
-
-double Noise::gumbel(Token token, uint32_t coarse) const {
-    const uint64_t bits = (uint64_t)coarse << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
+    const uint64_t bits = (uint64_t)coarse(token) << 48 | mix(fine_key_ + (uint32_t)token * mix_step) >> 16;
     // e = -log(1 - w), w = (bits + 1/2) / 2^64, exact to the last bits at both ends
     double e;
     if (bits >> 63) {

@@ -44,7 +44,6 @@ class Noise {
 
     uint64_t coarse_of_four(uint32_t i) const;
     uint32_t coarse(Token token) const;
-    double gumbel(Token token, uint32_t coarse) const;
 
     uint64_t coarse_key_, fine_key_;
 };

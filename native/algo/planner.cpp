@@ -54,7 +54,6 @@ namespace {
 // plain round costs what drafting gains, so it is cheapest where drafting gains little, which is where the reference
 // must be exact.
 constexpr int refresh_gaps[] = {0, 0, 0, 6, 24, 64};
-constexpr int n_refresh_gaps = sizeof(refresh_gaps) / sizeof(refresh_gaps[0]);
 constexpr double refresh_share = 0.004;  // of the time that refreshing may cost
 constexpr int refresh_least = 5, refresh_max = 200, refresh_most_padded = 4000;
 
@@ -68,10 +67,6 @@ double clean(double ms) {
     return std::isfinite(ms) && ms > 0.0 ? ms : 0.0;
 }
 
-template <typename T>
-bool contains(const std::vector<T> & values, const T & value) {
-    return std::find(values.begin(), values.end(), value) != values.end();
-}
 }  // namespace
 
 void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n_pending_now) {
@@ -126,7 +121,7 @@ bool Planner::is_measuring_due() const {
     const int most = options_.pads_rows ? refresh_most_padded : refresh_max;
     int gap = (int)std::clamp(cost / refresh_share, (double)refresh_least, (double)most);
     // a device has measured it when the engine was opened
-    if (!options_.pads_rows && n_plain_ < n_refresh_gaps) gap = std::min(gap, refresh_gaps[n_plain_]);
+    if (!options_.pads_rows && n_plain_ < (int)std::size(refresh_gaps)) gap = std::min(gap, refresh_gaps[n_plain_]);
     return n_since_plain_ >= gap;
 }
 
@@ -226,24 +221,21 @@ void Planner::catch_up(SequencePlan & plan, int n_rows, double ms) {
 
 // --- drafts from the text -------------------------------------------------------------------------------------------
 
+// Of the text's proposals those that could become tokens and that the strategy wants: none after the end of a
+// generation.
 void Planner::take_text(SequencePlan & plan, const TextDraft * draft) {
     plan.round.text_draft = {};
     plan.round.text_a.clear();
     if (!draft || draft->empty()) return;
     plan.round.text_draft = *draft;
-    keep_reachable(plan, plan.round.text_draft.tokens);
-    predict_text(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
-}
-
-// Of the text's proposals those that could become tokens and that the strategy wants: none after the end of a
-// generation.
-void Planner::keep_reachable(const SequencePlan & plan, Tokens & tokens) const {
+    Tokens & tokens = plan.round.text_draft.tokens;
     const int n_max = std::min(plan.round.n_left - 1, plan.is_auto() ? INT_MAX : plan.strategy().depth);
     int n = 0;
     while (n < std::min(n_max, (int)tokens.size()) && tokens[n] >= 0) {
-        if (contains(options_.end_tokens, tokens[n++])) break;
+        if (ends(tokens[n++])) break;
     }
     tokens.resize(n);
+    predict_text(plan.text.kind, plan.text.hits, plan.round.text_draft, plan.round.text_a);
 }
 
 // What verifying the proposals of the text alone would bring beyond its price; 0 = it does not pay.
@@ -265,7 +257,6 @@ double Planner::text_gain(const SequencePlan & plan) {
 
 // Levels looked ahead, so that an expensive one before a cheap one does not end the climb.
 static constexpr int n_ahead = 2;
-static constexpr int widths[] = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512};
 
 // Each conversation pays for its rows.
 void Planner::grow(const std::vector<Proposal> & proposals, double ms) {
@@ -329,11 +320,10 @@ void Planner::set_frontiers(const std::vector<SequencePlan *> & plans) {
     stock();
     double best = market_.best(stock_, budget()).gain;
     int best_n = 0;
-    for (int width : widths) {
-        const int n = std::min(width, (int)lots_.size());
+    for (int width = 1, n = 0; n < (int)lots_.size(); width *= 2) {
+        n = std::min(width, (int)lots_.size());
         const double gain = foresee(n, n_wide);
         if (gain > best) best = gain, best_n = n;
-        if (n == (int)lots_.size()) break;
     }
     for (int i = 0; i < best_n; ++i) lots_[i].plan->round.frontier.push_back(lots_[i].node);
 }
@@ -343,7 +333,7 @@ void Planner::find_candidates(SequencePlan & plan, int n_max) {
     const DraftPool & pool = plan.round.pool;
     nodes_.clear();
     for (int32_t i : pool.level()) {
-        if (!contains(options_.end_tokens, pool.tree().token[i])) nodes_.push_back(i);
+        if (!ends(pool.tree().token[i])) nodes_.push_back(i);
     }
     const auto is_better = [&](int32_t a, int32_t b) {
         return pool.p()[a] != pool.p()[b] ? pool.p()[a] > pool.p()[b] : a < b;
@@ -422,8 +412,6 @@ void Planner::choose_auto() {
         round.order.build(plan->pool(), round.pool.p(), n_max, round.limits.n_leaves);
         for (float p : round.order.p()) lots_.push_back({worth(*plan, p), plan, 0});
     }
-    if (std::none_of(plans_.begin(), plans_.end(), [](SequencePlan * plan) { return plan->is_auto_drafting(); }))
-        return;
     std::stable_sort(lots_.begin(), lots_.end(), [](const Lot & a, const Lot & b) { return a.worth > b.worth; });
     stock_.clear();
     for (const Lot & lot : lots_) stock_.push_back(lot.worth);
@@ -606,16 +594,12 @@ void Planner::pad(SequencePlan & plan) {
 
 // --- learn ----------------------------------------------------------------------------------------------------------
 
-void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
-    plan.round.n_committed = (int)tokens.size();
-    learn_text(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
-    walk(plan, tokens);
-}
-
 // Every node the target visited has a known next token, so all of its proposed children get a label: the ones that
 // were not verified and the ones below the last accepted node, too. After a draft that was not verified the walk goes
 // on through the plain rounds that follow. Nodes it never visits teach nothing.
-void Planner::walk(SequencePlan & plan, const Tokens & tokens) {
+void Planner::learn(SequencePlan & plan, const Tokens & tokens) {
+    plan.round.n_committed = (int)tokens.size();
+    learn_text(plan.text.kind, plan.text.hits, plan.round.text_draft, tokens);
     const DraftPool & pool = plan.round.pool;
     int & cursor = plan.round.cursor;
     for (Token token : tokens) {

@@ -206,7 +206,6 @@ class SequencePlan {
     int pool_node(int node) const { return node > 0 ? round.decision.nodes[node - 1] : round.cursor; }
 
     // --- reports ---------------------------------------------------------------------------------------------------
-    bool is_exact() const { return exact.is_exact; }
     int cut() const { return exact.cut; }
 
     // --- the planner's ---------------------------------------------------------------------------------------------
@@ -341,8 +340,10 @@ class Planner {
     void decide_auto(SequencePlan & plan, bool has_drafter);
     void start(SequencePlan & plan, Reason reason, int k);
     void open_market(int n_rows, const SequencePlan * plan);
+    bool ends(Token token) const {
+        return std::count(options_.end_tokens.begin(), options_.end_tokens.end(), token) > 0;
+    }
     void take_text(SequencePlan & plan, const TextDraft * draft);
-    void keep_reachable(const SequencePlan & plan, Tokens & tokens) const;
     double text_gain(const SequencePlan & plan);
 
     // grow
@@ -383,7 +384,6 @@ class Planner {
         return is_return_dear() && n_rows_last_ == n_roots_ ? rounds(costs_.return_ms()) : 0.0;
     }
     static constexpr double return_least = 0.1;  // plain rounds; below that a price is as it comes
-    void walk(SequencePlan & plan, const Tokens & tokens);
     void settle(double verify_ms, double round_ms, double draft_ms);
 
     PlannerOptions options_;

@@ -17,14 +17,9 @@ void TextIndex::assign(const Tokens & text) {
     const size_t n_same =
         std::mismatch(text_.begin(), text_.begin() + std::min(text_.size(), text.size()), text.begin()).first -
         text_.begin();
-    if (n_same == text_.size()) {
-        for (size_t i = n_same; i < text.size(); ++i) add(text[i]);
-        return;
-    }
-    clear();
-    text_ = text;
-    const int n_skipped = std::max(0, (int)text.size() - n_max_);
-    for (size_t i = n_skipped; i < text.size(); ++i) index(text[i]);
+    const bool goes_on = n_same == text_.size();
+    if (!goes_on) clear();
+    for (size_t i = goes_on ? n_same : 0; i < text.size(); ++i) add(text[i]);
 }
 
 void TextIndex::add(Token token) {

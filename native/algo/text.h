@@ -41,9 +41,6 @@ class TextIndex {
     // Up to n tokens that stand behind the longest suffix of the text that was there before, at its latest place.
     TextDraft propose(int n) const;
 
-    // tokens indexed
-    int size() const { return (int)all_.size(); }
-
   private:
     void index(Token token);
     int n_agreeing(int end) const;

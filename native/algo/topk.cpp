@@ -9,30 +9,18 @@
 
 namespace eaglecpp {
 
-static std::vector<float> & tops_of_thread() {
-    thread_local std::vector<float> tops;
-    return tops;
-}
-
-// of blocks, by the loops of block_tops()
-static float row_max(const float * x, int n) {
-    if (n == 0) return -INFINITY;
-    std::vector<float> & tops = tops_of_thread();
-    block_tops(x, n, tops);
-    return *std::max_element(tops.begin(), tops.end());
-}
-
 static float log_sum_exp(const float * x, int n, float max) {
     return std::isfinite(max) ? max + (float)std::log(sum_exp(x, n, max)) : max;
 }
 
 float log_sum_exp(const float * x, int n) {
-    return log_sum_exp(x, n, row_max(x, n));
+    return n == 0 ? -INFINITY : log_sum_exp(x, n, x[argmax(x, n)]);
 }
 
 int argmax(const float * x, int n) {
     if (n == 0) return 0;
-    std::vector<float> & tops = tops_of_thread();
+    thread_local std::vector<float> of_thread;
+    std::vector<float> & tops = of_thread;  // a thread's variable is looked up at each use
     block_tops(x, n, tops);
     const auto top = std::max_element(tops.begin(), tops.end());
     for (int i = (int)(top - tops.begin()) * n_row_block; i < n; ++i) {

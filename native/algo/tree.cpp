@@ -81,11 +81,6 @@ void NodeOrder::build(const DraftTree & pool, const std::vector<float> & p, int 
     std::iota(sorted_.begin(), sorted_.end(), 1);
     // equal chances: the earlier index, which is never the deeper node
     const auto is_before = [&](int a, int b) { return p[a] != p[b] ? p[a] > p[b] : a < b; };
-    // With one leaf per path at most, passed-over nodes are few; without a limit the first n_nodes decide.
-    if (n_leaves >= pool.size() && n_nodes < (int)sorted_.size()) {
-        std::nth_element(sorted_.begin(), sorted_.begin() + n_nodes, sorted_.end(), is_before);
-        sorted_.resize(n_nodes);
-    }
     std::sort(sorted_.begin(), sorted_.end(), is_before);
 
     nodes_.clear();

@@ -3,26 +3,14 @@
 
 #include "base/error.h"
 
-#ifndef _WIN32
-#include <pthread.h>
-
 #include <atomic>
 #include <mutex>
+
+#ifndef _WIN32
+#include <pthread.h>
 #endif
 
 namespace eaglecpp {
-
-#ifdef _WIN32
-
-void note_helper_threads() {}
-
-void note_device() {}
-
-bool lost_by_fork() {
-    return false;
-}
-
-#else
 
 namespace {
 thread_local bool has_helpers = false;
@@ -30,6 +18,7 @@ std::atomic<bool> has_device{false};
 std::atomic<bool> is_lost{false};
 
 void watch_forks() {
+#ifndef _WIN32
     static std::once_flag once;
     // runs in the child, on the thread that forked
     std::call_once(once, [] {
@@ -37,6 +26,7 @@ void watch_forks() {
             if (has_helpers || has_device) is_lost = true;
         });
     });
+#endif
 }
 }  // namespace
 
@@ -54,8 +44,6 @@ void note_device() {
 bool lost_by_fork() {
     return is_lost;
 }
-
-#endif
 
 void check_not_forked(const char * what) {
     if (!lost_by_fork()) return;

@@ -109,9 +109,6 @@ auto released(const EngineHandle & e, const Args &... args) {
     return released(e, [&](Engine & engine) { return (engine.*method)(args...); });
 }
 
-std::string from_bytes(const nb::bytes & b) {
-    return std::string(b.c_str(), b.size());
-}
 nb::bytes to_bytes(const std::string & s) {
     return nb::bytes(s.data(), s.size());
 }
@@ -285,7 +282,7 @@ int begin(const EngineHandle & e, int id, const Tokens & prompt, const GenerateP
 
 std::optional<Tokens> tokenize(const EngineHandle & e, const nb::bytes & bytes, bool add_special, bool parse_special,
                                int n_most) {
-    const std::string text = from_bytes(bytes);
+    const std::string text(bytes.c_str(), bytes.size());
     return released(e, [&](const Engine & engine) {
         return engine.target().vocab().tokenize(text, add_special, parse_special, n_most);
     });

@@ -53,7 +53,6 @@ static nb::dict system_info() {
     out["amx"] = amx;
     out["n_cores"] = n_physical_cores();
     out["n_threads"] = std::thread::hardware_concurrency();
-    out["gpu_offload"] = llama_supports_gpu_offload();
     out["rpc"] = llama_supports_rpc();
     return out;
 }

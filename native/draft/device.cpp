@@ -46,14 +46,12 @@ uint8_t * DraftDevice::landing(size_t n) {
 }
 
 uint8_t * DraftDevice::HostMemory::at_least(size_t n, ggml_backend_dev_t device) {
-    if (!pinned_ || ggml_backend_buffer_get_size(pinned_.get()) < n) {
-        if (unpinned_.size() >= n) return unpinned_.data();
+    if (!buffer_ || ggml_backend_buffer_get_size(buffer_.get()) < n) {
         ggml_backend_buffer_type_t host = ggml_backend_dev_host_buffer_type(device);
-        pinned_.reset(host ? ggml_backend_buft_alloc_buffer(host, n) : nullptr);
+        buffer_.reset(ggml_backend_buft_alloc_buffer(host ? host : ggml_backend_cpu_buffer_type(), n));
+        if (!buffer_) fail(ErrorKind::out_of_memory, "no room for %zu bytes that the drafter's device copies", n);
     }
-    if (pinned_) return (uint8_t *)ggml_backend_buffer_get_base(pinned_.get());
-    unpinned_.resize(n);
-    return unpinned_.data();
+    return (uint8_t *)ggml_backend_buffer_get_base(buffer_.get());
 }
 
 void DraftDevice::start(const DraftGraph & g) {

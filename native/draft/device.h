@@ -8,7 +8,6 @@
 
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "draft/graph.h"
 
@@ -22,8 +21,7 @@ class DraftDevice {
         uint8_t * at_least(size_t n, ggml_backend_dev_t device);
 
       private:
-        ggml_backend_buffer_ptr pinned_;
-        std::vector<uint8_t> unpinned_;  // where the device has no such kind
+        ggml_backend_buffer_ptr buffer_;
     };
 
     // Null: the CPU, the only one for which threads and our own kernels mean anything. Error(unsupported)

@@ -1,7 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include "draft/drafter.h"
 
+#include <algorithm>
+
+#include "base/error.h"
+
 namespace eaglecpp {
+
+int DraftSequence::row_of(int node) const {
+    if (node == 0) return -1;
+    const auto at = std::find(nodes_.begin(), nodes_.end(), node);
+    if (node < 0 || at == nodes_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
+    return (int)(at - nodes_.begin());
+}
 
 // More rows than are taken together: then all but the last of each go alone, as rows of a prompt do.
 void Drafter::commit_together(const std::vector<DraftCommit> & commits) {

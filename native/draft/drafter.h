@@ -64,6 +64,12 @@ class DraftSequence {
 
     // The last positions that rows see from now on, of those that they can see; 0 = all.
     virtual void set_window(int) {}
+
+  protected:
+    // The draft row of a node, -1 for the last committed row. Error(value)
+    int row_of(int node) const;
+
+    std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
 };
 
 // what one conversation adds to a call for several
@@ -112,9 +118,6 @@ class Drafter {
 
     virtual DraftTraits traits() const = 0;
     virtual DraftDescription describe() const = 0;
-
-    // [n] draft id -> target id; empty = the same
-    virtual const std::vector<Token> & d2t() const = 0;
 
     // `conversation`: 0 to the engine's number of them - 1, and no other open one's. Error(out_of_memory)
     virtual std::unique_ptr<DraftSequence> open(int conversation) = 0;

@@ -229,7 +229,7 @@ void FeatureDrafter::bring_embedding() {
     }
     std::vector<uint8_t> bytes(n_row * spec_.n_draft_vocab);
     for (int i = 0; i < spec_.n_draft_vocab; ++i) {
-        std::copy_n(table.stored_row(d2t_.empty() ? i : d2t_[i]), n_row, bytes.data() + i * n_row);
+        std::copy_n(table.stored_row(d2t_[i]), n_row, bytes.data() + i * n_row);
     }
     ggml_backend_tensor_set(rows, bytes.data(), 0, bytes.size());
 }

@@ -50,7 +50,7 @@ class FeatureDrafter : public Drafter {
     const DrafterOptions & options() const { return options_; }
     DraftTraits traits() const override;
     DraftDescription describe() const override { return {spec_.is_block() ? spec_.block.kind() : "eagle"}; }
-    const std::vector<Token> & d2t() const override { return d2t_; }
+    const std::vector<Token> & d2t() const { return d2t_; }  // [n_draft_vocab] draft id -> target id
     std::unique_ptr<DraftSequence> open(int conversation) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
     bool can_step() const override { return weights_.draft_embedding != nullptr; }

@@ -176,14 +176,6 @@ DraftCall FeatureSequence::extend_call(const std::vector<DraftRow> & rows, std::
     return call;
 }
 
-// The draft row of a node, -1 for the last committed row.
-int FeatureSequence::row_of(int node) const {
-    if (node == 0) return -1;
-    const auto at = std::find(nodes_.begin(), nodes_.end(), node);
-    if (node < 0 || at == nodes_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
-    return (int)(at - nodes_.begin());
-}
-
 void FeatureSequence::drop_drafts(int n_left) {
     drafts_.resize(n_left);
     nodes_.resize(n_left);

@@ -73,15 +73,13 @@ class FeatureSequence : public DraftSequence, Pinned {
     void add_steps(const DraftGraph & g);
     void check_room(int n_rows) const;
     void check_feeds() const;
-    int row_of(int node) const;
     void drop_drafts(int n_left);
 
     FeatureDrafter & drafter_;
     std::unique_ptr<DraftKv> kv_;
     GraphCache graphs_;  // with this conversation alone
     Ancestry drafts_;
-    std::vector<int32_t> nodes_;  // of the draft rows; -1: a step that was not taken
-    DraftOutputs outputs_;        // of the last call
+    DraftOutputs outputs_;  // of the last call
     int window_;
 };
 

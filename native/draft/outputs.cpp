@@ -141,7 +141,7 @@ DraftOutputs::Picked DraftOutputs::behind(int slot, Token before) const {
     float rest = 1.0f;
     for (auto & [index, score] : p.tokens) {
         rest -= std::exp(score - p.log_sum_exp);
-        w.after.row(is_markov ? index : target_token(index), after.data());
+        w.after.row(is_markov ? index : drafter_.d2t()[index], after.data());
         score = number(score + dot(row.data(), after.data(), n));
         scores.push_back(score);
     }
@@ -165,10 +165,6 @@ const float * DraftOutputs::logits(int i) {
     return logits_.data() + (size_t)i * n_logits_;
 }
 
-Token DraftOutputs::target_token(int id) const {
-    return drafter_.d2t().empty() ? id : drafter_.d2t()[id];
-}
-
 // Everything that is asked for was picked: the k best, or what the sampler's cuts can leave.
 bool DraftOutputs::covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const {
     const size_t n_there = picked.tokens.size();
@@ -180,7 +176,7 @@ std::vector<Candidate> DraftOutputs::likeliest(const Picked & picked, int k) con
     std::vector<Candidate> out;
     if (!std::isfinite(picked.log_sum_exp)) return out;
     for (int j = 0; j < k && j < (int)picked.tokens.size(); ++j) {
-        out.push_back({target_token(picked.tokens[j].first), picked.tokens[j].second - picked.log_sum_exp});
+        out.push_back({drafter_.d2t()[picked.tokens[j].first], picked.tokens[j].second - picked.log_sum_exp});
     }
     return out;
 }
@@ -198,7 +194,7 @@ std::vector<Candidate> DraftOutputs::candidates(int i, int k, const std::optiona
         picked_tokens_.clear();
         for (const auto & [index, logit] : picked->tokens) {
             picked_logits_.push_back(logit);
-            picked_tokens_.push_back(target_token(index));
+            picked_tokens_.push_back(drafter_.d2t()[index]);
         }
         const int n = (int)picked_logits_.size();
         out = coupled_.best(picked_logits_.data(), n, k, picked_tokens_.data(), *sampling, pos);

@@ -56,7 +56,6 @@ class DraftOutputs {
         float log_sum_exp;
     };
 
-    Token target_token(int id) const;
     void read_picked(const LandedPicks & landed, size_t n_each, int first, int n);
     bool covers(const Picked & picked, int k, const std::optional<CoupledSampling> & sampling) const;
     Picked behind(int slot, Token before) const;

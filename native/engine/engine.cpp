@@ -207,8 +207,8 @@ int Engine::begin(int id, const Tokens & prompt, const GenerateParams & params, 
     const std::vector<std::shared_ptr<const Image>> images = images_of(prompt, image_rows);
     if ((int)prompt.size() >= n_ctx) {
         fail(ErrorKind::context_full,
-             "the prompt has %zu tokens but the context holds %d and the answer needs room; "
-             "raise n_ctx (the model was trained for %d) or shorten the prompt",
+             "the prompt is too long: it has %zu tokens and exceeds the available context size: the context has "
+             "%d, with the answer; raise n_ctx (the model's own is %d)",
              prompt.size(), n_ctx, llama_model_n_ctx_train(target().model().get()));
     }
     if (can_draft() && params.strategy.is_fixed()) check_strategy(params.strategy);

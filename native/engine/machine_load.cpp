@@ -19,7 +19,7 @@ double process_cpu_ms() {
     return 1e3 * (double)std::clock() / CLOCKS_PER_SEC;
 }
 
-bool MachineLoad::read(Sample & out) {
+bool MachineLoad::read([[maybe_unused]] Sample & out) {
 #ifdef __linux__
     std::FILE * f = std::fopen("/proc/stat", "re");
     if (!f) return false;
@@ -37,7 +37,6 @@ bool MachineLoad::read(Sample & out) {
     out.n_cores = (int)sysconf(_SC_NPROCESSORS_ONLN);
     return out.n_cores > 0;
 #else
-    (void)out;
     return false;
 #endif
 }

@@ -75,10 +75,12 @@ class ModelSequence : public DraftSequence {
     // Adds the draft row of a level, and drops those behind its parent.
     virtual void add_level(const std::vector<DraftRow> & rows) {
         const int parent = row_of(rows[0].parent);
-        drafts_.resize(parent + 1);
-        const Pos pos = n_rows_ + 1 + (Pos)drafts_.size();
+        nodes_.resize(parent + 1);
+        tokens_.resize(parent + 1);
+        const Pos pos = n_rows_ + 1 + (Pos)nodes_.size();
         drop_cells(pos);
-        drafts_.push_back({rows[0].node, rows[0].token});
+        nodes_.push_back(rows[0].node);
+        tokens_.push_back(rows[0].token);
         outputs_.assign(1, d_.batch_.n_rows());
         d_.batch_.add(d_.own_token(rows[0].token), pos, range_, true, state_behind(parent));
     }
@@ -89,7 +91,7 @@ class ModelSequence : public DraftSequence {
     // After a batch with rows of this conversation: the states that draft rows behind them read.
     void take_states(bool is_commit) {
         if (n_state_ == 0) return;
-        const size_t first = is_commit ? 0 : 1 + drafts_.size() - outputs_.size();
+        const size_t first = is_commit ? 0 : 1 + nodes_.size() - outputs_.size();
         states_.resize((first + outputs_.size()) * n_state_);
         for (size_t i = 0; i < outputs_.size(); ++i) {
             if (outputs_[i] < 0) continue;
@@ -123,16 +125,12 @@ class ModelSequence : public DraftSequence {
 
     void truncate(int n) override {
         n_rows_ = std::min(n_rows_, n);
-        drafts_.clear();
+        nodes_.clear();
+        tokens_.clear();
         drop_cells(n_rows_ > 0 ? n_rows_ + 1 : 0);
     }
 
   protected:
-    struct Draft {
-        int node;
-        Token token;
-    };
-
     // of a commit, the first that is run: a small model's first row lies before row 0
     int first_at() const { return n_state_ == 0 && n_rows_ == 0 ? -1 : 0; }
 
@@ -150,19 +148,10 @@ class ModelSequence : public DraftSequence {
         return n_state_ > 0 ? states_.data() + (size_t)(1 + parent) * n_state_ : nullptr;
     }
 
-    // the draft row of a node; -1 = the last committed row
-    int row_of(int node) const {
-        if (node == 0) return -1;
-        const auto is_its = [&](const Draft & d) { return d.node == node; };
-        const auto at = std::find_if(drafts_.begin(), drafts_.end(), is_its);
-        if (at == drafts_.end()) fail(ErrorKind::value, "node %d has no draft row", node);
-        return (int)(at - drafts_.begin());
-    }
-
     // Commits as many of the n rows as are there as draft rows; returns how many.
     int keep_drafts(const Token * tokens, int n) {
         int n_kept = 0;
-        while (n_kept < std::min(n, (int)drafts_.size()) && drafts_[n_kept].token == tokens[n_kept]) ++n_kept;
+        while (n_kept < std::min(n, (int)tokens_.size()) && tokens_[n_kept] == tokens[n_kept]) ++n_kept;
         n_rows_ += n_kept;
         return n_kept;
     }
@@ -171,7 +160,8 @@ class ModelSequence : public DraftSequence {
     SeqRange range_;
     int n_state_;  // values that a head reads; 0 = a small model
     int n_rows_ = 0;
-    std::vector<Draft> drafts_;  // each behind the one before it; an assistant's behind any
+    // of the draft rows: each lies behind the one before it, an assistant's behind any, which never keeps them
+    Tokens tokens_;
     std::vector<float> states_;  // [1 + draft row]: what rows behind it read; [0] of the last committed row
     std::vector<int> outputs_;   // of the last call: rows of the batch
     CoupledDraft coupled_;
@@ -198,7 +188,7 @@ class Assistant : public ModelSequence {
         outputs_.clear();
         for (const DraftRow & row : rows) {
             const int parent = row_of(row.parent);
-            drafts_.push_back({row.node, row.token});
+            nodes_.push_back(row.node);
             outputs_.push_back(d_.batch_.n_rows());
             d_.batch_.add(d_.own_token(row.token), n_rows_, range_, true, state_behind(parent));
         }

@@ -35,7 +35,6 @@ class ModelDrafter : public Drafter {
 
     DraftTraits traits() const override;
     DraftDescription describe() const override;
-    const std::vector<Token> & d2t() const override { return same_ids_; }
     std::unique_ptr<DraftSequence> open(int conversation) override;
     void extend_together(const std::vector<DraftLevel> & levels) override;
     void set_n_threads(int n_threads) override { context_.set_n_threads(n_threads); }
@@ -69,7 +68,6 @@ class ModelDrafter : public Drafter {
     Cells cells_;
     TargetBatch batch_;
     int n_own_ = 0, n_known_ = 0;  // tokens of its vocabulary; those that the target has, too
-    std::vector<Token> same_ids_;  // empty
 };
 
 }  // namespace eaglecpp

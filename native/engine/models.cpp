@@ -76,14 +76,13 @@ static constexpr size_t n_margin = 256 << 20;
 static ggml_backend_dev_t best_device(const Target & target) {
     ggml_backend_dev_t dev = target.model().output_device();
     if (dev && !is_on_server(dev)) return dev;
-    ggml_backend_dev_t integrated = nullptr;
-    for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
-        dev = ggml_backend_dev_get(i);
-        if (is_on_server(dev)) continue;
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_GPU) return dev;
-        if (ggml_backend_dev_type(dev) == GGML_BACKEND_DEVICE_TYPE_IGPU && !integrated) integrated = dev;
+    for (const auto type : {GGML_BACKEND_DEVICE_TYPE_GPU, GGML_BACKEND_DEVICE_TYPE_IGPU}) {
+        for (size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+            dev = ggml_backend_dev_get(i);
+            if (ggml_backend_dev_type(dev) == type && !is_on_server(dev)) return dev;
+        }
     }
-    return integrated;
+    return nullptr;
 }
 
 static std::unique_ptr<FeatureDrafter> load_drafter(const EngineOptions & options, const DraftFile & file,

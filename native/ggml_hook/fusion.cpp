@@ -111,11 +111,6 @@ bool is_plain_store(const ggml_tensor * t) {
 // --- rows
 // --------------------------------------------------------------------------------------------------------------
 
-float yarn_ramp(float low, float high, int i) {
-    const float y = ((float)(i / 2) - low) / std::max(0.001f, high - low);
-    return 1.0f - std::min(1.0f, std::max(0.0f, y));
-}
-
 // which of a token's positions turns the i-th pair
 int section_of(const int32_t * sections, bool is_interleaved, int i) {
     i %= std::accumulate(sections, sections + GGML_MROPE_SECTIONS, 0);
@@ -142,7 +137,8 @@ void fill_angles(const ggml_tensor * rope, int64_t token, float * out) {
         const float far = thetas[section] / (factors ? factors[i / 2] : 1.0f), near = freq_scale * far;
         float angle = near, size = attn_factor;
         if (ext_factor != 0.0f) {
-            const float mix = yarn_ramp(ends[0], ends[1], i) * ext_factor;
+            const float y = ((float)(i / 2) - ends[0]) / std::max(0.001f, ends[1] - ends[0]);
+            const float mix = (1.0f - std::min(1.0f, std::max(0.0f, y))) * ext_factor;
             angle = near * (1.0f - mix) + far * mix;
             size *= 1.0f + 0.1f * std::log(1.0f / freq_scale);
         }

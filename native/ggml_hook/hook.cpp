@@ -204,7 +204,7 @@ static void warn_of_unknown_choice() {
     std::string known;
     for (const KernelTable * t : usable_tables()) known += std::string(known.empty() ? "" : ", ") + t->name;
     log_line(LogLevel::warning, std::string("EAGLECPP_KERNELS is '") + wanted +
-                                    "', which is none of the kernels that " + "this processor can run (" + known +
+                                    "', which is none of the kernels that this processor can run (" + known +
                                     "): " + ours.table->name + " is used");
 }
 

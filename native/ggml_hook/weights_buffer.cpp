@@ -70,10 +70,6 @@ void * base(ggml_backend_buffer_t b) {
     return packed(b).base;
 }
 
-void memset_tensor(ggml_backend_buffer_t, ggml_tensor * t, uint8_t value, size_t, size_t) {
-    std::memset(t->data, value, alloc_size(nullptr, t));
-}
-
 // Large matrices by several threads: fresh memory and the file's pages are provided faster to many.
 void pack_matrix(const ggml_tensor * w, const void * data) {
     constexpr int64_t n_step = 16;  // groups that a thread takes at once
@@ -106,14 +102,10 @@ void set_tensor(ggml_backend_buffer_t, ggml_tensor * t, const void * data, size_
     }
 }
 
-// Nobody reads packed weights back; ggml would call a null pointer.
+// Nobody reads packed weights back; ggml would call a null pointer. Nor does anybody clear or fill weights.
 void get_tensor(ggml_backend_buffer_t, const ggml_tensor * t, void * data, size_t, size_t size) {
     std::memset(data, 0, size);
     log_line(LogLevel::error, std::string(ggml_get_name(t)) + ": packed weights cannot be read back");
-}
-
-void clear(ggml_backend_buffer_t b, uint8_t value) {
-    std::memset(packed(b).base, value, packed(b).size);
 }
 
 ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size) {
@@ -122,10 +114,8 @@ ggml_backend_buffer_t alloc_buffer(ggml_backend_buffer_type_t type, size_t size)
     abi::BufferInterface iface = {};
     iface.free_buffer = free_buffer;
     iface.get_base = base;
-    iface.memset_tensor = memset_tensor;
     iface.set_tensor = set_tensor;
     iface.get_tensor = get_tensor;
-    iface.clear = clear;
     return init_(type, iface, new Packed{memory, size}, size);
 }
 

@@ -200,11 +200,6 @@ GrammarMatcher::State GrammarMatcher::step(State state, unsigned char byte) {
     return state;
 }
 
-GrammarMatcher::State GrammarMatcher::walk(State state, std::string_view piece) {
-    for (size_t i = 0; i < piece.size() && state.set != 0; ++i) state = step(state, (unsigned char)piece[i]);
-    return state.set == 0 ? State() : state;
-}
-
 // Whether a token may end here: if a character is not over yet, some form of it must fit.
 bool GrammarMatcher::may_stop(const State & state) {
     if (state.set == 0 || state.n_lacking == 0) return state.set != 0;
@@ -236,7 +231,8 @@ bool GrammarMatcher::ends(const State & state) const {
 GrammarMatcher::State GrammarMatcher::after(const State & from, Token token) {
     if (pieces_->is_end(token)) return ends(from) ? from : State();
     const std::string_view piece = pieces_->piece(token);
-    const State out = piece.empty() ? State() : walk(from, piece);
+    State out = piece.empty() ? State() : from;
+    for (size_t i = 0; i < piece.size() && out.set != 0; ++i) out = step(out, (unsigned char)piece[i]);
     return may_stop(out) ? out : State();
 }
 

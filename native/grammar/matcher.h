@@ -95,7 +95,6 @@ class GrammarMatcher {
     void call(const Element & e, const Frame & f);
     uint32_t move(uint32_t set, uint32_t c);
     State step(State state, unsigned char byte);
-    State walk(State state, std::string_view piece);
     bool may_stop(const State & state);
     bool ends(const State & state) const;
     State after(const State & from, Token token);

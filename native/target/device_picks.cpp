@@ -52,13 +52,11 @@ void forget(llama_sampler * self) {
 }
 
 // Where a device lacks an operation libllama would give back neither tokens nor logits.
-bool has_operations(llama_sampler * self, ggml_backend_buffer_type_t buft, uint32_t n_rows) {
-    DevicePicks::Kind kind{((DevicePicks::Kind *)self->ctx)->n_top};
-    ggml_backend_dev_t device = ggml_backend_buft_get_device(buft);
-    if (!device) return true;
+bool has_operations(ggml_backend_dev_t device, int n_top) {
+    DevicePicks::Kind kind{n_top};
     constexpr int64_t n_vocab = 128 * 1024;
     const ggml_context_ptr ctx(ggml_init({16 * ggml_tensor_overhead(), nullptr, /*no_alloc=*/true}));
-    pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, n_rows), kind);
+    pick(ctx.get(), ggml_new_tensor_2d(ctx.get(), GGML_TYPE_F32, n_vocab, 1), kind);
     for (const ggml_tensor * t : {kind.ids, kind.logits}) {
         // what picks ids may be made of more than one operation
         for (; t && t->op != GGML_OP_NONE; t = t->src[0]) {
@@ -73,7 +71,7 @@ llama_sampler_ptr make_picker(DevicePicks::Kind & kind) {
         llama_sampler_i out{};
         out.name = [](const llama_sampler *) { return "picks"; };
         out.apply = [](llama_sampler *, llama_token_data_array *) {};
-        out.backend_init = has_operations;
+        out.backend_init = [](llama_sampler *, ggml_backend_buffer_type_t, uint32_t) { return true; };
         out.backend_apply = apply;
         out.backend_reset = forget;
         return out;
@@ -85,14 +83,10 @@ llama_sampler_ptr make_picker(DevicePicks::Kind & kind) {
 
 }  // namespace
 
-// A sampler that is thrown away is asked: libllama takes one whose operations the device lacks, too.
 DevicePicks::Kind * DevicePicks::kind(int n_top) {
     const auto [known, is_new] = kinds_.emplace(n_top, nullptr);
     if (!is_new || !device_ || n_top > n_vocab_) return known->second.get();
-    auto made = std::make_unique<Kind>(Kind{n_top});
-    const llama_sampler_ptr trial = make_picker(*made);
-    const ggml_backend_buffer_type_t memory = ggml_backend_dev_buffer_type(device_);
-    if (guarded([&] { return trial->iface->backend_init(trial.get(), memory, 1); })) known->second = std::move(made);
+    if (guarded([&] { return has_operations(device_, n_top); })) known->second = std::make_unique<Kind>(Kind{n_top});
     return known->second.get();
 }
 

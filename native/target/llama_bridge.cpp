@@ -65,18 +65,12 @@ struct Functions {
         find({tensor_map_name});
     std::map<ggml_backend_buffer_type_t, MemorySizes> (*get_memory)(const llama_context *) =
         find({"_Z26llama_get_memory_breakdownPK13llama_context"});
+    void (*set_use_ref)(ggml_backend_t, bool) = Symbol{kernels::cpu_function("ggml_backend_cpu_set_use_ref")};
 };
 
 const Functions & llama() {
     static const Functions all;
     return all;
-}
-
-using SetUseRef = void (*)(ggml_backend_t, bool);
-
-SetUseRef set_use_ref_fn() {
-    static const auto f = (SetUseRef)kernels::cpu_function("ggml_backend_cpu_set_use_ref");
-    return f;
 }
 
 }  // namespace
@@ -173,7 +167,7 @@ bool has_plain_rows(const ggml_tensor * tensor) {
 }
 
 bool has_reference_kernels() {
-    return llama().get_sched && set_use_ref_fn();
+    return llama().get_sched && llama().set_use_ref;
 }
 
 std::vector<ggml_backend_t> cpu_backends(llama_context * ctx) {
@@ -189,7 +183,7 @@ std::vector<ggml_backend_t> cpu_backends(llama_context * ctx) {
 }
 
 void set_reference_kernels(llama_context * ctx, bool on) {
-    for (ggml_backend_t backend : cpu_backends(ctx)) set_use_ref_fn()(backend, on);
+    for (ggml_backend_t backend : cpu_backends(ctx)) llama().set_use_ref(backend, on);
 }
 
 bool records_layer_inputs(const std::string & architecture) {

@@ -14,12 +14,6 @@
 
 namespace eaglecpp {
 
-void TargetModel::look_at_matrices(const GgufReader & file) {
-    for (const TensorInfo & t : file.tensors()) {
-        has_float_matrices_ = has_float_matrices_ || (t.ne[1] > 1 && !ggml_is_quantized(t.type));
-    }
-}
-
 // All that ggml knows but those of servers that are gone; llama.cpp's own order.
 static std::vector<ggml_backend_dev_t> devices_without(const std::set<std::string> & lost) {
     std::vector<ggml_backend_dev_t> servers, gpus, integrated;
@@ -114,7 +108,11 @@ TargetModel::TargetModel(const TargetOptions & options) : path_(options.path) {
 
     check_weights(files);
     for (const auto & lora : options.lora) check_lora(GgufReader(lora.first), files);
-    for (const GgufReader & file : files.parts()) look_at_matrices(file);
+    for (const GgufReader & file : files.parts()) {
+        for (const TensorInfo & t : file.tensors()) {
+            has_float_matrices_ = has_float_matrices_ || (t.ne[1] > 1 && !ggml_is_quantized(t.type));
+        }
+    }
     ErrorTrail trail;
     try {
         const kernels::LoadScope placement(use_kernels_, use_repack_);

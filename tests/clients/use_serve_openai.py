@@ -82,6 +82,4 @@ with (
         with pytest.raises(kind) as told:
             client.chat.completions.create(**{**ASK, **wrong})
         assert told.value.code == code, told.value
-done(
-    "models, chat, stream, usage, tools, schema, completions, embeddings, responses, kept responses, 3 errors"
-)
+done("models, chat, usage, tools, schema, completions, embeddings, responses, kept ones, 3 errors")

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helpers.command import COMMAND, Cli, Start
+from helpers.hub_server import HubServer
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +24,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EAGLECPP_MODELS", str(tmp_path / "home" / "models"))
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     return tmp_path / "home"
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch, home: Path) -> Iterator[HubServer]:
+    """A Hub that the commands find by HF_ENDPOINT, as huggingface_hub does."""
+    with HubServer() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HOME", str(home / "hf"))
+        yield server
 
 
 @pytest.fixture

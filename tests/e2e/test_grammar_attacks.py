@@ -5,9 +5,7 @@ answers `/health` and another client's stream meanwhile, and tells the sender wh
 
 from __future__ import annotations
 
-import json
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +14,7 @@ import pytest
 import requests
 
 from helpers.http_server import DRAFT, MODEL, TARGET
-from helpers.serve_process import QUICK, free_port, start_server
+from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -95,71 +93,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     link = tmp_path_factory.mktemp("models") / f"{MODEL}.gguf"
     link.symlink_to(TARGET)
     with start_server(link, port, "--draft", str(DRAFT), *QUICK) as process:
-        with Bystanders(url) as alone:
+        with Bystanders(url, MODEL) as alone:
             time.sleep(0.5)
         (text,) = alone.texts
         yield url, process, text
         process.terminate()
 
 
-class Bystanders:
-    """One who asks for `/health` and one who reads a stream, all the time; the longest that each waited."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.longest = {"health": 0.0, "stream": 0.0}
-        self.texts: set[str] = set()
-        self.errors: list[str] = []
-        self._over = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._watch, args=(f,)) for f in (self._health, self._stream)
-        ]
-
-    def __enter__(self) -> Bystanders:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
-
-    def _watch(self, once: Any) -> None:
-        try:
-            while not self._over.is_set():
-                once()
-        except Exception as error:
-            self.errors.append(repr(error))
-
-    def _note(self, what: str, since: float) -> float:
-        now = time.monotonic()
-        self.longest[what] = max(self.longest[what], now - since)
-        return now
-
-    def _health(self) -> None:
-        start = time.monotonic()
-        assert requests.get(f"{self.url}/health", timeout=60).status_code == 200
-        self._note("health", start)
-        time.sleep(0.05)
-
-    def _stream(self) -> None:
-        body = ASK | {"stream": True, "temperature": 0, "max_tokens": 200, "options": {"ignore_eos": True}}
-        last, text = time.monotonic(), ""
-        with requests.post(f"{self.url}/v1/chat/completions", json=body, stream=True, timeout=60) as answer:
-            for line in answer.iter_lines():
-                last = self._note("stream", last)
-                if line.startswith(b"data: {"):
-                    text += json.loads(line[6:])["choices"][0]["delta"].get("content", "")
-        assert line == b"" or line == b"data: [DONE]", line
-        self.texts.add(text)
-
-
 @pytest.mark.parametrize("name", ATTACKS)
 def test_nobody_else_notices(name: str, server: Server) -> None:
     url, process, alone = server
     extra, statuses, text = ATTACKS[name]
-    with Bystanders(url) as others:
+    with Bystanders(url, MODEL) as others:
         time.sleep(0.1)
         answer = requests.post(
             f"{url}/v1/chat/completions", json=ASK | {"temperature": 0} | extra, timeout=60

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: MIT
-"""Commands that share one store at the same time, and a download that is killed half way.
+"""Commands that share one store at the same time.
 
-tests/unit/store/test_every_kill.py kills create, pull, cp, rm and convert before every file operation.
+tests/unit/store/test_every_kill.py kills create, pull, rm and convert before every file operation.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from helpers.command import COMMAND
 from helpers.hub_server import HubServer
@@ -19,22 +16,6 @@ from helpers.models import Models
 from helpers.store_check import orphans, store_problems
 
 NAME = "hf.co/user/tiny-GGUF:Q4_K_M"
-
-
-@pytest.fixture
-def served(models: Models) -> bytes:
-    """Another content than that of the file, whose blob would save the download."""
-    return models.target.read_bytes() + b"from the hub"
-
-
-@pytest.fixture
-def hub(served: bytes, home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    with HubServer() as server:
-        server.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": served, "system": b"s"})
-        monkeypatch.setenv("HF_ENDPOINT", server.url)
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setenv("HF_HOME", str(home / "hf"))
-        yield server
 
 
 def started(folder: Path, *words: str) -> subprocess.Popen[str]:
@@ -47,6 +28,8 @@ def test_processes_at_once_share_one_store(
     (tmp_path / "Modelfile").write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     first = started(tmp_path, "create", "last")
     assert (first.communicate()[1], first.returncode)[1] == 0
+    served = models.target.read_bytes() + b"from the hub"  # a stored file's own would save the download
+    hub.add("user/tiny-GGUF", {"tiny-Q4_K_M.gguf": served, "system": b"s"})
     hub.faults.bytes_per_s = 4_000_000
     commands = [("pull", NAME), ("pull", NAME), ("create", "a"), ("rm", "last")]
     children = [started(tmp_path, *words) for words in commands]

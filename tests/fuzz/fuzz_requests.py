@@ -18,7 +18,6 @@ import random
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -30,10 +29,12 @@ import requests
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from helpers.http_server import DRAFT, TARGET
-from helpers.serve_process import QUICK, free_port, start_server
+from helpers.serve_process import QUICK, Bystanders, free_port, start_server
 
-HEALTH_S = 5.0  # of an answer to /health
-VICTIM_S = 15.0  # between two pieces of the other answer
+PATIENCE_S = {
+    "health": 5.0,
+    "stream": 15.0,
+}  # of an answer to /health; between two pieces of the other answer
 ANSWER_S = 60.0  # of a hostile body; a template may compute for 10 s, and others wait for places
 PATHS = (
     "/v1/chat/completions",
@@ -278,52 +279,6 @@ def check_answer(path: str, answer: requests.Response) -> None:
         raise Fault(f"status {answer.status_code} without an error: {values[0]}")
 
 
-class Watch(threading.Thread):
-    """Asks something again and again; what went wrong, and the longest wait."""
-
-    def __init__(self, ask: Callable[[Watch], None]) -> None:
-        super().__init__(daemon=True)
-        self.ask = ask
-        self.slowest_s = 0.0
-        self.n_asked = 0
-        self.failed = ""
-        self.ends = False
-
-    def run(self) -> None:
-        while not self.ends and not self.failed:
-            try:
-                self.ask(self)
-                self.n_asked += 1
-            except (requests.RequestException, ValueError, AssertionError) as error:
-                self.failed = "" if self.ends else repr(error)[:300]
-
-    def took(self, since: float) -> float:
-        now = time.perf_counter()
-        self.slowest_s = max(self.slowest_s, now - since)
-        return now
-
-
-def health(url: str, watch: Watch) -> None:
-    started = time.perf_counter()
-    assert requests.get(f"{url}/health", timeout=HEALTH_S).status_code == 200
-    watch.took(started)
-    time.sleep(0.02)
-
-
-def victim(url: str, model: str, watch: Watch) -> None:
-    options = {"num_predict": 200, "ignore_eos": True, "seed": 1}
-    told = {"model": model, "prompt": "What is len?", "options": options}
-    last, done = time.perf_counter(), False
-    with requests.post(f"{url}/api/generate", json=told, timeout=VICTIM_S, stream=True) as answer:
-        assert answer.status_code in (200, 503), answer.text[:200]
-        for line in answer.iter_lines() if answer.status_code == 200 else ():
-            last = watch.took(last)
-            row = json.loads(line)
-            assert "error" not in row, row
-            done = row.get("done", False)
-        assert done or answer.status_code == 503, "the other answer ended without its end"
-
-
 @contextmanager
 def running(folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """The address and the process of `eaglecpp serve`, with a store of its own."""
@@ -364,34 +319,27 @@ def main() -> None:
 
 def fuzz(url: str, model: str, process: subprocess.Popen[bytes], bodies: Iterator[Any], seed: int) -> None:
     """Sends them; exits, with the body left in a file, where one does what must not happen."""
-    watches = [Watch(lambda w: health(url, w)), Watch(lambda w: victim(url, model, w))]
-    for watch in watches:
-        watch.start()
     statuses: Counter[int] = Counter()
     path, data = "", b""
-    try:
-        for path, data in bodies:
-            answer = requests.post(url + path, data=data, timeout=ANSWER_S)
-            check_answer(path, answer)
-            statuses[answer.status_code] += 1
-            for watch, what in zip(watches, ("/health", "the other answer"), strict=True):
-                if watch.failed:
-                    raise Fault(f"{what}: {watch.failed}")
-            if process.poll() is not None:
-                raise Fault(f"the server ended with {process.returncode}")
-    except (Fault, requests.RequestException, ValueError) as error:
-        time.sleep(0.5)
-        state = "the server lives" if process.poll() is None else f"the server ended: {process.returncode}"
-        left = Path.cwd() / f"request-failed-{seed}.json"
-        left.write_text(json.dumps({"path": path, "body": data.decode("latin-1")}), encoding="utf-8")
-        watched = "; ".join(watch.failed for watch in watches if watch.failed)
-        sys.exit(f"seed {seed}, {path}: {error!r}; {state}; {watched}\nthe body: {left}\n{data[:400]!r}")
-    finally:
-        for watch in watches:
-            watch.ends = True
-    slowest = [f"{watch.slowest_s:.2f} s" for watch in watches]
+    with Bystanders(url, model) as others:
+        try:
+            for path, data in bodies:
+                answer = requests.post(url + path, data=data, timeout=ANSWER_S)
+                check_answer(path, answer)
+                statuses[answer.status_code] += 1
+                if others.errors or any(others.longest[who] > PATIENCE_S[who] for who in PATIENCE_S):
+                    raise Fault(f"others noticed: {others.errors or others.longest}")
+                if process.poll() is not None:
+                    raise Fault(f"the server ended with {process.returncode}")
+        except (Fault, requests.RequestException, ValueError) as error:
+            time.sleep(0.5)
+            ended = process.poll()
+            state = "the server lives" if ended is None else f"the server ended: {ended}"
+            left = Path.cwd() / f"request-failed-{seed}.json"
+            left.write_text(json.dumps({"path": path, "body": data.decode("latin-1")}), encoding="utf-8")
+            sys.exit(f"seed {seed}, {path}: {error!r}; {state}\nthe body: {left}\n{data[:400]!r}")
     print(f"{sum(statuses.values())} bodies, {dict(statuses)}")
-    print(f"slowest /health {slowest[0]}, slowest piece of the other answer {slowest[1]}")
+    print("slowest: " + ", ".join(f"{who} {seconds:.2f} s" for who, seconds in others.longest.items()))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp serve` as a process of its own, with one thread: two wait for each other where others compute."""
+"""`eaglecpp serve` as a process of its own, with one thread, as two wait for each other where others compute;
+and those who must not notice what somebody else asks of it.
+"""
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 import requests
 
@@ -48,3 +52,63 @@ def start_server(
             time.sleep(0.05)
     process.kill()
     raise RuntimeError(f"the server did not start; its status is {process.wait()}")
+
+
+class Bystanders:
+    """`with Bystanders(url, model)`: one who asks for `/health` and one who reads a stream, all the time.
+
+    longest: seconds that each waited at the most. texts: whole answers. errors: what went wrong.
+    """
+
+    def __init__(self, url: str, model: str) -> None:
+        self.url, self.model = url, model
+        self.longest = {"health": 0.0, "stream": 0.0}
+        self.texts: set[str] = set()
+        self.errors: list[str] = []
+        self._over = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._watch, args=(f,)) for f in (self._health, self._stream)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _watch(self, once: Callable[[], None]) -> None:
+        try:
+            while not self._over.is_set():
+                once()
+        except Exception as error:
+            self.errors.append(repr(error)[:300])
+
+    def _note(self, what: str, since: float) -> float:
+        now = time.monotonic()
+        self.longest[what] = max(self.longest[what], now - since)
+        return now
+
+    def _health(self) -> None:
+        start = time.monotonic()
+        assert requests.get(f"{self.url}/health", timeout=60).status_code == 200
+        self._note("health", start)
+        time.sleep(0.05)
+
+    def _stream(self) -> None:
+        """Or none, where there is no place for it."""
+        options = {"num_predict": 200, "ignore_eos": True, "temperature": 0}
+        body = {"model": self.model, "prompt": "What is len?", "options": options}
+        last, rows = time.monotonic(), []
+        with requests.post(f"{self.url}/api/generate", json=body, timeout=60, stream=True) as answer:
+            if answer.status_code == 503:
+                return
+            assert answer.status_code == 200, answer.text[:200]
+            for line in answer.iter_lines():
+                last = self._note("stream", last)
+                rows.append(json.loads(line))
+        assert rows[-1]["done"], f"it ended without its end: {rows[-1]}"
+        self.texts.add("".join(row["response"] for row in rows))

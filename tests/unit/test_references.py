@@ -36,12 +36,10 @@ def test_what_a_text_names(text: str, kind: str, name: str, tmp_path: Path) -> N
         "/a/b",
         "a b",
         "m:",
-        ":t",
         "-x",
         "a.b/m",
         "a/b/c/d",
         "m:1:2",
-        "hf.co/o/n@main",
         "",
         "m" * 81,
     ],
@@ -71,3 +69,5 @@ def test_hf_puts_the_hub_before_a_reference() -> None:
     assert not is_path_text("hf.co/o/n:m.gguf")
     assert hub_text("o/n:Q4_K_M") == "hf.co/o/n:Q4_K_M"
     assert hub_text("hf://o/n") == "hf://o/n"
+    with pytest.raises(ModelNameError, match=r"expected hf\.co/USER/REPO"):
+        read_reference("hf.co/n")

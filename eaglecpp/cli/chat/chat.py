@@ -202,7 +202,8 @@ class Chat:
             self.screen.note("note: ended, as the answer only repeats itself; --max-repeats 0 lets it go on")
         load_ms, model.load_ms = model.load_ms, 0.0
         server_ms += load_ms
-        if self.settings.figures == "none":
+        is_known = stats.predicted_n > 0 or made.finish_reason != "cancelled"  # a server says them at the end
+        if self.settings.figures == "none" or not is_known:
             return
         lines, speedup = [], stats.plan.get("speedup") if stats.draft_n and not stats.loops else None
         if self.settings.figures == "all":

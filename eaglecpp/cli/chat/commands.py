@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.chat.images import checked_image, is_image_name
+from eaglecpp.cli import message
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, read_block, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
@@ -75,7 +76,7 @@ def run_chat(chat: Chat) -> None:
             if not any(interrupt.args):
                 chat.screen.say("Use Ctrl + d or /bye to exit.")
         except (EagleError, OSError, ValueError, click.ClickException) as error:
-            chat.screen.note(f"error: {error}")
+            chat.screen.note(f"error: {message(error)[0]}")
     if (saved := chat.session.saved) is not None and saved.stamp is not None:
         chat.screen.note(f"saved; to continue this chat: `eaglecpp run {saved.model} --continue`")
 
@@ -361,8 +362,8 @@ def _read(chat: Chat, rest: str) -> None:
 # The chat
 
 
-@_command("/?", "Show this help, or that on /set or /show", "[command]")
 @_command("/help", "The same", "[command]")
+@_command("/?", "Show this help, or that on /set or /show", "[command]")
 def _help(chat: Chat, rest: str) -> None:
     chat.screen.say(explained("/" + rest.removeprefix("/")))
     chat.screen.say('Use """ to begin and end a message of several lines. A pasted block is one message.')

@@ -122,7 +122,8 @@ def get(session: Session, url: str, owner: str, help: str, token: str = "", **he
 
 def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end: float = math.inf) -> _T:
     """What `once` returns; it is tried again when a connection breaks or a server is busy, and `report` hears
-    of it before. failed: what is said of the last try; end: the time (monotonic) after which none follows.
+    of it before. failed: what is said of the last try; end: the time (monotonic) after which none follows,
+    and none but the second where nothing is connected to: whoever is offline need not wait to be told.
 
     Raises OfflineError, and DownloadError for what another try would not change.
     """
@@ -134,7 +135,8 @@ def _tried(once: Callable[[], _T], owner: str, failed: str, report: Report, end:
             if not isinstance(error, httpx.TransportError | _TryAgain):
                 raise DownloadError(f"{owner}: {reason}") from error
             wait_s = max(min(8.0, 0.25 * 2**n_tries), getattr(error, "wait_s", 0.0))
-            if n_tries == _MAX_TRIES or time.monotonic() + wait_s > end:
+            is_away = isinstance(error, httpx.ConnectError) and n_tries > 1 and end < math.inf
+            if is_away or n_tries == _MAX_TRIES or time.monotonic() + wait_s > end:
                 raise OfflineError(f"{owner}: {failed}: {reason}") from error
             report(Status(f"{owner}: {reason}; try {n_tries + 1} of {_MAX_TRIES}"))
             time.sleep(wait_s)

@@ -19,7 +19,7 @@ import torch
 
 from .checkpoint import Weights, load_config, load_weights
 from .gemma import PartialRope
-from .layers import AttentionShape, Rope, linear, rms
+from .layers import AttentionShape, Rope, attend, linear, rms
 
 
 @dataclass(frozen=True)
@@ -196,20 +196,9 @@ class BlockDrafter:
         q = self.rope(rms(q, self.w[f"{name}.q_norm.weight"], self.eps), self.positions(n))
         own_keys, own_values = self.keys_values(i, x, self.positions(n))
         keys, values = torch.cat([self.cache[i].k, own_keys]), torch.cat([self.cache[i].v, own_values])
-        groups = shape.n_heads // shape.n_kv_heads
-        keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
         scale = 1.0 if self.is_gemma else shape.head_dim**-0.5
-        scores = torch.einsum("qhd,khd->hqk", q, keys) * scale
-        scores = scores.masked_fill(~self.visible(i, n), float("-inf"))
-        if f"{name}.sinks" in self.w:  # one more logit, of no value
-            sinks = self.w[f"{name}.sinks"][:, None, None].expand(-1, n, 1)
-            shares = torch.cat([scores, sinks], dim=-1).softmax(-1)[..., :-1]
-        else:
-            shares = scores.softmax(-1)
-        out = torch.einsum("hqk,khd->qhd", shares, values) * float(
-            self.config.get("attention_value_scale") or 1.0
-        )
-        return linear(out.reshape(n, -1), self.w, f"{name}.o_proj")
+        out = attend(q, keys, values, self.visible(i, n), scale, self.w.get(f"{name}.sinks"))
+        return linear(out * (self.config.get("attention_value_scale") or 1.0), self.w, f"{name}.o_proj")
 
     def feed_forward(self, i: int, x: torch.Tensor) -> torch.Tensor:
         name = f"layers.{i}.mlp"

@@ -11,7 +11,7 @@ import torch
 
 from .checkpoint import Weights
 from .drafter import Drafter
-from .layers import Rope, linear, rms
+from .layers import Rope, attend, linear, rms
 
 
 class PartialRope(Rope):
@@ -66,12 +66,7 @@ class GemmaDrafter(Drafter):
             v = linear(u, w, f"{attention}.v_proj").view(k.shape)
         q, k = (rms(x, w[f"{attention}.{n}_norm.weight"], self.eps) for n, x in (("q", q), ("k", k)))
         self.cache[i].append(self.rope(k, positions), rms(v, torch.ones(v.shape[-1]), self.eps))
-        groups = shape.n_heads // shape.n_kv_heads
-        keys, values = (x.repeat_interleave(groups, dim=1) for x in (self.cache[i].k, self.cache[i].v))
-        scores = torch.einsum("qhd,khd->hqk", self.rope(q, positions), keys).masked_fill(
-            ~visible, float("-inf")
-        )
-        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values).reshape(n_rows, -1)
+        out = attend(self.rope(q, positions), self.cache[i].k, self.cache[i].v, visible, scale=1.0)
         h = h + self.after(linear(out, w, f"{attention}.o_proj"), f"{name}.post_attention_layernorm")
         m = rms(h, w[f"{name}.pre_feedforward_layernorm.weight"], self.eps)
         gate = torch.nn.functional.gelu(linear(m, w, f"{name}.mlp.gate_proj"), approximate="tanh")

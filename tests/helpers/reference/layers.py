@@ -121,6 +121,28 @@ def sees(n_rows: int, n_past: int) -> torch.Tensor:
     return torch.ones(n_rows, n_past + n_rows, dtype=torch.bool).tril(diagonal=n_past)
 
 
+def attend(
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    visible: torch.Tensor,
+    scale: float,
+    sinks: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """What heads of `q` read, `[n_rows, width]`; groups of them share a head of `keys` and `values`.
+
+    sinks: one more logit of each head, of no value.
+    """
+    groups = q.shape[1] // keys.shape[1]
+    keys, values = (x.repeat_interleave(groups, dim=1) for x in (keys, values))
+    scores = torch.einsum("qhd,khd->hqk", q, keys) * scale
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(q), 1)], dim=-1)
+    shares = scores.softmax(-1)[..., : len(keys)]
+    return torch.einsum("hqk,khd->qhd", shares, values).flatten(1)
+
+
 def attention(
     u: torch.Tensor,
     weights: Weights,
@@ -143,13 +165,8 @@ def attention(
         q = rms(q, weights[f"{prefix}.q_norm.weight"], shape.eps)
         k = rms(k, weights[f"{prefix}.k_norm.weight"], shape.eps)
     cache.append(rope(k, positions), v)
-    groups = shape.n_heads // shape.n_kv_heads
-    keys = cache.k.repeat_interleave(groups, dim=1)
-    values = cache.v.repeat_interleave(groups, dim=1)
-    scores = torch.einsum("qhd,khd->hqk", rope(q, positions), keys) / math.sqrt(shape.head_dim)
-    scores = scores.masked_fill(~visible, float("-inf"))
-    out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
-    return linear(out.reshape(n_rows, -1), weights, f"{prefix}.o_proj")
+    out = attend(rope(q, positions), cache.k, cache.v, visible, shape.head_dim**-0.5)
+    return linear(out, weights, f"{prefix}.o_proj")
 
 
 class LatentAttention:
@@ -213,7 +230,5 @@ class LatentAttention:
             [self.nope, self.value], dim=-1
         )
         shared = cache.k[..., self.rank :].expand(-1, self.n_heads, -1)
-        scores = torch.einsum("qhd,khd->hqk", q, torch.cat([keys, shared], dim=-1)) * self.scale
-        scores = scores.masked_fill(~visible, float("-inf"))
-        out = torch.einsum("hqk,khd->qhd", scores.softmax(-1), values)
-        return linear(out.reshape(n_rows, -1), weights, f"{prefix}.o_proj")
+        out = attend(q, torch.cat([keys, shared], dim=-1), values, visible, self.scale)
+        return linear(out, weights, f"{prefix}.o_proj")

@@ -121,7 +121,7 @@ TEST(several_conversations_share_an_exact_count) {
 
 TEST(off_means_any_count) {
     Scene scene(counts_of({}), {Strategy::make("chain", 1, 6, 6)}, Exactness::off);
-    CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
+    CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }
 
 // Prices decide. Rows that cost much are not wanted anyway; cheap rows are worth more than the same bits.
@@ -132,7 +132,7 @@ TEST(automatic_is_exact_where_that_costs_little) {
         for (int i = 0; i < 400; ++i) scene.round();
         scene.planner.begin_request(scene.plans[0], RequestKind::greedy, true, Exactness::automatic);
         scene.round();
-        return scene.plans[0].is_exact();
+        return scene.plans[0].exact.is_exact;
     };
     std::vector<int> all;
     for (int n = 2; n <= 65; ++n) all.push_back(n);
@@ -143,5 +143,5 @@ TEST(automatic_is_exact_where_that_costs_little) {
     CHECK(is_exact({2, 3}, 7.0));
     // what was asked for runs as it is
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
-    CHECK(scene.round() == 7 && !scene.plans[0].is_exact());
+    CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
 }

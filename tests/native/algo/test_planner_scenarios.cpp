@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 // The planner against plain decoding and the best fixed strategy in hindsight, over machines, texts and disturbances.
 // Prints the results in docs/research/planner.md. Arguments: names of scenarios (all), and a number of seeds (4).
-// "plain" compares with plain decoding only, in a third of the time, and prints speed and worst window.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -23,21 +22,20 @@ struct Known {
     std::vector<std::vector<int>> rounds;  // by fixed strategy
 };
 
-const Known & known(int text_number, int seed, bool is_plain) {
+const Known & known(int text_number, int seed) {
     static std::map<std::pair<int, int>, Known> all;
     Known & k = all[{text_number, seed}];
     if (!k.world) {
         k.world = std::make_shared<World>(text(text_number), n_tokens, hash(seed, text_number));
-        if (is_plain) return k;
         for (const Fixed & f : fixed_strategies()) k.rounds.push_back(k.world->run_fixed(f));
     }
     return k;
 }
 
-void run_seed(Cell & cell, int seed, bool is_plain) {
+void run_seed(Cell & cell, int seed) {
     const Scenario & s = cell.scenario;
     const Machine m = machine(s.machine);
-    const Known & k = known(s.text, seed, is_plain);
+    const Known & k = known(s.text, seed);
     const Scene scene(m, k.world, s.disturbance);
     const std::vector<double> plain = scene.plain_ms();
     double best = plain.back();
@@ -90,36 +88,28 @@ void print(const Cell & c) {
 int main(int argc, char ** argv) {
     std::set<std::string> wanted;
     int n_seeds = 4;
-    bool is_plain = false;
     for (int i = 1; i < argc; ++i) {
         if (argv[i][0] == 'S')
             wanted.insert(argv[i]);
-        else if (argv[i] == std::string("plain"))
-            is_plain = true;
         else
             n_seeds = std::max(1, std::atoi(argv[i]));
     }
-    if (!is_plain)
-        std::printf("%-4s  %-31s  %-18s  %-11s  %6s  %7s  %5s  %6s  %6s  %5s  %5s\n", "", "machine", "text",
-                    "best fixed", "speed", "planner", "ratio", "worst", "window", "vain", "flips");
+    std::printf("%-4s  %-31s  %-18s  %-11s  %6s  %7s  %5s  %6s  %6s  %5s  %5s\n", "", "machine", "text", "best fixed",
+                "speed", "planner", "ratio", "worst", "window", "vain", "flips");
     std::vector<double> ratios;
     for (const Scenario & s : scenarios()) {
         if (!wanted.empty() && !wanted.count(s.name)) continue;
         Cell cell;
         cell.scenario = s;
         cell.n_tokens = n_tokens;
-        for (int seed = 0; seed < n_seeds; ++seed) run_seed(cell, seed, is_plain);
-        if (is_plain)
-            std::printf("%s\t%.6f\t%.4f\n", s.name.c_str(), cell.mean_speed(), cell.worst_window() - s.window);
-        else
-            print(cell);
+        for (int seed = 0; seed < n_seeds; ++seed) run_seed(cell, seed);
+        print(cell);
         check(cell);
         ratios.push_back(cell.mean_ratio());
     }
     if (ratios.empty()) return 2;
-    if (!is_plain)
-        std::printf("%zu scenarios, %d seeds: geometric mean of the ratio %.4f, least %.4f\n", ratios.size(), n_seeds,
-                    geometric_mean(ratios), *std::min_element(ratios.begin(), ratios.end()));
+    std::printf("%zu scenarios, %d seeds: geometric mean of the ratio %.4f, least %.4f\n", ratios.size(), n_seeds,
+                geometric_mean(ratios), *std::min_element(ratios.begin(), ratios.end()));
     if (wanted.empty()) CHECK(geometric_mean(ratios) >= 1.0);
     return eaglecpp::test::result();
 }

@@ -242,7 +242,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
         "/edit": "there is no question to edit",
         "/read ~nobody-has-this/x": "no user 'nobody-has-this'",
         '/set format {"type": 3': "the JSON schema cannot be read",
-        f"/set format {tmp_path}": f"cannot read '{tmp_path}': Is a directory",
+        f"/set format {tmp_path}": f"{tmp_path}: Is a directory",
         "/set parameter mirostat 1": "parameter mirostat is deprecated",
         "/set parameter top_p 3": "the range of top_p is 0 to 1; using 1.0",
         "/strategy chain:x": "expected auto, off, chain:DEPTH",

@@ -31,7 +31,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
     ("error", "code", "text"),
     [
         (GgufError("x.gguf: not a GGUF"), 1, "error: x.gguf: not a GGUF\n"),
-        (FileNotFoundError(2, "No such file", "x"), 1, "error: [Errno 2] No such file: 'x'\n"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "error: x: No such file\n"),
         (ValueError("too long"), 1, "error: too long\n"),
         (
             ValueError("n_ctx 9: leave out n_ctx; /a/n_ctx.gguf"),

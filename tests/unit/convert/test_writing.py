@@ -4,16 +4,13 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from eaglecpp.convert import ConvertReport, Progress, convert_checkpoint, errors, writer
+from eaglecpp.convert import ConvertReport, Progress, errors, writer
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
@@ -21,33 +18,6 @@ from helpers.tiny import TinyTarget
 Convert = Callable[..., ConvertReport]
 
 posix = pytest.mark.skipif(os.name == "nt", reason="needs POSIX signals, links and permissions")
-
-KILLED = """
-import os, signal, sys
-from eaglecpp.convert import convert_checkpoint
-def stop(progress):
-    if progress.done > progress.total // 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-convert_checkpoint(sys.argv[1], sys.argv[2], sys.argv[3], "F32", progress=stop)
-"""
-
-
-@posix
-def test_a_killed_conversion_leaves_the_old_file(target: TinyTarget, tmp_path: Path) -> None:
-    checkpoint, out = write_checkpoint(tmp_path / "in"), tmp_path / "out.gguf"
-    out.write_bytes(b"the old drafter")
-    args = [sys.executable, "-P", "-c", KILLED, str(checkpoint), str(target.gguf), str(out)]
-    child = subprocess.run(args, capture_output=True, text=True, check=False)
-    assert child.returncode == -signal.SIGKILL, child.stderr
-    assert out.read_bytes() == b"the old drafter"
-    (left,) = tmp_path.glob(".out.gguf.*")
-    assert left.stat().st_size > 10_000
-    foreign = tmp_path / f".other{left.name[4:]}"
-    foreign.touch()
-    convert_checkpoint(checkpoint, target.gguf, out, "F32")
-    assert out.read_bytes().startswith(b"GGUF")
-    assert not left.exists(), "what a killed run left goes with the next one"
-    assert foreign.exists()
 
 
 def test_two_that_write_the_same_file_leave_each_others_alone(tmp_path: Path) -> None:

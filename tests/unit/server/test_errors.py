@@ -56,7 +56,7 @@ CLAUDE_TURNS = [
 ITEMS = [
     {"type": "reasoning", "summary": [{"type": "summary_text", "text": "t"}], "content": None},
     {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}]},
-    {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+    {"type": "function_call", "call_id": "c1", "namespace": "n", "name": "f", "arguments": "{}"},
     {"type": "function_call_output", "call_id": "c1", "output": [{"type": "input_text", "text": "r"}]},
 ]
 BODIES: list[tuple[str, str, dict[str, Any]]] = [
@@ -79,7 +79,8 @@ BODIES: list[tuple[str, str, dict[str, Any]]] = [
     ("POST", "/v1/completions", {**OPENAI, "prompt": ["p", [1]], "echo": False, "logprobs": 1, "suffix": "",
                                  "best_of": 1}),
     ("POST", "/v1/responses", {**OPENAI, "input": ITEMS, "instructions": "i", "max_output_tokens": 1,
-                               "tools": [{"type": "function", **TOOL["function"]}],
+                               "tools": [{"type": "namespace", "name": "n", "tools": [TOOL["function"]]}],
+                               "metadata": {"a": "b"}, "truncation": "auto",
                                "reasoning": {"effort": "low"}, "text": {"format": {"type": "text"}}}),
     ("POST", "/v1/messages", {"model": MODEL, "max_tokens": 1, "system": "s", "messages": CLAUDE_TURNS,
                               "tools": [{"name": "f", "description": "d", "input_schema": {}}],
@@ -193,15 +194,19 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("/v1/chat/completions", {"tools": [TOOL], "tool_choice": {"type": "allowed_tools"}}, "tool_choice: "),
     ("/v1/chat/completions", {"response_format": {"type": "xml"}}, "response_format.type: "),
     ("/v1/chat/completions", {"grammar": "root ::= ("}, "grammar"),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x " * 2000}]}, "512"),
+    *((path, {"messages": [{"role": "user", "content": "x " * 2000}]}, said) for path, said in (
+        ("/v1/chat/completions", "exceeds the available context size"),  # programs know these words
+        ("/v1/messages", "prompt is too long"),
+    )),
+    *(("/v1/responses", {name: "x"}, f"{name}: ") for name in ("conversation", "prompt", "truncation")),
     ("/v1/chat/completions", {"messages": [{"role": "user", "content": [PICTURE]}]}, "messages[0]: "),
     ("/v1/completions", {"prompt": [1], "suffix": "b"}, "suffix: "),
-    ("/v1/messages", {"max_tokens": None}, "max_tokens is required"),
+    ("/v1/messages", {"max_tokens": None}, "missing required field max_tokens"),
     ("/v1/messages", {"max_tokens": 0}, "max_tokens"),
     ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, "web_search_20250305"),
     ("/v1/messages", {"output_config": {"format": {"type": "xml"}}}, "output_config.format"),
     ("/v1/messages", {"system": [{"type": "image", "source": {}}]}, "system"),
-    ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: "),
+    ("/v1/responses", {"previous_response_id": "x"}, "previous_response_id: 'x' not found: this server"),
     ("/v1/responses", {"reasoning": {"x": "y" * (1 << 20)}}, "reasoning"),
     ("/v1/responses", {"parallel_tool_calls": [0] * (1 << 19)}, "parallel_tool_calls"),
     ("/v1/embeddings", {"input": ["a"] * 300_000}, f"at most {EMBEDDING_VALUES} values"),

@@ -30,15 +30,11 @@ def coder(store_root: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def whole(server: TestServer, path: str, body: dict[str, Any]) -> Any:
-    answer = server.post(path, SHORT | body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return server.told(path, SHORT | body)
 
 
 def refused(server: TestServer, path: str, body: Any, status: int = 400) -> dict[str, Any]:
-    answer = server.post(path, body)
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
+    error = server.told(path, body, status)["error"]
     assert error["code"] == status
     return dict(error)
 
@@ -58,6 +54,8 @@ def test_a_server_of_one_file_answers_to_any_name_with_its_own(coder: TestServer
         ("/v1/chat/completions", {"messages": turns, "max_tokens": 2}),
         ("/chat/completions", {"messages": turns, "max_tokens": 2}),
         ("/v1/completions", {"prompt": "x", "max_tokens": 2}),
+        ("/responses", {"input": "x", "max_output_tokens": 2}),
+        ("/embeddings", {"input": "x"}),
         ("/v1/responses", {"input": "x", "max_output_tokens": 2}),
         ("/v1/messages", {"messages": turns, "max_tokens": 2}),
         ("/api/chat", {"messages": turns, "stream": False, "options": {"num_predict": 2}}),

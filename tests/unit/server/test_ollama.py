@@ -19,16 +19,13 @@ def ask(text: str = QUESTION, **rest: Any) -> dict[str, Any]:
 
 
 def whole(server: TestServer, body: dict[str, Any], path: str = "/api/chat") -> dict[str, Any]:
-    answer = server.post(path, {**body, "stream": False})
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(server.told(path, {**body, "stream": False}))
 
 
 def error(server: TestServer, path: str, body: Any, status: int = 400) -> str:
-    answer = server.post(path, body)
-    assert answer.status_code == status, answer.text
-    assert set(answer.json()) == {"error"}
-    return str(answer.json()["error"])
+    answer = server.told(path, body, status)
+    assert set(answer) == {"error"}
+    return str(answer["error"])
 
 
 def test_the_root_is_what_clients_look_for_and_a_page_for_browsers(server: TestServer) -> None:

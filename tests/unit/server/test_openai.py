@@ -52,7 +52,7 @@ def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> No
     *parts, last, usage = chunks
     assert parts[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert all("finish_reason" in part["choices"][0] for part in parts)
-    assert all(part["choices"][0]["finish_reason"] is None and part["usage"] is None for part in parts)
+    assert all(part["choices"][0]["finish_reason"] is None and "usage" not in part for part in parts)
     assert last["choices"][0]["delta"] == {} and last["choices"][0]["finish_reason"] in ("stop", "length")
     assert last["timings"]["acceptance_length"] >= 1
     assert usage["choices"] == [] and usage["usage"]["completion_tokens"] > 0
@@ -60,7 +60,16 @@ def test_a_stream_has_the_shape_that_clients_insist_on(server: TestServer) -> No
     assert text == whole(server, ask())["choices"][0]["message"]["content"]
 
 
-@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "weather"}}])
+def test_a_schema_beside_the_messages_is_llama_servers(server: TestServer) -> None:
+    told = whole(server, ask("Hello", json_schema=CITY))
+    assert json.loads(told["choices"][0]["message"]["content"]) == {"city": "Paris"}
+
+
+NAMED: dict[str, Any] = {"type": "function", "function": {"name": "weather"}}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("choice", ["required", NAMED, ALLOWED])
 def test_a_tool_that_must_be_called_is_called(server: TestServer, choice: Any) -> None:
     forced = ask("Hello", tools=[OTHER, WEATHER], tool_choice=choice, max_tokens=100)
     (choice,) = whole(server, forced)["choices"]

@@ -22,10 +22,11 @@ def whole(server: TestServer, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_responses_stream_and_whole_say_the_same(server: TestServer) -> None:
-    body = ask(QUESTION)
+    body = ask(QUESTION, store=True)
     told = whole(server, body)
     (item,) = told["output"]
     assert SAID in item["content"][0]["text"] and told["status"] in ("completed", "incomplete")
+    assert told["store"] is False, "this server keeps nothing"
     events = list(server.events("/v1/responses", body))
     kinds = [event["type"] for event in events]
     assert kinds[:2] == ["response.created", "response.in_progress"]
@@ -85,8 +86,8 @@ RESULT = {"type": "function_call_output", "call_id": "c1", "output": "sun"}
 USER = {"role": "user", "content": "Hello"}
 
 
-def called(content: str, *ids: str, thinking: str = "") -> dict[str, Any]:
-    function = {"name": "weather", "arguments": {"city": "Paris"}}
+def called(content: str, *ids: str, thinking: str = "", name: str = "weather") -> dict[str, Any]:
+    function = {"name": name, "arguments": {"city": "Paris"}}
     calls = [{"id": id, "type": "function", "function": function} for id in ids]
     return {"role": "assistant", "content": content, "tool_calls": calls, "thinking": thinking}
 
@@ -109,9 +110,10 @@ TOLD = {"role": "tool", "content": "sun", "tool_call_id": "c1"}
             [said("reasoning_text", "cd", type="reasoning", summary=[]), MESSAGE],
             [{"role": "assistant", "content": "ab", "thinking": "cd"}],
         ),
+        ([CALL | {"namespace": "sky"}, RESULT], [called("", "c1", name="sky__weather"), TOLD]),
         ([CALL, RESULT | {"output": [{"type": "input_text", "text": "sun"}]}], [called("", "c1"), TOLD]),
     ],
-    ids=["a message and its calls", "a summary", "a thought", "a list as output"],
+    ids=["a message and its calls", "a summary", "a thought", "a namespace", "a list as output"],
 )
 def test_items_of_one_turn_are_one_message(
     server: TestServer, thinker: str, items: list[Any], messages: list[Any]
@@ -126,6 +128,25 @@ def test_items_of_one_turn_are_one_message(
     assert mine["usage"]["input_tokens"] == other["prompt_eval_count"]
     assert mine["usage"]["input_tokens_details"]["cached_tokens"] == other["prompt_eval_count"] - 1
     assert mine["output"][0]["content"][0]["text"] == other["message"]["content"]
+
+
+def test_a_tool_in_a_namespace_is_called_in_it(server: TestServer) -> None:
+    """Codex has one for every MCP server."""
+    space = {"type": "namespace", "name": "sky", "tools": [TOOL, {"type": "custom", "name": "x"}]}
+    body = ask("Hello", tools=[space], tool_choice="required", max_output_tokens=100)
+    told = whole(server, body)
+    (call,) = told["output"]
+    assert (call["namespace"], call["name"], told["tools"]) == ("sky", "weather", [space])
+    *_, last = server.events("/v1/responses", body)
+    (call,) = last["response"]["output"]
+    assert (call["namespace"], call["name"]) == ("sky", "weather")
+
+
+def test_a_conversation_is_truncated_where_the_request_says_so(server: TestServer) -> None:
+    turns = [{"role": "user", "content": "word " * 600}, USER]
+    told = whole(server, ask(turns, truncation="auto", metadata={"a": "b"}))
+    assert told["timings"]["messages_left_out"] == 1
+    assert (told["truncation"], told["metadata"]) == ("auto", {"a": "b"})
 
 
 def test_tools_that_are_not_offered_are_not_listed(server: TestServer) -> None:

@@ -49,11 +49,10 @@ def slowest_health(server: TestServer, path: str, body: Any) -> tuple[float, Any
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["<|im_end|>" * 100_000, " " * 4_000_000, "'s" * 5_000_000, "word " * 2_500_000],
-    ids=["special tokens", "spaces", "'s", "words"],
+    ("path", "text"),
+    [("/v1/completions", "'s" * 5_000_000), ("/api/chat", "<|im_end|>" * 100_000)],
+    ids=["'s", "special tokens"],
 )
-@pytest.mark.parametrize("path", ["/v1/completions", "/api/chat"])
 def test_a_prompt_that_cannot_fit_is_refused_at_once(server: TestServer, path: str, text: str) -> None:
     body = chat(messages=[{"role": "user", "content": text}], prompt=text)
     slowest, answer = slowest_health(server, path, body)

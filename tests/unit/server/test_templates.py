@@ -34,16 +34,12 @@ def turns(*said: str) -> list[dict[str, Any]]:
 
 
 def prompt(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> str:
-    answer = server.post("/apply-template", {"model": model, "messages": messages, **rest})
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["prompt"])
+    return str(server.told("/apply-template", {"model": model, "messages": messages, **rest})["prompt"])
 
 
 def chat(server: TestServer, model: str, messages: Sequence[Any], **rest: Any) -> dict[str, Any]:
     body = {"model": model, "messages": messages, "temperature": 0, "max_tokens": 40, **rest}
-    answer = server.post("/v1/chat/completions", body)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    return dict(server.told("/v1/chat/completions", body))
 
 
 @pytest.mark.parametrize("model", ["qwen35", "gemma3"])

@@ -80,14 +80,18 @@ def test_convert_at_every_step(tiny: Tiny, tmp_path: Path) -> None:
 
     folder = tmp_path / "out"
     folder.mkdir()
-    out = folder / "draft.gguf"
+    out, foreign = folder / "draft.gguf", folder / ".other.gguf.0123abcd.tmp"
+    foreign.touch()
+    out.write_bytes(b"old")
+    states = set()
 
     def check() -> None:
-        assert not out.exists() or out.read_bytes() == tiny.draft.read_bytes()
-        out.unlink(missing_ok=True)
+        states.add(out.read_bytes())
+        out.write_bytes(b"old")
 
     def convert() -> None:
         convert_checkpoint(tiny.checkpoint, target=tiny.target, out=out, type="F32")
 
     assert killed_everywhere(folder, convert, check) > 1
-    assert out.read_bytes() == tiny.draft.read_bytes()
+    assert states | {out.read_bytes()} == {b"old", tiny.draft.read_bytes()}
+    assert sorted(folder.iterdir()) == [foreign, out], "what killed runs left goes with the next one"

@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: MIT
-// What the AI SDK does with a provider's model: text, streams, schemas, tools, leaving, errors.
+// `eaglecpp serve` and what the AI SDK does with four providers: text, streams, schemas, tools, leaving, errors.
 import assert from "node:assert/strict";
+import { createOpenAI } from "@ai-sdk/openai";
+import { createOpenAICompatible } from "@ai-sdk/openai-compatible";
 import { generateText, Output, streamText, tool } from "ai";
+import { createOllama as createOther } from "ai-sdk-ollama";
+import { createOllama } from "ollama-ai-provider-v2";
 import { z } from "zod";
 
-export const server = JSON.parse(process.env.EAGLECPP_SERVER);
+const server = JSON.parse(process.env.EAGLECPP_SERVER), baseURL = `${server.url}/v1`, forced = { toolChoice: "required" };
 
 // `calls`: how the provider is brought to call a tool, where it can be
-export async function tryAll(make, calls) {
+async function tryAll(make, calls) {
   const given = { model: make(server.model), prompt: server.question, temperature: 0, maxOutputTokens: 24, maxRetries: 0 };
   const whole = await generateText(given);
   assert.ok(whole.text && whole.usage.outputTokens > 0 && whole.usage.inputTokens > 0, JSON.stringify(whole.usage));
@@ -50,5 +54,10 @@ export async function tryAll(make, calls) {
     assert.equal(error.statusCode, 400, String(error));
     return true;
   });
-  console.log(`ok: text, stream, usage, schema, ${calls ? "tools, " : ""}a client that leaves, errors`);
 }
+
+await tryAll(createOpenAI({ baseURL, apiKey: "x" }), forced);  // which asks /v1/responses
+await tryAll(createOpenAICompatible({ name: "x", baseURL, includeUsage: true, supportsStructuredOutputs: true }), forced);
+await tryAll(createOllama({ baseURL: `${server.url}/api` }));
+await tryAll(createOther({ baseURL: server.url }));
+console.log("ok: four providers: text, stream, usage, schema, tools, a client that leaves, errors");
