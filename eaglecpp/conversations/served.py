@@ -136,7 +136,7 @@ class ServerAnswers:
                         f"{self.address} is no `eaglecpp serve`; --no-server opens the model here"
                     )
         except (OSError, http.client.HTTPException, *_MALFORMED) as error:
-            raise ServerRefusedError(f"{self.address} does not answer: {error}") from None
+            raise ServerRefusedError(f"{self.address} does not answer: {[error, *error.args][-1]}") from None
         return found
 
     def found(self) -> tuple[Found, bool]:
