@@ -27,7 +27,7 @@ from eaglecpp.server.models import LoadedModel, server_of
 
 Choices = Annotated[int, Meta(ge=1, le=128)]
 """Answers to each prompt; the bound is OpenAI's."""
-_OF_PROMPTS = ("messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template")
+_OF_PROMPTS = {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template"}
 
 
 class _Body(bodies.CloudBody, kw_only=True):
@@ -60,12 +60,14 @@ class _Chat(_Body, kw_only=True):
     top_logprobs: bodies.NTop = 0
     reasoning_effort: str = ""
     reasoning: dict[str, Any] = {}
-    chat_template_kwargs: Annotated[dict[str, Any], Meta(max_length=256)] = {}
-    """Each value is one more that the probes of a template take along."""
+    chat_template_kwargs: Annotated[dict[str, str | float | int | bool | None], Meta(max_length=256)] = {}
+    """Each value is one more that the probes of a template take along. A template comes with its model."""
 
     def ask(self) -> Ask:
         """What it asks for. Raises ApiError."""
-        values = _template_values(self.chat_template_kwargs)
+        values = self.chat_template_kwargs
+        if taken := ", ".join(values.keys() & _OF_PROMPTS):
+            raise FieldError("chat_template_kwargs", f"{taken}: set by the server, never by a request")
         think = bodies.read_effort(self.reasoning_effort, self.reasoning)
         wanted = (values.get(name) for name in ("enable_thinking", "thinking"))
         return self.make_ask(
@@ -76,20 +78,6 @@ class _Chat(_Body, kw_only=True):
             think=next((one for one in wanted if isinstance(one, bool)), think),
             **bodies.offered(self.tools, self.tool_choice, self.form()),
         )
-
-
-def _template_values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """`chat_template_kwargs`. Raises ApiError for what is not a value of its own: a template comes with its
-    model, never with a request.
-    """
-    for name, value in given.items():
-        if name in _OF_PROMPTS or not (value is None or isinstance(value, str | int | float)):
-            raise FieldError(
-                "chat_template_kwargs",
-                f"{name[:60]!r} must be text, a number, true, false or null, and none of what the server "
-                f"sets ({', '.join(_OF_PROMPTS)})",
-            )
-    return dict(given)
 
 
 class _Completions(_Body, kw_only=True):

@@ -19,7 +19,7 @@ from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.turns import merged
 from eaglecpp.server import bodies
 from eaglecpp.server.answer import Answer, Ask, Part, Step, n_prompt_tokens, respond, steps
-from eaglecpp.server.errors import ApiError, FieldError, cut
+from eaglecpp.server.errors import ApiError, FieldError, as_api_error, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
 from eaglecpp.server.models import server_of
 
@@ -308,7 +308,13 @@ async def _events(made: _Made, answer: Answer, choice: int) -> AsyncIterator[byt
     begun = made.object(answer, "in_progress")
     yield one("response.created", {"response": begun})
     yield one("response.in_progress", {"response": begun})
-    async for step, index, part in steps(answer):
-        for event in made.events(answer, step, index, part):
-            yield one(*event)
-    yield one(*made.end(answer))
+    try:
+        async for step, index, part in steps(answer):
+            for event in made.events(answer, step, index, part):
+                yield one(*event)
+        yield one(*made.end(answer))
+    except Exception as error:  # clients that wait for one of the events of an end know no other
+        known = as_api_error(error, "/v1/responses")
+        told = {"code": known.code or "server_error", "message": known.message}
+        yield one("response.failed", {"response": made.object(answer, "failed", error=told)})
+        raise known from None

@@ -336,6 +336,9 @@ def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
     assert answer.status_code == (200 if stream else 500) and OWN_FAULT not in answer.text
     assert "log" in json.loads(answer.text.splitlines()[-1])["error"]
     assert [one for one in caplog.records if one.exc_info]
+    failed, last = list(server.events("/v1/responses", {"model": MODEL, "input": "x"}))[-2:]
+    assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
+    assert failed["response"]["error"]["message"] == last["error"]["message"], "each kind of client knows one"
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(
