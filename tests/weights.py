@@ -31,7 +31,7 @@ BUDGETS = {
     "eaglecpp/engine": 3300,  # issue 56: images' grids; loops end, one way to open without a drafter
     "eaglecpp/chat": 2385,  # issue 57: a template from the command line; only what is new is tokenized
     "eaglecpp/store": 2036,  # issue 57: copies of stored files are known; bars of downloads
-    "eaglecpp/train": 3812,  # DFlash2 is trained, too, and blocks by their first slots
+    "eaglecpp/train": 3811,  # DFlash2 is trained, too, and blocks by their first slots
     "eaglecpp/learn": 465,
     "eaglecpp/modelfile": 790,
     "eaglecpp": 3669,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora

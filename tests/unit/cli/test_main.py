@@ -67,9 +67,7 @@ def test_debug_adds_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ["nonsense"],
         ["generate", "t.gguf", "-p", "x", "-f", "y"],
-        ["generate", "t.gguf", "-p", "x", "--temp", "-1"],
         ["generate", "t.gguf", "-p", "x", "--strategy", "chain:3"],
-        ["generate", "t.gguf", "-p", "x", "--cache-type-k", "q2_k"],
         ["serve", "--mmproj", "p.gguf"],
     ],
 )

@@ -95,6 +95,8 @@ def test_what_is_too_long_for_a_terminal_goes_on_below_and_a_command_stays_whole
         "        seven eight",
     ]
     assert table(("NAME",), [("a b " * 11,)]).splitlines() == ["NAME", "a b " * 9 + "a b", "a b"]
+    monkeypatch.setenv("COLUMNS", "18")
+    assert table(("NAME", "WHAT"), [("12345678", "12345678")]).splitlines()[1] == "12345678  12345678"
     monkeypatch.setenv("COLUMNS", "24")
     assert laid_out("to run it, type `eaglecpp run smollm2` now") == (
         "to run it, type\n`eaglecpp run smollm2`\nnow"
