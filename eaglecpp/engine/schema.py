@@ -139,7 +139,7 @@ class _Translator:
 
     def _reference(self, schema: dict[str, Any], base: Any) -> str:
         ref = schema["$ref"]
-        if not isinstance(ref, str) or not ref.startswith("#"):
+        if not isinstance(ref, str) or ref.split("/")[0] != "#":
             raise _wrong(schema, "only references into the schema itself (#/...) are supported")
         key = id(base), ref
         if key not in self._rule_of_ref:
