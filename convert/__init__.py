@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import errors, files, inspection, keys
-    from .gguf_file import GgufFile, read_gguf, read_rows, read_tensor, type_name
+    from .gguf_file import GgufFile, read_gguf, read_rows, read_tensor
     from .gguf_head import read_keys
     from .inspection import inspect_file
     from .pipeline import (
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
         open_choices,
         open_drafter,
     )
-    from .quantize import TypePlan, as_stored, parse_type
-    from .readings import Choice, Reading
+    from .quantize import TYPES, TypePlan, as_stored, parse_type
+    from .readings import Choice, Reading, checked_readings
+    from .report import facts_text, report_text
     from .rope import rope_divisors, unpair_rows
-    from .spec import BlockSpec, DraftSpec, LatentSpec, RopeSpec
-    from .stream import TensorReport
+    from .spec import BlockSpec, DraftSpec, RopeSpec
 
 # where the names are, modules that need least before those that need more
 _HOMES = (
@@ -41,25 +41,26 @@ _HOMES = (
     "gguf_file",
     "inspection",
     "quantize",
-    "stream",
     "pipeline",
+    "report",
 )
 __all__ = [
+    "TYPES",
     "BlockSpec",
     "Choice",
     "ConvertReport",
     "DraftCheckpoint",
     "DraftSpec",
     "GgufFile",
-    "LatentSpec",
     "Progress",
     "Reading",
     "RopeSpec",
-    "TensorReport",
     "TypePlan",
     "as_stored",
+    "checked_readings",
     "convert_checkpoint",
     "errors",
+    "facts_text",
     "files",
     "inspect_file",
     "inspection",
@@ -71,8 +72,8 @@ __all__ = [
     "read_keys",
     "read_rows",
     "read_tensor",
+    "report_text",
     "rope_divisors",
-    "type_name",
     "unpair_rows",
 ]
 

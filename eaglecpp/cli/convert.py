@@ -1,40 +1,74 @@
 # SPDX-License-Identifier: MIT
-"""`eaglecpp convert`: a drafter checkpoint to GGUF. Options and report are those of `convert`'s own command;
-here its two arguments may be any reference that eaglecpp understands, files on the Hub are downloaded, and
-where a checkpoint can be read in several ways, these are measured.
+"""`eaglecpp convert`: a drafter checkpoint to GGUF. Its two arguments may be any reference that eaglecpp
+understands, files on the Hub are downloaded, and where a checkpoint can be read in several ways, these are
+measured.
 """
 
 from __future__ import annotations
 
-import importlib
 import shlex
-from functools import partial
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
 
 import click
 
-from eaglecpp.cli.terminal import note
+from eaglecpp.cli.command import command, json_option, option
+from eaglecpp.cli.options import LAYERS, Parsed
+from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.convert import TYPES, Progress, checked_readings, report_text
 from eaglecpp.opening.fetch import local_checkpoint
 from eaglecpp.opening.find import find_target
+from eaglecpp.store.errors import Status
 from eaglecpp.store.progress import Bars
 
-_plain: Any = importlib.import_module("eaglecpp.convert.cli")
+
+def _reading(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, checked_readings({name: value})[name]
 
 
-def _run(src: str, target: str, **options: Any) -> None:
+@command()
+@click.argument("src")
+@option("--target", required=True, metavar="T", help="The target: a GGUF or a stored name.")
+@option("-o", "--out", "--outfile", type=click.Path(path_type=Path),
+        help="Output file.  [default: <SRC's name>-<TYPE>.gguf]")  # fmt: skip
+@option("--type", "--outtype", "kind", type=click.Choice(list(TYPES), case_sensitive=False), default="Q8_0",
+        show_default=True, metavar="TYPE", help=f"Type of the matrices: {', '.join(TYPES)}.")  # fmt: skip
+@option("--aux-layers", type=LAYERS, metavar="IDS",
+        help="Target layers that the features come from, such as 2,16,29.")  # fmt: skip
+@option("--reading", "readings", multiple=True, type=Parsed("reading", _reading), metavar="NAME=VALUE",
+        help="How to read what a checkpoint leaves open: layer_ids=boundary or post, feed=pre or post, "
+        "rope_theta=NUMBER, rope_scaling=config or none, feature_norm=once or twice, head_norm=yes or no, "
+        "slots=in-place or anchor-first. Several may be given.")  # fmt: skip
+@json_option("the report as JSON")
+def convert(
+    src: str,
+    target: str,
+    out: Path | None,
+    kind: str,
+    aux_layers: tuple[int, ...] | None,
+    readings: tuple[tuple[str, str], ...],
+    as_json: bool,
+) -> None:
+    """Convert a checkpoint of an EAGLE or block drafter to GGUF. SRC is a folder, a weight file, a drafter's
+    GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways, the target writes a few texts,
+    and the reading that drafts them best is taken.
+    """
     from eaglecpp.readings import convert_measured
 
     file = find_target(target).target
     with Bars() as bars, local_checkpoint(src, bars) as (path, hub_id):
-        report = _plain.run(path, file, hub_id=hub_id, by=partial(convert_measured, say=note), **options)
+
+        def tell(progress: Progress) -> None:
+            bars(Status("converting", "", progress.total, progress.done, path.name))
+
+        report = convert_measured(
+            path, file, out, kind,
+            say=note, progress=tell, hub_id=hub_id, aux_layers=aux_layers, readings=dict(readings),
+        )  # fmt: skip
+    if as_json:
+        facts = {"out": str(report.out), "architecture": report.spec.architecture}
+        write_json(asdict(report) | facts)
+    else:
+        write(report_text(report) + "\n")
     note(f"to use it: `eaglecpp run {shlex.quote(target)} --draft {shlex.quote(str(report.out))}`")
-
-
-convert = click.Command(
-    "convert",
-    params=_plain.convert.params,
-    callback=_run,
-    help="Convert a checkpoint of an EAGLE or block drafter to GGUF. SRC is a folder, a weight file, a "
-    "drafter's GGUF, or hf.co/owner/name. Where a checkpoint can be read in several "
-    "ways, the target writes a few texts, and the reading that drafts them best is taken.",
-)

@@ -133,6 +133,14 @@ def _adapter(text: str) -> tuple[str, float]:
         raise ValueError(f"{text!r}: expected FILE, or FILE:SCALE with a number") from None
 
 
+def _layers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(map(int, text.split(",")))
+    except ValueError:
+        raise ValueError(f"{text!r} is not a list of numbers such as 2,16,29") from None
+
+
+LAYERS = Parsed("layers", _layers)
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
 FILE_TEXT = Parsed("file", lambda path: read_input(path).decode("utf-8"))

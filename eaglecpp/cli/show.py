@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -80,8 +79,13 @@ def inspect(model: str, as_json: bool) -> None:
 
 def _show_file(path: Path, as_json: bool) -> None:
     # a name shows what is stored, without the libraries that read files
-    plain: Any = importlib.import_module("eaglecpp.convert.cli")
-    plain.show_file(path, as_json)
+    from eaglecpp.convert import facts_text, inspect_file
+
+    facts = inspect_file(path)
+    if as_json:
+        write_json(facts)
+    else:
+        write(facts_text(facts) + "\n")
 
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
-from eaglecpp.cli.options import given, value_type
+from eaglecpp.cli.options import LAYERS, given, value_type
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
 from eaglecpp.opening.find import find_target
@@ -36,7 +36,7 @@ _METAVARS = {"finetune": "CKPT", "start_from": "CKPT", "aux_layers": "IDS", "cac
 _TYPES: dict[Any, click.ParamType[Any]] = {
     "paths": click.Path(exists=True, path_type=Path),
     "path": _PATH,
-    "ids": importlib.import_module("eaglecpp.convert.cli").IdList(),
+    "ids": LAYERS,
 }
 
 

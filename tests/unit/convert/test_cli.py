@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from eaglecpp.cli.convert import convert
 from eaglecpp.cli.show import inspect
-from eaglecpp.convert.cli import convert
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import TinyTarget
@@ -28,7 +28,7 @@ def run(checkpoint: Path, target: TinyTarget, *args: str) -> Result:
 def test_convert_says_what_it_recognised(checkpoint: Path, target: TinyTarget, tmp_path: Path) -> None:
     result = run(checkpoint, target, "-o", str(tmp_path / "x.gguf"))
     assert result.exit_code == 0
-    assert result.stderr == ""
+    assert result.stderr.startswith("to use it: `eaglecpp run ")
     for text in ("TorchSpec", "eagle31", "fc_norm, norm_output", "R_2, R_4, R_5", "160 of 367", "fc.weight"):
         assert text in result.stdout
 
