@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .block import parse_block
-from .config import flag, id_list, integer, nested, positive, shown, wrong
+from .config import flag, id_list, integer, nested, number, positive, shown, wrong
 from .dialects import Dialect, Seen
 from .errors import ConfigError, LayerIdError, TargetError, TensorError, UnsupportedError
 from .latent import has_latent, parse_latent
@@ -30,7 +30,7 @@ from .readings import (
     unread_notes,
 )
 from .rope import parse_rope
-from .spec import DraftSpec
+from .spec import DraftSpec, GemmaLayer
 from .target_info import TargetInfo
 from .tensor import TensorSource, first_rows
 
@@ -88,7 +88,10 @@ def build_spec(
     else:
         n_aux = _count_features(shapes, target_hidden)
         ids = _layer_ids(seen, config, dialect, target.block_count, n_aux, options.aux_layers, readings)
-    gemma = dialect.gemma_layer(config, shapes)
+    gemma = None
+    if dialect.is_gemma:
+        softcap = number(config, "final_logit_softcapping", 0.0)
+        gemma = GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)
     if has_latent(shapes) and (dialect.fuses_embedding or gemma is not None):
         raise UnsupportedError(f"{dialect.title} drafter with latent attention: not supported")
     parallel, parallel_note = None, ""

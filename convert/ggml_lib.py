@@ -69,11 +69,6 @@ def dequantize_rows(data: _U8, kind: GGMLQuantizationType, n: int) -> _F32:
     return out
 
 
-def needs_importance_matrix(kind: GGMLQuantizationType) -> bool:
-    """ggml's own answer."""
-    return bool(_library().ggml_quantize_requires_imatrix(int(kind)))
-
-
 @functools.cache
 def _library() -> Any:
     spec = importlib.util.find_spec("llama_cpp")
@@ -93,8 +88,6 @@ def _library() -> Any:
         ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p,  # type, source, destination
         ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p,  # start, rows, row length, imatrix
     )  # fmt: skip
-    lib.ggml_quantize_requires_imatrix.restype = ctypes.c_bool
-    lib.ggml_quantize_requires_imatrix.argtypes = (ctypes.c_int,)
     lib.ggml_get_type_traits.restype = ctypes.POINTER(_TypeTraits)
     lib.ggml_get_type_traits.argtypes = (ctypes.c_int,)
     return lib

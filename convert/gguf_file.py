@@ -55,7 +55,6 @@ class GgufFile:
     """The head of a GGUF file."""
 
     path: Path
-    version: int
     size: int
     fields: dict[str, Field]
     tensors: dict[str, TensorInfo]
@@ -99,7 +98,7 @@ def read_gguf(path: Path) -> GgufFile:
     """Read and check the head of a GGUF file. Raises GgufError."""
     head = read_head(path)
     tensors = _tensor_infos(path, head, _alignment(path, head.fields))
-    return GgufFile(path, head.version, head.size, head.fields, tensors)
+    return GgufFile(path, head.size, head.fields, tensors)
 
 
 def _alignment(path: Path, fields: dict[str, Field]) -> int:

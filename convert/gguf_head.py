@@ -67,7 +67,6 @@ class TensorHead:
 class Head:
     """The head of a file. size: of the file; end: where the head ends."""
 
-    version: int
     size: int
     end: int
     fields: dict[str, Field]
@@ -82,7 +81,7 @@ def read_head(path: Path) -> Head:
 
 def read_keys(path: Path) -> dict[str, Any]:
     """The keys alone, without long arrays; strings as text. Raises GgufError."""
-    entries = _open(path, lambda reader: reader.keys(_LONG)[1])
+    entries = _open(path, lambda reader: reader.keys(_LONG)[0])
     return {
         name: entry.value.decode("utf-8", "replace") if isinstance(entry.value, bytes) else entry.value
         for name, entry in entries.items()
@@ -166,17 +165,17 @@ class _Reader:
     # What they mean
 
     def head(self) -> Head:
-        version, entries, n_tensors = self.keys(None)
+        entries, n_tensors = self.keys(None)
         tensors: dict[str, TensorHead] = {}
         for _ in range(n_tensors):
             tensor = self.tensor()
             if tensor.name in tensors:
                 raise self.error(f"tensor {tensor.name} appears twice")
             tensors[tensor.name] = tensor
-        return Head(version, self.size, self.pos, entries, tensors)
+        return Head(self.size, self.pos, entries, tensors)
 
-    def keys(self, longest: int | None) -> tuple[int, dict[str, Field], int]:
-        """Version, keys, number of tensors. longest: arrays of more values are passed over; None = none."""
+    def keys(self, longest: int | None) -> tuple[dict[str, Field], int]:
+        """Keys, number of tensors. longest: arrays of more values are passed over; None = none."""
         magic = self.take(4, "magic")
         if magic != b"GGUF":
             raise self.error(f"not a GGUF file: expected magic 'GGUF', found {magic!r}")
@@ -193,7 +192,7 @@ class _Reader:
             if entry.name in entries:
                 raise self.error(f"key {entry.name} appears twice")
             entries[entry.name] = entry
-        return version, entries, n_tensors
+        return entries, n_tensors
 
     def entry(self, longest: int | None) -> Field:
         name = self.name("a key name")

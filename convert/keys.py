@@ -22,9 +22,8 @@ EAGLE3 = "eagle3"
 EAGLE31 = "eagle31"
 DFLASH = "dflash"
 DFLASH_EX = "dflash_ex"
-EAGLES = (EAGLE, EAGLE3, EAGLE31)
 BLOCKS = (DFLASH, DFLASH_EX)
-ALL = (*EAGLES, *BLOCKS)
+ALL = (EAGLE, EAGLE3, EAGLE31, *BLOCKS)
 
 Presence = Literal["required", "always", "optional"]
 When = Literal[

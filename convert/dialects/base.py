@@ -16,7 +16,6 @@ from typing import Any
 from ..config import nested
 from ..latent import has_latent
 from ..readings import Choice, Convention
-from ..spec import GemmaLayer
 from ..tensor import TensorSource
 
 _AUX_NORMS = {"aux_norm_low": 0, "aux_norm_mid": 1, "aux_norm_high": 2}  # SGLang's older names
@@ -79,21 +78,22 @@ class Dialect:
     """DFlash, DSpark, DFlash2, see `BlockSpec`."""
     activations: tuple[str | None, ...] = (None, "swish", "silu")
     """Values of hidden_act, the one to name last."""
+    is_gemma = False
+    """Gemma 4's own layer."""
+    conventions: tuple[Convention | None, Convention | None] = (None, None)
+    """What explicit aux layer ids mean in `config` and in `eagle_config`; None where that cannot be known."""
 
     def matches(self, seen: Seen) -> bool:
         """Whether the checkpoint is in this layout. Dialects are asked in the order of the registry."""
-        raise NotImplementedError
+        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         """The config with every key the converter reads at the top level. Raises ConfigError."""
         return dict(seen.config)
 
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        """What explicit aux layer ids mean here, or None when that cannot be known.
-
-        ids_key: `config` or `eagle_config`, the place the ids were found in.
-        """
-        return None
+        """As `conventions` says of a place, or None for a checkpoint that it does not hold for."""
+        return self.conventions[ids_key == "eagle_config"]
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         """What the checkpoint leaves open, beside the layer ids. config: flattened."""
@@ -111,12 +111,6 @@ class Dialect:
     ) -> dict[str, TensorSource]:
         """The tensors as other layouts have them. sources: by canonical name; config: flattened."""
         return dict(sources)
-
-    def gemma_layer(
-        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> GemmaLayer | None:
-        """Gemma 4's own layer, where this is one. shapes: by canonical name."""
-        return None
 
 
 def canonical_name(name: str) -> str | None:

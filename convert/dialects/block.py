@@ -40,11 +40,9 @@ def _n_layers(config: Mapping[str, Any]) -> int:
 
 class BlockDialect(Dialect):
     is_block = True
+    conventions: tuple[Convention | None, Convention | None] = ("post", None)
     anchor_first = False
     """What slot 0 of these classes says, where the config does not."""
-
-    def matches(self, seen: Seen) -> bool:
-        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = flat(seen.config)
@@ -73,9 +71,6 @@ class BlockDialect(Dialect):
         if boundary:
             return [k - 1 for k in boundary]
         return list(post) if post else default_layers(integer(config, "num_target_layers"), _n_layers(config))
-
-    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        return "post"
 
     def canonical(self, name: str) -> str | None:
         found = canonical_name(name.removeprefix("logit_head."))

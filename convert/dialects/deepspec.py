@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import Any
 
 from ..errors import UnsupportedError
-from ..readings import Convention
 from .base import Dialect, Seen
 
 _IDS = "eagle_aux_hidden_state_layer_ids"
@@ -21,10 +20,8 @@ _IDS = "eagle_aux_hidden_state_layer_ids"
 class DeepSpec(Dialect):
     name = "deepspec"
     title = "DeepSpec"
+    conventions = ("post", "post")
     classes: tuple[str, ...] = ("Qwen3Eagle3Model",)
-
-    def matches(self, seen: Seen) -> bool:
-        return seen.architecture in self.classes
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         if seen.has("layers.1."):
@@ -42,6 +39,3 @@ class DeepSpec(Dialect):
             )
         config[_IDS] = ids
         return config
-
-    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        return "post"

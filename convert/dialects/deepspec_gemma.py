@@ -14,7 +14,6 @@ from typing import Any
 
 from ..config import flag, integer, nested, number, wrong
 from ..errors import UnsupportedError
-from ..spec import GemmaLayer
 from ..tensor import TensorSource
 from .base import Seen, canonical_name
 from .deepspec import DeepSpec
@@ -30,6 +29,7 @@ _NAMES = {
 class DeepSpecGemma(DeepSpec):
     title = "DeepSpec (Gemma 4)"
     classes = ("Gemma4Eagle3Model",)
+    is_gemma = True
     activations = ("gelu_pytorch_tanh",)
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -43,11 +43,6 @@ class DeepSpecGemma(DeepSpec):
         for name, source in tensors.items():
             if name.endswith(".layer_scalar") and float(source.read().reshape(-1)[0]) != 1.0:
                 raise UnsupportedError(f"tensor {name}: expected 1, which is all that DeepSpec trains with")
-
-    def gemma_layer(
-        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> GemmaLayer | None:
-        return gemma_layer(config)
 
 
 def gemma_config(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,8 +73,3 @@ def gemma_name(name: str) -> str:
         if theirs in name:
             return name.replace(theirs, ours)
     return name
-
-
-def gemma_layer(config: Mapping[str, Any]) -> GemmaLayer:
-    softcap = number(config, "final_logit_softcapping", 0.0)
-    return GemmaLayer(own_values=not flag(config, "attention_k_eq_v"), softcap=softcap)

@@ -10,15 +10,13 @@ class is DeepSpec's by another name (ggml-org/llama.cpp: conversion/qwen.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from ..config import shown
 from ..errors import UnsupportedError
-from ..spec import GemmaLayer
 from .base import Seen
 from .block import BlockDialect
-from .deepspec_gemma import gemma_config, gemma_layer, gemma_name
+from .deepspec_gemma import gemma_config, gemma_name
 
 
 class DeepSpecBlock(BlockDialect):
@@ -31,6 +29,7 @@ class DeepSpecBlock(BlockDialect):
 class DeepSpecGemmaBlock(DeepSpecBlock):
     title = "DeepSpec DSpark (Gemma 4)"
     classes = ("Gemma4DSparkModel",)
+    is_gemma = True
     activations = ("gelu_pytorch_tanh",)
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
@@ -46,11 +45,6 @@ class DeepSpecGemmaBlock(DeepSpecBlock):
     def canonical(self, name: str) -> str | None:
         found = super().canonical(name)
         return None if found is None else gemma_name(found)
-
-    def gemma_layer(
-        self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]
-    ) -> GemmaLayer | None:
-        return gemma_layer(config)
 
 
 class SpecForgeBlock(BlockDialect):

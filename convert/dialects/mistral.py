@@ -18,8 +18,5 @@ class MistralEagle(Dialect):
     classes = ("EagleMistralForCausalLM",)
     fuses_embedding = True
 
-    def matches(self, seen: Seen) -> bool:
-        return seen.architecture in self.classes
-
     def flatten(self, seen: Seen) -> dict[str, Any]:
         return {**seen.config, "norm_output": True}

@@ -25,6 +25,7 @@ _KIMI_TOO = "use_mtp_layernorm"
 
 class ModelOpt(Dialect):
     name = "modelopt"
+    conventions = (None, "post")
     title = "NVIDIA Model Optimizer"
 
     def matches(self, seen: Seen) -> bool:
@@ -38,7 +39,7 @@ class ModelOpt(Dialect):
         unsure = seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2"
         if unsure and not any(key in seen.eagle_config for key in _OWN_KEYS):
             return None
-        return "post" if ids_key == "eagle_config" else None
+        return super().convention(seen, ids_key)
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         if not seen.has("layers.0."):

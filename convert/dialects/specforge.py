@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..readings import Choice, Convention, feed, ignored_theta
+from ..readings import Choice, feed, ignored_theta
 from ..rope import rope_kind
 from .base import Dialect, Seen
 
@@ -23,6 +23,7 @@ from .base import Dialect, Seen
 class SpecForge(Dialect):
     name = "specforge"
     title = "SpecForge"
+    conventions = (None, "post")
     classes = ("PEagleDraftModel", "DeepseekV3ForCausalLMEagle3")
 
     def matches(self, seen: Seen) -> bool:
@@ -40,9 +41,6 @@ class SpecForge(Dialect):
                 "with"
             )
         return dict(seen.config)
-
-    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        return "post" if ids_key == "eagle_config" else None
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         if seen.architecture == "PEagleDraftModel":

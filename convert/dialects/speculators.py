@@ -13,13 +13,13 @@ from typing import Any
 
 from ..config import nested, wrong
 from ..errors import ConfigError
-from ..readings import Convention
 from .base import Dialect, Seen
 
 
 class Speculators(Dialect):
     name = "speculators"
     title = "speculators"
+    conventions = ("boundary", "boundary")
     classes = ("Eagle3Speculator", "Eagle3DraftModel", "PEagleSpeculator")
 
     def matches(self, seen: Seen) -> bool:
@@ -36,9 +36,6 @@ class Speculators(Dialect):
                 "is true)"
             )
         return config
-
-    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        return "boundary"
 
 
 def nested_config(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..config import flag, id_list
-from ..readings import Convention
 from .base import Seen
 from .block import BlockDialect
 from .speculators import nested_config
@@ -20,6 +19,7 @@ class SpeculatorsBlock(BlockDialect):
     name = "speculators-block"
     title = "speculators (block drafters)"
     kinds = ("dflash", "dspark", "dflash2")
+    conventions = ("boundary", None)
     classes = ("DFlashSpeculator", "DSparkSpeculator", "DFlash2Speculator")
 
     def matches(self, seen: Seen) -> bool:
@@ -37,6 +37,3 @@ class SpeculatorsBlock(BlockDialect):
     def layer_ids(self, config: Mapping[str, Any]) -> list[int] | None:
         ids = id_list(config, "aux_hidden_state_layer_ids")
         return list(ids) if ids else None
-
-    def convention(self, seen: Seen, ids_key: str) -> Convention | None:
-        return "boundary"

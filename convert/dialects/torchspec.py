@@ -23,6 +23,7 @@ from .base import Dialect, Seen
 
 class TorchSpec(Dialect):
     name = "torchspec"
+    conventions = (None, "post")
     title = "TorchSpec"
 
     def matches(self, seen: Seen) -> bool:
@@ -36,7 +37,7 @@ class TorchSpec(Dialect):
     def convention(self, seen: Seen, ids_key: str) -> Convention | None:
         if seen.has("layers.0.") and seen.config.get("model_type") == "kimi_k2":
             return None
-        return "post" if ids_key == "eagle_config" else None
+        return super().convention(seen, ids_key)
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         kinds = ("yarn", "deepseek_yarn", "llama3", "linear")

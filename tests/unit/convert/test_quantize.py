@@ -14,7 +14,7 @@ from gguf import GGMLQuantizationType as Q
 
 from eaglecpp.convert import ConvertReport
 from eaglecpp.convert.errors import QuantTypeError, TensorError
-from eaglecpp.convert.ggml_lib import needs_importance_matrix
+from eaglecpp.convert.ggml_lib import _library as ggml
 from eaglecpp.convert.quantize import TYPES, ErrorSum, encode, file_type, parse_type, plan_type
 from helpers.checkpoints import write_checkpoint
 from helpers.random_drafter import DraftShape
@@ -63,7 +63,7 @@ def test_the_number_of_threads_does_not_matter(name: str, values: np.ndarray) ->
 
 def test_the_table_holds_every_type_ggml_makes_without_an_importance_matrix() -> None:
     readable = {kind for kind in Q if kind in gguf.quants._type_traits} | {Q.F32, Q.F16}
-    assert set(TYPES) == {kind.name for kind in readable if not needs_importance_matrix(kind)}
+    assert set(TYPES) == {k.name for k in readable if not ggml().ggml_quantize_requires_imatrix(k) & 1}
 
 
 @pytest.mark.parametrize("name", TYPES)
