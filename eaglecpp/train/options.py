@@ -165,12 +165,6 @@ class TrainOptions:
         bool, "Quantisation-aware training: compute with the weights as --type will store them.", False
     )
     device: str = _option(str, "Where to train.", "auto", choices=("auto", "cpu", "cuda", "mps"))
-    dtype: str = _option(
-        str,
-        "Type to compute in; weights are fp32.  [default: bf16 where it is fast]",
-        "auto",
-        choices=("auto", "bf16", "fp32"),
-    )
     threads: int | None = _option(
         int, "Threads.  [default: physical cores]", minimum=1, flags=("-t", "--threads")
     )

@@ -148,7 +148,7 @@ class _Run:
     def trainer(self, source: TargetSource | CachedSource) -> Trainer:
         options, plan, n_train = self.options, self.plan, self.corpus.n_train
         on_cpu = self.device.type == "cpu"
-        dtype = compute_type(self.device, options.dtype)
+        dtype = compute_type(self.device)
         torch.manual_seed(options.seed)
         loss_vocab = options.loss_vocab
         if loss_vocab is None:

@@ -36,12 +36,10 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def compute_type(device: torch.device, name: str = "auto") -> torch.dtype:
+def compute_type(device: torch.device) -> torch.dtype:
     """bf16 where it is fast: GPUs, and CPUs with AMX or AVX512-BF16 (elsewhere a bf16 product is slower than
-    an fp32 one). name: auto, bf16 or fp32.
+    an fp32 one).
     """
-    if name != "auto":
-        return {"bf16": torch.bfloat16, "fp32": torch.float32}[name]
     if device.type == "cuda":
         return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float32
     if device.type == "mps":
