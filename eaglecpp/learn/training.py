@@ -25,9 +25,9 @@ from eaglecpp.errors import DataError
 from eaglecpp.files import replace_bytes
 from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.options import ModelOptions
+from eaglecpp.store.facts import read_facts
 from eaglecpp.train.capture.converse import ConverseSettings, converse
 from eaglecpp.train.capture.features import TargetSource
-from eaglecpp.train.capture.identity import quantisation
 from eaglecpp.train.data import texts as data
 from eaglecpp.train.data import vocab
 from eaglecpp.train.data.chats import open_tokenizer
@@ -182,7 +182,7 @@ def _general(learning: Learning, options: TrainOptions, n_ctx: int, listener: Li
 
 def _type_of(draft: Path) -> str:
     """The quantisation of a drafter's file, as `train` takes it; Q8_0 where it cannot be made."""
-    name = quantisation(draft)
+    name = read_facts([draft]).file_type
     try:
         parse_type(name)
     except errors.QuantTypeError:
@@ -217,7 +217,7 @@ def _compare(
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
     plans = [_plan(options, one, corpus) for one in drafters]
-    dtype = compute_type(torch.device("cpu"), options.dtype)
+    dtype = compute_type(torch.device("cpu"))
     methods = [TrainingTimeTest(plan.model(dtype), plan.vocab.draft_ids) for plan in plans]
     block = plans[0].spec.block
     depth = _DEPTH if block is None else block.n_drafts

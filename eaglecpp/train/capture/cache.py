@@ -216,10 +216,7 @@ def _facts(source: TargetSource, options: CacheOptions) -> dict[str, Any]:
     return {
         "format": _FORMAT,
         **asdict(identify(source.target_path)),
-        "n_layer": source.n_layer,
         "layers": list(source.layers),
-        "n_embd": source.n_embd,
-        "n_vocab": source.n_vocab,
         "n_top": source.n_top,
         "feature_type": options.feature_type,
         "type_k": model.type_k,

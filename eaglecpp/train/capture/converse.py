@@ -58,7 +58,7 @@ def converse(
     engine: Engine,
     out: Path,
     n_wanted: int,
-    settings: ConverseSettings | None = None,
+    settings: ConverseSettings,
     on_progress: Progress = lambda n_done, n_all, n_tokens: None,
 ) -> Written:
     """Lets the target write conversations 0 to n_wanted - 1 into `out`; goes on with what is there.
@@ -66,7 +66,6 @@ def converse(
     engine: the target, without a drafter; as many conversations are under way as it has `n_sequences`
     Raises DataError for a target without a usable template, and what `write_entries` raises.
     """
-    settings = settings or ConverseSettings()
     writer = _Writer(engine, Frame(engine), settings)
     facts = {"format": "eaglecpp conversations", **asdict(settings)}
     facts["python"] = ".".join(map(str, sys.version_info[:2]))  # whose texts are asked about

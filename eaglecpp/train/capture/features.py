@@ -108,7 +108,7 @@ class TargetSource:
     """Captures conversations one by one, each from its first token. A `FeatureSource`.
 
     lengths: tokens of each conversation; layers: boundary ids of the features; n_top: labels of each row;
-    n_embd, n_vocab, n_layer: of the target. Used by one thread at a time. `close` frees the target.
+    n_embd, n_vocab: of the target. Used by one thread at a time. `close` frees the target.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class TargetSource:
         self._target: Target | None = _open(
             self.target_path, self.layers, max(self.lengths, default=8), n_vocab, self.model
         )
-        self.n_embd, self.n_layer, self.n_vocab = self._target.n_embd, n_layer, n_vocab
+        self.n_embd, self.n_vocab = self._target.n_embd, n_vocab
 
     def with_threads(self, n_threads: int) -> TargetSource:
         """Another one of the same conversations, with a target of its own."""

@@ -36,7 +36,7 @@ def generate(
     paths: Iterable[str | os.PathLike[str]],
     engine: Engine,
     out: Path,
-    sampling: SamplingOptions | None = None,
+    sampling: SamplingOptions,
     on_progress: Progress = lambda n_done, n_prompts, n_tokens: None,
 ) -> Written:
     """Lets the target answer the prompts of some files into `out`; goes on with what is there.
@@ -45,13 +45,10 @@ def generate(
               without a chat template, the beginning of a text
     engine:   the target, with or without a drafter; as many answers are under way as it has free
               sequences; an answer ends with its context at the latest
-    sampling: of every answer; the n-th prompt uses seed + n (no seed: 1)
+    sampling: of every answer; the n-th prompt uses seed + n
     Returns, as `dropped`, the prompts that were left out. Raises DataError for a bad line of the prompts, and
     what `write_entries` raises.
     """
-    sampling = sampling or SamplingOptions()
-    if sampling.wants_random_seed:
-        sampling = replace(sampling, seed=1)
     prompts, dropped = _tokenized(paths, engine)
     hashes = [token_hash(prompt).hex() for prompt in prompts]
 

@@ -46,10 +46,7 @@ def template_of(engine: Engine) -> ChatTemplate | None:
     """The template that chats are rendered with: the GGUF's, else ChatML where its vocabulary has it; None
     for a base model.
     """
-
-    has_token, (bos, eos) = engine.vocabulary.has_token, engine.vocabulary.border_texts
-    gguf = engine.native.chat_template()
-    template = ChatTemplate.choose(gguf=gguf, has_token=has_token, bos_text=bos, eos_text=eos)
+    template = engine.chat_template
     return None if template.language == "go" else template
 
 

@@ -86,12 +86,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class StepReport:
-    """One step. loss: nats per counted row; hit_rates: marginal, on the training data."""
+    """One step. loss: nats per counted row."""
 
     step: int
     progress: float
     loss: float
-    hit_rates: tuple[float, ...]
     lr: float
     norm: float
     n_tokens: int
@@ -255,7 +254,7 @@ class Trainer:
         n = len(sums.hits)
         rates = tuple(h / max(c, 1) for h, c in zip(rest[:n], rest[n:], strict=True))
         p.losses.append([p.step, p.tokens, p.seconds, loss, lr, norm, *rates])
-        self.reporter.on_step(StepReport(p.step, self.share(), loss, rates, lr, norm, p.tokens, p.seconds))
+        self.reporter.on_step(StepReport(p.step, self.share(), loss, lr, norm, p.tokens, p.seconds))
 
     def _accumulate(self, indices: Sequence[int]) -> Sums:
         """Forward and backward, a micro-batch at a time."""
