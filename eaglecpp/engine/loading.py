@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -61,7 +62,7 @@ def load(
         cache = None
         if has_draft:
             has_costs = has_exact = False
-            if PlannerCache.is_wanted(drafting):
+            if drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE") != "0":
                 cache = PlannerCache(native.get(), plan, drafting)
                 has_costs, has_exact = cache.load(native.get())
             exactness = (found if has_exact else measure)(native.get())

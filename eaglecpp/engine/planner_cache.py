@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import platform
 import time
 from pathlib import Path
@@ -80,11 +79,6 @@ class PlannerCache:
         self._saved = b""
         self._saved_at = time.monotonic()
         self._is_writable = True
-
-    @staticmethod
-    def is_wanted(drafting: DraftOptions) -> bool:
-        """Not switched off by the option `planner_cache` or by EAGLECPP_PLANNER_CACHE=0."""
-        return drafting.planner_cache and os.environ.get("EAGLECPP_PLANNER_CACHE", "1") != "0"
 
     def load(self, native: core.Engine) -> tuple[bool, bool]:
         """Hands what is known to the engine, which must not have been used yet. Whether costs were on disk,

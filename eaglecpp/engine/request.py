@@ -39,10 +39,11 @@ def resolve_strategy(strategy: Strategy, has_draft: bool, chains_only: str = "")
     """As `Engine.resolve`. chains_only: why the target takes no trees, "" when it does."""
     if strategy.kind in ("chain", "tree") and not has_draft:
         raise InvalidValueError(f"strategy {strategy} needs a drafter: open the engine with draft=...")
-    resolved, why = strategy.resolved(has_draft)
-    if resolved.kind == "tree" and chains_only:
-        return Strategy.parse(f"chain:{resolved.depth}"), f"instead of {strategy}: {chains_only}"
-    return resolved, why
+    if not has_draft:
+        return Strategy("off"), "no drafter"
+    if strategy.kind == "tree" and chains_only:
+        return Strategy.parse(f"chain:{strategy.depth}"), f"instead of {strategy}: {chains_only}"
+    return strategy, "decided each round" if strategy.kind == "auto" else "asked for"
 
 
 @dataclass

@@ -61,12 +61,6 @@ class Strategy:
             raise InvalidValueError(f"strategy {text!r}: expected k and depth from 1, nodes from depth")
         return made
 
-    def resolved(self, has_draft: bool) -> tuple[Strategy, str]:
-        """The strategy that runs, and why; with nothing to draft from it is always "off"."""
-        if not has_draft:
-            return Strategy("off"), "no drafter"
-        return self, "decided each round" if self.kind == "auto" else "asked for"
-
     @property
     def n_leaves(self) -> int:
         """Upper bound of the leaves in one round: every inner node and the root have at most k
