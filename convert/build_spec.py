@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .block import parse_block
@@ -32,7 +33,7 @@ from .readings import (
 from .rope import parse_rope
 from .spec import DraftSpec, GemmaLayer
 from .target_info import TargetInfo
-from .tensor import TensorSource, first_rows
+from .tensor import TensorSource
 
 Shapes = Mapping[str, tuple[int, ...]]
 _TABLES = (
@@ -185,7 +186,9 @@ def without_padding(
     claimed, (vocab, note) = integer(config, "vocab_size"), _vocabulary(config, target)
     tables = _TABLES if note else ()
     return {
-        name: first_rows(source, vocab) if name in tables and source.shape[:1] == (claimed,) else source
+        name: replace(source, shape=(vocab, *source.shape[1:]))
+        if name in tables and source.shape[:1] == (claimed,)
+        else source
         for name, source in sources.items()
     }
 

@@ -259,7 +259,7 @@ class _Weights(TensorSource):
     head_rows: int
 
     def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        if self.shape != self.info.shape:
+        if len(self.shape) != len(self.info.shape):
             return read_rows(self.file, self.info.name, 0, self.info.shape[0])[None]
         if not self.head_rows:
             return read_rows(self.file, self.info.name, start, stop)

@@ -174,16 +174,6 @@ def ignored_theta(
     return (Choice("rope_theta", (plain_number(theta), "10000"), why, is_open),)
 
 
-def feed(default: str, why: str) -> Choice:
-    """Which state goes into the next step."""
-    return Choice("feed", (default, "pre" if default == "post" else "post"), why)
-
-
-def feature_norm(default: str, why: str) -> Choice:
-    """How often the feature is normed before the first attention."""
-    return Choice("feature_norm", (default, "once" if default == "twice" else "twice"), why)
-
-
 def read_as(sources: Mapping[str, TensorSource], readings: Mapping[str, str]) -> dict[str, TensorSource]:
     """The tensors that a reading leaves. sources: by canonical name."""
     found = dict(sources)

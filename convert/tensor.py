@@ -81,17 +81,3 @@ class TensorSource:
     def read(self) -> npt.NDArray[Any]:
         """The whole tensor; meant for small ones (vocabulary maps)."""
         return self.read_rows(0, self.n_rows).reshape(self.shape)
-
-
-def first_rows(source: TensorSource, n_rows: int) -> TensorSource:
-    """A tensor that ends early."""
-    shape = (n_rows, *source.shape[1:])
-    return _FirstRows(source.name, shape, source.dtype, source.path, source.offset, source)
-
-
-@dataclass(frozen=True)
-class _FirstRows(TensorSource):
-    whole: TensorSource
-
-    def read_rows(self, start: int, stop: int) -> npt.NDArray[Any]:
-        return self.whole.read_rows(start, stop)

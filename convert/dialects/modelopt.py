@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..readings import Choice, Convention, feature_norm
+from ..readings import Choice, Convention
 from .base import Dialect, Seen
 
 _OWN_KEYS = ("next_layer_regular", "parallel_draft_step")
@@ -46,17 +46,13 @@ class ModelOpt(Dialect):
             return ()
         own = any(key in seen.eagle_config for key in _OWN_KEYS)
         if own and not any(c.get("norm_before_fc") for c in (config, seen.eagle_config)):
-            return (
-                feature_norm(
-                    "twice",
-                    "engines norm the feature once, but Model Optimizer's trainer puts input_layernorm "
-                    "before hidden_norm in layers.0",
-                ),
+            why = (
+                "engines norm the feature once, but Model Optimizer's trainer puts input_layernorm before "
+                "hidden_norm in layers.0"
             )
-        return (
-            feature_norm(
-                "once",
-                "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: "
-                f"it has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config",
-            ),
+            return (Choice("feature_norm", ("twice", "once"), why),)
+        why = (
+            "Model Optimizer norms the feature of layers.0 twice, if its Hugging Face path trained this: it "
+            f"has no norm_before_fc, and writes {' and '.join(_OWN_KEYS)} into eagle_config"
         )
+        return (Choice("feature_norm", ("once", "twice"), why),)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ConfigError
-from ..readings import Choice, feed, ignored_theta
+from ..readings import Choice, ignored_theta
 from ..rope import rope_kind
 from .base import Dialect, Seen
 
@@ -47,13 +47,11 @@ class SpecForge(Dialect):
             return ()
         switch = config.get("norm_output")
         if switch is True:
-            return (
-                feed(
-                    "post",
-                    "norm_output: true is EAGLE 3.1's switch since SpecForge#879 (2026-09-15), but means the "
-                    "state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on",
-                ),
+            why = (
+                "norm_output: true is EAGLE 3.1's switch since SpecForge#879 (2026-09-15), but means the "
+                "state before the norm in SpecForge 0.2.0 and in its sources from 2026-07-19 on"
             )
+            return (Choice("feed", ("post", "pre"), why),)
         if switch is False:
             why = (
                 "norm_output: false means a head that reads the state without the norm in SpecForge 0.2.0 "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -34,7 +34,7 @@ from eaglecpp.train.data.vocab import DraftVocabulary
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.loop import Reporter
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers
 from eaglecpp.train.fit.weights import (
     Start,
     from_checkpoint,
@@ -222,7 +222,7 @@ def _new(options: TrainOptions, file: GgufFile, corpus: Corpus) -> Plan:
         if other and not (share_head or options.draft_vocab):
             chosen = DraftVocabulary(_ids_of(other), n_vocab)
         spec = with_layers(spec, options.draft_layers or (2 if spec.block else 1))
-        spec = with_vocab(spec, len(chosen.ids))
+        spec = replace(spec, draft_vocab_size=len(chosen.ids))
         start = from_target(file, spec, chosen.ids, options.seed)
         if other:
             has_rows = not share_head and np.array_equal(chosen.ids, _ids_of(other))

@@ -91,11 +91,6 @@ def _with_heads(block: BlockSpec, n_embd: int, family: Family) -> BlockSpec:
     return block
 
 
-def with_vocab(spec: DraftSpec, n_draft_vocab: int) -> DraftSpec:
-    """The same drafter over a part of the vocabulary."""
-    return replace(spec, draft_vocab_size=n_draft_vocab)
-
-
 def with_layers(spec: DraftSpec, n: int) -> DraftSpec:
     """The same drafter with n layers. Raises UnsupportedError where only one can be trained, or where there
     are more already.

@@ -20,7 +20,7 @@ from eaglecpp.train.fit.export import export_gguf, write_checkpoint
 from eaglecpp.train.fit.loop import Budget, Hyper, Limits, Trainer
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer, lr_factor
-from eaglecpp.train.fit.spec import new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.spec import new_spec, with_layers
 from eaglecpp.train.fit.state import load_state
 from eaglecpp.train.fit.stored import StoredWeights
 from eaglecpp.train.fit.weights import from_checkpoint, target_embedding
@@ -51,13 +51,13 @@ def copies(model: DraftModel) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q8_0", "BF16"])
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, n_layers: int) -> None:
+@pytest.mark.parametrize("layers", [1, 2])
+def test_what_is_lent_is_what_the_file_contains(tmp_path: Path, kind: str, layers: int) -> None:
     target = make_target(tmp_path)
     file = read_gguf(target.gguf)
     n = target.n_vocab // 4
     ids = np.concatenate([np.arange(n), np.arange(2 * n, 3 * n)])
-    spec = with_vocab(with_layers(new_spec(file, target.n_vocab, 8, (2, 4, 5)), n_layers), len(ids))
+    spec = replace(with_layers(new_spec(file, target.n_vocab, 8, (2, 4, 5)), layers), draft_vocab_size=2 * n)
     torch.manual_seed(3)
     model = DraftModel(spec, target_embedding(file), share_head=False, dtype=torch.float32)
     exact = copies(model)
