@@ -35,7 +35,6 @@ from eaglecpp.store.content import (
     MORE_ROOM,
     check_space,
     file_digest,
-    is_sound,
     known_digest,
     lock_store,
     try_lock,
@@ -116,11 +115,6 @@ class Transaction:
             os.link(os.path.realpath(file), self._staged(digest))
         if not self._staged(digest).exists() and self.stores.own.blob(digest) is None:
             self._take(file).replace(self._staged(digest))
-
-    def sound_blob(self, digest: str, size: int) -> Path | None:
-        """Where that content already is, in our store or another; None when it is missing or damaged."""
-        found = self.stores.own.blob(digest)
-        return found if found is not None and is_sound(found, digest, size) else None
 
     def commit(
         self,

@@ -177,7 +177,9 @@ def fetch_layer(transaction: Transaction, session: Session, layer: Layer, remote
     """A file with the content of a layer, which the transaction has then, from where it is nearest: our
     store, Ollama's, a local cache, the server. Raises DownloadError, DigestError, StoreError.
     """
-    file = transaction.sound_blob(remote.digest, remote.size)
+    file = transaction.stores.own.blob(remote.digest)
+    if file is not None and not is_sound(file, remote.digest, remote.size):
+        file = None
     if file is None and remote.cached is not None:
         if transaction.add_file(layer.media_type, remote.cached).digest == remote.digest:
             return remote.cached
