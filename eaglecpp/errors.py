@@ -17,29 +17,6 @@ except ModuleNotFoundError as error:  # only the installed package has it
         "the checkout's sources hide the installed eaglecpp: start Python in another directory"
     ) from error
 
-__all__ = [
-    "ContextFullError",
-    "DataError",
-    "EagleError",
-    "EngineBrokenError",
-    "EngineBusyError",
-    "GgufError",
-    "GrammarError",
-    "InvalidArgumentError",
-    "InvalidStateError",
-    "InvalidTypeError",
-    "InvalidValueError",
-    "MismatchError",
-    "ModelNotFoundError",
-    "OutOfMemoryError",
-    "PlaceLostError",
-    "QueueFullError",
-    "TemplateError",
-    "TrainError",
-    "UnsupportedError",
-    "VersionError",
-]
-
 EagleError = of_convert.EagleError
 InvalidArgumentError = of_convert.InvalidArgumentError
 InvalidTypeError = of_convert.InvalidTypeError
@@ -131,5 +108,6 @@ class TemplateError(EagleError, ValueError):
         return f"{text} ({self.hint})" if self.hint else text
 
 
-for _name in __all__:
-    globals()[_name].__module__ = __name__  # a traceback names a class as users import it
+for _one in [*globals().values()]:
+    if isinstance(_one, type):
+        _one.__module__ = __name__  # a traceback names a class as users import it

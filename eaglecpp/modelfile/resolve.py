@@ -71,14 +71,14 @@ class _Resolver:
         self.draft_word = ""
 
     def plan(self) -> Plan:
-        reference, command = self._base()
+        target = self._base()
         draft = self._draft()
         if draft is None and self.drafters and not self.draft_word:
-            draft = Reference("path", str(self.drafters[-1]), command.line, (self.drafters[-1],))
+            draft = Reference("path", str(self.drafters[-1]), (self.drafters[-1],))
         if draft is not None and draft.paths and draft.path not in self.drafters:
             self._refuse_same(draft.path)
         return Plan(
-            target=reference,
+            target=target,
             draft=draft,
             adapters=(*self.lora, *self._adapters()),
             projectors=tuple(self.projectors),
@@ -86,14 +86,14 @@ class _Resolver:
             draft_word=self.draft_word,
         )
 
-    def _base(self) -> tuple[Reference, Command]:
+    def _base(self) -> Reference:
         """Of several FROM a name beats paths, and the last name beats the others; paths belong together."""
         references = [self._refer(command) for command in self.modelfile.from_]
         named = [(r, c) for r, c in zip(references, self.modelfile.from_, strict=True) if not r.paths]
         if named:
             if len(references) > 1:
                 self.notices.append(named[-1][1].notice(f"several FROM: using {named[-1][0].text}"))
-            return named[-1]
+            return named[-1][0]
         command = self.modelfile.from_[-1]
         for reference, origin in zip(references, self.modelfile.from_, strict=True):
             self._sort(reference, origin)
@@ -103,7 +103,7 @@ class _Resolver:
             raise command.error(f"FROM gives {len(self.targets)} targets: {found}", _NO_TARGET)
         if not shards:
             raise command.error(f"FROM {command.args}: it contains no target GGUF", _NO_TARGET)
-        return Reference("path", references[-1].text, command.line, shards), command
+        return Reference("path", references[-1].text, shards)
 
     def _refer(self, command: Command) -> Reference:
         if not command.args.strip():
@@ -112,7 +112,7 @@ class _Resolver:
             reference = read_reference(command.args, self.directory)
         if reference.kind == "name" and command.args.startswith(("sha256:", "sha256-")):
             raise command.error(f"{command.args}: a digest", "give the model's name, or the path of the blob")
-        return replace(reference, line=command.line)
+        return reference
 
     def _sort(self, reference: Reference, command: Command) -> None:
         """Puts the files of one FROM path where they belong, by their own metadata."""

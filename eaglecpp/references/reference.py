@@ -101,14 +101,12 @@ class Reference:
     kind:     "path" (GGUF files, or a folder, that exist), "checkpoint" (a drafter checkpoint to convert,
               exists), "hub", "name" (of a stored model)
     text:     as written
-    line:     of the Modelfile, 0 elsewhere
     paths:    for "path" the files, first shard first; for "checkpoint" the directory or file
     name:     for "hub" and "name"; a hub name's tag is the quantisation or file asked for
     """
 
     kind: Literal["path", "checkpoint", "hub", "name"]
     text: str
-    line: int = 0
     paths: tuple[Path, ...] = ()
     name: ModelName | None = None
 

@@ -57,8 +57,8 @@ def directory(models: Any, tmp_path: Path) -> Path:
 def test_paths_are_relative_to_the_modelfile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     found = plan(directory, "FROM ./target.gguf\nDRAFT head.gguf\n")
-    assert found.target == Reference("path", "./target.gguf", 1, (directory / "target.gguf",))
-    assert found.draft == Reference("path", "head.gguf", 2, (directory / "head.gguf",))
+    assert found.target == Reference("path", "./target.gguf", (directory / "target.gguf",))
+    assert found.draft == Reference("path", "head.gguf", (directory / "head.gguf",))
     assert found.notices == ()
 
 
@@ -134,7 +134,7 @@ def test_a_name_beats_paths(directory: Path) -> None:
 def test_a_drafter_checkpoint(directory: Path) -> None:
     checkpoint = write_checkpoint(directory / "eagle")
     found = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle\n")
-    assert found.draft == Reference("checkpoint", "./eagle", 2, (checkpoint,))
+    assert found.draft == Reference("checkpoint", "./eagle", (checkpoint,))
     file = plan(directory, "FROM ./target.gguf\nDRAFT ./eagle/model.safetensors\n").draft
     assert file is not None and file.kind == "checkpoint"
 
