@@ -318,12 +318,6 @@ class Engine(Talking):
         self.sequences.clear()
         self._main = None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
     def __del__(self) -> None:
         with contextlib.suppress(Exception):  # also of one that could not be opened
             self.close()

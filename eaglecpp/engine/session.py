@@ -35,6 +35,16 @@ class Talking:
         """The conversation that these methods use."""
         raise NotImplementedError
 
+    def close(self) -> None:
+        """Ends it. A second call does nothing."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
     def generate(self, prompt: Prompt, **options: Unpack[GenerateKeywords]) -> Completion:
         """Completes `prompt` and returns the whole result; arguments as `stream`."""
         return self.stream(prompt, **options).finish()
@@ -148,12 +158,6 @@ class Session(Talking):
         if self.shared.prompts is not None and not self.slot.closed:
             self.shared.prompts.keep(self.slot, at_last=True)
         self.slot.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def run_side_by_side(sessions: Sequence[Session], checked: Sequence[Request]) -> list[Completion]:

@@ -23,7 +23,7 @@ from eaglecpp.log import drain
 from eaglecpp.lowlevel import Target
 from eaglecpp.opening.find import find_target
 from eaglecpp.options import DraftOptions, ModelOptions, Strategy
-from eaglecpp.train.data.chats import open_tokenizer
+from eaglecpp.store.facts import read_facts
 from eaglecpp.train.samples import Sample, TrainText
 
 _N_TOP = 64
@@ -126,8 +126,9 @@ class TargetSource:
         self.conversations = conversations
         self.lengths = [len(one.tokens) for one in conversations]
         self.model = model or ModelOptions()
-        n_layer, n_vocab = _shape(self.target_path)
-        self.layers = tuple(default_layers(n_layer) if layers is None else layers)
+        facts = read_facts([self.target_path])
+        n_vocab = len(facts.tokens)
+        self.layers = tuple(default_layers(facts.block_count or 0) if layers is None else layers)
         self.n_top = min(_N_TOP, n_vocab)
         self._target: Target | None = _open(
             self.target_path, self.layers, max(self.lengths, default=8), n_vocab, self.model
@@ -176,12 +177,6 @@ class TargetSource:
     def close(self) -> None:
         """Frees the target. A second call does nothing."""
         self._target = None
-
-
-def _shape(path: Path) -> tuple[int, int]:
-    """(blocks, tokens) of a target."""
-    with open_tokenizer(path) as engine:
-        return engine.native.n_layer, engine.n_vocab
 
 
 def _open(path: Path, layers: Sequence[int], n_longest: int, n_vocab: int, model: ModelOptions) -> Target:

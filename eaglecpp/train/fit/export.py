@@ -29,11 +29,11 @@ from eaglecpp.files import replace_bytes, replaced
 from eaglecpp.log import drain
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from eaglecpp.train.data.vocab import DraftVocabulary
-from eaglecpp.train.fit.batch import make_batch
+from eaglecpp.train.fit.batch import Batch, make_batch
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.stored import StoredWeights
-from eaglecpp.train.fit.weights import from_checkpoint, to_checkpoint
+from eaglecpp.train.fit.weights import State, from_checkpoint, to_checkpoint
 from eaglecpp.train.samples import Sample
 
 _N_STEPS = 3
@@ -175,13 +175,19 @@ def check_engine(
     n_tokens = min(len(sample.tokens), _N_TOKENS)
     if n_tokens < _N_STEPS + 3:
         return 0.0
-    expected = _here(folder, target, model, vocab, _cut(sample, n_tokens), rounded)
+    block = model.spec.block
+    n = _N_STEPS if block is None else min(_N_STEPS, block.n_drafts)
+    labels = sample.label_ids[:n_tokens], sample.label_logp[:n_tokens]
+    short = Sample(sample.tokens[:n_tokens], sample.turns[:n_tokens], sample.features[:, :n_tokens], *labels)
+    batch = make_batch([short], vocab.draft_ids, n, torch.device("cpu"))
+    state = from_checkpoint(open_drafter(folder, target))
+    expected = _here(state, model, batch, n_tokens - 2 - n, rounded)  # the last possible anchor
     head = model.head.detach().float().cpu().numpy() if model.share_head else None
-    ids = vocab.draft_ids if model.spec.block else None
+    ids = vocab.draft_ids if block else None
     embedding = model.embedding.float().cpu().numpy()
 
     def difference(gguf: Path) -> float:
-        found = _engine(gguf, embedding, head, _cut(sample, n_tokens), ids, _n_steps(model.spec))
+        found = _engine(gguf, embedding, head, short, ids, n)
         is_there = np.isfinite(found)  # DFlash2 scores its candidates alone
         first, second = (_among(rows, is_there) for rows in (found, expected))
         return float(np.sqrt(np.square(first - second).mean()) / second.std())
@@ -209,36 +215,16 @@ def _among(rows: NDArray[np.float32], chosen: NDArray[np.bool_]) -> NDArray[np.f
     return (masked - np.logaddexp.reduce(masked, axis=1, keepdims=True))[chosen]
 
 
-def _n_steps(spec: DraftSpec) -> int:
-    return _N_STEPS if spec.block is None else min(_N_STEPS, spec.block.n_drafts)
-
-
-def _cut(sample: Sample, n: int) -> Sample:
-    labels = sample.label_ids[:n], sample.label_logp[:n]
-    return Sample(sample.tokens[:n], sample.turns[:n], sample.features[:, :n], *labels)
-
-
 @torch.no_grad()
 def _here(
-    folder: Path,
-    target: Path,
-    model: DraftModel,
-    vocab: DraftVocabulary,
-    sample: Sample,
-    rounded: TypePlan | None,
+    state: State, model: DraftModel, batch: Batch, row: int, rounded: TypePlan | None
 ) -> NDArray[np.float32]:
-    """Logits [n_steps, n_draft_vocab] of the chain at the last possible anchor, from the checkpoint, in
-    fp32.
-    """
-    draft = open_drafter(folder, target)
+    """Logits [n_steps, n_draft_vocab] of the chain at a row, from the checkpoint, in fp32."""
     shares = model.share_head
     exact = model_for(model.spec)(model.spec, model.embedding.cpu(), share_head=shares, dtype=torch.float32)
-    exact.load_state_dict(from_checkpoint(draft), strict=False)
-    if model.share_head:  # the engine uses the target's own
+    exact.load_state_dict(state, strict=False)
+    if shares:  # the engine uses the target's own
         exact.head.copy_(model.head.cpu())
-    n = _n_steps(model.spec)
-    batch = make_batch([sample], vocab.draft_ids, n, torch.device("cpu"))
-    row = len(sample.tokens) - 2 - n
     stored = None if rounded is None else StoredWeights(exact, rounded)
     with nullcontext() if stored is None else stored.lent():
         return np.stack([step[row].log_softmax(-1).numpy() for step in exact.logits(batch)])
