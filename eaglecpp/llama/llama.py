@@ -18,6 +18,8 @@ import fnmatch
 import inspect
 import os
 import random
+import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Self, overload
 
@@ -32,7 +34,7 @@ from eaglecpp.llama.formatter import find_handler
 from eaglecpp.llama.limits import refuse, refuse_others
 from eaglecpp.llama.mirror import Mirror
 from eaglecpp.llama.plain import TheirLlama
-from eaglecpp.llama.shapes import Reply, completes
+from eaglecpp.llama.shapes import completes, part_of
 from eaglecpp.options import ModelOptions, SamplingOptions, Strategy, describe
 from eaglecpp.results import Completion, LogprobLists, TokenLogprob
 
@@ -247,7 +249,8 @@ class Llama(Mirror):
             stop_when=_criterion(stopping_criteria, tokens),
             utf8_errors="ignore",
         )
-        reply = Reply(model or self.model_path)
+        reply = {"id": f"cmpl-{uuid.uuid4()}", "object": "text_completion", "created": int(time.time())}
+        reply["model"] = model or self.model_path
         shown = text if echo else ""
         lists = LogprobLists(self._text_of, self.engine.token_to_piece, len(text), "ignore")
         if stream:
@@ -466,31 +469,30 @@ class Llama(Mirror):
         is_eog = self.engine.native.is_eog
         return lists.of([entry for entry in entries if not is_eog(entry.token)]) if entries else None
 
-    def _result(self, result: Completion, reply: Reply, shown: str, lists: LogprobLists) -> dict[str, Any]:
+    def _result(
+        self, result: Completion, reply: dict[str, Any], shown: str, lists: LogprobLists
+    ) -> dict[str, Any]:
         tokens, self._timings = result.tokens, result.timings.as_dict()
         ended = result.finish_reason == "stop" and bool(tokens) and self.engine.native.is_eog(tokens[-1])
-        return reply.completion(
-            text=shown + result.text,
-            logprobs=self._shape(result.logprobs, lists),
-            finish_reason=result.finish_reason,
-            n_prompt=len(result.prompt_tokens),
-            n_completion=len(tokens) - ended,
-            timings=self._timings,
-        )
+        n_prompt, n = len(result.prompt_tokens), len(tokens) - ended
+        usage = {"prompt_tokens": n_prompt, "completion_tokens": n, "total_tokens": n_prompt + n}
+        logprobs = self._shape(result.logprobs, lists)
+        part = part_of(reply, shown + result.text, logprobs, result.finish_reason)
+        return {**part, "usage": usage, "timings": self._timings}
 
     def _chunks(
-        self, running: Stream, reply: Reply, shown: str, lists: LogprobLists
+        self, running: Stream, reply: dict[str, Any], shown: str, lists: LogprobLists
     ) -> Iterator[dict[str, Any]]:
         if shown:
-            yield reply.chunk(shown)
+            yield part_of(reply, shown)
         with running:
             for chunk in running:
                 logprobs = self._shape(chunk.logprobs, lists)
                 if chunk.text or logprobs:
-                    yield reply.chunk(chunk.text, logprobs)
+                    yield part_of(reply, chunk.text, logprobs)
         result = running.completion()
         self._timings = result.timings.as_dict()
-        yield {**reply.chunk("", None, result.finish_reason), "timings": self._timings}
+        yield {**part_of(reply, "", None, result.finish_reason), "timings": self._timings}
 
     def _with_timings(self, chunks: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for chunk in chunks:

@@ -8,9 +8,6 @@ stream.
 
 from __future__ import annotations
 
-import time
-import uuid
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from eaglecpp.results import FinishReason
@@ -122,32 +119,12 @@ def completes(function: Callable[..., Any]) -> Completes:
     return function
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What all dictionaries of one completion share: id, time, model name."""
-
-    model: str
-    id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4()}")
-    created: int = field(default_factory=lambda: int(time.time()))
-
-    def completion(
-        self,
-        text: str,
-        logprobs: dict[str, Any] | None,
-        finish_reason: FinishReason,
-        n_prompt: int,
-        n_completion: int,
-        timings: dict[str, Any],
-    ) -> dict[str, Any]:
-        """The result of a completion that was not streamed."""
-        usage = {"prompt_tokens": n_prompt, "completion_tokens": n_completion}
-        usage["total_tokens"] = n_prompt + n_completion
-        return {**self.chunk(text, logprobs, finish_reason), "usage": usage, "timings": timings}
-
-    def chunk(
-        self, text: str, logprobs: dict[str, Any] | None = None, finish_reason: FinishReason | None = None
-    ) -> dict[str, Any]:
-        """One dictionary of a stream."""
-        head = {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
-        choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
-        return {**head, "choices": [choice]}
+def part_of(
+    head: dict[str, Any],
+    text: str,
+    logprobs: dict[str, Any] | None = None,
+    finish_reason: FinishReason | None = None,
+) -> dict[str, Any]:
+    """One dictionary of a stream. head: what all dictionaries of one completion share."""
+    choice = {"text": text, "index": 0, "logprobs": logprobs, "finish_reason": finish_reason}
+    return {**head, "choices": [choice]}
