@@ -35,7 +35,7 @@ from eaglecpp.train.fit.evaluate import TrainingTimeTest
 from eaglecpp.train.fit.optim import default_lr
 from eaglecpp.train.fit.process import compute_type, prepare_process
 from eaglecpp.train.options import TrainOptions
-from eaglecpp.train.prepare import Corpus, Listener, Plan, make_plan, open_batch
+from eaglecpp.train.prepare import Corpus, Listener, make_plan, open_batch
 from eaglecpp.train.run import train
 from eaglecpp.train.samples import TrainText
 
@@ -202,12 +202,6 @@ def _verdict(user: Compared, general: Compared) -> str:
     return ""
 
 
-def _plan(options: TrainOptions, draft: Path, corpus: Corpus) -> Plan:
-    """A drafter as it is; draft: its GGUF, or the folder of its checkpoint."""
-    options = replace(options, finetune=str(draft))
-    return make_plan(options, read_gguf(options.target), corpus, lambda text: None)
-
-
 def _compare(
     options: TrainOptions,
     drafters: Sequence[Path],
@@ -216,7 +210,8 @@ def _compare(
     listener: Listener,
 ) -> Compared:
     """Two drafters on the same texts, in the arithmetic of training with the weights of their files."""
-    plans = [_plan(options, one, corpus) for one in drafters]
+    file, asked = read_gguf(options.target), [replace(options, finetune=str(one)) for one in drafters]
+    plans = [make_plan(one, file, corpus, lambda text: None) for one in asked]
     dtype = compute_type(torch.device("cpu"))
     methods = [TrainingTimeTest(plan.model(dtype), plan.vocab.draft_ids) for plan in plans]
     block = plans[0].spec.block
