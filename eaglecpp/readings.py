@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 Array = NDArray[np.float32]
 Readings = dict[str, str]
-_STATED = ("aux_layers", "readings")
 
 PROMPTS = (
     "Explain in a few sentences how a bicycle stays upright while it is moving.",
@@ -113,57 +112,32 @@ def convert_checkpoint(
     report:  is told about downloads, in place of bars on a terminal and in a notebook
     say:     is told, a line at a time, how the readings of the checkpoint were measured
     reading: what you know of it: aux_layers, readings by name; see `eaglecpp.convert.Reading`
-    Raises ModelNotFoundError, DownloadError, and what converting raises: EagleError.
-    """
-    model = find_target(target).target
-    with Bars() as bars, local_checkpoint(os.fspath(src), report or bars) as (path, hub_id):
-        return convert_measured(
-            path,
-            model,
-            None if out is None else Path(out),
-            hub_id=hub_id,
-            say=say,
-            type=type,
-            progress=progress,
-            **reading,
-        )
-
-
-def convert_measured(
-    src: str | Path,
-    target: str | Path,
-    out: str | Path | None = None,
-    type: str = "Q8_0",
-    *,
-    say: Say,
-    **options: Any,
-) -> ConvertReport:
-    """`eaglecpp.convert.convert_checkpoint` with the reading that drafts best. Arguments and errors as there;
-    say: as above.
-
-    Where the target cannot be run, or no reading is better than the default one, it is the default's.
+    Where it can be read in several ways, the reading that drafts best is taken; where the target cannot be
+    run, or none is better than the default one, the default. Raises ModelNotFoundError, DownloadError, and
+    what converting raises: EagleError.
     """
     from eaglecpp import convert
 
-    stated = {name: options[name] for name in _STATED if name in options}
-    choices = convert.open_choices(src, target, **stated)
-    if not choices:
-        return convert.convert_checkpoint(src, target, out, type, **options)
-    given: Readings = dict(options.pop("readings", None) or {})
-    chosen, reasons = given, {}
-    try:
-        work = Path(out or "draft.gguf").parent
-        measured = _measure(src, Path(target), work, choices, given, options | {"type": type}, say)
-    except (EagleError, OSError, MemoryError) as error:
-        # what is wrong with the checkpoint or with the place for the file is raised below
-        say(f"how the checkpoint is to be read could not be measured: {error}")
-    else:
-        best = choose(measured, choices)
+    model, place = find_target(target).target, None if out is None else Path(out)
+    given, reasons = dict(reading.get("readings") or {}), dict(reading.get("reasons") or {})
+    with Bars() as bars, local_checkpoint(os.fspath(src), report or bars) as (path, hub_id):
+        layers = reading.get("aux_layers")
+        options: dict[str, Any] = {"type": type, "hub_id": hub_id, "aux_layers": layers}
+        choices = convert.open_choices(path, model, readings=given, aux_layers=layers)
+        try:
+            folder = Path() if place is None else place.parent
+            measured = _measure(path, model, folder, choices, given, options, say) if choices else []
+        except (EagleError, OSError, MemoryError) as error:
+            # what is wrong with the checkpoint or with the place for the file is raised below
+            say(f"how the checkpoint is to be read could not be measured: {error}")
+            measured = []
+        best = choose(measured, choices) if measured else None
         for line in _table(measured, best) if len(measured) > 1 else ():
             say(line)
         if best is not None:
-            chosen, reasons = given | best.readings, _reasons(best, measured, choices)
-    return convert.convert_checkpoint(src, target, out, type, readings=chosen, reasons=reasons, **options)
+            given, reasons = given | best.readings, _reasons(best, measured, choices)
+        options |= {"readings": given, "reasons": reasons}
+        return convert.convert_checkpoint(path, model, place, progress=progress, **options)
 
 
 def choose(measured: Sequence[Measured], choices: Sequence[Choice]) -> Measured | None:
@@ -183,7 +157,7 @@ def _departures(one: Measured, choices: Sequence[Choice]) -> int:
 
 
 def _measure(
-    src: str | Path,
+    src: Path,
     target: Path,
     folder: Path,
     choices: Sequence[Choice],
@@ -200,15 +174,14 @@ def _measure(
 
     names = [choice.name for choice in choices]
     values = itertools.islice(itertools.product(*(choice.values for choice in choices)), MOST)
-    stated = {name: value for name, value in options.items() if name in _STATED}
-    plain = {name: value for name, value in options.items() if name != "progress"}
     layers: dict[int, tuple[int, ...]] = {}
     combinations: list[Readings] = []
     refused: EagleError | None = None
     for combination in values:
         readings = dict(zip(names, combination, strict=True))
         try:
-            draft = convert.open_drafter(src, target, readings=given | readings, **stated)
+            aux_layers = options["aux_layers"]
+            draft = convert.open_drafter(src, target, readings=given | readings, aux_layers=aux_layers)
         except EagleError as error:
             refused = refused or error
             continue
@@ -227,7 +200,7 @@ def _measure(
     with tempfile.TemporaryDirectory(prefix=".eaglecpp-readings-", dir=folder) as work:
         for index, readings in enumerate(combinations):
             path = Path(work) / f"{index}.gguf"
-            convert.convert_checkpoint(src, target, path, readings=given | readings, **plain)
+            convert.convert_checkpoint(src, target, path, readings=given | readings, **options)
             measured.append(Measured(readings, expected_lengths(path, target, layers[index], texts)))
             path.unlink()
     return measured

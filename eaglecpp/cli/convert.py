@@ -16,8 +16,6 @@ from eaglecpp.cli.command import command, json_option, option
 from eaglecpp.cli.options import LAYERS, Parsed
 from eaglecpp.cli.terminal import note, write, write_json
 from eaglecpp.convert import TYPES, Progress, checked_readings, report_text
-from eaglecpp.opening.fetch import local_checkpoint
-from eaglecpp.opening.find import find_target
 from eaglecpp.store.errors import Status
 from eaglecpp.store.progress import Bars
 
@@ -54,17 +52,16 @@ def convert(
     GGUF, or hf.co/owner/name. Where a checkpoint can be read in several ways, the target writes a few texts,
     and the reading that drafts them best is taken.
     """
-    from eaglecpp.readings import convert_measured
+    from eaglecpp.readings import convert_checkpoint
 
-    file = find_target(target).target
-    with Bars() as bars, local_checkpoint(src, bars) as (path, hub_id):
+    with Bars() as bars:
 
         def tell(progress: Progress) -> None:
-            bars(Status("converting", "", progress.total, progress.done, path.name))
+            bars(Status("converting", "", progress.total, progress.done, src))
 
-        report = convert_measured(
-            path, file, out, kind,
-            say=note, progress=tell, hub_id=hub_id, aux_layers=aux_layers, readings=dict(readings),
+        report = convert_checkpoint(
+            src, target, out, type=kind, progress=tell, report=bars, say=note,
+            aux_layers=aux_layers, readings=dict(readings),
         )  # fmt: skip
     if as_json:
         facts = {"out": str(report.out), "architecture": report.spec.architecture}

@@ -19,7 +19,7 @@ from safetensors.numpy import save_file
 from eaglecpp.cli.convert import convert as command
 from eaglecpp.convert import Choice, open_drafter
 from eaglecpp.convert.errors import ConvertError
-from eaglecpp.readings import Measured, choose, convert_checkpoint, convert_measured
+from eaglecpp.readings import Measured, choose, convert_checkpoint
 from helpers.checkpoints import FAMILIES, write_checkpoint
 from helpers.random_drafter import DraftShape
 from helpers.tiny import make_target
@@ -108,7 +108,7 @@ def test_the_slots_of_a_block_drafter_are_found(tmp_path: Path) -> None:
     trained = Path(__file__).parents[1] / "fixtures" / "demo-dflash.gguf"
     silent, out = tmp_path / "silent.gguf", tmp_path / "out.gguf"
     rewrite(trained, silent, changed={"dflash_ex.sample_from_anchor": None})
-    report = convert_measured(silent, TARGET, out, "Q4_1", say=lambda _: None)
+    report = convert_checkpoint(silent, TARGET, out, type="Q4_1")
     assert report.spec.block is not None and report.spec.block.anchor_first
     assert reading(out)[0].startswith("slots=anchor-first (measured: ")
 
@@ -127,7 +127,7 @@ def test_a_target_that_does_not_run_leaves_the_default_and_says_why(tmp_path: Pa
     target.write_bytes(data.replace(b"\x05\0\0\0\0\0\0\0llama", b"\x05\0\0\0\0\0\0\0lamma"))
     said: list[str] = []
     checkpoint = write_checkpoint(tmp_path / "in", "eagle", edit={"rope_theta": 5e5})
-    report = convert_measured(checkpoint, target, tmp_path / "out.gguf", say=said.append)
+    report = convert_checkpoint(checkpoint, target, tmp_path / "out.gguf", say=said.append)
     assert reading(report.out) == ["rope_theta=500000 (default, not measured)"]
     assert any("could not be measured" in line and "lamma" in line for line in said), said
 
