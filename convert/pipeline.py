@@ -131,10 +131,31 @@ def convert_checkpoint(
             tensors={n: t for n, t in checkpoint.tensors.items() if not n.endswith("lm_head.weight")},
         )
     drafter = _understand(checkpoint, target_info, options)
-    size, reports = _write(drafter, checkpoint, target_info, types, destination, tell)
-    return ConvertReport(
-        destination, drafter.spec, drafter.family, types.body.name, size, reports, drafter.notes
-    )
+    spec, done = drafter.spec, 0
+    with ThreadPoolExecutor(N_WORKERS) as pool:
+        stream = TensorStream(spec, types, drafter.sources, drafter.ids, pool)
+        tensors = stream.plan(drafter.slots)
+        total = sum(tensor.n_bytes for tensor in tensors)
+        tell(Progress("hashing the source", 0, total))
+        fields = build_metadata(
+            spec,
+            checkpoint,
+            target_info,
+            file_type=file_type(types),
+            n_params=sum(math.prod(tensor.shape) for tensor in tensors),
+            sha256=checkpoint.sha256(),
+        )
+
+        def advance(name: str, n_bytes: int) -> None:
+            nonlocal done
+            done += n_bytes
+            tell(Progress(name, done, total))
+
+        with replace_file(destination) as temporary:
+            write_gguf(temporary, spec.architecture, fields, tensors, advance)
+            size = read_gguf(temporary).size  # whole, by the reader's word
+    reports = stream.reports(tensors)
+    return ConvertReport(destination, spec, drafter.family, types.body.name, size, reports, drafter.notes)
 
 
 def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetInfo, types: TypePlan) -> Path:
@@ -205,42 +226,6 @@ def _vocabulary_notes(
 
 def _small(sources: Mapping[str, TensorSource], name: str) -> npt.NDArray[Any] | None:
     return sources[name].read() if name in sources else None
-
-
-def _write(
-    drafter: DraftCheckpoint,
-    checkpoint: Checkpoint,
-    target: TargetInfo,
-    types: TypePlan,
-    out: Path,
-    tell: Callable[[Progress], None],
-) -> tuple[int, tuple[TensorReport, ...]]:
-    """Write and rename; returns the file's size and what each tensor cost."""
-    spec = drafter.spec
-    with ThreadPoolExecutor(N_WORKERS) as pool:
-        stream = TensorStream(spec, types, drafter.sources, drafter.ids, pool)
-        tensors = stream.plan(drafter.slots)
-        total = sum(tensor.n_bytes for tensor in tensors)
-        tell(Progress("hashing the source", 0, total))
-        fields = build_metadata(
-            spec,
-            checkpoint,
-            target,
-            file_type=file_type(types),
-            n_params=sum(math.prod(tensor.shape) for tensor in tensors),
-            sha256=checkpoint.sha256(),
-        )
-        done = 0
-
-        def advance(name: str, n_bytes: int) -> None:
-            nonlocal done
-            done += n_bytes
-            tell(Progress(name, done, total))
-
-        with replace_file(out) as temporary:
-            write_gguf(temporary, spec.architecture, fields, tensors, advance)
-            size = read_gguf(temporary).size  # whole, by the reader's word
-    return size, stream.reports(tensors)
 
 
 Sources = dict[str, TensorSource]

@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -45,30 +45,27 @@ class TensorReport:
     note: str = ""
 
 
+@dataclass(frozen=True)
 class TensorStream:
     """Makes `PlannedTensor`s of slots.
 
     ids: absolute target ids of the draft vocabulary, when there is a map.
     """
 
-    def __init__(
-        self,
-        spec: DraftSpec,
-        types: TypePlan,
-        sources: Mapping[str, TensorSource],
-        ids: npt.NDArray[np.int64] | None,
-        pool: Executor,
-    ) -> None:
-        self._spec, self._types, self._sources, self._ids, self._pool = spec, types, sources, ids, pool
-        self._errors: dict[str, ErrorSum] = {}
-        self._notes: dict[str, str] = {}
+    spec: DraftSpec
+    types: TypePlan
+    sources: Mapping[str, TensorSource]
+    ids: npt.NDArray[np.int64] | None
+    pool: Executor
+    _errors: dict[str, ErrorSum] = field(default_factory=dict)
+    _notes: dict[str, str] = field(default_factory=dict)
 
     def plan(self, slots: Sequence[Slot]) -> list[PlannedTensor]:
         """The tensors to write, in order. Raises TensorError when a source holds no floating point values."""
         wrong = [
-            f"{self._sources[s.source].name} ({self._sources[s.source].dtype})"
+            f"{self.sources[s.source].name} ({self.sources[s.source].dtype})"
             for s in slots
-            if s.source and not self._sources[s.source].is_float
+            if s.source and not self.sources[s.source].is_float
         ]
         if wrong:
             raise TensorError(f"expected floating point values, found integers in: {', '.join(wrong)}")
@@ -89,7 +86,7 @@ class TensorStream:
         )
 
     def _tensor(self, slot: Slot) -> PlannedTensor:
-        kind, self._notes[slot.name] = plan_type(self._types, slot.role, slot.shape[-1])
+        kind, self._notes[slot.name] = plan_type(self.types, slot.role, slot.shape[-1])
         errors = self._errors[slot.name] = ErrorSum()
         return PlannedTensor(slot.name, slot.shape, kind, self._chunks_of(slot, kind, errors))
 
@@ -98,20 +95,20 @@ class TensorStream:
     ) -> Callable[[], Iterator[bytes]]:
         def chunks() -> Iterator[bytes]:
             if slot.role == "map":
-                assert self._ids is not None
-                yield self._ids.astype("<i8").tobytes()
+                assert self.ids is not None
+                yield self.ids.astype("<i8").tobytes()
                 return
             for values in self._rows(slot):
-                yield from encode(values, kind, errors, slot.name, self._pool, N_WORKERS)
+                yield from encode(values, kind, errors, slot.name, self.pool, N_WORKERS)
 
         return chunks
 
     def _rows(self, slot: Slot) -> Iterator[npt.NDArray[np.float32]]:
         """The tensor's rows in chunks, q and k rows in rope's pair order."""
         if slot.role == "freqs":
-            yield rope_divisors(self._spec.rope, self._spec.head_dim)
+            yield rope_divisors(self.spec.rope, self.spec.head_dim)
             return
-        source = self._sources[slot.source]
+        source = self.sources[slot.source]
         if slot.part:
             yield from _parts(source, slot)
             return

@@ -107,7 +107,7 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
                 f"--n-ctx {options.n_ctx}: the target was trained for {n_train_ctx} tokens; give that or less"
             )
         paths: Sequence[Path] = options.data
-        given = options, n_ctx, listener
+        n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
 
         def answers(target: Engine, out: Path, tell: Progress) -> Written:
             return generate(options.data, target, out, options.sampling, tell)
@@ -115,11 +115,27 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
         def conversations(target: Engine, out: Path, tell: Progress) -> Written:
             return converse(target, out, n_own, ConverseSettings(seed=options.seed), tell)
 
+        def written(what: str, write: Callable[[Engine, Path, Progress], Written]) -> Path:
+            """A file of what the target says."""
+            out = options.out / f"{what}.jsonl"
+
+            def tell(n_done: int, n_all: int, n_tokens: int) -> None:
+                listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
+
+            with open_batch(options, n_ctx) as target:
+                report = write(target, out, tell)
+            listener.note(
+                f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
+                f"{report.n_tokens} tokens written now"
+            )
+            for reason, n in report.dropped.items():
+                listener.note(f"{what}: skipped {n}: {reason}")
+            return out
+
         if options.generate:
-            paths = [_written("answers", answers, *given)]
-        n_own = options.conversations or (0 if options.data else _N_CONVERSATIONS)
+            paths = [written("answers", answers)]
         if n_own:
-            paths = [*paths, _written("conversations", conversations, *given)]
+            paths = [*paths, written("conversations", conversations)]
         read = data.load(paths, engine, n_ctx)
         for line in read.report.lines():
             listener.note(line)
@@ -131,30 +147,6 @@ def read_data(options: TrainOptions, listener: Listener) -> Corpus:
             vocab.special_tokens(engine),
             engine.native.n_layer,
         )
-
-
-def _written(
-    what: str,
-    write: Callable[[Engine, Path, Progress], Written],
-    options: TrainOptions,
-    n_ctx: int,
-    listener: Listener,
-) -> Path:
-    """A file of what the target says."""
-    out = options.out / f"{what}.jsonl"
-
-    def tell(n_done: int, n_all: int, n_tokens: int) -> None:
-        listener.on_work(what, n_done, n_all, f"{n_done} of {n_all}, {n_tokens} tokens written")
-
-    with open_batch(options, n_ctx) as engine:
-        report = write(engine, out, tell)
-    listener.note(
-        f"{what}: {report.n_good} in {out.name}, {report.n_before} from earlier runs, "
-        f"{report.n_tokens} tokens written now"
-    )
-    for reason, n in report.dropped.items():
-        listener.note(f"{what}: skipped {n}: {reason}")
-    return out
 
 
 def open_batch(options: TrainOptions, n_ctx: int) -> Engine:

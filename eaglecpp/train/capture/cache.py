@@ -90,26 +90,14 @@ def open_source(
     source = TargetSource(target, conversations, layers, model)
     if cache is None:
         return source
-    try:
-        return _filled(source, cache, on_plan, on_progress)
-    finally:
-        source.close()
-
-
-def _filled(
-    source: TargetSource,
-    options: CacheOptions,
-    on_plan: Callable[[str], None],
-    on_progress: Callable[[int, int], None],
-) -> CachedSource:
-    folder, conversations = options.folder, source.conversations
+    folder = cache.folder
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "lock"):
-        _check_header(folder, _facts(source, options))
+    with closing(source), FileLock(folder / "lock"):
+        _check_header(folder, _facts(source, cache))
         unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
         cached = [path for path in unique if path.exists()]
         missing = sorted(index for path, index in unique.items() if path not in set(cached))
-        n_bytes = sum(_n_bytes(source, options, index) for index in missing)
+        n_bytes = sum(_n_bytes(source, cache, index) for index in missing)
         n_free = shutil.disk_usage(folder).free
         on_plan(
             f"cache {folder}: {counted(len(cached), 'conversation')} cached, {len(missing)} to capture, "
@@ -123,7 +111,7 @@ def _filled(
         n_done, n_tokens = 0, sum(source.lengths[index] for index in missing)
         with closing(samples_of(source, missing)) as samples:
             for index, one in zip(missing, samples, strict=True):
-                _write(_path(folder, conversations[index]), one, _id_type(source), options.feature_type)
+                _write(_path(folder, conversations[index]), one, _id_type(source), cache.feature_type)
                 n_done += len(one.tokens)
                 on_progress(n_done, n_tokens)
     return CachedSource(folder, conversations)
