@@ -60,11 +60,11 @@ class BlockModel(DraftModel):
 
     def further_loss(self, states: Tensor, accepted: Tensor, labels: Labels) -> Tensor | float:
         if self.block.selector:
-            return head_loss(states[:, : self.spec.hidden_size], [self.head], *labels)[0]
+            return head_loss(states[:, : self.spec.hidden_size], [self.head], labels)[0]
         if self.confidence is None:
             return 0.0
         logit = states.float() @ self.confidence[:-1] + self.confidence[-1]
-        return F.binary_cross_entropy_with_logits(logit, accepted, labels[3], reduction="sum")
+        return F.binary_cross_entropy_with_logits(logit, accepted, labels.weight, reduction="sum")
 
     def steps(self, batch: Batch) -> Iterator[Tensor]:
         """What the head reads of each slot, over the anchors `batch.run.later`, all rows without a run."""

@@ -38,9 +38,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Loss = Literal["cross-entropy", "lk"]
-
-Labels = tuple[Tensor, Tensor, Tensor, Tensor, int, Loss, Tensor | None]
-"""The arguments of `head_loss` behind the heads."""
 _BLOCK_BYTES = 8 << 20
 """Of fp32 logits at a time."""
 _GRADIENT_BYTES = 128 << 20
@@ -82,55 +79,48 @@ def counted_rows(turns: NDArray[np.int16], n_steps: int) -> list[NDArray[np.int6
     return rows
 
 
-def head_loss(
-    states: Tensor,
-    heads: Sequence[Tensor],
-    ids: Tensor,
-    p: Tensor,
-    best: Tensor,
-    weight: Tensor,
-    n_seen: int = 0,
-    kind: Loss = "cross-entropy",
-    outside: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s; f32 [n_rows],
-    `a`.
+class Labels(NamedTuple):
+    """What rows are to draft. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is
+    not in the draft vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows].
 
-    states: [n_rows, width], normed; heads: side by side [n_draft_vocab, width], multiplied in the type of the
-    states. ids: i64 [n_rows, n_top], draft ids; p: f32 [n_rows, n_top], 0 where a token is not in the draft
-    vocabulary; best: i64 [n_rows], -1 = none; weight: f32 [n_rows]. n_seen: estimate it from so many tokens
-    of the draft vocabulary, chosen by these labels alone; 0 = from all. kind: see above. outside: f32
-    [n_rows], mass that labels have outside the draft vocabulary, None = none. Only the loss has a gradient,
-    in states and heads.
-    """
-    offset, rest = None, 1.0 - (p.new_zeros(len(p)) if outside is None else outside)
-    if 0 < n_seen < (n_vocab := len(heads[0])):
-        chosen, offset, ids, p, best = _seen(n_vocab, ids, p, best, weight, n_seen)
-        heads = [head.index_select(0, chosen) for head in heads]
-    head = torch.cat([head.to(states.dtype) for head in heads], dim=1)
-    given = (states, head, ids, p, best, weight, rest, offset, kind)
-    loss, hit, accepted = _HeadLoss.apply(*given)  # type: ignore[no-untyped-call]
-    return loss, hit, accepted
-
-
-class _Seen(NamedTuple):
-    """chosen: i64 [n], draft ids; offset: f32 [n], log of how many tokens each stands for; the labels with
-    ids among the chosen ones, those left out with no mass.
+    n_seen: estimate the loss from so many tokens of the draft vocabulary, chosen by these labels alone; 0 =
+    from all. kind: see above. outside: f32 [n_rows], mass that labels have outside the draft vocabulary,
+    None = none.
     """
 
-    chosen: Tensor
-    offset: Tensor
     ids: Tensor
     p: Tensor
     best: Tensor
+    weight: Tensor
+    n_seen: int = 0
+    kind: Loss = "cross-entropy"
+    outside: Tensor | None = None
 
 
-def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_seen: int) -> _Seen:
-    """Which tokens a step looks at. Which of the others come is drawn from the labels, not from a generator:
-    a resumed run must find the same.
+def head_loss(states: Tensor, heads: Sequence[Tensor], labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
+    """Weighted sum of the rows' losses; bool [n_rows], whether the largest logit is `best`'s; f32 [n_rows],
+    `a`. Only the loss has a gradient, in states and heads.
+
+    states: [n_rows, width], normed; heads: side by side [n_draft_vocab, width], multiplied in the type of the
+    states.
     """
-    device = ids.device
-    mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), (p * weight[:, None]).flatten())
+    offset = None
+    if 0 < labels.n_seen < len(heads[0]):
+        chosen, offset, labels = _seen(len(heads[0]), labels)
+        heads = [head.index_select(0, chosen) for head in heads]
+    head = torch.cat([head.to(states.dtype) for head in heads], dim=1)
+    loss, hit, accepted = _HeadLoss.apply(states, head, labels, offset)  # type: ignore[no-untyped-call]
+    return loss, hit, accepted
+
+
+def _seen(n_vocab: int, labels: Labels) -> tuple[Tensor, Tensor, Labels]:
+    """Which tokens a step looks at: i64 [n], draft ids; f32 [n], log of how many tokens each stands for; and
+    the labels with ids among the chosen ones, those left out with no mass. Which of the others come is drawn
+    from the labels, not from a generator: a resumed run must find the same.
+    """
+    ids, p, best, n_seen, device = labels.ids, labels.p, labels.best, labels.n_seen, labels.ids.device
+    given = (p * labels.weight[:, None]).flatten()
+    mass = torch.zeros(n_vocab, device=device).scatter_add_(0, ids.flatten(), given)
     frequent = mass.topk(max(1, int(_LABEL_SHARE * n_seen))).indices
     is_rest = torch.ones(n_vocab, dtype=torch.bool, device=device)
     is_rest[frequent] = False
@@ -143,7 +133,7 @@ def _seen(n_vocab: int, ids: Tensor, p: Tensor, best: Tensor, weight: Tensor, n_
     place[chosen] = torch.arange(len(chosen), device=device)
     ids = place[ids]
     best = torch.where(best < 0, best, place[best.clamp(min=0)])
-    return _Seen(chosen, offset, ids.clamp(min=0), p.masked_fill(ids < 0, 0.0), best)
+    return chosen, offset, labels._replace(ids=ids.clamp(min=0), p=p.masked_fill(ids < 0, 0.0), best=best)
 
 
 def _mixed(
@@ -169,18 +159,10 @@ class _HeadLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        states: Tensor,
-        head: Tensor,
-        ids: Tensor,
-        p: Tensor,
-        best: Tensor,
-        weight: Tensor,
-        rest: Tensor,
-        offset: Tensor | None,
-        kind: Loss,
+        ctx: Any, states: Tensor, head: Tensor, labels: Labels, offset: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """rest: f32 [n_rows], mass that the draft vocabulary may have."""
+        ids, p, best, weight, _, kind, outside = labels
+        rest = 1.0 - (p.new_zeros(len(p)) if outside is None else outside)  # what the vocabulary may have
         want_states, want_head = ctx.needs_input_grad[:2]
         loss = torch.zeros((), device=states.device)
         hit = torch.empty(len(states), dtype=torch.bool, device=states.device)
@@ -238,5 +220,6 @@ class _HeadLoss(torch.autograd.Function):
         return (
             None if d_states is None else d_states * grad,
             None if d_head is None else (d_head * grad).to(ctx.head_dtype),
-            *[None] * 7,
+            None,
+            None,
         )

@@ -130,7 +130,7 @@ class DraftModel(nn.Module):
             return Sums(nothing, nothing.detach(), torch.zeros_like(counts), counts)
         label, row_weight = torch.cat(at), torch.cat(weight)
         given = torch.cat(states)
-        labels = (
+        labels = Labels(
             batch.label_ids[label].long(),
             batch.label_p[label],
             batch.best[label],
@@ -139,7 +139,7 @@ class DraftModel(nn.Module):
             self.loss,
             batch.outside[label],
         )
-        loss, hit, accepted = head_loss(given, self.heads(), *labels)
+        loss, hit, accepted = head_loss(given, self.heads(), labels)
         loss = loss + self.further_loss(given, accepted, labels)
         hits = torch.stack([part.sum() for part in torch.split(hit, counts.tolist())])
         return Sums(loss, row_weight.sum(), hits, counts)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from eaglecpp.train.fit import loss as loss_module
-from eaglecpp.train.fit.loss import Loss, counted_rows, head_loss
+from eaglecpp.train.fit.loss import Labels, Loss, counted_rows, head_loss
 
 
 def test_rows_count_while_all_their_tokens_are_in_one_answer() -> None:
@@ -41,7 +41,7 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
     logits = states @ head.T
     best = logits.argmax(-1)
     best[::3] -= 1
-    loss, hit, overlap = head_loss(states, [head], ids, p, best, weight, kind=kind)
+    loss, hit, overlap = head_loss(states, [head], Labels(ids, p, best, weight, kind=kind))
     found = torch.autograd.grad(loss * 3, [states, head])
     rows = -(p * logits.log_softmax(-1).gather(1, ids)).sum(-1)
     if kind == "lk":
@@ -63,8 +63,8 @@ def test_loss_and_gradients_are_autograds(block: int, kind: Loss, monkeypatch: p
 def test_mass_outside_the_draft_vocabulary_is_left_out_not_renormalised() -> None:
     states, head = torch.randn(1, 8), torch.randn(10, 8)
     ids, best, one = torch.tensor([[3, 4]]), torch.tensor([-1]), torch.ones(1)
-    full, *_ = head_loss(states, [head], ids, torch.tensor([[0.6, 0.3]]), best, one)
-    half, *_ = head_loss(states, [head], ids, torch.tensor([[0.3, 0.15]]), best, one)
+    full, *_ = head_loss(states, [head], Labels(ids, torch.tensor([[0.6, 0.3]]), best, one))
+    half, *_ = head_loss(states, [head], Labels(ids, torch.tensor([[0.3, 0.15]]), best, one))
     assert float(half) == pytest.approx(float(full) / 2)
 
 
@@ -78,13 +78,13 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
     best = ids[:, 0].clone()
     best[::4] = -1
 
-    whole, _, exact = head_loss(states, [head], ids, p, best, weight, kind=kind)
+    whole, _, exact = head_loss(states, [head], Labels(ids, p, best, weight, kind=kind))
     expected = torch.autograd.grad(whole, [states, head])
     losses, overlaps, sums = [], [], [torch.zeros_like(states), torch.zeros_like(head)]
     for k in range(60):
         label = torch.cat([ids, torch.full((40, 1), k)], 1)  # no mass: draws others of the rest
         mass = torch.cat([p, torch.zeros(40, 1)], 1)
-        part, hit, overlap = head_loss(states, [head], label, mass, best, weight, 200, kind)
+        part, hit, overlap = head_loss(states, [head], Labels(label, mass, best, weight, 200, kind))
         assert not hit[::4].any()
         losses.append(float(part.detach()))
         overlaps.append(overlap)
@@ -100,10 +100,10 @@ def test_a_part_of_the_vocabulary_estimates_the_loss_of_all_of_it(kind: Loss) ->
 def test_a_label_that_no_room_was_left_for_has_no_mass() -> None:
     states, head = torch.randn(3, 8), torch.randn(40, 8)
     ids = torch.tensor([[0], [0], [1]])
-    seen = loss_module._seen(40, ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
-    assert seen.chosen[0] == 0 and seen.p[:2].all()
-    assert (seen.best[2] < 0) == (1 not in seen.chosen) == (seen.p[2, 0] == 0)
-    again = loss_module._seen(40, ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
-    assert torch.equal(seen.chosen, again.chosen)  # a resumed run must see the same
-    loss, *_ = head_loss(states, [head], ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2)
+    labels = Labels(ids, torch.ones(3, 1), ids[:, 0], torch.tensor([1.0, 1.0, 0.1]), 2)
+    chosen, _, seen = loss_module._seen(40, labels)
+    assert chosen[0] == 0 and seen.p[:2].all()
+    assert (seen.best[2] < 0) == (1 not in chosen) == (seen.p[2, 0] == 0)
+    assert torch.equal(chosen, loss_module._seen(40, labels)[0])  # a resumed run must see the same
+    loss, *_ = head_loss(states, [head], Labels(ids, torch.ones(3, 1), ids[:, 0], torch.ones(3), 2))
     assert torch.isfinite(loss)
