@@ -21,6 +21,7 @@ import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ from eaglecpp.convert import read_gguf
 from eaglecpp.options import ModelOptions, SamplingOptions
 from eaglecpp.train.capture import batched
 from eaglecpp.train.capture.batched import GenerateJob, Task
-from eaglecpp.train.capture.features import TargetSource
+from eaglecpp.train.capture.features import TargetSource, default_layers
 from eaglecpp.train.capture.parallel import samples_of
 from eaglecpp.train.data.chats import open_tokenizer
 from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.model import DraftModel
 from eaglecpp.train.fit.optim import Optimizer
-from eaglecpp.train.fit.spec import new_spec, with_vocab
+from eaglecpp.train.fit.spec import new_spec
 from eaglecpp.train.fit.weights import from_target, target_embedding
 from eaglecpp.train.samples import Sample, TrainText
 
@@ -177,13 +178,12 @@ def step(args: argparse.Namespace) -> list[list[Any]]:
     file = read_gguf(args.target)
     n_vocab = int(file.tensors["token_embd.weight"].shape[0])
     n_layer = int(file.get(f"{file.architecture}.block_count"))
-    layers = [2, n_layer // 2, n_layer - 3]
     lines = []
     for n_draft in args.draft_vocab:
         ids = np.arange(min(n_draft, n_vocab))
         draft_ids = np.full(n_vocab, -1, np.int64)
         draft_ids[ids] = ids
-        spec = with_vocab(new_spec(file, n_vocab, n_layer, layers), len(ids))
+        spec = replace(new_spec(file, n_vocab, n_layer, default_layers(n_layer)), draft_vocab_size=len(ids))
         start = from_target(file, spec, ids, 1)
         model = DraftModel(spec, target_embedding(file), share_head=False, dtype=args.dtype)
         model.load_state_dict(start.state)

@@ -164,7 +164,7 @@ def _destination(out: str | Path | None, checkpoint: Checkpoint, target: TargetI
         raise WriteError(f"{path}: this is a directory; give a file name")
     if not path.parent.is_dir():
         raise WriteError(f"{path}: directory {path.parent} does not exist")
-    if path.exists() and any(path.samefile(source) for source in (*checkpoint.files, *target.files)):
+    if path.exists() and any(path.samefile(source) for source in (*checkpoint.files, target.path)):
         raise WriteError(f"{path}: this conversion reads that file; choose another output name")
     return path
 

@@ -31,7 +31,6 @@ class TargetInfo:
     block_count: int
     vocab_size: int
     tokenizer: tuple[Field, ...]
-    files: tuple[Path, ...]
     head: HeadRows | None = None
 
     @property
@@ -77,7 +76,6 @@ def open_target(target: str | Path) -> TargetInfo:
         vocab_size=len(tokens),
         # An empty array cannot be written by the gguf package and means the same as none.
         tokenizer=tuple(f for f in file.fields.values() if f.name.startswith("tokenizer.") and f.value != []),
-        files=(file.path,),
         head=_gguf_head(file, len(tokens)),
     )
 

@@ -25,7 +25,7 @@ from eaglecpp.train.fit.batch import make_batch
 from eaglecpp.train.fit.block import model_for
 from eaglecpp.train.fit.export import check_engine, export_gguf, write_checkpoint
 from eaglecpp.train.fit.model import DraftModel
-from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers, with_vocab
+from eaglecpp.train.fit.spec import check_trainable, new_spec, with_layers
 from eaglecpp.train.fit.weights import from_checkpoint, from_target, new_layers, target_embedding
 from eaglecpp.train.options import BLOCK_FAMILIES, Family
 from eaglecpp.train.samples import Sample, TrainText
@@ -66,7 +66,7 @@ def make_model(
     ids = np.arange(n_vocab) if whole else np.arange(0, n_vocab, 2)
     block = BlockSpec(8, anchor_first=family != "dflash2", mask_token=0, causal=(False,))
     spec = new_spec(file, n_vocab, 8, LAYERS, family, block if family in BLOCK_FAMILIES else None)
-    spec = with_vocab(with_layers(spec, n_layers), len(ids))
+    spec = replace(with_layers(spec, n_layers), draft_vocab_size=len(ids))
     model = model_for(spec)(spec, target_embedding(file), share_head=whole, dtype=torch.float32)
     model.load_state_dict(from_target(file, spec, ids, seed=1).state)
     torch.manual_seed(2)
@@ -195,7 +195,7 @@ def test_a_checkpoint_read_back_is_the_model_rounded_to_bf16(
 
 def test_a_new_drafter_starts_with_the_targets_head_and_norm(target: TinyTarget) -> None:
     file, ids = read_gguf(target.gguf), np.array([1, 5, 300])
-    spec = with_vocab(new_spec(file, target.n_vocab, 8, LAYERS), 3)
+    spec = replace(new_spec(file, target.n_vocab, 8, LAYERS), draft_vocab_size=3)
     state = from_target(file, spec, ids, seed=1).state
     assert torch.equal(state["head"], torch.from_numpy(target.weights["lm_head.weight"])[ids])
     assert torch.equal(state["norm"], torch.from_numpy(target.weights["model.norm.weight"]))
