@@ -22,7 +22,7 @@ _STOCK_LAST_BOUNDARY = frozenset({"gpt-oss", "gpt_oss"})
 
 @dataclass(frozen=True)
 class TargetInfo:
-    """A target. tokenizer: its `tokenizer.*` entries, ready to be written. files: never to be overwritten."""
+    """A target. tokenizer: its `tokenizer.*` entries, ready to be written."""
 
     name: str
     path: Path
