@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import EagleError
+from eaglecpp.errors import EagleError, InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.options import HEAD, TEXT
-from eaglecpp.references.reference import FileSearchError, Reference, expand_path, in_order, read_reference
+from eaglecpp.references.reference import Reference, expand_path, in_order, read_reference
 
 from .errors import Notice
 from .model import Modelfile
@@ -55,7 +55,7 @@ def _located(command: Command) -> Iterator[None]:
     """Gives errors of the file search the line of the command that caused them."""
     try:
         yield
-    except (FileSearchError, OSError, EagleError) as error:
+    except (OSError, EagleError) as error:
         raise command.error(str(error)) from None
 
 
@@ -199,7 +199,7 @@ def _word(command: Command) -> str:
 def _weights(path: Path) -> list[Path]:
     """The GGUF files of a directory, symlinks followed; the path itself when it is a file.
 
-    Raises FileNotFoundError when there is nothing there, FileSearchError when there is nothing usable.
+    Raises FileNotFoundError when there is nothing there, InvalidValueError when there is nothing usable.
     """
     if not exists(path):
         raise FileNotFoundError(f"no such file: {path}")
@@ -208,10 +208,10 @@ def _weights(path: Path) -> list[Path]:
     root = Path(os.path.realpath(path))
     reals = [Path(os.path.realpath(file)) for file in sorted(path.glob("*.gguf")) if file.is_file()]
     if not reals:
-        raise FileSearchError(f"no GGUF files in {path}")
+        raise InvalidValueError(f"no GGUF files in {path}")
     for real in reals:
         if not real.is_relative_to(root):
-            raise FileSearchError(f"insecure path: {os.path.relpath(real, root)}")
+            raise InvalidValueError(f"insecure path: {os.path.relpath(real, root)}")
     return [path / real.relative_to(root) for real in reals]
 
 

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, with_draft
 from eaglecpp.options import HEAD
-from eaglecpp.references.names import ModelNameError
-from eaglecpp.references.reference import FileSearchError, model_name, read_reference
+from eaglecpp.references.reference import model_name, read_reference
 from eaglecpp.store import DownloadError, Stores
 from eaglecpp.store.errors import Report, silent
 from eaglecpp.store.packaged import find_packaged
@@ -152,7 +151,7 @@ def local_checkpoint(text: str, report: Report = silent) -> Iterator[tuple[Path,
     """
     try:
         reference = read_reference(text)
-    except (FileSearchError, OSError, ModelNameError) as error:
+    except (OSError, EagleError) as error:
         raise ModelNotFoundError(f"checkpoint {text!r}: {error}") from None
     if reference.kind != "hub":
         if not reference.paths:

@@ -19,27 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from eaglecpp.data_dir import expanded
 from eaglecpp.errors import ModelNotFoundError
 from eaglecpp.files import check_regular, exists, open_regular
 from eaglecpp.references.names import HUB_HOSTS, ModelName, ModelNameError, canonical
 
 
-class FileSearchError(Exception):
-    """No usable files; the text is Ollama's. The caller knows the line and raises ModelfileError."""
-
-
 def expand_path(value: str, directory: Path) -> Path:
     """The absolute path a value stands for; `~` and `~user` are homes, the rest is relative to `directory`.
 
-    Raises FileSearchError for an unknown user.
+    Raises InvalidValueError for an unknown user.
     """
-    if value.startswith("~"):
-        try:
-            value = str(Path(value).expanduser())
-        except RuntimeError:
-            user = value.partition("/")[0][1:]
-            raise FileSearchError(f"failed to find user '{user}'") from None
-    return Path(os.path.abspath(directory / value))  # noqa: PTH100 - resolve() would follow symlinks
+    return Path(os.path.abspath(directory / expanded(value)))  # noqa: PTH100 - resolve() would follow symlinks
 
 
 _PART = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf", re.IGNORECASE)
@@ -127,7 +118,7 @@ class Reference:
 def read_reference(text: str, directory: Path | None = None) -> Reference:
     """Reads one reference; relative paths are below `directory`, the current one unless given.
 
-    Raises FileSearchError or FileNotFoundError for a path that is not there, NotAFileError for a pipe or
+    Raises InvalidValueError or FileNotFoundError for a path that is not there, NotAFileError for a pipe or
     device, ModelNameError for an impossible name.
     """
     if is_hub_text(text):

@@ -24,12 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eaglecpp.errors import MismatchError, ModelNotFoundError, UnsupportedError
+from eaglecpp.errors import EagleError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.options import TEXT, Strategy
-from eaglecpp.references.names import ModelName, ModelNameError, canonical
-from eaglecpp.references.reference import FileSearchError, Reference, model_name, read_reference
+from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references.reference import Reference, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
 from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
@@ -249,7 +249,7 @@ def find_draft(
         raise ModelNotFoundError(f"drafter 'text' means drafts from the text itself: {how}")
     try:
         reference = read_reference(text, directory) if isinstance(text, str) else text
-    except (FileSearchError, OSError, ModelNameError) as error:
+    except (OSError, EagleError) as error:
         raise ModelNotFoundError(f"drafter {text!r}: {error}") from None
     if reference.name is None:
         return reference.path
