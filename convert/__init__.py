@@ -14,81 +14,69 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import errors, files, inspection, keys
-    from .gguf_file import GgufFile, read_gguf, read_rows, read_tensor
-    from .gguf_head import read_keys
-    from .inspection import inspect_file
-    from .pipeline import (
-        ConvertReport,
-        DraftCheckpoint,
-        Progress,
-        convert_checkpoint,
-        open_choices,
-        open_drafter,
-    )
-    from .quantize import TYPES, TypePlan, as_stored, parse_type
-    from .readings import Choice, Reading, checked_readings
-    from .report import facts_text, report_text
-    from .rope import rope_divisors, unpair_rows
-    from .spec import BlockSpec, DraftSpec, RopeSpec
+    from . import errors as errors
+    from . import files as files
+    from . import inspection as inspection
+    from . import keys as keys
+    from .gguf_file import GgufFile as GgufFile
+    from .gguf_file import read_gguf as read_gguf
+    from .gguf_file import read_rows as read_rows
+    from .gguf_file import read_tensor as read_tensor
+    from .gguf_head import read_keys as read_keys
+    from .inspection import inspect_file as inspect_file
+    from .pipeline import ConvertReport as ConvertReport
+    from .pipeline import DraftCheckpoint as DraftCheckpoint
+    from .pipeline import Progress as Progress
+    from .pipeline import convert_checkpoint as convert_checkpoint
+    from .pipeline import open_choices as open_choices
+    from .pipeline import open_drafter as open_drafter
+    from .quantize import TYPES as TYPES
+    from .quantize import TypePlan as TypePlan
+    from .quantize import as_stored as as_stored
+    from .quantize import parse_type as parse_type
+    from .readings import Choice as Choice
+    from .readings import Reading as Reading
+    from .readings import checked_readings as checked_readings
+    from .report import facts_text as facts_text
+    from .report import report_text as report_text
+    from .rope import rope_divisors as rope_divisors
+    from .rope import unpair_rows as unpair_rows
+    from .spec import BlockSpec as BlockSpec
+    from .spec import DraftSpec as DraftSpec
+    from .spec import RopeSpec as RopeSpec
 
-# where the names are, modules that need least before those that need more
-_HOMES = (
-    "gguf_head",
-    "spec",
-    "readings",
-    "rope",
-    "gguf_file",
-    "inspection",
-    "quantize",
-    "pipeline",
-    "report",
-)
-__all__ = [
-    "TYPES",
-    "BlockSpec",
-    "Choice",
-    "ConvertReport",
-    "DraftCheckpoint",
-    "DraftSpec",
-    "GgufFile",
-    "Progress",
-    "Reading",
-    "RopeSpec",
-    "TypePlan",
-    "as_stored",
-    "checked_readings",
-    "convert_checkpoint",
-    "errors",
-    "facts_text",
-    "files",
-    "inspect_file",
-    "inspection",
-    "keys",
-    "open_choices",
-    "open_drafter",
-    "parse_type",
-    "read_gguf",
-    "read_keys",
-    "read_rows",
-    "read_tensor",
-    "report_text",
-    "rope_divisors",
-    "unpair_rows",
-]
+_HOMES = {
+    "gguf_file": ("GgufFile", "read_gguf", "read_rows", "read_tensor"),
+    "gguf_head": ("read_keys",),
+    "inspection": ("inspect_file",),
+    "pipeline": (
+        "ConvertReport",
+        "DraftCheckpoint",
+        "Progress",
+        "convert_checkpoint",
+        "open_choices",
+        "open_drafter",
+    ),
+    "quantize": ("TYPES", "TypePlan", "as_stored", "parse_type"),
+    "readings": ("Choice", "Reading", "checked_readings"),
+    "report": ("facts_text", "report_text"),
+    "rope": ("rope_divisors", "unpair_rows"),
+    "spec": ("BlockSpec", "DraftSpec", "RopeSpec"),
+}
+_PUBLIC = {name: home for home, names in _HOMES.items() for name in names}
+_SUBMODULES = ("errors", "files", "inspection", "keys")
 
 
 def __getattr__(name: str) -> Any:
     """Names load on first use: whoever reads the head of a file needs neither numpy nor gguf."""
-    if name in ("errors", "files", "inspection", "keys"):
+    if name in _SUBMODULES:
         return importlib.import_module(f".{name}", __name__)
-    if name not in __all__:
+    if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    modules = (importlib.import_module(f".{home}", __name__) for home in _HOMES)
-    value = next(getattr(module, name) for module in modules if hasattr(module, name))
+    value = getattr(importlib.import_module(f".{_PUBLIC[name]}", __name__), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_PUBLIC, *_SUBMODULES})
