@@ -137,7 +137,7 @@ def _layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise ValueError(f"{text!r} is not a list of numbers such as 2,16,29") from None
+        raise ValueError(f"expected numbers separated by commas, such as 2,16,29, found {text!r}") from None
 
 
 LAYERS = Parsed("layers", _layers)
