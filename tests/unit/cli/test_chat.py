@@ -252,7 +252,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
         "/set parameter temprature 1": "unknown parameter 'temprature'; did you mean temperature?",
         "/load missing.gguf": "target 'missing.gguf'",
         f"/read {tmp_path / 'long'}": "",
-        "what is that": "the prompt has",
+        "what is that": "the prompt is too long",
     }
     chat = talk(*wrong, "hello", "/edit", KeyboardInterrupt("half"))
     err = capsys.readouterr().err

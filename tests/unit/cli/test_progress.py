@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from types import ModuleType
 
 import pytest
 
 from eaglecpp.store import Status
-from eaglecpp.store.progress import Bars
+from eaglecpp.store.progress import Bars, new_bar
 
 MIB = 1 << 20
 
@@ -26,7 +27,7 @@ def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
     where: str, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", disabled)
-    monkeypatch.setenv("TQDM_MININTERVAL", "0")
+    monkeypatch.setattr("eaglecpp.store.progress.new_bar", partial(new_bar, mininterval=0))
     monkeypatch.setattr("sys.stderr.isatty", lambda: where == "terminal")
     if where == "notebook":
         monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
