@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from types import ModuleType
 
 import pytest
@@ -27,7 +26,7 @@ def test_a_bar_has_size_rate_and_time_left_where_somebody_watches(
     where: str, disabled: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_DISABLE_PROGRESS_BARS", disabled)
-    monkeypatch.setattr("eaglecpp.store.progress.new_bar", partial(new_bar, mininterval=0))
+    monkeypatch.setattr("eaglecpp.store.progress.new_bar", lambda *a, **k: new_bar(*a, mininterval=0, **k))
     monkeypatch.setattr("sys.stderr.isatty", lambda: where == "terminal")
     if where == "notebook":
         monkeypatch.setitem(sys.modules, "ipykernel", ModuleType("ipykernel"))
