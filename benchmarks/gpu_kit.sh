@@ -76,18 +76,15 @@ else
     echo "SmolLM2 did not come along whole: the demo model is measured alone" | tee -a "$report"
 fi
 # what was trained for the demo target: EAGLE 3.1, which drafts chains, and block drafters
-cp "$pair/demo-draft.gguf" "$eaglecpp/tests/fixtures/demo-chain.gguf"
-step blocks 60 sh -c "for kind in chain dspark dflash dflash2; do python $scripts/pad_target.py $pair/demo-target.gguf \
-    $models/blocks.gguf --layers 60 --ffn 16384 --draft $eaglecpp/tests/fixtures/demo-\$kind.gguf \
-    --draft-out $models/\$kind.gguf || exit; done"
+step demo 60 sh -c "for draft in $pair/demo-draft.gguf $eaglecpp/tests/fixtures/demo-*.gguf; do
+    python $scripts/pad_target.py $pair/demo-target.gguf $models/padded.gguf --layers 60 --ffn 16384 \
+        --draft \$draft --draft-out $models/\$(basename \$draft) || exit; done"
 step rows 120 sh -c "python $scripts/random_target.py ${vocabulary:-$pair/demo-target.gguf} $models F16 &&
     python $scripts/pad_target.py $models/random-F16.gguf $models/rows.gguf --type Q8_0 --type Q4_K_M --threads $(nproc)"
 step counter 20 cc -shared -fPIC -O1 -o build/count_cuda.so "$scripts/count_cuda.c" -ldl
 step counting-device 60 c++ -std=c++20 -O1 -shared -fPIC -I "$eaglecpp/native" -I "$site/include" -o build/libcounting_device.so \
     "$eaglecpp/tests/native/gpu/counting_device.cpp" -L "$site/lib" -lggml-base -lggml
-for kind in chain dspark dflash dflash2; do
-    [ -f "$models/$kind.gguf" ] && set -- "$@" --demo "$models/blocks.gguf" "$models/$kind.gguf"
-done
+for draft in "$models"/demo-*.gguf; do [ -f "$draft" ] && set -- "$@" --demo "$models/padded.gguf" "$draft"; done
 for kind in rows-Q4_K_M rows-Q8_0 random-F16; do [ -f "$models/$kind.gguf" ] && set -- "$@" --rows "$models/$kind.gguf"; done
 [ -x "$server" ] && set -- "$@" --server "$server"
 if [ -n "${WITHOUT_GPU:-}" ]; then
