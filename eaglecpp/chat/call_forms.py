@@ -176,14 +176,13 @@ def _from_json(value: Any, names: Collection[str]) -> Iterator[ToolCall]:
             function = {"name": name, "arguments": given}
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         return
-    arguments = next((function[key] for key in ("arguments", "parameters") if key in function), None)
+    given = (function[key] for key in ("arguments", "parameters") if key in function)
+    arguments: Any = next(given, {} if len(function) == 1 else None)
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except ValueError:
             return
-    if arguments is None and len(function) == 1:
-        arguments = {}
     if isinstance(arguments, Mapping):
         yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
 

@@ -108,7 +108,7 @@ class Message:
         content, images = _content(message.get("content"))
         before = _images(message.get("images"))
         return cls(
-            role=role,
+            role={"developer": "system", "function": "tool"}.get(role, role),  # OpenAI's, by other names
             content="".join(mark for mark in map(image_mark, before) if mark not in content) + content,
             thinking=str(next(filter(None, thinking), "")),
             tool_calls=tuple(ToolCall.from_dict(call) for call in calls),

@@ -240,9 +240,8 @@ class ChatModel:
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Splits an answer, while it streams, into thinking and the rest."""
         marks = self._call_marks if prompt.tools else self._think_marks
-        return AnswerReader(
-            self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.begins, bool(prompt.tools)
-        )
+        calls = [one.open for one in (*self._calls, HERMES)] if prompt.tools else ()
+        return AnswerReader(self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.begins, calls)
 
     def tool_reader(self, prompt: ChatPrompt) -> ToolReader | None:
         """Finds calls of the tools that a prompt offers, in JSON schema as in the OpenAI API, in its answer;
@@ -285,7 +284,7 @@ class ChatModel:
     @cached_property
     def _call_marks(self) -> dict[int, str]:
         """These, and those of calls."""
-        text = "".join(one.open + one.close + one.inside for one in self._calls)
+        text = "".join(one.open + one.close + one.inside for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 

@@ -28,7 +28,7 @@ class AnswerReader:
     tags:        the model's thinking tags, None if it does not think
     marks:       texts of the control tokens that the tags are made of
     begins:      what its prompt leaves it to begin with
-    has_tools:   calls are among the content, with the marks around them
+    calls:       what begins calls of tools, which are among the content; () without tools
     """
 
     def __init__(
@@ -37,14 +37,14 @@ class AnswerReader:
         tags: ThinkTags | None = None,
         marks: dict[int, str] | None = None,
         begins: Begins = "any",
-        has_tools: bool = False,
+        calls: Sequence[str] = (),
     ) -> None:
         self.content = ""
         self.thinking = ""
         self.text = ""
         self._token_bytes = token_bytes
         self._marks = marks or {}
-        self._splitter = splitter(tags, begins, has_tools)
+        self._splitter = splitter(tags, begins, calls)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # the characters of tokens whose text is not certain yet: whether they were drafted; and marks, which
         # are text that the stream does not have

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,11 +90,12 @@ class Splitter:
     comes first.
     """
 
-    def __init__(self, tags: ThinkTags | None, begins: Begins = "any") -> None:
+    def __init__(self, tags: ThinkTags | None, begins: Begins = "any", calls: Sequence[str] = ()) -> None:
         self._held = ""
         self._tags = tags
-        begins = "answer" if tags is None else begins
-        self._kind: Kind | None = {"any": None, "thought": "thinking", "answer": "answer"}[begins]
+        self._calls = calls
+        kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
+        self._kind = "answer" if tags is None else kinds[begins]
         self._is_behind_tag = begins == "thought"
 
     def feed(self, text: str) -> list[Part]:
@@ -122,11 +123,10 @@ class Splitter:
         text, tags = self._held.lstrip(), (self._tags.open, self._tags.close)
         if not final and any(tag != text and tag.startswith(text) for tag in tags):
             return False
-        self._kind = "answer"
-        tag = next((tag for tag in tags if text.startswith(tag)), "")  # a close alone: of no thought
-        if tag:
+        self._kind = "thinking" if text.startswith(self._tags.open) else "answer"
+        for tag in filter(text.startswith, tags):  # a close alone: of no thought
             parts.append(self._take("tag", len(self._held) - len(text) + len(tag)))
-            self._kind, self._is_behind_tag = "thinking" if tag == self._tags.open else "answer", True
+            self._is_behind_tag = True
         return True
 
     def _go_on(self, parts: list[Part], final: bool) -> bool:
@@ -138,18 +138,23 @@ class Splitter:
             parts.append(self._take("answer", len(self._held)))
             return False
         at, close = first_mark(self._held, (self._tags.close,), final)
+        if not close:  # some models call from within a thought, and do not end it
+            at = min(at, first_mark(self._held, self._calls, final)[0])
         # the beginning of the tag, and white space before it, may have to go
-        n_text = at if final and not close else len(self._held[:at].rstrip())
+        n_text = at if final and at == len(self._held) else len(self._held[:at].rstrip())
         parts.append(self._take("thinking", n_text))
-        if close:
+        is_over = bool(close or (final and self._held))
+        if is_over:
             parts.append(self._take("tag", at - n_text + len(close)))
             self._kind, self._is_behind_tag = "answer", True
-        return bool(close)
+        return is_over
 
 
-def splitter(tags: ThinkTags | None, begins: Begins = "any", has_tools: bool = False) -> Splitter:
-    """For one answer. has_tools: calls of them come out as answers, with the marks around them."""
-    return HarmonySplitter(begins, has_tools) if tags is HARMONY else Splitter(tags, begins)
+def splitter(tags: ThinkTags | None, begins: Begins = "any", calls: Sequence[str] = ()) -> Splitter:
+    """For one answer. calls: what begins those of tools, which come out as answers, with the marks around
+    them; () without tools.
+    """
+    return HarmonySplitter(begins, calls) if tags is HARMONY else Splitter(tags, begins, calls)
 
 
 def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[int, str]:
@@ -182,9 +187,8 @@ class HarmonySplitter(Splitter):
     "commentary", and a call is a message to "functions.NAME", in any channel.
     """
 
-    def __init__(self, begins: Begins = "any", has_tools: bool = False) -> None:
-        super().__init__(HARMONY, begins)
-        self._has_tools = has_tools
+    def __init__(self, begins: Begins = "any", calls: Sequence[str] = ()) -> None:
+        super().__init__(HARMONY, begins, calls)
         self._is_call = False
         self._said: set[Kind] = set()  # of messages that are over
 
@@ -202,7 +206,7 @@ class HarmonySplitter(Splitter):
             return False
         channel = ("final", *re.findall(r"<\|channel\|>\s*(\w+)", head))[-1]
         to = ("", *(name for name in re.findall(r"to=([\w.-]+)", head) if name not in _PEOPLE))[-1]
-        self._is_call = self._has_tools and to.startswith("functions.")
+        self._is_call = bool(self._calls) and to.startswith("functions.")
         is_thought = channel == "analysis" or (to and not to.startswith("functions."))
         self._kind = "thinking" if is_thought and not self._is_call else "answer"
         if self._kind in self._said and not self._is_call:

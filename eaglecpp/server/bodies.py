@@ -201,7 +201,7 @@ def read_message(entry: Any, where: str) -> Message:
     """One message. Raises ApiError, also for what is neither text nor an image."""
     if not isinstance(entry, dict):
         raise FieldError(where, "expected an object")
-    fixed = {**entry, "role": "system" if entry.get("role") == "developer" else entry.get("role")}
+    fixed = dict(entry)
     if isinstance(entry.get("content"), list):
         fixed["content"] = [_part(part) for part in entry["content"]]
     try:

@@ -165,6 +165,9 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     made = answered(engine, family, family.call, Asked([LAMP, BELL], think=bool(family.thinks) or None))
     assert [(call.name, call.arguments) for call in made.tool_calls] == [(ON.name, ON.arguments)]
     assert made.content.strip() == "" and made.thinking in ("", "hm")
+    if family.call.startswith("hm\n</think>"):
+        made = answered(engine, family, family.call.replace("</think>", ""), Asked([LAMP], think=True))
+        assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
     assert not answered(engine, family, family.call, Asked(think=True)).tool_calls, (
         "of tools it was not given"
     )

@@ -21,7 +21,8 @@ def test_an_openai_message() -> None:
         {"role": "assistant", "content": parts, "reasoning_content": "hm", "tool_calls": [call]}
     )
     assert message == Message("assistant", "ab", "hm", (ToolCall("add", {"a": 1}, "c1"),))
-    assert Message.from_dict({"role": "tool", "content": None, "tool_call_id": "c1"}).tool_call_id == "c1"
+    assert Message.from_dict({"role": "function", "content": None}) == Message("tool")
+    assert Message.from_dict({"role": "developer"}).role == "system"
 
 
 @pytest.mark.parametrize(

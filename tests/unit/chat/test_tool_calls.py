@@ -71,8 +71,6 @@ def test_calls_are_found_in_every_form(form: str, size: int) -> None:
 LEARNED = {  # a call as a template prints it, with "\0" for its name and argument; two as a model writes them
     "Apertus": ('<|tools_prefix|>[{"\0": {"k": "\0"}}]<|tools_suffix|>',
                 '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
-    "Nemotron 2": ('<TOOLCALL>[{"name": "\0", "arguments": {"k": "\0"}}]</TOOLCALL>',
-                   '<TOOLCALL>[{"name": "f", "arguments": {"a": 1}}, {"name": "g"}]</TOOLCALL>'),
     "Solar": ('<|calls|><|call:begin|>1<|call:name|>\0<|call:args|>{"k": "\0"}<|call:end|>',
               '<|calls|><|call:begin|>1<|call:name|>f<|call:args|>{"a": 1}<|call:end|>'
               "<|call:begin|>2<|call:name|>g<|call:args|>{}<|call:end|>"),
