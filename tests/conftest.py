@@ -120,14 +120,10 @@ def create(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     """The tiny pair as GGUF files, target F32 and drafter F32, with a chat template."""
-    from eaglecpp.convert import convert_checkpoint
-    from helpers.tiny import make_pair
+    from helpers.tiny import converted_pair
 
-    directory = tmp_path_factory.mktemp("models")
-    pair = make_pair(directory)
-    draft = directory / "draft-f32.gguf"
-    convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
-    return Models(pair.target.gguf, draft)
+    made = converted_pair(tmp_path_factory.mktemp("models"))
+    return Models(made.pair.target.gguf, made.draft)
 
 
 @pytest.fixture(scope="module")

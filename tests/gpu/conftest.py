@@ -13,17 +13,15 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
 import eaglecpp
-from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import system_info
 from helpers.backends import Counts
 from helpers.rpc_server import RpcServer
-from helpers.tiny import Pair, TargetSpec, make_pair
+from helpers.tiny import ConvertedPair, converted_pair
 
 T = TypeVar("T")
 SERVERS = int(os.environ.get("EAGLECPP_TEST_RPC_SERVERS", "0"))
@@ -90,21 +88,9 @@ def greedy(device: Device) -> dict[str, Any]:
     return {"temperature": 0.0, "ignore_eos": True, "max_tokens": device.n_tokens, "n_probs": 2}
 
 
-@dataclass(frozen=True)
-class ConvertedPair:
-    """A tiny pair with its drafter as F32 GGUF."""
-
-    pair: Pair
-    draft: Path
-
-
 @pytest.fixture(scope="session")
 def it(tmp_path_factory: pytest.TempPathFactory) -> ConvertedPair:
-    directory = tmp_path_factory.mktemp("gpu")
-    pair = make_pair(directory, "eagle31", TargetSpec())
-    draft = directory / "draft.gguf"
-    convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
-    return ConvertedPair(pair, draft)
+    return converted_pair(tmp_path_factory.mktemp("gpu"), "eagle31")
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ import pytest
 
 import eaglecpp
 from helpers.random_drafter import DraftShape
-from helpers.tiny import prompt_ids
+from helpers.tiny import ConvertedPair, prompt_ids
 
-from .conftest import SIZES, ConvertedPair, Counts, Device
+from .conftest import SIZES, Counts, Device
 
 Open = Callable[..., eaglecpp.Engine]
 PLACES = ["all", "some layers", "drafter", "target"]

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from helpers.models import Models
 from helpers.random_drafter import DraftShape
-from helpers.tiny import TargetSpec, make_target, prompt_ids, write_gguf
-from helpers.tiny_arch import ArchPair, make_mixture
+from helpers.tiny import ConvertedPair, TargetSpec, make_target, prompt_ids, write_gguf
+from helpers.tiny_arch import make_mixture
 from helpers.tiny_tokenizer import tiny_tokenizer
 
-from .conftest import SIZES, ConvertedPair, Counts, Device
+from .conftest import SIZES, Counts, Device
 
 OPEN: dict[str, Any] = {**SIZES, "planner_cache": False}
 EXPERTS = 8 * 3 * 8 * 64 * 128 * 4  # layers, matrices, experts, width, inner width, bytes
@@ -37,7 +38,7 @@ def weights_off_the_cpu(engine: eaglecpp.Engine) -> int:
 
 
 @pytest.fixture(scope="module")
-def mixture(tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return make_mixture(tmp_path_factory.mktemp("mixture"))
 
 
@@ -52,7 +53,7 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
     ids=["all", "two layers", "more than there are", "override"],
 )
 def test_experts_stay_in_host_memory(
-    options: dict[str, Any], share: float, mixture: ArchPair, device: Device, greedy: dict[str, Any]
+    options: dict[str, Any], share: float, mixture: Models, device: Device, greedy: dict[str, Any]
 ) -> None:
     prompt = prompt_ids(40)
     with eaglecpp.Engine.open(mixture.target, n_gpu_layers=0, **OPEN) as cpu:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from helpers.tiny import ConvertedPair
 from helpers.tiny_arch import make_head_file, make_with_assistant, make_with_head
 
-from .conftest import SERVERS, ConvertedPair
+from .conftest import SERVERS
 
 pytestmark = pytest.mark.skipif(
     SERVERS == 0, reason="no RPC servers here; `python tests/run.py gpu` starts some"

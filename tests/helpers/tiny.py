@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from eaglecpp.convert import convert_checkpoint
 from eaglecpp.convert.ggml_lib import quantize_rows
 from helpers.gguf_writer import finish
 from helpers.tiny_tokenizer import BOS, CONTROL, EOS, Tokenizer, tiny_tokenizer
@@ -101,6 +102,14 @@ class Pair:
     target: TinyTarget
     checkpoint: Path
     layers: list[int]
+
+
+@dataclass(frozen=True)
+class ConvertedPair:
+    """A pair with its drafter as F32 GGUF."""
+
+    pair: Pair
+    draft: Path
 
 
 def target_weights(spec: TargetSpec, tokenizer: Tokenizer) -> Weights:
@@ -425,6 +434,12 @@ def make_pair(
     if kind in ("eagle1", "deepspec"):
         return (make_eagle1 if kind == "eagle1" else make_deepspec)(directory, target)
     return make_eagle3(directory / f"draft-{kind}", target, new=kind == "eagle31")
+
+
+def converted_pair(directory: Path, kind: str = "eagle3", spec: TargetSpec | None = None) -> ConvertedPair:
+    pair, draft = make_pair(directory, kind, spec), directory / "draft-f32.gguf"
+    convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
+    return ConvertedPair(pair, draft)
 
 
 def make_eagle3(folder: Path, target: TinyTarget, *, new: bool = False) -> Pair:

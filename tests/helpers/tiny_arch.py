@@ -12,7 +12,7 @@ of meaning.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import numpy as np
 
 from eaglecpp.convert import convert_checkpoint
 from helpers.gguf_writer import finish
+from helpers.models import Models
 from helpers.tiny import (
     TargetSpec,
     TinyTarget,
@@ -60,15 +61,7 @@ LATENT_CONFIG: dict[str, Any] = {
 """Of `deepseek2`, in the words of Hugging Face."""
 
 
-@dataclass(frozen=True)
-class ArchPair:
-    """Both files, F32."""
-
-    target: Path
-    draft: Path
-
-
-def make_windowed(directory: Path) -> ArchPair:
+def make_windowed(directory: Path) -> Models:
     """`gemma3`: five of six layers see only the last `WINDOW` positions."""
     spec = TargetSpec(arch="gemma3")
 
@@ -87,7 +80,7 @@ def make_windowed(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_hybrid(directory: Path) -> ArchPair:
+def make_hybrid(directory: Path) -> Models:
     """`lfm2`: short convolutions with a recurrent state, and three layers of attention."""
     spec = TargetSpec(arch="lfm2", n_kv_heads=4, head_dim=16)
 
@@ -114,7 +107,7 @@ def make_hybrid(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_latent(directory: Path, *, chat_template: bool = False) -> ArchPair:
+def make_latent(directory: Path, *, chat_template: bool = False) -> Models:
     """`deepseek2`, of which Kimi K2 is one: latent attention, yarn, and experts from block 1 on. The drafter
     is of Llama's kind.
     """
@@ -196,7 +189,7 @@ def _latent_tensors(spec: TargetSpec) -> Weights:
     return out
 
 
-def make_mixture(directory: Path) -> ArchPair:
+def make_mixture(directory: Path) -> Models:
     """`qwen3moe`: two of eight experts for each token in every layer."""
     spec = TargetSpec(arch="qwen3moe")
 
@@ -219,7 +212,7 @@ def make_mixture(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_seeing(directory: Path, arch: str) -> ArchPair:
+def make_seeing(directory: Path, arch: str) -> Models:
     """`qwen2vl`, or `qwen3vl`, where the rows of an image have values for two blocks: they number these rows
     by line and column (M-RoPE).
     """
@@ -390,7 +383,7 @@ def _add_linear_attention(out: Weights, spec: TargetSpec, rng: np.random.Generat
     return keys | {"full_attention_interval": 4}
 
 
-def make_recurrent(directory: Path) -> ArchPair:
+def make_recurrent(directory: Path) -> Models:
     """`mamba`: nothing but recurrent states, of which llama.cpp keeps no past to go back to."""
     spec = TargetSpec(arch="mamba")
     inner = 2 * spec.n_embd
@@ -421,7 +414,7 @@ def make_recurrent(directory: Path) -> ArchPair:
     return _make(directory, spec, keys, tensors)
 
 
-def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_state: int = _STATE) -> ArchPair:
+def make_forgetful_hybrid(directory: Path, spec: TargetSpec | None = None, n_state: int = _STATE) -> Models:
     """`granitehybrid`: Mamba 2's states and three layers of attention."""
     spec = spec or TargetSpec(arch="granitehybrid", n_kv_heads=4, head_dim=16)
     inner, n_conv = 2 * spec.n_embd, 2 * spec.n_embd + 2 * n_state
@@ -459,7 +452,7 @@ def _make(
     keys: Mapping[str, Any],
     tensors: Callable[[Weights], Weights],
     lengths: tuple[int, int] | None = None,
-) -> ArchPair:
+) -> Models:
     tokenizer = tiny_tokenizer()
     weights = target_weights(spec, tokenizer)
     target = directory / f"target-{spec.arch}.gguf"
@@ -467,12 +460,12 @@ def _make(
     return _drafted_for(target, spec, weights)
 
 
-def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> ArchPair:
+def _drafted_for(target: Path, spec: TargetSpec, weights: Weights) -> Models:
     folder = target.with_name(f"draft-{target.stem}")
     pair = make_eagle3(folder, TinyTarget(spec, target.parent, target, weights))
     draft = folder.with_suffix(".gguf")
     convert_checkpoint(pair.checkpoint, target=target, out=draft, type="F32", aux_layers=pair.layers)
-    return ArchPair(target, draft)
+    return Models(target, draft)
 
 
 def _attention_heads(spec: TargetSpec) -> list[int]:

@@ -114,12 +114,17 @@ class Tokenizer:
 def tiny_tokenizer() -> Tokenizer:
     """Always the same tokenizer."""
     tokens = [*CONTROL, *byte_symbols()]
+    return Tokenizer(tokens, add_words(tokens, "Ġ"))
+
+
+def add_words(tokens: list[str], space: str) -> list[tuple[str, str]]:
+    """Adds what leads to WORDS, a letter at a time, to the tokens; the merges."""
     merges: list[tuple[str, str]] = []
     for word in WORDS.split():
-        text = "Ġ"
+        text = space
         for letter in word:
             if text + letter not in tokens:
                 tokens.append(text + letter)
                 merges.append((text, letter))
             text += letter
-    return Tokenizer(tokens, merges)
+    return merges

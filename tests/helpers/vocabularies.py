@@ -11,7 +11,7 @@ from typing import Any
 import gguf
 
 from helpers.tiny import TargetSpec, target_weights, write_gguf
-from helpers.tiny_tokenizer import WORDS, Tokenizer, tiny_tokenizer
+from helpers.tiny_tokenizer import Tokenizer, add_words, tiny_tokenizer
 
 SPECIALS = ("<|im_start|>", "<|im_end|>", "<|im_end", "<|endoftext|>", "[INST]", "\n\n", "  ", "    ", "<b>")
 """Of which some are parts of others. The last four are added as text, which is always looked for."""
@@ -55,15 +55,8 @@ def _spaced() -> tuple[list[str], list[int], list[tuple[str, str]]]:
     tokens, types = _specials()
     tokens += [f"<0x{b:02X}>" for b in range(256)]
     types += [int(gguf.TokenType.BYTE)] * 256
-    merges: list[tuple[str, str]] = []
     tokens += ["▁", *(chr(c) for c in range(33, 127)), "é", "中"]
-    for word in WORDS.split():
-        text = "▁"
-        for letter in word:
-            if text + letter not in tokens:
-                tokens.append(text + letter)
-                merges.append((text, letter))
-            text += letter
+    merges = add_words(tokens, "▁")
     for first, second in (("▁", "▁"), ("▁▁", "▁▁"), ("a", "a"), ("aa", "aa")):
         if first + second not in tokens:
             tokens.append(first + second)

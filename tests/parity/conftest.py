@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from eaglecpp.convert import convert_checkpoint
 from eaglecpp.lowlevel import Drafter, EngineOptions
 from helpers.native import engine_options
 from helpers.random_block import BlockShape
 from helpers.random_drafter import DraftShape
 from helpers.reference.drafter import Drafter as ReferenceDrafter
 from helpers.reference.gemma import GemmaDrafter
-from helpers.tiny import Pair, TargetSpec, TinyTarget, make_pair, tiny_tokenizer, write_gguf
+from helpers.tiny import ConvertedPair, TargetSpec, TinyTarget, converted_pair, tiny_tokenizer, write_gguf
 
 # No half precision anywhere: otherwise near-ties flip now and then, among drafts and sampled tokens alike.
 EXACT: dict[str, Any] = {"type_k": "f32", "type_v": "f32", "draft_type_kv": "f32", "flash_attn": "off"}
@@ -81,14 +80,6 @@ def both(tmp_path_factory: pytest.TempPathFactory, target: TinyTarget) -> Callab
     return make
 
 
-@dataclass(frozen=True)
-class ConvertedPair:
-    """A tiny pair with its drafter as F32 GGUF."""
-
-    pair: Pair
-    draft: Path
-
-
 @pytest.fixture(scope="session")
 def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], ConvertedPair]:
     """`pairs(kind, arch)`: target and drafter that guesses right about half the time; one per session."""
@@ -97,10 +88,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Conv
     def make(kind: str = "eagle3", arch: str = "llama") -> ConvertedPair:
         if (kind, arch) not in made:
             directory = tmp_path_factory.mktemp(f"{kind}-{arch}")
-            pair = make_pair(directory, kind, TargetSpec.of(arch))
-            draft = directory / "draft.gguf"
-            convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
-            made[kind, arch] = ConvertedPair(pair, draft)
+            made[kind, arch] = converted_pair(directory, kind, TargetSpec.of(arch))
         return made[kind, arch]
 
     return make

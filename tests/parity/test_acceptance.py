@@ -17,9 +17,9 @@ import eaglecpp
 from helpers.reference.chain import ChainRun, generate
 from helpers.reference.drafter import Drafter
 from helpers.reference.target import Target
-from helpers.tiny import prompt_ids
+from helpers.tiny import ConvertedPair, prompt_ids
 
-from .conftest import EXACT, ConvertedPair
+from .conftest import EXACT
 
 DEPTH = 5
 N_TOKENS = 150

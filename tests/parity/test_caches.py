@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import eaglecpp
+from helpers.models import Models
 from helpers.tiny import prompt_ids
 from helpers.tiny_arch import (
     WINDOW,
-    ArchPair,
     make_forgetful_hybrid,
     make_hybrid,
     make_latent,
@@ -39,8 +39,8 @@ FORGETFUL = (make_recurrent, make_forgetful_hybrid)
     params=[make_windowed, make_latent, make_hybrid, *FORGETFUL],
     ids=["windowed", "latent", "hybrid", "recurrent", "forgetful"],
 )
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ArchPair:
-    made: ArchPair = request.param(tmp_path_factory.mktemp("arch"))
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Models:
+    made: Models = request.param(tmp_path_factory.mktemp("arch"))
     return made
 
 
@@ -51,7 +51,7 @@ def hybrid(tmp_path_factory: pytest.TempPathFactory) -> Iterator[eaglecpp.Engine
         yield engine
 
 
-def open_pair(pair: ArchPair, **options: Any) -> eaglecpp.Engine:
+def open_pair(pair: Models, **options: Any) -> eaglecpp.Engine:
     sizes: dict[str, Any] = {"n_ctx": 512, "n_threads": 1}
     return eaglecpp.Engine.open(pair.target, draft=pair.draft, **sizes, **EXACT, **options)
 
@@ -62,7 +62,7 @@ def run(engine: eaglecpp.Engine, **options: Any) -> eaglecpp.Completion:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_same_seed_same_tokens(pair: ArchPair, temperature: float) -> None:
+def test_same_seed_same_tokens(pair: Models, temperature: float) -> None:
     assert WINDOW < 40, "the window moves from the first token on"
     with open_pair(pair) as engine:
         plain = run(engine, strategy="off", temperature=temperature)
@@ -88,7 +88,7 @@ def test_a_prompt_that_leaves_the_text_is_answered_as_a_new_one(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("make", [make_windowed, make_latent])
-def test_attention_takes_trees(make: Callable[[Path], ArchPair], tmp_path: Path) -> None:
+def test_attention_takes_trees(make: Callable[[Path], Models], tmp_path: Path) -> None:
     with open_pair(make(tmp_path)) as engine:
         assert engine.chains_only == ""
         tree = run(engine, strategy="tree:k=3,depth=4,nodes=12", temperature=0.0)
@@ -118,12 +118,12 @@ def test_a_tree_asked_for_at_open_is_a_chain_there(tmp_path: Path, caplog: pytes
 
 
 @pytest.fixture(params=FORGETFUL, ids=["recurrent", "hybrid"])
-def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> ArchPair:
-    made: ArchPair = request.param(tmp_path)
+def forgetful(request: pytest.FixtureRequest, tmp_path: Path) -> Models:
+    made: Models = request.param(tmp_path)
     return made
 
 
-def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forgetful: ArchPair) -> None:
+def test_what_went_with_a_rejected_draft_is_run_again_in_a_round_of_its_own(forgetful: Models) -> None:
     with open_pair(forgetful) as engine:
         done = run(engine, strategy="chain:4", temperature=0.0, log_plan=True)
     rejected, n_again = False, 0
@@ -146,7 +146,7 @@ def rounds_of(done: eaglecpp.Completion) -> list[int]:
     return counts + ([n] if n else [])
 
 
-def test_a_conversation_goes_on_from_where_rows_were_lost(pair: ArchPair) -> None:
+def test_a_conversation_goes_on_from_where_rows_were_lost(pair: Models) -> None:
     """Of every length, so that some answers end on a rejected draft. The drafter's rows are right as well: it
     foresees the same tokens as after a prompt.
     """
@@ -165,7 +165,7 @@ def test_a_conversation_goes_on_from_where_rows_were_lost(pair: ArchPair) -> Non
             assert more.tokens == engine.generate(longer, **options, strategy="off").tokens
 
 
-def test_several_conversations_go_back_each_by_itself(forgetful: ArchPair) -> None:
+def test_several_conversations_go_back_each_by_itself(forgetful: Models) -> None:
     prompts = [prompt_ids(30, seed=seed) for seed in range(3)]
     options: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True, "max_tokens": 60}
     with open_pair(forgetful, n_sequences=4) as engine:

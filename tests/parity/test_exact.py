@@ -15,9 +15,7 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from helpers.tiny import prompt_ids
-
-from .conftest import ConvertedPair
+from helpers.tiny import ConvertedPair, prompt_ids
 
 SIZES: dict[str, Any] = {"n_ctx": 1024, "n_threads": 1, "n_batch": 512, "n_ubatch": 128}
 STRATEGIES = ["chain:1", "chain:4", "tree:k=3,depth=4,nodes=12", "auto"]

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from helpers.tiny import prompt_ids
+from helpers.tiny import ConvertedPair, prompt_ids
 
-from .conftest import EXACT, ConvertedPair
+from .conftest import EXACT
 
 STRATEGIES = ["chain:1", "chain:3", "chain:5", "tree:k=3,depth=4,nodes=12"]
 N_TOKENS = 120

@@ -19,10 +19,9 @@ import pytest
 import eaglecpp
 from eaglecpp.engine.session import Session
 from eaglecpp.engine.stream import Stream, next_chunks
-from helpers.tiny import TinyTarget, prompt_ids
+from helpers.tiny import ConvertedPair, TinyTarget, prompt_ids
 
 from .cases import CASES
-from .conftest import ConvertedPair
 
 SIZES: dict[str, Any] = {"n_ctx": 600, "n_threads": 1, "n_batch": 64, "n_leaves_max": 6, "strategy": "off"}
 STRATEGIES = ["off", "chain:4", "tree:k=3,depth=4,nodes=12"]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import eaglecpp
-from helpers.tiny import prompt_ids
-from helpers.tiny_arch import ArchPair, make_hybrid, make_recurrent
+from helpers.models import Models
+from helpers.tiny import ConvertedPair, prompt_ids
+from helpers.tiny_arch import make_hybrid, make_recurrent
 
-from .conftest import ConvertedPair
 from .test_exact import SIZES, check_conversation
 
 STRATEGIES = ["chain:1", "chain:12", "tree:k=3,depth=8,nodes=16", "auto"]
@@ -100,7 +100,7 @@ def test_an_answer_that_copies_runs_many_tokens_a_round(q8: Path) -> None:
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("make", [make_recurrent, make_hybrid], ids=["recurrent", "hybrid"])
 def test_states_take_drafts_from_the_text(
-    make: Callable[[Path], ArchPair], tmp_path: Path, temperature: float
+    make: Callable[[Path], Models], tmp_path: Path, temperature: float
 ) -> None:
     """Chains: beside attention a recurrent state goes back by snapshots, alone it has no past."""
     path = make(tmp_path).target

@@ -13,20 +13,16 @@ import pytest
 from eaglecpp.store import Stores, packaged
 from helpers.hub_server import HubServer
 from helpers.stores import OllamaModel, Tiny, put_into_ollama
-from helpers.tiny import Pair, make_pair
 
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
-    from eaglecpp.convert import convert_checkpoint
-    from helpers.tiny import TargetSpec, make_target
+    from helpers.tiny import TargetSpec, converted_pair, make_target
 
     directory = tmp_path_factory.mktemp("tiny")
-    pair: Pair = make_pair(directory / "pair")
-    draft = directory / "draft.gguf"
-    convert_checkpoint(pair.checkpoint, target=pair.target.gguf, out=draft, type="F32")
+    made = converted_pair(directory / "pair")
     other = make_target(directory / "other", TargetSpec(n_layers=5, n_embd=32, head_dim=16)).gguf
-    return Tiny(pair.target.gguf, draft, pair.checkpoint, other)
+    return Tiny(made.pair.target.gguf, made.draft, made.pair.checkpoint, other)
 
 
 @pytest.fixture(autouse=True)
