@@ -137,7 +137,7 @@ def test_a_strategy_is_cut_and_says_so(it: ConvertedPair, q8: Path) -> None:
         engine.native.set_exact_rows([(2, True), (3, True), (4, True), (5, False), (17, False)])
         options: dict[str, Any] = {"max_tokens": 30, "ignore_eos": True, "temperature": 0.0}
         done = engine.generate(prompt_ids(40), **options)
-        assert done.timings.exact and "cut to 3 nodes" in done.timings.plan["why"]
+        assert done.timings.exact and "nodes cut to 3, because" in done.timings.plan["why"]
         assert 0 < done.timings.draft_n <= 3 * done.timings.rounds
         engine.native.set_exact_rows([(2, False), (17, False)])
         done = engine.generate(prompt_ids(40), **options)
