@@ -16,6 +16,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #if defined(KERNEL_AVX512)
@@ -127,6 +128,14 @@ KERNEL_INLINE F32 load_n(const float * p, int n) {
 KERNEL_INLINE void store_n(float * p, F32 x, int n) {
     KERNEL_EACH Register::store_n(p + i * n_in_register, x.v[i], n - i * n_in_register);
 }
+// n of them that may be as many as there are lanes, or more
+KERNEL_INLINE void store_up_to(float * p, F32 x, int64_t n) {
+    if (n < n_lanes) {
+        store_n(p, x, (int)n);
+    } else {
+        store(p, x);
+    }
+}
 KERNEL_INLINE F32 load_f16(const void * p) {
     F32 r;
     KERNEL_EACH r.v[i] = Register::load_f16((const uint16_t *)p + i * n_in_register);
@@ -154,15 +163,11 @@ KERNEL_INLINE F32 load_bf16(const void * p) {
     KERNEL_EACH x.v[i] = x.v[i] << 16;
     return bits_as<F32>(x);
 }
-KERNEL_INLINE F32 load_f16_n(const void * p, int n) {
+template <F32 (*load)(const void *)>
+KERNEL_INLINE F32 load_16_bits_n(const void * p, int n) {
     uint16_t x[n_lanes] = {};
     std::memcpy(x, p, n * sizeof(uint16_t));
-    return load_f16(x);
-}
-KERNEL_INLINE F32 load_bf16_n(const void * p, int n) {
-    uint16_t x[n_lanes] = {};
-    std::memcpy(x, p, n * sizeof(uint16_t));
-    return load_bf16(x);
+    return load(x);
 }
 KERNEL_INLINE void prefetch(const void * p) {  // into the second-level cache
     __builtin_prefetch(p, 0, 2);
@@ -267,6 +272,22 @@ KERNEL_INLINE auto sum(Lanes<T> a) {
 KERNEL_INLINE float max_of(F32 a) {
     KERNEL_UNROLL for (int i = 1; i < n_registers; ++i) a.v[0] = Register::max(a.v[0], a.v[i]);
     return Register::max_of(a.v[0]);
+}
+
+// --- tables ---------------------------------------------------------------------------------------------------------
+
+// ggml's kvalues_iq4nl
+constexpr int8_t iq4_numbers[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+// --- tiles ----------------------------------------------------------------------------------------------------------
+
+// f(n) with n as a constant, of which `most` is the largest
+template <int most, class F>
+KERNEL_INLINE void with_constant(int n, const F & f) {
+    if constexpr (most > 1) {
+        if (n < most) return with_constant<most - 1>(n, f);
+    }
+    f(std::integral_constant<int, most>());
 }
 
 // --- bytes ----------------------------------------------------------------------------------------------------------
