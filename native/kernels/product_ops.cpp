@@ -143,7 +143,9 @@ void for_each_matrix(ggml_tensor * op, RowList<Row> & list, const RowAt & row_at
     }
 }
 
-bool has_plain_operands(const ggml_tensor * op) {
+// a product of operands as the kernels need them, whatever its weights are
+bool is_plain_product(const ggml_tensor * op) {
+    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
     const ggml_tensor * x = op->src[1];
     if (op->type != GGML_TYPE_F32 || op->nb[0] != sizeof(float)) return false;
     if (!x || x->type != GGML_TYPE_F32 || x->nb[0] != sizeof(float) || x->ne[0] != op->src[0]->ne[0]) return false;
@@ -180,17 +182,15 @@ void pack_groups(const KernelTable & table, const ggml_tensor * w, const void * 
 }
 
 bool can_multiply_packed(const KernelTable & table, const ggml_tensor * op) {
-    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
-    return can_pack(table, op->src[0]) && has_plain_operands(op);
+    return is_plain_product(op) && can_pack(table, op->src[0]);
 }
 
 bool can_multiply_dense(const KernelTable & table, const ggml_tensor * op) {
-    if (op->op != GGML_OP_MUL_MAT && op->op != GGML_OP_MUL_MAT_ID) return false;
+    if (!is_plain_product(op)) return false;
     const ggml_tensor * w = op->src[0];
     if (!table.dense(w->type) || w->ne[3] != 1 || w->nb[0] != ggml_type_size(w->type)) return false;
     const ggml_backend_buffer_t buffer = w->view_src ? w->view_src->buffer : w->buffer;
-    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS &&
-           has_plain_operands(op);
+    return buffer && ggml_backend_buffer_get_usage(buffer) == GGML_BACKEND_BUFFER_USAGE_WEIGHTS;
 }
 
 size_t product_work_size(const KernelTable & table, int n_threads, const ggml_tensor * op) {
