@@ -176,9 +176,6 @@ class CostTable {
         return slowdown() * std::min(verify_.ms(n_rows), verify_.least_ms(n_rows)) + plain_host();
     }
 
-    // assumed price of n rows relative to one row, before anything is measured
-    double prior_ratio(int n_rows) const { return verify_.prior_ratio(n_rows); }
-
     // host work of a plain round
     double plain_host() const { return slowdown() * host_plain_; }
 

@@ -474,7 +474,6 @@ namespace {
 // of the speed that all batches would give: what exactness may cost where it is wanted "where that is cheap"
 constexpr double cheap = 0.95;
 constexpr int n_depths_foreseen = 8;
-constexpr double prior_commit = 0.08, prior_level = 0.06;  // plain rounds
 
 // chances of the nodes of a pool of `depth` levels, falling
 std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, int width) {
@@ -494,7 +493,7 @@ std::vector<float> foreseen_pool(const MeanChances & chances, int depth, int k, 
 }
 }  // namespace
 
-// [n]: tokens per plain round of the best draft of n nodes, with chances as they are on average
+// [n]: tokens per plain round of the best draft of n nodes, with chances as they are on average. Needs prices.
 std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_tree) const {
     const int n_max = std::min(plan.round.limits.n_nodes, std::max(1, costs_.n_rows_max() - n_roots_));
     const int k = is_tree ? options_.k : 1, width = is_tree ? options_.width : 1;
@@ -503,26 +502,24 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_
     const int n_depths = std::min({n_depths_foreseen, options_.depth, plan.round.limits.n_levels});
     for (int depth = 1; depth <= n_depths; ++depth) {
         const std::vector<float> p = foreseen_pool(plan.text.chances, depth, k, width);
+        const double draft_ms =
+            costs_.commit(2 + plan.round.limits.n_block_rows) + (depth - 1) * costs_.level(k) + costs_.host();
         double tokens = 1.0;
         for (int n = 1; n <= std::min(n_max, (int)p.size()); ++n) {
             tokens += p[n - 1];
             const int n_rows = n_roots_ + n;
-            double time = costs_.prior_ratio(n_rows) + prior_commit + (depth - 1) * prior_level;
-            if (costs_.knows_plain()) {
-                const double draft_ms =
-                    costs_.commit(2 + plan.round.limits.n_block_rows) + (depth - 1) * costs_.level(k) + costs_.host();
-                time = rounds(costs_.verify(n_rows) + costs_.plain_host() + draft_ms);
-            }
-            best[n] = std::max(best[n], tokens / time);
+            const double ms = costs_.verify(n_rows) + costs_.plain_host() + draft_ms;
+            best[n] = std::max(best[n], tokens / rounds(ms));
         }
     }
     return best;
 }
 
-// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it.
+// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it. Before anything has a
+// price nothing is known to be cheap; opening an engine measures that.
 bool Planner::is_exact_cheap(const SequencePlan & plan) const {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
-    if (!plan.is_auto()) return false;
+    if (!plan.is_auto() || !costs_.knows_plain()) return false;
     const std::vector<double> speeds = foreseen_speeds(plan, plan.round.limits.n_leaves > 1);
     double exact = 1.0, any = 1.0;
     for (int n = 1; n < (int)speeds.size(); ++n) {
