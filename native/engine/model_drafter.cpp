@@ -243,11 +243,7 @@ void ModelDrafter::make_context(const TargetOptions & options) {
     } else if (!context_.generates()) {
         refuse_generating(*model_);
     }
-    CellRules rules;
-    rules.n_conversations = options.n_sequences;
-    rules.n_ctx = options.n_ctx;
-    rules.n_draft_max = n_rows_max;
-    cells_ = Cells(rules);
+    cells_ = Cells({options.n_sequences, options.n_ctx, n_rows_max});
     cells_.attach(context_.get());
 }
 
