@@ -18,12 +18,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 # Files are counted for the first package that holds them.
 BUDGETS = {
-    "native/algo": 2783,  # issue 54: on tiny targets the way back to plain rounds is paid for
+    "native/algo": 2778,  # issue 54: on tiny targets the way back to plain rounds is paid for
     "native/grammar": 807,
-    "native/kernels": 2889,  # a long cache is read once, in its order (issue 56)
-    "native/ggml_hook": 1291,
+    "native/kernels": 2839,  # a long cache is read once, in its order (issue 56)
+    "native/ggml_hook": 1299,
     "native/target": 3089,  # issue 56: images whose rows share a position (M-RoPE); states that are not there
-    "native/engine": 2270,  # issue 56: the same
+    "native/engine": 2266,  # issue 56: the same
     "native/draft": 2095,  # issue 58: on devices a round of a block is one graph and one wait
     "native": 2346,  # attention sinks in drafters (issue 54: Nemotron, MiMo)
     "eaglecpp/server": 4197,  # issue 57: drafters and sizes in the words of the command line
@@ -36,7 +36,7 @@ BUDGETS = {
     "eaglecpp/modelfile": 790,
     "eaglecpp": 3598,  # issue 57: a server elsewhere, whose answers are checked; Llama's types; --lora
     "convert": 4501,  # issue 54: attention sinks, value scale, own embeddings beside the target's head
-    "tests": 33451,  # issue 54: negative controls of block drafters; 56: targets that see; 57: served runs
+    "tests": 33457,  # issue 54: negative controls of block drafters; 56: targets that see; 57: served runs
     "benchmarks": 6235,  # issue 58: the GPU kit fits transfers, first answers; issue 56: attention.py
 }
 VENDORED = "eaglecpp/server/static/vendor"

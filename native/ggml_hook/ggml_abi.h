@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The private parts of ggml that the hook depends on, as they are in the pinned version; of structs that ggml makes, no
-// more than their beginnings up to what is used. They are not installed with
+// The private parts of ggml that the hook depends on, as they are in the pinned version. They are not installed with
 // llama-cpp-python, so they are repeated here; tests/native/ggml_hook/test_abi.cpp compares them with the sources, and
 // hook.cpp uses them only with exactly the version they were taken from, after a trial run.
 #pragma once
@@ -48,6 +47,8 @@ struct Buffer {
     BufferInterface iface;
     ggml_backend_buffer_type_t buft;
     void * context;
+    size_t size;
+    ggml_backend_buffer_usage usage;
 };
 
 struct DeviceInterface {
@@ -63,10 +64,15 @@ struct DeviceInterface {
     bool (*supports_op)(ggml_backend_dev_t, const ggml_tensor *);
     bool (*supports_buft)(ggml_backend_dev_t, ggml_backend_buffer_type_t);
     bool (*offload_op)(ggml_backend_dev_t, const ggml_tensor *);
+    ggml_backend_event_t (*event_new)(ggml_backend_dev_t);
+    void (*event_free)(ggml_backend_dev_t, ggml_backend_event_t);
+    void (*event_synchronize)(ggml_backend_dev_t, ggml_backend_event_t);
 };
 
 struct Device {
     DeviceInterface iface;
+    ggml_backend_reg_t reg;
+    void * context;
 };
 
 struct RegistryInterface {
@@ -79,6 +85,7 @@ struct RegistryInterface {
 struct Registry {
     int api_version;
     RegistryInterface iface;
+    void * context;
 };
 
 struct BackendInterface {

@@ -50,17 +50,23 @@ SAME_PLACE(abi::BufferType, ggml_backend_buffer_type, context);
 static_assert(sizeof(abi::BufferInterface) == sizeof(TheirBufferI), "ggml_backend_buffer_i");
 SAME_FIELDS(abi::BufferInterface, TheirBufferI, free_buffer, get_base, init_tensor, memset_tensor, set_tensor,
             get_tensor, set_tensor_2d, get_tensor_2d, cpy_tensor, clear, reset);
-SAME_FIELDS(abi::Buffer, ggml_backend_buffer, buft, context);
+static_assert(sizeof(abi::Buffer) == sizeof(ggml_backend_buffer), "ggml_backend_buffer");
+SAME_FIELDS(abi::Buffer, ggml_backend_buffer, buft, context, size, usage);
 
 using TheirDeviceI = ggml_backend_device_i;
+static_assert(sizeof(abi::DeviceInterface) == sizeof(TheirDeviceI), "ggml_backend_device_i");
 SAME_FIELDS(abi::DeviceInterface, TheirDeviceI, get_name, get_description, get_memory, get_type, get_props,
             init_backend, get_buffer_type, get_host_buffer_type, buffer_from_host_ptr, supports_op, supports_buft,
-            offload_op);
-SAME_PLACE(abi::Device, ggml_backend_device, iface);
+            offload_op, event_new, event_free, event_synchronize);
+static_assert(sizeof(abi::Device) == sizeof(ggml_backend_device), "ggml_backend_device");
+SAME_FIELDS(abi::Device, ggml_backend_device, reg, context);
 
 using TheirRegistryI = ggml_backend_reg_i;
+static_assert(sizeof(abi::RegistryInterface) == sizeof(TheirRegistryI), "ggml_backend_reg_i");
 SAME_FIELDS(abi::RegistryInterface, TheirRegistryI, get_name, get_device_count, get_device, get_proc_address);
+static_assert(sizeof(abi::Registry) == sizeof(ggml_backend_reg), "ggml_backend_reg");
 SAME_PLACE(abi::Registry, ggml_backend_reg, iface);
+SAME_FIELD(abi::Registry, ggml_backend_reg, context);
 
 static_assert(sizeof(ComputeParams) == sizeof(ggml_compute_params), "ggml_compute_params");
 SAME_FIELDS(ComputeParams, ggml_compute_params, ith, nth, wsize, wdata);
