@@ -69,7 +69,7 @@ def test_a_session_that_is_dropped_gives_its_place_back(models: Models) -> None:
     with Engine.open(models.target, n_ctx=64, n_threads=1) as engine:
         for _ in range(3):
             stream = engine.session().stream("ab", max_tokens=2)
-            with pytest.raises(Exception, match="all 1 conversations"):
+            with pytest.raises(Exception, match="all conversations"):
                 engine.session()
             assert len(stream.finish().tokens) == 2
             del stream

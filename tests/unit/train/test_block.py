@@ -127,5 +127,5 @@ def test_the_confidence_head_says_how_much_is_accepted(monkeypatch: pytest.Monke
     # and the drafter learns to be sure of itself
     states = torch.randn(3, 40, requires_grad=True)
     none = torch.zeros(3)
-    loss = loss_of(states, torch.rand(3), (none, none, none, torch.ones(3), 0, "lk", None))
+    loss = loss_of(states, torch.rand(3), Labels(none, none, none, torch.ones(3), 0, "lk", None))
     assert isinstance(loss, torch.Tensor) and torch.autograd.grad(loss, states)[0].any()
