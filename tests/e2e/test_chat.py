@@ -159,6 +159,43 @@ def test_tab_completes_commands_parameters_and_files(chat: Open, tmp_path: Path)
         terminal.type(CTRL_D)
 
 
+def test_no_key_in_any_state_of_the_prompt_ends_the_prompt(
+    chat: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("VISUAL", "EDITOR"):  # for Ctrl+G
+        monkeypatch.setenv(variable, "true")
+    states = {"empty": "", "typed": "hel", "menu": "/se", "chosen in the menu": "/se\t"}
+    states |= {"search": "\x12hel", "search without a match": "\x12xyz", "lines": "one\x1b\rtwo"}
+    keys = {
+        "Ctrl+C": CTRL_C,
+        "Ctrl+D": CTRL_D,
+        "Ctrl+G": "\x07",
+        "Ctrl+R": "\x12",
+        "Escape": "\x1b",
+        "Tab": TAB,
+    }
+    keys |= {"Up": "\x1b[A", "paste": "\x1b[200~a\rb\x1b[201~", "Alt+Enter": "\x1b\r"}
+    with chat() as terminal:
+        terminal.say("hello", "[ 12 tokens")
+        for state, typed in states.items():
+            for key, sent in keys.items():
+                if (state, key) == ("empty", "Ctrl+D"):
+                    continue
+                terminal.type(typed)
+                terminal.type(sent)
+                terminal.type(CTRL_C + CTRL_C)
+                mark = f"{key} in {state}"
+                terminal.type(mark)
+                terminal.wait_until(lambda: terminal.line == f">>> {mark}", mark, 60)  # noqa: B023
+                terminal.type(CTRL_C)
+                terminal.wait_for_prompt()
+        terminal.type("\x12hel")
+        terminal.wait("(reverse-i-search)`hel': hello")
+        os.kill(terminal.process.pid, signal.SIGINT)
+        terminal.wait_for_prompt()
+        assert terminal.leave() == 0
+
+
 def test_typed_lines_come_back_with_the_up_arrow_in_the_next_chat(chat: Open, home: Path) -> None:
     with chat() as terminal:
         terminal.say("remember this", "[ 12 tokens")

@@ -18,10 +18,11 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
-from prompt_toolkit.filters import Condition
+from prompt_toolkit.enums import DEFAULT_BUFFER
+from prompt_toolkit.filters import Condition, is_searching
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import FileHistory
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.key_binding import ConditionalKeyBindings, KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout.processors import Processor, Transformation, TransformationInput
 from prompt_toolkit.layout.utils import explode_text_fragments
@@ -115,7 +116,7 @@ class Keyboard:
             completer=SlashCompleter(),
             complete_while_typing=Condition(lambda: get_app().current_buffer.text.startswith("/")),
             prompt_continuation=CONTINUATION,
-            key_bindings=self._bindings(),
+            key_bindings=ConditionalKeyBindings(self._bindings(), ~is_searching),
             erase_when_done=True,
             color_depth=None if wants_colour() else ColorDepth.DEPTH_1_BIT,
             enable_open_in_editor=True,
@@ -131,6 +132,7 @@ class Keyboard:
         """
         placeholder = _PLACEHOLDER if prompt == PROMPT else None
         typed = ""
+        self._session.layout.focus(DEFAULT_BUFFER)  # a signal may have ended the last prompt within a search
         try:
             typed = self._session.prompt(prompt, default=default, placeholder=placeholder)
         except KeyboardInterrupt as interrupt:
