@@ -132,8 +132,8 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     Decision & d = round.decision;
     round.begin(request.root, request.limits, request.n_left, request.n_pending);
     d.best_speed = plan.text.worth.best_speed();
-    if (options_.pads_rows) settle_shape(plan);
     if (!plan.exact.is_settled) plan.exact.settle(is_exact_cheap(plan));
+    if (options_.pads_rows) settle_shape(plan);
     if (plan.exact.is_exact) round.limits.n_leaves = std::min(round.limits.n_leaves, round.limits.n_leaves_exact);
     is_exact_ = is_exact_ || plan.exact.is_exact;
     n_times_ = request.limits.replays ? 2.0 : n_times_;
@@ -515,18 +515,21 @@ std::vector<double> Planner::foreseen_speeds(const SequencePlan & plan, bool is_
     return best;
 }
 
-// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it. Before anything has a
-// price nothing is known to be cheap; opening an engine measures that.
-bool Planner::is_exact_cheap(const SequencePlan & plan) const {
+// A fixed strategy was asked for as it is; only exactness that was asked for, too, may cut it. For `auto` the planner
+// decides once, so that all answers of an engine are computed alike: as soon as prices are known, which is when an
+// engine has been opened. Before that, nothing is known to be cheap. Devices draft chains unless trees gain clearly.
+bool Planner::is_exact_cheap(const SequencePlan & plan) {
     if (exact_rows_.allows_all(n_roots_ + plan.round.limits.n_nodes)) return true;
     if (!plan.is_auto() || !costs_.knows_plain()) return false;
-    const std::vector<double> speeds = foreseen_speeds(plan, plan.round.limits.n_leaves > 1);
+    if (is_exact_cheap_) return *is_exact_cheap_;
+    const std::vector<double> speeds = foreseen_speeds(plan, plan.round.limits.n_leaves > 1 && !options_.pads_rows);
     double exact = 1.0, any = 1.0;
     for (int n = 1; n < (int)speeds.size(); ++n) {
         any = std::max(any, speeds[n]);
         if (exact_rows_.allows(n_roots_ + n)) exact = std::max(exact, speeds[n]);
     }
-    return exact >= cheap * any;
+    is_exact_cheap_ = exact >= cheap * any;
+    return *is_exact_cheap_;
 }
 
 // --- devices --------------------------------------------------------------------------------------------------------

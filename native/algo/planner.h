@@ -19,6 +19,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <optional>
 #include <vector>
 
 #include "algo/acceptance.h"
@@ -254,7 +255,7 @@ class Planner {
 
     // A generation starts. A new conversation keeps little of what was learned about the last text.
     void begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation,
-                       Exactness exactness = Exactness::off);
+                       Exactness exactness = Exactness::automatic);
 
     // Numbers of rows at which every row of a batch has the bits that it would have alone.
     void set_exact_rows(const RowCounts & counts) { exact_rows_ = counts; }
@@ -360,7 +361,7 @@ class Planner {
 
     // what drafts would bring on average
     std::vector<double> foreseen_speeds(const SequencePlan & plan, bool is_tree) const;
-    bool is_exact_cheap(const SequencePlan & plan) const;
+    bool is_exact_cheap(const SequencePlan & plan);
 
     // devices
     bool pads(const SequencePlan & plan) const;
@@ -392,9 +393,10 @@ class Planner {
     AcceptanceModel acceptance_;
     Ledger ledger_;
     RowCounts exact_rows_;
-    RecentSpeed speed_;      // of the batches of late
-    int n_plain_ = 0;        // plain rounds measured
-    int n_since_plain_ = 0;  // rounds since the last one
+    std::optional<bool> is_exact_cheap_;  // for `auto`; empty = not decided yet
+    RecentSpeed speed_;                   // of the batches of late
+    int n_plain_ = 0;                     // plain rounds measured
+    int n_since_plain_ = 0;               // rounds since the last one
     bool is_plain_wanted_ = false;
 
     // the round under way

@@ -26,7 +26,9 @@ struct Scene {
     PlanLimits limits{16, 8, 128, 8};
     double ms_per_row = 0.5;
 
-    Scene(const RowCounts & counts, const std::vector<Strategy> & strategies, Exactness exactness) {
+    Scene(const RowCounts & counts, const std::vector<Strategy> & strategies, Exactness exactness,
+          const PlannerOptions & options = {})
+        : planner(options) {
         planner.set_exact_rows(counts);
         plans.resize(strategies.size());
         for (size_t i = 0; i < plans.size(); ++i) {
@@ -144,4 +146,35 @@ TEST(automatic_is_exact_where_that_costs_little) {
     // what was asked for runs as it is
     Scene scene(counts_of({2, 3}), {Strategy::make("chain", 1, 6, 6)}, Exactness::automatic);
     CHECK(scene.round() == 7 && !scene.plans[0].exact.is_exact);
+}
+
+// On a device each number of rows costs a graph, so an answer keeps one. It must not be chosen among exact sizes only
+// before the planner has decided whether it wants them.
+TEST(a_device_without_exact_batches_drafts_in_the_first_round) {
+    PlannerOptions options;
+    options.pads_rows = true;
+    Scene scene(counts_of({}), {automatic}, Exactness::automatic, options);
+    CostTable & costs = scene.planner.costs();  // as they are measured when an engine opens
+    for (int n : {1, 2, 3, 4, 5, 8, 16}) {
+        for (int i = 0; i < 3; ++i) costs.learn_verify(n, 10.0 + 0.5 * (n - 1));
+    }
+    for (int i = 1; i <= 3; ++i) costs.learn_alike(i, 1, i < 3 ? 30.0 : 10.0);
+    for (int answer = 0; answer < 2; ++answer) {
+        scene.planner.begin_request(scene.plans[0], RequestKind::greedy, false, Exactness::automatic);
+        CHECK(scene.round() > 1 && !scene.plans[0].exact.is_exact);
+    }
+}
+
+TEST(the_second_answer_is_as_exact_as_the_first) {
+    Scene scene(counts_of({2, 3}), {automatic}, Exactness::off);
+    for (int i = 0; i < 400; ++i) scene.round();
+    for (double ms_per_row : {0.5, 12.0}) {
+        scene.planner.begin_request(scene.plans[0], RequestKind::greedy, true, Exactness::automatic);
+        scene.ms_per_row = ms_per_row;
+        for (int i = 0; i < 400; ++i) scene.round();
+        CHECK(!scene.plans[0].exact.is_exact);
+    }
+    scene.planner.begin_request(scene.plans[0], RequestKind::greedy, true, Exactness::automatic);
+    scene.round();
+    CHECK(!scene.plans[0].exact.is_exact);
 }
