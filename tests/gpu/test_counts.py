@@ -60,9 +60,9 @@ def counted(engine, **options):
         "graphs_later": after.distinct_graphs - before.distinct_graphs,
     }
 
-options = dict(n_ctx=2048, n_threads=1, n_leaves_max=16, n_draft_max=16, planner_cache=False, exact="off")
+options = dict(n_ctx=2048, n_threads=1, n_leaves_max=16, n_draft_max=16, planner_cache=False)
 out = {}
-with Engine.open(sys.argv[1], sys.argv[2], **options) as engine:
+with Engine.open(sys.argv[1], sys.argv[2], exact=sys.argv[3], **options) as engine:
     tree = "tree:k=4,depth=3,nodes=16"
     out["tree"] = counted(engine, strategy=tree)
     out["sampled"] = counted(engine, strategy=tree, temperature=0.8)
@@ -77,7 +77,8 @@ LONG = r"""
 rates[:] = [0.67 ** depth for depth in range(1, 9)]
 out = {}
 with Engine.open(
-    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1, planner_cache=False, exact="off", text_drafts="off"
+    sys.argv[1], sys.argv[2], n_ctx=2048, n_threads=1,
+    planner_cache=False, exact=sys.argv[4], text_drafts="off",
 ) as engine:
     for strategy in sys.argv[3].split():
         options = dict(strategy=strategy, max_tokens=720, temperature=0.0, ignore_eos=True, seed=1)
@@ -124,9 +125,9 @@ def large(counts: Callable[[], Counts], tmp_path_factory: pytest.TempPathFactory
     return target, draft
 
 
-@pytest.fixture(scope="module")
-def counted(large: tuple[Path, Path]) -> dict[str, Any]:
-    found = run(PROGRAM, *large)
+@pytest.fixture(scope="module", params=["auto", "off"])
+def counted(request: pytest.FixtureRequest, large: tuple[Path, Path]) -> dict[str, Any]:
+    found = run(PROGRAM, *large, request.param)
     for name, values in found.items():
         print(name, {key: round(value, 1) for key, value in values.items()})
     return found
@@ -175,11 +176,12 @@ def test_few_graphs_and_none_after_the_first_answer(counted: dict[str, Any]) -> 
         assert counted[name]["graphs_later"] == 0, name
 
 
-def test_an_answer_of_200_rounds_runs_from_captured_graphs(large: tuple[Path, Path]) -> None:
+@pytest.mark.parametrize("exact", ["auto", "off"])
+def test_an_answer_of_200_rounds_runs_from_captured_graphs(exact: str, large: tuple[Path, Path]) -> None:
     """As ggml's CUDA backend captures. llama.cpp builds a graph anew where the text has filled another 256
     cells of its cache, here twice: the count begins at the tenth round and ends before token 740.
     """
-    found = run(LONG, *large, "chain:3 chain:5 auto")
+    found = run(LONG, *large, "chain:3 chain:5 auto", exact)
     for strategy, values in found.items():
         print(strategy, values)
         assert values["rounds"] >= 200, strategy

@@ -25,13 +25,13 @@ PLACES = ["all", "some layers", "drafter", "target"]
 STRATEGIES = ["chain:1", "chain:5", "tree:k=3,depth=4,nodes=12", "auto"]
 
 
+@pytest.mark.parametrize("exact", ["auto", "off"])
 @pytest.mark.parametrize("place", PLACES)
 def test_every_placement_gives_the_cpus_text(
-    place: str, device: Device, open_engine: Open, greedy: dict[str, Any]
+    place: str, exact: str, device: Device, open_engine: Open, greedy: dict[str, Any]
 ) -> None:
     n_accepted: dict[str, dict[str, int]] = {}
-    # what is exact differs by device, and with it what a strategy is cut to
-    options: dict[str, Any] = {"exact": "off"}
+    options: dict[str, Any] = {"exact": exact}
     with open_engine("cpu", **options) as cpu, open_engine(place, **options) as engine:
         where = engine.device_info
         assert ("CPU" if place == "target" else device.name) == where["draft"]
@@ -49,7 +49,8 @@ def test_every_placement_gives_the_cpus_text(
                 both = n_accepted.setdefault(strategy, {"here": 0, "cpu": 0})
                 both["here"] += ours.timings.draft_n_accepted
                 both["cpu"] += theirs.timings.draft_n_accepted
-    for strategy in STRATEGIES[:-1]:
+    # what is exact differs by device, and with it the trees that are drafted
+    for strategy in STRATEGIES[:-1] if exact == "off" else []:
         n = n_accepted[strategy]
         assert n["cpu"] > (5 if device.is_slow else 20), strategy
         assert abs(n["here"] - n["cpu"]) <= 0.01 * n["cpu"] + 1, (strategy, n)

@@ -142,11 +142,12 @@ def test_a_drafter_without_room_runs_on_the_cpu(
     assert drafts == "True"
 
 
+@pytest.mark.parametrize("exact", ["auto", "off"])
 def test_verification_stays_where_the_weights_are(
-    it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
+    exact: str, it: ConvertedPair, counts: Callable[[], Counts], device: Device, greedy: dict[str, Any]
 ) -> None:
     """Three layers on the device: batches of 32 rows and more would bring the weights of the others there."""
-    options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": "off"}
+    options = {**OPEN, "n_gpu_layers": 3, "draft_device": "cpu", "n_draft_max": 48, "exact": exact}
     with eaglecpp.Engine.open(it.pair.target.gguf, draft=it.draft, **options) as engine:
         up = {}
         for nodes in (16, 40):
