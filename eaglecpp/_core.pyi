@@ -13,6 +13,9 @@ def version_info() -> dict[str, str]:
 def system_info() -> dict[str, Any]:
     """`devices`: list of {name, description, kind, memory_total, memory_free}; `amx`: {claimed, works}; `n_cores`."""
 
+def available_memory() -> int:
+    """Bytes of host memory that can be had without swapping and within a container's limit; 0: unknown."""
+
 def watch_rpc_server(endpoint: str, relay: str, pipe: int) -> None: ...
 def lost_rpc_servers() -> list[tuple[str, str, str]]: ...
 def drain_log() -> list[tuple[int, str]]:

@@ -115,10 +115,12 @@ def _gpus_for_cache(options: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def free_memory() -> int:
-    """Bytes of memory that can be had without swapping."""
-    import psutil
+    """Returns the bytes of memory that can be had without swapping and within a container's limit; 0 when the
+    system does not say.
+    """
+    from eaglecpp._extension import core
 
-    return int(psutil.virtual_memory().available)
+    return core.available_memory()
 
 
 def head_keys(path: Path) -> dict[str, Any]:

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: MIT
 #include "base/memory.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
+
+#include "base/cgroup.h"
 
 #ifdef __linux__
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#endif
+#ifdef __APPLE__
+#include <mach/mach.h>
+#include <unistd.h>
 #endif
 #ifdef _WIN32
 #define WIN32_LEAN_AND_MEAN
@@ -21,13 +28,19 @@ uint64_t available_memory() {
     MEMORYSTATUSEX status;
     status.dwLength = sizeof(status);
     return GlobalMemoryStatusEx(&status) ? status.ullAvailPhys : 0;
+#elif defined(__APPLE__)
+    vm_statistics64_data_t pages;
+    mach_msg_type_number_t n = HOST_VM_INFO64_COUNT;
+    if (host_statistics64(mach_host_self(), HOST_VM_INFO64, (host_info64_t)&pages, &n) != KERN_SUCCESS) return 0;
+    // the count of free pages includes the speculative ones
+    return ((uint64_t)pages.free_count + pages.inactive_count + pages.purgeable_count) * (uint64_t)getpagesize();
 #else
     std::ifstream info("/proc/meminfo");
     std::string key, unit;
     uint64_t kib = 0;
     while (info >> key >> kib) {
         std::getline(info, unit);
-        if (key == "MemAvailable:") return kib * 1024;
+        if (key == "MemAvailable:") return std::max((uint64_t)std::min(kib * 1024.0, cgroup_memory()), (uint64_t)1);
     }
     return 0;
 #endif

@@ -15,8 +15,9 @@ struct MemoryUse {
     size_t weights, cache, compute;
 };
 
-// Host memory that can be used without swapping, in bytes; 0 when the system does not say. Asked before large
-// allocations: where memory is overcommitted they succeed, and the process is killed when it touches them.
+// Host memory that can be used without swapping and within the limits of a container, in bytes; 0 when the system does
+// not say. Asked before large allocations: where memory is overcommitted they succeed, and the process is killed when
+// it touches them.
 uint64_t available_memory();
 
 // Releases the pages of a mapped file that this process has touched; they come back when they are read again. Without

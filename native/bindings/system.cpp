@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "base/memory.h"
 #include "bindings/bindings.h"
 #include "bindings/fields.h"
 #include "bindings/gil.h"
@@ -60,6 +61,7 @@ static nb::dict system_info() {
 void bind_system(nb::module_ & m) {
     m.def("version_info", &version_info);
     m.def("system_info", &system_info);
+    m.def("available_memory", &available_memory);
     m.def("watch_rpc_server", &watch_rpc_server, nb::arg("endpoint"), nb::arg("relay"), nb::arg("pipe"));
     m.def("lost_rpc_servers", [] {
         nb::list out;

@@ -41,7 +41,8 @@ bool Cells::close_gaps_before(const SeqRange & range) {
 // A copy of one conversation would lack what its sliding windows have passed, which is needed when it goes back.
 bool Cells::close_gaps() {
     const size_t n_bytes = llama_state_get_size(ctx_);
-    if (available_memory() > 0 && n_bytes > available_memory() / 2) return false;
+    const uint64_t n_free = available_memory();
+    if (n_free > 0 && n_bytes > n_free / 2) return false;
     std::vector<uint8_t> state;
     try {
         state.resize(n_bytes);

@@ -6,6 +6,11 @@
 #include <set>
 #include <thread>
 
+#ifdef __linux__
+#include <sched.h>
+#endif
+
+#include "base/cgroup.h"
 #include "base/error.h"
 #include "base/process.h"
 #include "gguf/guard.h"
@@ -22,14 +27,21 @@ static constexpr int64_t n_cells_max = 1 << 30;
 static constexpr int slice_share = 4, n_shared_min = 16, n_shared_max = 128;
 
 int n_physical_cores() {
-    const int n_logical = std::max(1u, std::thread::hardware_concurrency());
+    int n_logical = std::max(1u, std::thread::hardware_concurrency());
     std::set<std::string> cores;
-    for (int i = 0; i < n_logical; ++i) {
+#ifdef __linux__
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof(allowed), &allowed) != 0) CPU_ZERO(&allowed);
+    for (int i = 0; i < CPU_SETSIZE; ++i) {
+        if (!CPU_ISSET(i, &allowed)) continue;
         std::ifstream f("/sys/devices/system/cpu/cpu" + std::to_string(i) + "/topology/thread_siblings_list");
         std::string siblings;
         if (std::getline(f, siblings)) cores.insert(siblings);
     }
-    return cores.empty() ? n_logical : (int)cores.size();
+#endif
+    if (!cores.empty()) n_logical = (int)cores.size();
+    // threads wait for each other, so one that the quota stops stops all
+    return std::max(1, (int)std::min((double)n_logical, cgroup_cpus()));
 }
 
 static void check_range(const char * name, int64_t found, int64_t low, int64_t high) {

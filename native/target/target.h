@@ -119,7 +119,7 @@ class Target {
     Context context_;  // after taps_ and picks_: it holds pointers to them
 };
 
-// physical cores of this machine
+// physical cores that this process may use
 int n_physical_cores();
 
 }  // namespace eaglecpp

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -108,6 +111,55 @@ def test_a_quarter_of_the_free_memory_decides_up_to_what_the_model_was_trained_f
     chosen, why = choose_n_ctx(path, None, options, options.get("n_weights", 0), n_free * GIB)
     assert chosen == n_ctx
     assert (why == "everything the model was trained for") == (n_ctx == model.get("n_train", 131072))
+
+
+LIMITS = {
+    "memory/": {"memory.limit_in_bytes": "500000000"},
+    "cpu/": {"cpu.cfs_quota_us": "100000"},
+    "": {"memory.max": "500000000", "cpu.max": "100000 100000"},
+}
+PROGRAM = """
+import os, sys
+for path in sys.argv[1:]:
+    with open(path + "/cgroup.procs", "w") as f:
+        f.write(str(os.getpid()))
+from eaglecpp.lowlevel import system_info
+from eaglecpp.opening.context import free_memory
+print(system_info()["n_cores"], free_memory() <= 500_000_000)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="control groups are Linux's")
+def test_the_limits_of_a_container_hold() -> None:
+    """In a real control group of one CPU's time and 500 MB."""
+    top = Path("/sys/fs/cgroup")
+    is_new = (top / "cgroup.controllers").exists()
+    groups = {
+        top / f"{name}eaglecpp-{os.getpid()}": files for name, files in LIMITS.items() if is_new == (not name)
+    }
+    try:
+        for folder, files in groups.items():
+            folder.mkdir()
+            for name, value in files.items():
+                (folder / name).write_text(value)
+        command = [sys.executable, "-c", PROGRAM, *map(str, groups)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    except OSError as e:
+        pytest.skip(f"no control group can be made here: {e}")
+    finally:
+        for folder in groups:
+            if folder.exists():
+                folder.rmdir()
+    assert done.stdout.split() == ["1", "True"]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the system has no CPU sets")
+def test_only_the_cpus_of_this_process_count() -> None:
+    program = "import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n" + PROGRAM
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split()[0] == "1"
 
 
 def test_a_drafters_cache_is_a_part_of_the_context(tmp_path: Path) -> None:
