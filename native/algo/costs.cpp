@@ -108,7 +108,8 @@ void StepCosts::Entry::restart(double ms, bool is_guess) {
 }
 
 void StepCosts::Entry::add(double ms) {
-    samples[n++ % n_kept] = ms;
+    samples[n % n_kept] = ms;
+    n = n + 1 < 2 * n_kept ? n + 1 : n_kept;
 }
 
 double StepCosts::Entry::price() const {

@@ -126,7 +126,7 @@ class StepCosts {
 
     struct Entry {
         std::array<double, n_kept> samples{};  // without the slowdown, the last ones; the first may be a guess
-        int n = 0;                             // ever
+        int n = 0;                             // ever, up to 2 * n_kept
         bool is_guessed = false;               // the first one was
         int n_outliers = 0;                    // the last ones, far off the price
         int n_tried = 0;                       // in this process

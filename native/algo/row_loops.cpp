@@ -44,8 +44,8 @@ EAGLECPP_INLINE void tops_of_blocks(const float * x, int n_blocks, float * tops)
 
 // exp(x) for x <= 0 without a call: 2^i * 2^f with a polynomial for 2^f on [-0.5, 0.5]
 EAGLECPP_INLINE float exp_negative(float x) {
-    const float t = std::max(x * 1.44269504f, -126.0f);
-    const float r = t + 12582912.0f;  // rounds to an integer: 1.5 * 2^23
+    const float t = std::max(-126.0f, x * 1.44269504f);  // in this order NaN counts as -126
+    const float r = t + 12582912.0f;                     // rounds to an integer: 1.5 * 2^23
     const float f = t - (r - 12582912.0f);
     const float p =
         1.0f + f * (0.69314718f + f * (0.24022651f + f * (0.05550411f + f * (0.00961813f + f * 0.00133336f))));

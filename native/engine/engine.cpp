@@ -153,9 +153,9 @@ void Engine::end(int id, int n_taken) {
     Use use(*this);
     Sequence & s = conversations_.get(id);
     s.is_active = false;
+    if (n_taken < 0 || n_taken >= (int)s.tokens.size() - s.n_prompt) return;
     const int n_tokens = s.n_prompt + n_taken;
-    if (n_taken < 0 || n_tokens >= (int)s.tokens.size() || s.n_past < n_tokens || !target().model().supports_trees())
-        return;
+    if (s.n_past < n_tokens || !target().model().supports_trees()) return;
     attempt([&] { conversations_.cut(s, n_tokens); }, [&] { conversations_.forget(s); });
 }
 

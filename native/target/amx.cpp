@@ -37,7 +37,11 @@ static bool child_survives(ggml_backend_buffer_type_t tiles) {
         // on this thread only: a forked child has no other ones
         constexpr int n_in = 256, n_out = 64, n_rows = 4;
         const std::vector<float> weights(n_in * n_out, 1.0f), x(n_in * n_rows, 1.0f);
-        _exit(kernels::try_product(tiles, weights, x, n_in, 1).out.empty() ? 1 : 0);
+        try {
+            _exit(kernels::try_product(tiles, weights, x, n_in, 1).out.empty() ? 1 : 0);
+        } catch (...) {  // must not go on as a second copy of the program
+            _exit(1);
+        }
     }
     int status = 0;
     pid_t done = -1;

@@ -98,7 +98,8 @@ bool DevicePicks::set(const SeqRange & range, int n_top) {
         const auto it = pickers_.find(id);
         if ((it == pickers_.end() ? 0 : it->second.n_top) == n_top) continue;
         llama_sampler_ptr picker = kind ? make_picker(*kind) : nullptr;
-        guarded([&] { llama_set_sampler(ctx_, id, picker.get()); });
+        // not with tensors split over devices
+        if (!guarded([&] { return llama_set_sampler(ctx_, id, picker.get()); }) && kind) return false;
         if (kind) {
             pickers_[id] = {std::move(picker), n_top};
         } else {
