@@ -29,8 +29,8 @@ Target = core.Target
 
 def system_info() -> dict[str, Any]:
     """What llama.cpp sees of this machine: `devices` (name, description, kind, memory_total and memory_free
-    in bytes), `amx` (claimed by the CPU flags, works when tried), `n_cores` (physical), `errors` (why a
-    device cannot be used, in llama.cpp's words; said once per process).
+    in bytes), `amx` (claimed by the CPU flags, works when tried), `n_cores` (physical, of this process),
+    `errors` (why a device cannot be used, in llama.cpp's words; said once per process).
     """
     info = core.system_info()
     return info | {"errors": [text.strip() for text in drain()]}

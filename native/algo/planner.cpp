@@ -86,7 +86,7 @@ void PlanRound::begin(Token root, const PlanLimits & most, int n_left_now, int n
 
 void Planner::begin_request(SequencePlan & plan, RequestKind kind, bool is_same_conversation, Exactness exactness) {
     if (!is_same_conversation) end_text(plan);
-    plan.exact.begin_request(exactness);
+    plan.exact = {exactness != Exactness::off, exactness != Exactness::automatic};
     plan.text.kind = kind;
     plan.text.worth.begin_request();
     plan.round.cursor = -1;
@@ -132,7 +132,7 @@ void Planner::decide(SequencePlan & plan, const RoundRequest & request) {
     Decision & d = round.decision;
     round.begin(request.root, request.limits, request.n_left, request.n_pending);
     d.best_speed = plan.text.worth.best_speed();
-    if (!plan.exact.is_settled) plan.exact.settle(is_exact_cheap(plan));
+    if (!plan.exact.is_settled) plan.exact = {is_exact_cheap(plan)};
     if (options_.pads_rows) settle_shape(plan);
     if (plan.exact.is_exact) round.limits.n_leaves = std::min(round.limits.n_leaves, round.limits.n_leaves_exact);
     is_exact_ = is_exact_ || plan.exact.is_exact;

@@ -97,17 +97,6 @@ struct ExactRule {
     // The number of nodes that a fixed strategy is cut to because the rows of larger batches are not exact; -1 = it is
     // not cut.
     int cut = -1;
-
-    void begin_request(Exactness wanted) {
-        is_exact = wanted != Exactness::off;
-        is_settled = wanted != Exactness::automatic;
-        cut = -1;
-    }
-
-    void settle(bool is_cheap) {
-        is_exact = is_cheap;
-        is_settled = true;
-    }
 };
 
 // What was learned about the text.
