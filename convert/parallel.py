@@ -36,7 +36,7 @@ def parse_parallel(config: Mapping[str, Any], vocab: int) -> tuple[ParallelDraft
     if not 0 <= token < vocab:
         raise wrong(next(iter(tokens)), f"a token of the vocabulary of {vocab}", token)
     depths = [integer(config, key) for key in _DEPTH_KEYS if config.get(key) is not None]
-    depths += _proposed(config)
+    depths += proposed_tokens(config)
     if not depths:
         return ParallelDraft(
             token, _DEPTH
@@ -50,8 +50,8 @@ def _token(value: Any, key: str) -> int:
     return int(value)
 
 
-def _proposed(config: Mapping[str, Any]) -> list[int]:
-    """What speculators tells engines to ask for."""
+def proposed_tokens(config: Mapping[str, Any]) -> list[int]:
+    """Returns the numbers of drafted tokens that speculators writes for engines, the first method first."""
     methods = nested(config, "speculators_config").get("proposal_methods")
     return [
         integer(method, "speculative_tokens", where="config.json: speculators_config.proposal_methods: ")

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from eaglecpp.convert import ConvertReport, errors, inspect_file
+from eaglecpp.convert import ConvertReport, errors, inspect_file, open_choices
 from eaglecpp.lowlevel import DraftFile
 from helpers.gguf_writer import check_same_tensors, key_of, tensors_of
 from helpers.random_block import BlockShape
-from helpers.tiny import write_files
+from helpers.tiny import TinyTarget, write_files
 
 Convert = Callable[..., ConvertReport]
 Config = dict[str, Any]
@@ -69,6 +69,8 @@ def speculators(config: Config, weights: Config) -> tuple[Config, Config]:
     kind = "dflash2" if "candidate_selector.hidden_projection.weight" in weights else "dflash"
     kind = "dspark" if "markov_rank" in config else kind
     top = {"speculators_model_type": kind, "architectures": ["DSparkSpeculator"]}
+    if kind == "dspark":
+        top["sample_from_anchor"] = True
     flat = {**config, **config.pop("dflash_config", {})}
     top["aux_hidden_state_layer_ids"] = [k + 1 for k in flat["target_layer_ids"]]
     own = (*_HEADS, "mask_token_id", "block_size", "draft_vocab_size", "conv_kernel_size", "conv_group_size",
@@ -207,6 +209,28 @@ def test_speculators_say_otherwise_of_slots_and_of_layers_that_slide(
         ).spec.block
         assert block is not None
         assert (block.anchor_first, set(block.causal)) == (anchor_first, {causal})
+
+
+def test_speculative_tokens_decide_which_slot_of_speculators_dspark_drafts_first(
+    convert: Convert, target: TinyTarget, tmp_path: Path
+) -> None:
+    """Nothing said is a choice whose default is the unused anchor's slot of the first release."""
+    config, weights = speculators(DSPARK.config(), DSPARK.weights())
+    size, both = config["block_size"], ("in-place", "anchor-first")
+    for i, (tokens, values, anchor_first) in enumerate(
+        ((size - 1, None, False), (size, None, True), (3, both, False), (None, both, False))
+    ):
+        methods = [{"proposal_type": "greedy", "speculative_tokens": tokens}]
+        edited = {**config, "sample_from_anchor": None, "speculators_config": {"proposal_methods": methods}}
+        checkpoint = write_files(tmp_path / str(i), edited, weights)
+        choices = {choice.name: choice.values for choice in open_choices(checkpoint, target.gguf)}
+        assert choices.get("slots") == values
+        block = convert(checkpoint).spec.block
+        assert block is not None and block.anchor_first == anchor_first
+        if tokens == size - 1:
+            write_files(checkpoint, {**edited, "sample_from_anchor": True}, weights)
+            with pytest.raises(errors.ConfigError, match=r"sample_from_anchor is True.*speculative_tokens 4"):
+                convert(checkpoint)
 
 
 @pytest.mark.parametrize(
