@@ -115,6 +115,8 @@ def _tensor_infos(path: Path, head: Head, alignment: int) -> dict[str, TensorInf
     infos: dict[str, TensorInfo] = {}
     ends = sorted({start + tensor.offset for tensor in head.tensors.values()} | {head.size})
     for name, tensor in head.tensors.items():
+        if not tensor.ne[0]:
+            raise GgufError(f"{path}: broken file: tensor {name}: expected rows of 1 value or more, found 0")
         if tensor.offset % alignment:
             raise GgufError(
                 f"{path}: tensor {name}: offset {tensor.offset} is not a multiple of the alignment "
