@@ -86,13 +86,21 @@ def read_limited(path: Path, limit: int) -> bytes:
         return file.read(limit + 1)
 
 
+def make_folder(path: Path, mode: int = 0o755) -> None:
+    """Makes a folder and its missing parents. The umask can only remove permissions from `mode`."""
+    if not path.is_dir():
+        if path.parent != path:
+            make_folder(path.parent, mode)
+        path.mkdir(mode, exist_ok=True)
+
+
 @contextlib.contextmanager
 def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """A temporary file beside `path`, to be written in the block; it is renamed to it when the block ends
     well and removed when it does not. What a killed process left there is removed before. The folder is made
     if it is missing. mode: else the old file's, or what a plain open() would give.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
     with contextlib.suppress(PermissionError):  # a folder that may be written to, but not listed
         for leftover in [other for other in path.parent.iterdir() if ours.fullmatch(other.name)]:

@@ -19,11 +19,19 @@ from eaglecpp.errors import InvalidValueError
 
 NotAFileError = of_convert.NotAFileError
 check_regular = of_convert.check_regular
+make_folder = of_convert.make_folder
 open_regular = of_convert.open_regular
 read_limited = of_convert.read_limited
 remove_leftover = of_convert.remove_leftover
 replaced = of_convert.replaced
 sync = of_convert.sync
+
+
+def make_private(path: Path) -> None:
+    """Makes a folder, with its missing parents, that only its user can read. Tightens an existing folder."""
+    make_folder(path, 0o700)
+    if path.stat().st_mode & 0o077:
+        path.chmod(0o700)
 
 
 def replace_bytes(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -21,7 +21,7 @@ from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.images import checked_image
 from eaglecpp.chat.message import Message
 from eaglecpp.errors import EagleError
-from eaglecpp.files import open_regular, replace_bytes
+from eaglecpp.files import make_private, open_regular, replace_bytes
 from eaglecpp.modelfile.parameters import from_json
 
 
@@ -116,7 +116,7 @@ class ChatFolder:
                 fresh = new_chat(chat.model)
                 chat = replace(chat, id=fresh.id, created=fresh.created)
                 path = self.path(chat)
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_private(self.directory)
         except OSError as error:
             reason = error.strerror or error
             raise SavedChatError(f"{path}: the conversation cannot be saved: {reason}") from error

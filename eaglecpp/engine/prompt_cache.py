@@ -37,7 +37,15 @@ from eaglecpp._extension import core
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.engine.planner_cache import machine, options_key
 from eaglecpp.errors import EagleError, InvalidValueError
-from eaglecpp.files import fingerprint, open_regular, read_limited, remove_leftover, replace_bytes, replaced
+from eaglecpp.files import (
+    fingerprint,
+    make_folder,
+    open_regular,
+    read_limited,
+    remove_leftover,
+    replace_bytes,
+    replaced,
+)
 from eaglecpp.human import n_bytes_of
 from eaglecpp.references.reference import part_paths
 
@@ -92,7 +100,7 @@ class PromptCache:
     def __init__(self, folder: Path, n_most: int, of: str) -> None:
         self.folder, self._n_most = folder, n_most
         self._of = hashlib.sha256(of.encode()).hexdigest()
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         self._key = _key()
         for path in [path for path in folder.iterdir() if _LEFT.fullmatch(path.name)]:
             remove_leftover(path)

@@ -17,7 +17,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from eaglecpp.data_dir import data_dir
-from eaglecpp.files import read_json, replace_bytes
+from eaglecpp.files import make_folder, read_json, replace_bytes
 from eaglecpp.store.layout import default_root
 
 _PATIENCE_S = 1.0  # `find_server` holds the lock for a moment
@@ -75,5 +75,5 @@ def _file() -> Path:
 
 def _lock() -> FileLock:
     folder = data_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return FileLock(folder / "server.lock", is_singleton=False)

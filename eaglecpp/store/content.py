@@ -19,6 +19,7 @@ from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
 
+from eaglecpp.files import make_folder
 from eaglecpp.human import human_bytes
 from eaglecpp.store.errors import Report, Status, StoreError, silent
 from eaglecpp.store.layout import LOCKS, blob_path
@@ -99,7 +100,7 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
     """
     path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         lock = FileLock(path, is_singleton=False)
         with contextlib.suppress(Timeout):
             lock.acquire(timeout=0)

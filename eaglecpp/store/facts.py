@@ -173,6 +173,7 @@ def quantize_target(files: Sequence[Path], facts: Facts, type: str, out: Path) -
         raise UnsupportedError(f"{source}: already {facts.file_type}; start from F32 or F16")
     params = llama_cpp.llama_model_quantize_default_params()
     params.ftype = number
+    out.touch(0o644)  # whatever the umask
     try:
         failed = llama_cpp.llama_model_quantize(str(source).encode(), str(out).encode(), ctypes.byref(params))
     finally:

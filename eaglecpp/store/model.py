@@ -21,7 +21,7 @@ import msgspec
 from eaglecpp.chat.message import Message
 from eaglecpp.convert import keys
 from eaglecpp.errors import UnsupportedError
-from eaglecpp.files import link
+from eaglecpp.files import link, make_folder
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile, built_in
 from eaglecpp.modelfile.parameters import DEPRECATED, ParameterError, ParameterValue, from_json
@@ -226,7 +226,7 @@ class StoredModel:
         folder = child(self.root / VIEWS, by_name[names[0]].digest[-64:])
         paths = tuple(child(folder, name) for name in names)
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             for name, path in zip(names, paths, strict=True):
                 blob = self.find_blob(by_name[name])
                 if not (path.exists() and path.samefile(blob)):

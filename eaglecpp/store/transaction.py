@@ -29,7 +29,7 @@ from typing import Any, Self
 
 import msgspec
 
-from eaglecpp.files import read_limited, replace_bytes, sync
+from eaglecpp.files import make_folder, read_limited, replace_bytes, sync
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.store.content import (
     MORE_ROOM,
@@ -68,7 +68,7 @@ class Transaction:
     def __enter__(self) -> Self:
         _prepare(self.root)
         for folder in (_TEMPORARY, "blobs"):
-            (self.root / folder).mkdir(exist_ok=True)
+            make_folder(self.root / folder)
         with lock_store(self.root):  # nobody takes it for a dead one's before it is locked
             self.directory = Path(tempfile.mkdtemp(dir=self.root / _TEMPORARY))
             self._lock = try_lock(self.directory)
@@ -83,6 +83,7 @@ class Transaction:
     def add_bytes(self, kind: str, data: bytes) -> Layer:
         """A layer with this content. kind: a word of Ollama's, or a whole media type."""
         path = self.directory / uuid.uuid4().hex
+        path.touch(0o644)  # whatever the umask
         path.write_bytes(data)
         sync(path)
         return self._add(kind, path, f"sha256:{hashlib.sha256(data).hexdigest()}")
@@ -167,6 +168,7 @@ class Transaction:
             os.link(os.path.realpath(file), path)
         except OSError:
             check_space(self.root, file.stat().st_size, f"a copy of {file}")
+            path.touch(0o644)  # whatever the umask
             shutil.copyfile(file, path)
             sync(path)
         return path

@@ -20,7 +20,7 @@ import torch
 
 from eaglecpp.convert import parse_type, read_gguf
 from eaglecpp.errors import TrainError, UnsupportedError
-from eaglecpp.files import replace_bytes
+from eaglecpp.files import make_folder, replace_bytes
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.cache import CachedSource, CacheOptions, open_source
@@ -111,7 +111,7 @@ def _check_folder(options: TrainOptions, listener: Listener) -> bool:
                 f"{options.out}: already contains a training ({taken.name}); continue it with --resume, or "
                 "name another folder with -o"
             )
-    options.out.mkdir(parents=True, exist_ok=True)
+    make_folder(options.out)
     return resume
 
 

@@ -32,6 +32,7 @@ from eaglecpp.cli.chat.commands import COMMANDS
 from eaglecpp.cli.chat.input import CONTINUATION, PROMPT, Ask, is_open
 from eaglecpp.cli.command import stored_names
 from eaglecpp.cli.terminal import silent_keys, wants_colour, write
+from eaglecpp.files import make_folder
 from eaglecpp.human import visible
 from eaglecpp.modelfile.parameters import PARAMETERS
 
@@ -196,6 +197,6 @@ class _PrivateHistory(FileHistory):
             return
         path = Path(os.fsdecode(self.filename))
         with contextlib.suppress(OSError):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(path.parent, 0o700)
             os.close(os.open(path, os.O_CREAT | os.O_APPEND, 0o600))
             super().store_string(string)

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 import httpx
 
-from eaglecpp.files import sync
+from eaglecpp.files import make_folder, sync
 from eaglecpp.store.content import check_space, file_digest, is_sound, lock_store
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
 from eaglecpp.store.layout import blob_path, partial_path
@@ -162,7 +162,7 @@ def fetch(session: Session, root: Path, remote: Remote, report: Report) -> Path:
     Raises DownloadError, and DigestError for a server that sends something else.
     """
     path, blob = partial_path(root, remote.digest), blob_path(root, remote.digest)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     failed = f"given up after {_MAX_TRIES} tries (what came is kept: run the command again to continue)"
     with lock_store(root, remote.digest, report):
         if not is_sound(blob, remote.digest, remote.size):  # else another process has stored it
@@ -222,6 +222,7 @@ def _stream(session: Session, path: Path, remote: Remote, start: int, report: Re
         if length.isdecimal() and (whole := start + int(length[:20])) != remote.size:
             found = f"expected {remote.size} bytes, as listed, the server has {whole}"
             raise DownloadError(f"{remote.label}: {found}. Try again later, or ask the repository's owner")
+        path.touch(0o644)  # whatever the umask
         with path.open("ab") as stream:
             stream.truncate(start)
             for piece in _pieces(response, remote.size - start, remote.label):

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from huggingface_hub import constants, get_token
 
 from eaglecpp.data_dir import expanded, folder_named
-from eaglecpp.files import link
+from eaglecpp.files import link, make_folder
 from eaglecpp.references.reference import all_parts
 from eaglecpp.store.drafters import QUANT
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
@@ -167,7 +167,7 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
     """
     files = _checkpoint_files(repository, folder)
     out = child(into, PurePosixPath(repository.id).name)
-    out.mkdir(parents=True)
+    make_folder(out)
     with Session() as session:
         for file in files:
             path = child(out, file.name)

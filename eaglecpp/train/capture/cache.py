@@ -27,7 +27,7 @@ from filelock import FileLock
 from numpy.typing import NDArray
 
 from eaglecpp.errors import DataError
-from eaglecpp.files import replace_bytes, sync
+from eaglecpp.files import make_folder, replace_bytes, sync
 from eaglecpp.human import counted, human_bytes
 from eaglecpp.options import ModelOptions
 from eaglecpp.train.capture.features import Capture, TargetSource
@@ -91,7 +91,7 @@ def open_source(
     if cache is None:
         return source
     folder = cache.folder
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with closing(source), FileLock(folder / "lock"):
         _check_header(folder, _facts(source, cache))
         unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
