@@ -12,8 +12,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import runpy
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,6 +44,21 @@ class _Training:
     process: psutil.Popen
     before: dict[str, object] | None
     is_still: bool = False
+
+
+def run_training() -> None:
+    """Runs the command line in the training process, which ends with its server, even one killed by SIGKILL.
+
+    A running training notices the end of its input. A stopped one cannot, but it is a process group of its
+    own, to which the kernel sends SIGHUP and SIGCONT when its parent ends.
+    """
+
+    def end_with_server() -> None:
+        sys.stdin.buffer.read()
+        os._exit(1)
+
+    threading.Thread(target=end_with_server, daemon=True).start()
+    runpy.run_module("eaglecpp", run_name="__main__", alter_sys=True)
 
 
 class Learner:
@@ -86,6 +104,7 @@ class Learner:
             with contextlib.suppress(psutil.NoSuchProcess):
                 training.process.kill()
             await asyncio.to_thread(training.process.wait)
+            training.process.stdin.close()
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -128,9 +147,13 @@ class Learner:
     def _begin(self, name: str, target: Path, stock: Path, learning: Learning) -> None:
         # -P: not a package of that name in the folder where the server was started
         learn = ["learn", str(target), "--draft", str(stock)]
-        quiet = subprocess.DEVNULL
+        code = f"import {__name__} as idle; idle.run_training()"
         process = psutil.Popen(
-            [sys.executable, "-P", "-m", "eaglecpp", *learn], stdin=quiet, stdout=quiet, stderr=quiet
+            [sys.executable, "-P", "-c", code, *learn],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            **({} if sys.platform == "win32" else {"process_group": 0}),
         )
         with contextlib.suppress(psutil.Error):
             process.nice(psutil.IDLE_PRIORITY_CLASS if sys.platform == "win32" else 19)
@@ -139,6 +162,7 @@ class Learner:
 
     async def _ended(self, training: _Training) -> None:
         self._training = None
+        training.process.stdin.close()
         if training.process.returncode != 0:
             self._failed.add(training.name)
             _log.warning(

@@ -24,21 +24,39 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eaglecpp.data_dir import data_dir
 from eaglecpp.errors import DataError
-from eaglecpp.files import fingerprint, read_json, replace_bytes, replaced
+from eaglecpp.files import fingerprint, make_private, read_json, replace_bytes, replaced
 from eaglecpp.human import counted, human_bytes
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-MAX_BYTES = 512 << 20
-"""Of a target's records; the oldest go first."""
+MAX_BYTES, MAX_FILES = 512 << 20, 50_000
+"""Of a target's records, in blocks of the disk; the oldest go first."""
+MIN_ANSWER = 2
+"""Tokens. Training has no use for shorter answers."""
+_BLOCK_BYTES = 4096
+_KEEPS_PER_SCAN = 1000  # other processes may write to the same folder
 LEAST_TEXTS = 24
 """Fewer tell nothing about what they have in common."""
 _ENDING = ".tokens"
 _log = logging.getLogger("eaglecpp.learning")
 _writer = ThreadPoolExecutor(1, "eaglecpp-records")  # the program ends after its last record
 _keeping = threading.Lock()
+
+
+@dataclass
+class _Memory:
+    """What the last scan of the records found, so that not every answer and look needs one.
+
+    n_keeps: until the next scan; seen: when records were last added and tried, at the scan for news
+    """
+
+    n_keeps: int = 0
+    n_files: int = 0
+    n_bytes: int = 0
+    seen: tuple[int, int] = (-1, -1)
+    has_news: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,11 +68,16 @@ class Learning:
 
     folder: Path
     _reported: set[int | None] = field(default_factory=set, init=False, repr=False, compare=False)
+    _memory: _Memory = field(default_factory=lambda: _Memory(), init=False, repr=False, compare=False)
 
     @classmethod
     def of(cls, target: Path) -> Self:
         """Of a target's file."""
-        return cls(data_dir() / "learning" / fingerprint(target))
+        learning = cls(data_dir() / "learning" / fingerprint(target))
+        if learning.folder.is_dir():
+            with contextlib.suppress(OSError):  # of another user
+                make_private(learning.folder)  # earlier versions left it readable
+        return learning
 
     @property
     def answers(self) -> Path:
@@ -70,14 +93,15 @@ class Learning:
         return [path for _, _, path in self._entries()]
 
     def _entries(self) -> list[tuple[int, int, Path]]:
-        """When each record was written, its size, and its file; the oldest first. One may go meanwhile."""
+        """Returns when each record was written, its size on the disk, and its file; the oldest first."""
         found = []
         with contextlib.suppress(FileNotFoundError), os.scandir(self.answers) as entries:
             for entry in entries:
                 if entry.name.endswith(_ENDING):
-                    with contextlib.suppress(FileNotFoundError):
+                    with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                         stat = entry.stat()
-                        found.append((stat.st_mtime_ns, stat.st_size, Path(entry.path)))
+                        size = -(-stat.st_size // _BLOCK_BYTES) * _BLOCK_BYTES
+                        found.append((stat.st_mtime_ns, size, Path(entry.path)))
         return sorted(found)
 
     def keep_later(self, prompt: Sequence[int], answer: Sequence[int]) -> None:
@@ -97,35 +121,50 @@ class Learning:
             _writer.submit(int).result()
 
     def keep(self, tokens: NDArray[np.int32], n_prompt: int, max_bytes: int = MAX_BYTES) -> None:
-        """Adds a record, and drops the oldest where all have more than max_bytes. Never raises: no answer
-        fails because it cannot be learnt from; the log says so once, not for every answer on a full disk.
+        """Adds a record, and drops the oldest where all have more than max_bytes or are more than MAX_FILES.
+        Never raises: no answer fails because it cannot be learnt from; the log says so once, not for every
+        answer on a full disk. Ignores answers of fewer than MIN_ANSWER tokens.
 
         tokens: i32 [S], prompt and answer; n_prompt: of the prompt
         """
         import numpy as np
 
+        if len(tokens) - n_prompt < MIN_ANSWER:
+            return
         data = np.array([n_prompt, *tokens], "<i4").tobytes()
         name = hashlib.sha256(data[4:]).hexdigest()[:32] + _ENDING
         try:
             with _keeping:
-                self.answers.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_private(self.folder)
+                make_private(self.answers)
                 replace_bytes(self.answers / name, data, mode=0o600)
-                self._drop_oldest(max_bytes)
+                self._drop_oldest(max_bytes, len(data))
             self._reported.clear()
         except OSError as error:
             if error.errno not in self._reported:
                 _log.warning("answers are not kept for learning: %s", error)
             self._reported.add(error.errno)
 
-    def _drop_oldest(self, max_bytes: int) -> None:
-        """Drops the oldest records until there is room."""
+    def _drop_oldest(self, max_bytes: int, n_added: int) -> None:
+        """Drops the oldest records if there are too many, down to nine tenths of what is allowed."""
+        memory = self._memory
+        memory.n_keeps -= 1
+        memory.seen = -1, -1
+        memory.n_files += 1
+        memory.n_bytes += -(-n_added // _BLOCK_BYTES) * _BLOCK_BYTES
+        if memory.n_keeps > 0 and memory.n_bytes <= max_bytes and memory.n_files <= MAX_FILES:
+            return
         entries = self._entries()
-        n_bytes = sum(size for _, size, _ in entries)
+        memory.n_keeps, memory.n_files = _KEEPS_PER_SCAN, len(entries)
+        memory.n_bytes = sum(size for _, size, _ in entries)
+        if memory.n_bytes <= max_bytes and memory.n_files <= MAX_FILES:
+            return
         for _, size, path in entries:
-            if n_bytes <= max_bytes:
+            if memory.n_bytes <= 0.9 * max_bytes and memory.n_files <= 0.9 * MAX_FILES:
                 return
             path.unlink(missing_ok=True)
-            n_bytes -= size
+            memory.n_bytes -= size
+            memory.n_files -= 1
 
     def has_news(self) -> bool:
         """Whether enough came since the last training to try another one, or one was begun."""
@@ -133,7 +172,11 @@ class Learning:
             return True
         tried = self.folder / "tried"
         since = tried.stat().st_mtime_ns if tried.exists() else 0
-        return sum(written > since for written, _, _ in self._entries()) >= LEAST_TEXTS
+        seen = self.answers.stat().st_mtime_ns if self.answers.exists() else 0, since
+        if seen != self._memory.seen:
+            n_new = sum(written > since for written, _, _ in self._entries())
+            self._memory.seen, self._memory.has_news = seen, n_new >= LEAST_TEXTS
+        return self._memory.has_news
 
     def note_tried(self) -> None:
         """A training came to its end, whatever came of it."""
@@ -192,6 +235,7 @@ class Learning:
         The new file gets a name of its own first. The record, which names the drafter in use, is then
         replaced in one step, so that a kill leaves the old one or the new one in use.
         """
+        make_private(self.folder)
         now, name = self._record(stock).get("file"), fingerprint(stock)
         file = f"{name}.1.gguf" if now == f"{name}.0.gguf" else f"{name}.0.gguf"
         with replaced(self._drafters / file, mode=0o600) as temporary:

@@ -11,6 +11,7 @@ chance, and the general ones at most one per cent worse.
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 import time
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ import torch
 
 from eaglecpp.convert import errors, parse_type, read_gguf
 from eaglecpp.errors import DataError
-from eaglecpp.files import replace_bytes
-from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
+from eaglecpp.files import make_private, replace_bytes
+from eaglecpp.human import counted
+from eaglecpp.learn.records import LEAST_TEXTS, MIN_ANSWER, Learning, read_record
 from eaglecpp.options import ModelOptions
 from eaglecpp.store.facts import read_facts
 from eaglecpp.train.capture.converse import ConverseSettings, converse
@@ -39,6 +41,7 @@ from eaglecpp.train.prepare import Corpus, Listener, make_plan, open_batch
 from eaglecpp.train.run import train
 from eaglecpp.train.samples import TrainText
 
+_log = logging.getLogger("eaglecpp.learning")
 _N_GENERAL = 240
 _TEST_SHARE, _TUNE_SHARE = 0.2, 0.1
 """Of the user's texts: for the verdict, and for choosing the best step of the training."""
@@ -89,6 +92,7 @@ def learn(
     drafter that cannot be trained, and what training raises.
     """
     learning = Learning.of(target)
+    make_private(learning.folder)
     in_use = learning.drafter(stock) or stock
     prepare_process()
     with open_tokenizer(target) as engine:
@@ -141,21 +145,28 @@ def learn(
 
 
 def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]:
-    """The recorded texts; a training that was begun keeps those that it had."""
+    """Returns the recorded texts; those of before for a training that was begun. Deletes damaged records."""
     begun = learning.work / "texts.json"
     names = json.loads(begun.read_text()) if begun.is_file() else [path.name for path in learning.records()]
-    found = []
+    found, n_damaged = [], 0
     for name in names:
         path = learning.answers / name
         if not path.is_file():
             continue
-        tokens, n_prompt = read_record(path)
+        try:
+            tokens, n_prompt = read_record(path)
+        except DataError:
+            path.unlink(missing_ok=True)
+            n_damaged += 1
+            continue
         tokens = tokens[:n_ctx]
-        if len(tokens) - n_prompt < data.MIN_TRAINED or tokens.max() >= n_vocab:
+        if len(tokens) - n_prompt < MIN_ANSWER or tokens.max() >= n_vocab:
             continue
         turns = np.zeros(len(tokens), np.int16)
         turns[n_prompt:] = 1
         found.append(TrainText(tokens, turns, n_prompt))
+    if n_damaged:
+        _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(found) < LEAST_TEXTS:
         raise DataError(
             f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(found)}; "

@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -18,11 +20,15 @@ from click.testing import CliRunner
 
 from eaglecpp import Engine
 from eaglecpp.cli.learn import learn as learn_command
+from eaglecpp.conversations.saved import ChatFolder, new_chat
 from eaglecpp.learn.records import LEAST_TEXTS, Learning, read_record
 from eaglecpp.opening.plan import plan_opening
+from eaglecpp.server.announced import Address, announced
+from eaglecpp.store import Stores
 from helpers.http_server import DRAFT, FAST, MODEL, TARGET, TestServer
 from helpers.kills import killed_everywhere
 from helpers.models import Models
+from helpers.stores import make_model
 
 
 @pytest.fixture(autouse=True)
@@ -63,11 +69,56 @@ def test_the_oldest_records_go_and_all_can_be_forgotten(tmp_path: Path) -> None:
         keep(learning, seed)
         os.utime(learning.records()[-1], (seed, seed))
     oldest, *_ = learning.records()
-    keep(learning, 4, max_bytes=sum(path.stat().st_size for path in learning.records()))
+    keep(learning, 4, max_bytes=3 * 4096)  # a record takes a block of the disk
     assert oldest not in learning.records() and 0 < len(learning.records()) < 4
     n_left = len(learning.records())
     learning.work.mkdir()
     assert learning.forget() == n_left and learning.records() == [] and not learning.work.exists()
+
+
+def test_records_are_counted_by_files_too_and_without_a_scan_for_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learning, scans = Learning(tmp_path / "one"), []
+    real = Learning._entries
+    monkeypatch.setattr(Learning, "_entries", lambda self: scans.append(1) or real(self))
+    monkeypatch.setattr("eaglecpp.learn.records.MAX_FILES", 100)
+    for seed in range(150):
+        keep(learning, seed)
+    assert len(scans) < 10
+    scans.clear()
+    assert learning.has_news() and learning.has_news() and len(scans) == 1
+    assert 90 <= len(learning.records()) <= 100
+    learning.keep(np.arange(9, dtype=np.int32), 8)
+    assert all(len(read_record(path)[0]) == 40 for path in learning.records()), "an answer of one token"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_what_people_said_is_private_and_nothing_is_writable_for_others(home: Path) -> None:
+    """Under the weakest umask, and in folders of earlier versions."""
+    before = os.umask(0)
+    try:
+        learning = Learning.of(TARGET)
+        learning.folder.mkdir(parents=True)
+        keep(Learning.of(TARGET), 1)
+        for folder in (home, learning.folder.parent):
+            folder.chmod(0o755)
+        learning.work.mkdir()
+        (learning.work / "states").write_text("states")
+        ChatFolder(home / "chats").save(new_chat("m"))
+        make_model(Stores.open(), f"FROM {TARGET}")
+        with announced(Address("127.0.0.1", 1)):
+            pass
+    finally:
+        os.umask(before)
+    for path in [home, *home.rglob("*")]:
+        if path.suffix == ".lock" or path.is_symlink():
+            continue  # a lock is empty
+        inside = [one for one in (path, *path.parents) if one.is_relative_to(home)]
+        is_private = any(one.stat().st_mode & 0o077 == 0 for one in inside)
+        assert is_private or (not path.is_symlink() and path.stat().st_mode & 0o022 == 0), path
+        is_of_people = {"learning", "chats"} & {*path.relative_to(home).parts[:-1]}
+        assert is_private or not is_of_people, path
 
 
 def test_a_full_disk_is_said_once_until_answers_are_kept_again(
@@ -214,6 +265,47 @@ def test_too_few_texts_are_refused(models: Models) -> None:
     assert done.exit_code == 1 and f"expected at least {LEAST_TEXTS} answers" in str(done.exception)
 
 
+def test_a_damaged_record_is_deleted_and_the_others_are_learnt(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    from eaglecpp.learn.training import _user_texts
+
+    learning = Learning(tmp_path / "one")
+    for seed in range(LEAST_TEXTS + 2):
+        keep(learning, seed)
+    for path in learning.records()[:2]:
+        path.write_bytes(b"damaged")
+    assert len(_user_texts(learning, 64, 200)) == len(learning.records()) == LEAST_TEXTS
+    assert caplog.text.count("deleted 2 damaged records") == 1
+
+
+SERVER = """
+import pathlib, sys, time, unittest.mock
+from eaglecpp.learn import idle
+learner = idle.Learner(list, float, None, 1.0, None)
+stub = "import runpy, time; runpy.run_module = lambda *_, **__: time.sleep(600);"
+real = idle.psutil.Popen
+idle.psutil.Popen = lambda command, **more: real([*command[:3], stub + command[3]], **more)
+learner._begin("m", pathlib.Path("m"), pathlib.Path("d"), unittest.mock.Mock())
+if "stopped" in sys.argv:
+    learner.stop_for_request()
+time.sleep(2)
+print(learner._training.process.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+@pytest.mark.parametrize("state", ["stopped", "running"])
+def test_a_training_ends_with_a_server_that_is_killed(state: str) -> None:
+    with subprocess.Popen([sys.executable, "-c", SERVER, state], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        training = psutil.Process(int(server.stdout.readline()))
+        assert (training.status() == psutil.STATUS_STOPPED) is (state == "stopped")
+        server.kill()
+    assert wait_for(lambda: not training.is_running() or training.status() == psutil.STATUS_ZOMBIE)
+
+
 def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> None:
     """Within a round: the process is stopped before the model is asked."""
     learning = Learning.of(TARGET)
@@ -244,7 +336,8 @@ def test_a_training_that_fails_is_not_begun_again(
     learning = Learning.of(TARGET)
     for seed in range(LEAST_TEXTS):
         keep(learning, seed)
-    learning.records()[3].write_bytes(b"damaged")
+    for path in learning.records():
+        path.write_bytes(b"damaged")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
         learner = server.server._shared.learner
         assert wait_for(lambda: learner._failed == {MODEL})
