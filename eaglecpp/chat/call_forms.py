@@ -1,133 +1,169 @@
 # SPDX-License-Identifier: MIT
-"""The forms in which models write tool calls: text of a whole block to `ToolCall`s.
+"""The forms in which models write tool calls: one table, and one reader for each kind of form.
 
-Where a form has values without quotes, the tool's own schema says what they are: "3" stays a text where a
-text is wanted. A call that was cut off in the middle of a value is not a call: half a command is a different
-command.
+A form is learned from a call as its chat template prints it, or taken from the table `KNOWN`. An answer is
+read in that form alone, once and from left to right: a text inside a value is never another call, and only
+the form's own marks end a value. Where a form has values without quotes, the tool's schema gives their type.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import math
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
 
 from eaglecpp.chat.message import ToolCall
 
 Tools = Mapping[str, Mapping[str, Any]]
-"""The schemas of their parameters, by the names of the tools there are."""
+"""The JSON schemas of the parameters, by tool name."""
+Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
+"""Reads calls from the beginning of a text: the calls and the length read. Raises ValueError."""
 
-# An answer may be long and say anything, so none of these may take more than a time in proportion to it: what
-# is repeated cannot be what follows it (possessive quantifiers say so), and names are looked for where one
-# begins.
-_SPACE = r"(?:\w++:|｜\w++｜)?"  # of names: MiniMax, DeepSeek
-_CALL, _GIVEN = f"{_SPACE}(?:function|invoke)", f"{_SPACE}(?:parameter|param)"
-_XML = re.compile(rf'<{_CALL}(?:=| name=")([^">\s]+)[^<>]*+>(.*?)(</{_CALL}>|\Z)', re.DOTALL)
-_XML_VALUE = re.compile(
-    rf'<{_GIVEN}(=| name=")([^">\s]++)(?:" string="(\w++))?"?>'
-    rf"(<!\[CDATA\[.*?(?:\]\]>|\Z)|.*?)(?:</{_GIVEN}>|(?=<parameter[= ])|\Z)",
-    re.DOTALL,
+KEY = "probe_key"
+"""The name of the one argument in a printed call."""
+_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>]+>")
+_ENDS = (
+    ("<", "</"),
+    ("START", "END"),
+    ("begin", "end"),
+    ("_start", "_end"),
+    ("prefix", "suffix"),
+    ("<|", "<"),
 )
-_AS_XML = (
-    (r"<arg_key[^<>]*+>\s*+([^<\s]++)\s*+</arg_key[^<>]*+>\s*+<arg_value[^<>]*+>", r'<parameter name="\1">'),
-    (r"</arg_value[^<>]*+>", "</parameter>"),
-    (r"<tool_call:\w++>\s*+([\w.-]++)\s*+<tool_sep:\w++>", r"<function=\1>"),  # Hunyuan 3
-    (r"</tool_call:\w++>", "</function>"),
-    (r"\A\s*+([\w.-]++)\s*+(?=<parameter )", r"<function=\1>"),
-)
-"""How others write what Qwen Coder does."""
-_NAME = re.compile(r"\s*([\w.-]+)\s*")
-# an object behind its tool's name, with marks between them: Mistral, DeepSeek, Kimi, gpt-oss, Gemma 4
+_LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
+
+
+@dataclass(frozen=True)
+class CallForm:
+    """How a model writes calls.
+
+    open:  begins a block of calls; "" where a call has no mark of its own
+    close: ends the block; "" where the end of the answer does
+    read:  reads what is between them
+    text:  all of the form's marks; some are control tokens
+    is_part: `open` belongs to the call that `read` gets
+    needs_close: without `close`, a call that was cut looks whole
+    """
+
+    open: str
+    close: str
+    read: Read = field(compare=False, repr=False)
+    text: str = field(default="", compare=False)
+    is_part: bool = False
+    needs_close: bool = False
+
+    def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
+        """Returns the calls of a whole block without its marks, None where it is not one."""
+        try:
+            calls, end = self.read(text, tools)
+        except (ValueError, RecursionError):
+            return None
+        return calls if calls and not text[end:].strip() else None
+
+
+# JSON
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _refuse(text)
+
+
+_JSON = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
+_BETWEEN = re.compile(r"(?:[\s;,]|```(?:json)?)*+")
+
+
+def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    """Reads JSON values, each one call or a list of calls."""
+    calls: list[ToolCall] = []
+    at = end = 0
+    while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] in "{[":
+        value, end = _JSON.raw_decode(text, at)
+        calls += _from_json(value, tools)
+    return calls, max(at, end) if end else 0
+
+
+def _from_json(value: Any, tools: Tools) -> Iterator[ToolCall]:
+    for entry in value if isinstance(value, list) else ():
+        yield from _from_json(entry, tools)
+    if isinstance(value, list):
+        return
+    if not isinstance(value, Mapping):
+        raise ValueError("not a call")
+    function = value.get("function", value.get("tool_name", value))  # the latter of Command R
+    if isinstance(function, str):
+        function = {**value, "name": function}
+    for name, arguments in value.items() if len(value) == 1 and function is value else ():
+        if isinstance(arguments, Mapping):  # of Apertus
+            function = {"name": name, "arguments": arguments}
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError("a call without a name")
+    keys = (key for key in ("arguments", "parameters") if key in function)
+    arguments = next((function[key] for key in keys), {} if len(function) == 1 else None)
+    if isinstance(arguments, str):
+        arguments = _JSON.decode(arguments)
+    if not isinstance(arguments, Mapping):
+        raise ValueError("arguments are not an object")
+    yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
+
+
+def _object_at(text: str, at: int) -> tuple[dict[str, Any], int]:
+    value, end = _JSON.raw_decode(text, at)
+    if not isinstance(value, dict):
+        raise ValueError("arguments are not an object")
+    return value, end
+
+
+# A name, marks, and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary
+
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
-    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\w++|<[^<>{}\n]{1,40}+>|\[CALL_ID\][\w-]++|\[ARGS\]|(?:```)?json)){0,4}+"
-    r"\s*+(?=\{)"
+    r"(?:\s*+(?:<\|(?:channel|constrain)\|>\w++|<[^<>{}\n]{1,40}+>|>|\[CALL_ID\][\w-]++|\[ARGS\]|(?:```)?json)){0,4}+"
+    r"\s*+\Z"
 )
+_MARKS_ONLY = re.compile(r"(?:\s|```|<[^<>{}\n]{1,40}+>)*+")
+
+
+def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    """Reads names, each with a JSON object after it."""
+    calls: list[ToolCall] = []
+    end = 0
+    while (brace := text.find("{", end, end + _LONGEST_HEAD)) >= 0:
+        match = _NAMED.search(text[end:brace])
+        if match is None:
+            break
+        arguments, end = _object_at(text, brace)
+        # the id of a call of Kimi K2, which its template prints before the result
+        id = "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
+        calls.append(ToolCall(match[1], arguments, id))
+    return calls, _end(_MARKS_ONLY, text, end) if calls else 0
+
+
 _GEMMA_QUOTE = '<|"|>'
 _GEMMA_PART = re.compile(
     r'call:[\w.-]+(?=\{)|<\|"\|>(.*?)<\|"\|>|([^,{}\[\]:<>]++)(?=:)|([^,{}\[\]:]++)', re.DOTALL
 )
 _BARE_JSON = re.compile(r"\s*(?:-?[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?|true|false|null)?\s*")
-_PYTHON = re.compile(r"(?<!\w)([A-Za-z_]\w*+)\(([^()]*+)\)")
-_QUOTE = re.compile(r'(?<!\\)(?:\\\\)*"')
-_VALUE_BEGINS = "<parameter=", 'parameter name="', '<param name="', "<arg_value"  # no text of JSON has quotes
-_VALUE_ENDS = "parameter>", "param>", "</arg_value"
-_MAX_BROKEN = 16  # objects of one answer
 
 
-def parse_calls(
-    text: str, names: Collection[str] = (), tools: Tools | None = None, is_cut: bool = False
-) -> list[ToolCall]:
-    """The calls that a piece of text consists of, in any of the known forms; [] when it is none.
-
-    names: a bare JSON object counts only if it names one of them; tools: for the types of values without
-    quotes; is_cut: the text ended before the call did
-    """
-    tools = tools or {}
-    calls = _xml_calls(text, tools, is_cut)
-    if calls is not None:
-        return calls
-    if text.lstrip().startswith("call:"):
-        text = _GEMMA_PART.sub(_gemma_json, text)
-    calls = [call for value in _values(text) for call in _from_json(value, names)] or _python(text)
-    if calls:
-        return [] if names and any(call.name not in names for call in calls) else calls
-    found = list(_objects(text))
-    head = text[: found[0][0].end()] if found else ""
-    if found and ("<" in head or head.strip() == found[0][0][0].strip()):
-        return [ToolCall(m[1], value, _id(m)) for m, value in found if value is not None]
-    return []
-
-
-def _id(match: re.Match[str]) -> str:
-    """What a call of Kimi K2 has as its name, which its template writes before the result."""
-    return "" if match[2] is None else f"functions.{match[1]}:{match[2]}"
-
-
-def is_inside_value(text: str) -> bool:
-    """Whether a block of calls ends within a value, so that what looks like its end is a part of that."""
-    begin = max(map(text.rfind, _VALUE_BEGINS))
-    if begin >= 0:
-        return begin > max(map(text.rfind, _VALUE_ENDS))
-    n_quotes = text.count(_GEMMA_QUOTE) or len(_QUOTE.findall(text))
-    return n_quotes % 2 == 1
-
-
-def _xml_calls(text: str, tools: Tools, is_cut: bool) -> list[ToolCall] | None:
-    """`<function=name><parameter=key>value</parameter></function>`, of Qwen Coder, and as others write that;
-    of a tool that takes nothing, its name.
-    """
-    match = _NAME.fullmatch(text)
-    if match and match[1] in tools:
-        return [] if is_cut else [ToolCall(match[1])]
-    for pattern, meant in _AS_XML:
-        text = re.sub(pattern, meant, text)
-    found = list(_XML.finditer(text))
-    if not found:
-        return None
-    read = [(m[1], _xml_values(m[2], tools.get(m[1], {}))) for m in found if m[3] or not is_cut]
-    return [ToolCall(name, values) for name, values in read if values is not None]
-
-
-def _xml_values(text: str, schema: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The arguments; None for a text that has others than are understood."""
-    plain = text.strip()
-    if not _XML_VALUE.search(plain):
-        return _object_at(plain, 0)[0] if plain else {}
-    values = {}
-    for sign, key, kind, value in _XML_VALUE.findall(text):
-        if sign == "=":  # on lines of its own
-            value = value.removeprefix("\n").removesuffix("\n")
-        meant = {"type": "string"} if kind == "true" else _property(schema, key)
-        values[key] = _value(value.removeprefix("<![CDATA[").removesuffix("]]>"), meant)
-    return values
+def read_gemma(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    """Reads `call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
+    if text.count(_GEMMA_QUOTE) % 2:
+        raise ValueError("ends within a text")
+    plain = _GEMMA_PART.sub(_gemma_json, text)
+    calls, end = read_named(plain, tools)
+    return calls, len(text) if not plain[end:].strip() else 0
 
 
 def _gemma_json(match: re.Match[str]) -> str:
-    """A part of `call:name{key:<|"|>text<|"|>,other:1}`, of Gemma 4: JSON but for its keys and quotes."""
     quoted, key, bare = match.groups()
     if quoted is not None or key is not None:
         return json.dumps(key.strip() if quoted is None else quoted)
@@ -135,117 +171,273 @@ def _gemma_json(match: re.Match[str]) -> str:
     return match[0] if is_json else json.dumps(bare.strip())
 
 
-def _objects(text: str) -> Iterator[tuple[re.Match[str], dict[str, Any] | None]]:
-    """Names with the JSON object behind them; what looks like one within an object is not looked at. What
-    follows many that are not JSON is none either: each may take a time in proportion to the whole text.
-    """
-    n_broken, match = 0, _NAMED.search(text)
-    while match is not None and n_broken < _MAX_BROKEN:
-        value, at = _object_at(text, match.end())
-        yield match, value
-        n_broken += value is None
-        match = _NAMED.search(text, max(at, match.end()))
+# Python: `[name(key=value, ...), ...]`, of LFM2 and Llama 3.2
+
+_CALL = re.compile(r"\s*([A-Za-z_][\w.-]*+)\(\s*")
+_ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*+)\s*=\s*")
 
 
-def _values(text: str) -> Iterator[Any]:
-    """The JSON values that a text is a row of; nothing when there is something else in it."""
-    found, at, decoder = [], 0, json.JSONDecoder()
-    while at < len(text):
-        match = re.compile(r"[\s;,]*(?:```(?:json)?)?[\s;,]*").match(text, at)
-        at = match.end() if match else at
-        if at >= len(text):
-            break
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except (ValueError, RecursionError):
-            return
-        found.append(value)
-    yield from found
+def read_python(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    """Reads calls as Python writes them, with literals of JSON or Python. Evaluates nothing else."""
+    calls: list[ToolCall] = []
+    at = _end(re.compile(r"\s*\["), text, 0)
+    while at and (match := _CALL.match(text, at)):
+        arguments: dict[str, Any] = {}
+        at = match.end()
+        while key := _ARGUMENT.match(text, at):
+            arguments[key[1]], at = _python_value(text, key.end())
+            at = _end(re.compile(r"\s*,?"), text, at)
+        at = _after(re.compile(r"\s*\)\s*"), text, at)
+        calls.append(ToolCall(match[1], arguments))
+        if text[at : at + 1] == "]":
+            return calls, at + 1
+        at = _after(re.compile(","), text, at)
+    raise ValueError("not a list of calls")
 
 
-def _from_json(value: Any, names: Collection[str]) -> Iterator[ToolCall]:
-    for entry in value if isinstance(value, list) else ():
-        yield from _from_json(entry, names)
-    if not isinstance(value, Mapping):
-        return
-    function = value.get("function", value.get("tool_name", value))  # the latter of Command R
-    if isinstance(function, str):
-        function = {**value, "name": function}
-    for name, given in value.items() if not names and len(value) == 1 and function is value else ():
-        if isinstance(given, Mapping):  # of Apertus
-            function = {"name": name, "arguments": given}
-    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        return
-    given = (function[key] for key in ("arguments", "parameters") if key in function)
-    arguments: Any = next(given, {} if len(function) == 1 else None)
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError:
-            return
-    if isinstance(arguments, Mapping):
-        yield ToolCall(function["name"], dict(arguments), str(value.get("id") or ""))
-
-
-def _object_at(text: str, at: int) -> tuple[dict[str, Any] | None, int]:
+def _python_value(text: str, at: int) -> tuple[Any, int]:
     try:
-        value, at = json.JSONDecoder().raw_decode(text, at)
-    except (ValueError, RecursionError):
-        return None, at
-    return (value if isinstance(value, dict) else None), at
+        value, end = _JSON.raw_decode(text, at)
+        if re.compile(r"\s*[,)]").match(text, end):
+            return value, end
+    except ValueError:
+        pass
+    end, depth = at, 0
+    token = re.compile(
+        r"""'(?:\\.|[^'\\])*+'|"(?:\\.|[^"\\])*+"|[\[({]|[\])}]|,|[^\[\](){},'"]++""", re.DOTALL
+    )
+    while (match := token.match(text, end)) and (depth or match[0] not in (",", ")")):
+        depth += (match[0] in "[({") - (match[0] in "])}")
+        end = match.end()
+    try:
+        value = ast.literal_eval(text[at:end].strip())
+        return _JSON.decode(json.dumps(value)), end
+    except (TypeError, SyntaxError, MemoryError) as error:
+        raise ValueError("not a literal") from error
 
 
-def _property(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    if match is None:
+        raise ValueError("not a list of calls")
+    return match.end()
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+# Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Hunyuan, Seed-OSS
+
+
+@dataclass(frozen=True)
+class _Tags:
+    """name: a call up to its first value; value: one argument; close: the end of a call.
+
+    A value ends at its own closing tag, where another value or the end of the call follows.
+    """
+
+    name: re.Pattern[str]
+    value: re.Pattern[str]
+    close: re.Pattern[str]
+    is_named: bool  # a tag of its own surrounds the name
+
+    def __call__(self, text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+        calls: list[ToolCall] = []
+        end = 0
+        while match := self.name.match(text, end):
+            name, schema = match[1], tools.get(match[1], {})
+            arguments: dict[str, Any] = {}
+            at = match.end()
+            while found := self.value.match(text, at):
+                key, is_text, lines, inline = found.groups()
+                value = inline if lines is None else lines
+                if value.startswith("<![CDATA["):
+                    value = value.removeprefix("<![CDATA[").removesuffix("]]>")
+                arguments[key] = value if is_text == "true" else typed(value, schema, key)
+                at = found.end()
+            closed = self.close.match(text, at)
+            if closed is None or not (arguments or self.is_named or name in tools):
+                raise ValueError("a call that does not end")
+            calls.append(ToolCall(name, arguments))
+            end = closed.end()
+        return calls, end
+
+
+def _tags(prefix: str, between: str, behind: str, close: str) -> _Tags:
+    """Returns the form of a printed call.
+
+    prefix: directly before the name; between: from it to the value; behind: after it; close: of the block
+    """
+    left, _, right = between.partition(KEY)
+    at = left.rfind("<")
+    suffix, before_key = left[:at].strip(), left[at:]
+    closing = re.findall(r"</?[^<>]+>", behind.partition(close)[0] if close else behind)
+    end = closing[1] if len(closing) > 1 else ""
+    mark = re.escape(right.strip()).replace('"true"', '"(true|false)"')
+    mark = mark if "(true" in mark else mark + "()"
+    mark = mark.replace(r"\ ", r"\s*").replace("\\\n", r"\s*")
+    value_end = re.escape(closing[0])
+    follow = rf"(?=\s*+(?:{re.escape(before_key)}|{re.escape(end) if end else chr(92) + 'Z'}))"
+    return _Tags(
+        re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){re.escape(suffix)}'),
+        re.compile(
+            rf'\s*+{re.escape(before_key)}([^<>"\s]++){mark}(?:\n(.*?)\n{value_end}{follow}|'
+            rf"(<!\[CDATA\[.*?\]\]>(?={value_end})|.*?){value_end}{follow})",
+            re.DOTALL,
+        ),
+        re.compile(rf"\s*+{re.escape(end)}\s*+"),
+        bool(prefix or suffix),
+    )
+
+
+# Types of values without quotes
+
+
+def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
+    """Returns a value without quotes in the type that the tool's schema gives it.
+
+    It stays a text where a text is allowed, unless it is `null` and that is allowed, too. Without a type in
+    the schema, JSON is read as JSON.
+    """
     properties = schema.get("properties")
-    found = properties.get(name) if isinstance(properties, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _value(text: str, schema: Mapping[str, Any]) -> Any:
-    """A value without quotes: what its schema says, and where that says nothing JSON where it is some, else
-    text.
-    """
-    kinds = _kinds(schema)
-    if kinds == {"string"}:
-        return text
+    found = properties.get(key) if isinstance(properties, Mapping) else None
+    kinds = _kinds(found if isinstance(found, Mapping) else {}, schema, 0)
     plain = text.strip()
+    if "string" in kinds:
+        return None if "null" in kinds and plain == "null" else text
     try:
-        return json.loads(plain)
+        value = _JSON.decode(plain)
     except (ValueError, RecursionError):
-        if kinds & {"boolean", "null", "object", "array"}:
-            with suppress(ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-                return json.loads(json.dumps(ast.literal_eval(plain)))  # as Python writes them
-        return text if kinds else plain
+        value = _python_literal(plain) if kinds & {"boolean", "null", "object", "array"} else None
+        if value is None and not (plain == "None" and "null" in kinds):
+            return text if kinds else plain
+    return value if not kinds or _kind(value) & kinds else text
 
 
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """The types that a schema allows; none where it does not say."""
-    kind, values = schema.get("type"), _list(schema.get("enum"))
+def _python_literal(text: str) -> Any:
+    try:
+        return _JSON.decode(json.dumps(ast.literal_eval(text)))
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return None
+
+
+def _kind(value: Any) -> set[str]:
+    if isinstance(value, bool):
+        return {"boolean"}
+    if isinstance(value, int | float):
+        return {"integer", "number"} if float(value).is_integer() else {"number"}
+    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    return {kinds.get(type(value), "null")}
+
+
+_DEEPEST = 16  # references and combinations within each other
+
+
+def _kinds(schema: Mapping[str, Any], root: Mapping[str, Any], depth: int) -> set[str]:
+    """The types that a schema allows; empty where it gives none."""
+    kind = schema.get("type")
     found = {one for one in (kind, *_list(kind)) if isinstance(one, str)}
-    if not found and values and all(isinstance(one, str) for one in values):
-        found = {"string"}
-    for other in (*_list(schema.get("anyOf")), *_list(schema.get("oneOf"))):
-        if isinstance(other, Mapping):
-            found |= _kinds(other)
+    if found or depth > _DEEPEST:
+        return found
+    constants = [*_list(schema.get("enum")), *([schema["const"]] if "const" in schema else [])]
+    for value in constants:
+        found |= _kind(value)
+    if isinstance(schema.get("$ref"), str):
+        found |= _kinds(_referred(root, schema["$ref"]), root, depth + 1)
+    for name in ("anyOf", "oneOf", "allOf"):
+        for other in _list(schema.get(name))[:_DEEPEST]:
+            if isinstance(other, Mapping):
+                found |= _kinds(other, root, depth + 1)
     return found
+
+
+def _referred(root: Mapping[str, Any], reference: str) -> Mapping[str, Any]:
+    found: Any = root
+    for part in reference.removeprefix("#").split("/")[1:]:
+        name = part.replace("~1", "/").replace("~0", "~")
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
-def _python(text: str) -> list[ToolCall]:
-    """`[name(key=value, ...), ...]`, as Llama 3.2 and LFM2 write. Literals only, nothing is evaluated."""
-    body = text.strip()
-    if not (body.startswith("[") and body.endswith("]") and _PYTHON.search(body)):
-        return []
-    try:
-        nodes: Any = ast.parse(body, mode="eval").body
-        calls = [
-            ToolCall(node.func.id, {key.arg: ast.literal_eval(key.value) for key in node.keywords})
-            for node in nodes.elts
-            if not node.args and all(key.arg for key in node.keywords)
-        ]
-    except (AttributeError, SyntaxError, ValueError, RecursionError, MemoryError):  # other than such calls
-        return []
-    return calls if len(calls) == len(nodes.elts) else []
+# The table
+
+
+def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
+    """Returns the form of a call as a template prints it, () where that is not understood.
+
+    called: with "\\0" for the call's name and the value of its one argument `KEY`
+    said:   what the template prints without a call, which has none of the marks
+    """
+    parts = called.split("\0")
+    if len(parts) < 3 or KEY not in parts[1]:
+        return ()
+    before, between, behind = parts[:3]
+    opens = [tag for tag in _TAG.findall(before) if tag not in said and not tag.startswith("</")]
+    tag = next((one for one in opens if one in _OPENS or one not in _TAG.findall(behind)), "")
+    ends = {tag.replace(*pair, 1) for pair in _ENDS} | {tag.replace("<|", "<", 1).replace(">", "|>")}
+    close = next((one for one in _TAG.findall(behind) if one in ends - {tag, ""}), "")
+    text = before + between + behind
+    if before.endswith("call:") and _GEMMA_QUOTE in between:
+        return (CallForm(tag, close, read_gemma, text),)
+    if re.search(rf"\(\s*{KEY}=", between):
+        return (CallForm(tag, close, read_python, text),)
+    if re.search(rf'\{{\s*"{KEY}"\s*:', between):
+        if before.endswith("to=functions."):
+            return (CallForm("to=functions.", "<|call|>", read_named, text, is_part=True),)
+        begins = before.rfind("<")
+        if begins > before.rfind(">"):  # within a tag: of Functionary
+            return (CallForm(before[begins:], _TAG.findall(behind)[0], read_named, text, is_part=True),)
+        return (CallForm(tag, close, read_json if before.endswith('"') else read_named, text),)
+    if "<" not in between.partition(KEY)[0]:
+        return ()
+    prefix = before.rpartition(tag)[2].strip() if tag else before[before.rfind("<") :]
+    single = _tags(prefix, between, behind, "" if not tag else close)
+    if not tag or (prefix and not close):
+        close = [*re.findall(r"</[^<>]+>", behind), "", ""][1]
+        return (CallForm(prefix, close, single, text, is_part=True),)
+    closing = re.findall(r"</[^<>]+>", behind.partition(close)[0])
+    form = CallForm(tag, close, single, text, needs_close=len(closing) < 2)
+    if not prefix or form.needs_close:
+        return (form,)
+    # Qwen Coder forgets the block's mark
+    return (form, CallForm(prefix, closing[1], single, text, is_part=True))
+
+
+_VALUE = f'{{"{KEY}": "\0"}}'
+_PRINTED = (
+    f"[TOOL_CALLS]\0[ARGS]{_VALUE}",  # Mistral
+    f"<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>\0<｜tool▁sep｜>{_VALUE}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+    f'<|tool_call|>[{{"name": "\0", "arguments": {_VALUE}}}]',  # Granite
+    f'<|tool_call>call:\0{{{KEY}:<|"|>\0<|"|>}}<tool_call|>',  # Gemma 4
+    f'<|tool_call_start|>[\0({KEY}="\0")]<|tool_call_end|>',  # LFM2
+    "<|tool_calls_section_begin|><|tool_call_begin|>functions.\0:0<|tool_call_argument_begin|>"  # Kimi K2
+    f"{_VALUE}<|tool_call_end|><|tool_calls_section_end|>",
+    f"to=functions.\0<|channel|>commentary json<|message|>{_VALUE}<|call|>",  # gpt-oss
+    f'<tool_call>\n{{"name": "\0", "arguments": {_VALUE}}}\n</tool_call>',  # Hermes, Qwen
+    f"<seed:tool_call>\n<function=\0>\n<parameter={KEY}>\0</parameter>\n</function>\n</seed:tool_call>",
+    f'<function name="\0"><param name="{KEY}">\0</param></function>',  # MiniCPM5
+    f'<|python_tag|>{{"name": "\0", "parameters": {_VALUE}}}',  # Llama 3
+)
+"""A call in each known form, as its template would print it: for templates that only mention the marks."""
+_OPENS = frozenset(("[TOOL_CALLS]", "<tool_call>"))
+KNOWN = tuple(form for printed in _PRINTED for form in learned(printed)[:1])
+HERMES = next(form for form in KNOWN if form.open == "<tool_call>")
+"""The form of tools that are described to a model whose template has none."""
+
+
+def forms_of(template: str, called: str = "", said: str = "") -> tuple[CallForm, ...]:
+    """The forms in which a model with a chat template writes calls; () where it has none. called, said: as in
+    `learned`, which counts more than the marks that the template mentions.
+    """
+    found = learned(called, said)
+    if found and found[0].open:
+        return found
+    mentioned = [form for form in KNOWN if form.open in template][:1]
+    # Llama 3 prints no mark but may write one
+    return (*mentioned, *(form for form in found if not mentioned))

@@ -11,17 +11,18 @@ import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 from eaglecpp.chat.bounds import rendered_together
+from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, Tools
 from eaglecpp.chat.conversation import Conversation
 from eaglecpp.chat.images import image_mark
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.reader import AnswerReader
 from eaglecpp.chat.template import ChatTemplate, Rendered
 from eaglecpp.chat.thinking import HARMONY, ThinkTags, behind_thought
-from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader
+from eaglecpp.chat.tool_calls import ToolReader, is_call
 from eaglecpp.chat.turns import Accepted, accepted, fold_system, lead_system
 from eaglecpp.errors import ContextFullError, InvalidTypeError, UnsupportedError
 
@@ -147,7 +148,7 @@ class ChatModel:
             )
         with rendered_together():
             template = self.template
-            taken = accepted(messages, asked.tools, template.takes, template.calls)
+            taken = accepted(messages, asked.tools, template.takes, self._calls)
             rendered = self._rendered(template, taken, asked)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:
@@ -239,9 +240,17 @@ class ChatModel:
 
     def reader(self, prompt: ChatPrompt) -> AnswerReader:
         """Splits an answer, while it streams, into thinking and the rest."""
-        marks = self._call_marks if prompt.tools else self._think_marks
-        calls = [one.open for one in (*self._calls, HERMES)] if prompt.tools else ()
-        return AnswerReader(self._vocabulary.token_to_piece, self.tags, marks, prompt.rendered.begins, calls)
+        piece, begins = self._vocabulary.token_to_piece, prompt.rendered.begins
+        if not prompt.tools:
+            return AnswerReader(piece, self.tags, self._think_marks, begins)
+        forms = self._forms(prompt)
+        opens = [one.open for one in forms if one.open]
+        check = partial(is_call, forms, _schemas(prompt))
+        return AnswerReader(piece, self.tags, self._call_marks, begins, opens, check)
+
+    def _forms(self, prompt: ChatPrompt) -> Sequence[CallForm]:
+        """The forms of calls in an answer: the model's own, and that in which the prompt describes tools."""
+        return (*self._calls, HERMES) if prompt.describes else self._calls
 
     def tool_reader(self, prompt: ChatPrompt) -> ToolReader | None:
         """Finds calls of the tools that a prompt offers, in JSON schema as in the OpenAI API, in its answer;
@@ -249,19 +258,14 @@ class ChatModel:
         """
         if not prompt.tools:
             return None
-        functions = [tool.get("function", tool) for tool in prompt.tools]
-        schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
-        return ToolReader(
-            (*self._calls, *((HERMES,) if prompt.describes else ())),
-            tools={name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()},
-            may_be_bare=self.tags is not HARMONY or prompt.has_form,
-        )
+        may_be_bare = self.tags is not HARMONY or prompt.has_form
+        return ToolReader(self._forms(prompt), _schemas(prompt), may_be_bare)
 
     def message(self, prompt: ChatPrompt, completion: Completion) -> Message:
         """The assistant's message that an answer is."""
         reader = self.reader(prompt)
         reader.decode(completion.tokens, completion.accepted)
-        reader.finish(completion.text)
+        reader.finish(completion.text, completion.finish_reason)
         tools = self.tool_reader(prompt)
         if tools is None:
             return Message(Role.ASSISTANT, reader.content, reader.thinking)
@@ -271,8 +275,15 @@ class ChatModel:
         return Message(Role.ASSISTANT, content, reader.thinking, calls)
 
     @cached_property
-    def _calls(self) -> tuple[CallMarks, ...]:
-        return self.template.calls or (self._base._calls if self._base is not None else ())
+    def _calls(self) -> tuple[CallForm, ...]:
+        """The template's forms, else the one whose mark the vocabulary has, else that of Hermes."""
+        if self.template.calls:
+            return self.template.calls
+        if self._base is not None:
+            return self._base._calls
+        has_token = self._vocabulary.has_token
+        known = (form for form in KNOWN if form.open.startswith(("<", "[")) and has_token(form.open))
+        return (next(known, HERMES),)
 
     @cached_property
     def _think_marks(self) -> dict[int, str]:
@@ -284,8 +295,15 @@ class ChatModel:
     @cached_property
     def _call_marks(self) -> dict[int, str]:
         """These, and those of calls."""
-        text = "".join(one.open + one.close + one.inside for one in (*self._calls, HERMES))
+        text = "".join(one.open + one.close + one.text for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
+
+
+def _schemas(prompt: ChatPrompt) -> Tools:
+    """The schemas of the parameters, by the names of a prompt's tools."""
+    functions = [tool.get("function", tool) for tool in prompt.tools]
+    schemas = {str(one.get("name", "")): one.get("parameters") for one in functions}
+    return {name: schema if isinstance(schema, Mapping) else {} for name, schema in schemas.items()}
 
 
 def _checked(messages: Sequence[Any]) -> list[Message]:

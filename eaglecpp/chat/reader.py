@@ -28,7 +28,8 @@ class AnswerReader:
     tags:        the model's thinking tags, None if it does not think
     marks:       texts of the control tokens that the tags are made of
     begins:      what its prompt leaves it to begin with
-    calls:       what begins calls of tools, which are among the content; () without tools
+    calls:       the marks that begin tool calls, which are part of the content; () without tools
+    is_call:     whether a text is whole calls and nothing else
     """
 
     def __init__(
@@ -38,13 +39,14 @@ class AnswerReader:
         marks: dict[int, str] | None = None,
         begins: Begins = "any",
         calls: Sequence[str] = (),
+        is_call: Callable[[str], bool] = lambda _: False,
     ) -> None:
         self.content = ""
         self.thinking = ""
         self.text = ""
         self._token_bytes = token_bytes
         self._marks = marks or {}
-        self._splitter = splitter(tags, begins, calls)
+        self._splitter = splitter(tags, begins, calls, is_call)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         # the characters of tokens whose text is not certain yet: whether they were drafted; and marks, which
         # are text that the stream does not have
@@ -56,9 +58,9 @@ class AnswerReader:
         self.decode(chunk.tokens, chunk.accepted)
         return self._take(chunk.text)
 
-    def finish(self, text: str) -> list[Piece]:
-        """The last pieces, given the whole text of the finished stream."""
-        return self._take(text[len(self.text) :]) + self._labelled(self._splitter.finish())
+    def finish(self, text: str, reason: str) -> list[Piece]:
+        """Returns the last pieces, given the whole text of the finished stream and why it ended."""
+        return self._take(text[len(self.text) :]) + self._labelled(self._splitter.finish(reason == "stop"))
 
     def decode(self, tokens: Sequence[int], accepted: Sequence[bool]) -> None:
         """Takes tokens whose text comes later."""

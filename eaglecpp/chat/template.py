@@ -17,11 +17,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from eaglecpp.chat.bounds import check_time_left
+from eaglecpp.chat.call_forms import CallForm, forms_of
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
 from eaglecpp.chat.thinking import Begins, ThinkTags, splitter, tags_of
-from eaglecpp.chat.tool_calls import CallMarks, call_marks
 from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -158,9 +158,9 @@ class ChatTemplate:
         return tags_of(self.text + self.takes.said)
 
     @cached_property
-    def calls(self) -> tuple[CallMarks, ...]:
-        """The marks that it puts around calls; () where it has none."""
-        return call_marks(self.text, self.takes.called, self.takes.said)
+    def calls(self) -> tuple[CallForm, ...]:
+        """The forms in which it prints calls; () where it prints none."""
+        return forms_of(self.text, self.takes.called, self.takes.said)
 
     @cached_property
     def takes(self) -> Takes:

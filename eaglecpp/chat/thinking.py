@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -90,21 +90,30 @@ class Splitter:
     comes first.
     """
 
-    def __init__(self, tags: ThinkTags | None, begins: Begins = "any", calls: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        tags: ThinkTags | None,
+        begins: Begins = "any",
+        calls: Sequence[str] = (),
+        is_call: Callable[[str], bool] = lambda _: False,
+    ) -> None:
         self._held = ""
         self._tags = tags
         self._calls = calls
+        self._is_call_text = is_call
         kinds: dict[str, Kind | None] = {"any": None, "thought": "thinking", "answer": "answer"}
         self._kind = "answer" if tags is None else kinds[begins]
         self._is_behind_tag = begins == "thought"
+        self._is_whole = False
 
     def feed(self, text: str) -> list[Part]:
         """Takes the next text; returns what became certain."""
         self._held += text
         return self._advance(final=False)
 
-    def finish(self) -> list[Part]:
-        """Returns what was held back; no more text will come."""
+    def finish(self, is_whole: bool = True) -> list[Part]:
+        """Returns what was held back; no more text will come. is_whole: the model ended the answer itself."""
+        self._is_whole = is_whole
         return self._advance(final=True)
 
     def _advance(self, final: bool) -> list[Part]:
@@ -138,8 +147,12 @@ class Splitter:
             parts.append(self._take("answer", len(self._held)))
             return False
         at, close = first_mark(self._held, (self._tags.close,), final)
-        if not close:  # some models call from within a thought, and do not end it
+        if not close:
+            # Some models call from within a thought and end the answer there. A call that a thought quotes or
+            # only considers has text after it, or was cut.
             at = min(at, first_mark(self._held, self._calls, final)[0])
+            if final and not (self._is_whole and self._is_call_text(self._held[at:])):
+                at = len(self._held)
         # the beginning of the tag, and white space before it, may have to go
         n_text = at if final and at == len(self._held) else len(self._held[:at].rstrip())
         parts.append(self._take("thinking", n_text))
@@ -150,11 +163,18 @@ class Splitter:
         return is_over
 
 
-def splitter(tags: ThinkTags | None, begins: Begins = "any", calls: Sequence[str] = ()) -> Splitter:
-    """For one answer. calls: what begins those of tools, which come out as answers, with the marks around
-    them; () without tools.
+def splitter(
+    tags: ThinkTags | None,
+    begins: Begins = "any",
+    calls: Sequence[str] = (),
+    is_call: Callable[[str], bool] = lambda _: False,
+) -> Splitter:
+    """Returns the splitter of one answer.
+
+    calls:   the marks that begin tool calls, which come out as answers with their marks; () without tools
+    is_call: whether a text is whole calls and nothing else
     """
-    return HarmonySplitter(begins, calls) if tags is HARMONY else Splitter(tags, begins, calls)
+    return HarmonySplitter(begins, calls) if tags is HARMONY else Splitter(tags, begins, calls, is_call)
 
 
 def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[int, str]:

@@ -1,94 +1,42 @@
 # SPDX-License-Identifier: MIT
 """Finds the tool calls in a model's answer while it streams.
 
-Models write calls in the form their chat template taught them; `call_marks` reads the form off the template.
 `ToolReader` takes text and returns text and `ToolCall`s in order. Text that may still become a call is held
-back; what looked like a call but is not one comes out as text. Needs no model and no engine.
+back; a broken call comes out as text. Needs no model and no engine.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from eaglecpp.chat.call_forms import Tools, is_inside_value, parse_calls
+from eaglecpp.chat.call_forms import CallForm, Tools, read_json, read_python
 from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.thinking import first_mark
 
-
-@dataclass(frozen=True)
-class CallMarks:
-    """`open` begins a call or a list of calls, `close` ends it; "" = the end of the answer does.
-
-    inside: other control tokens of a call
-    is_end: not a call, but the end of one whose beginning a model forgot
-    """
-
-    open: str
-    close: str = ""
-    inside: str = ""
-    is_end: bool = False
-
-
-_FUNCTION = "<function="
-HERMES = CallMarks("<tool_call>", "</tool_call>")
-"""Of many families, and of tools that are described to a model whose template has none."""
-_BARE = ("{", "[{", "```json", "```\n{")
-_KNOWN = (
-    CallMarks("[TOOL_CALLS]"),  # Mistral
-    CallMarks("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),  # DeepSeek
-    CallMarks("<|tool_call|>"),  # Granite
-    CallMarks("<|tool_call>", "<tool_call|>", inside='<|"|>'),  # Gemma 4
-    CallMarks("<|tool_call_start|>", "<|tool_call_end|>"),  # LFM2
-    CallMarks(  # Kimi K2
-        "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>", inside="<|tool_call_argument_begin|>"
-    ),
-    CallMarks("to=functions.", "<|call|>"),  # gpt-oss
-    HERMES,  # Hermes, Qwen, GLM
-    CallMarks("<seed:tool_call>", "</seed:tool_call>"),
-    CallMarks(_FUNCTION, "</function>"),
-    CallMarks("<function name=", "</function>"),  # MiniCPM5
-    CallMarks("<|python_tag|>"),  # Llama 3
-)
-_FORGOTTEN = (CallMarks(_FUNCTION, "</function>"), CallMarks(HERMES.close, is_end=True))
-"""What calls are between where Qwen Coder forgets the beginning."""
-
-
-_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]")
-_ENDS = (("<", "</"), ("START", "END"), ("begin", "end"), ("prefix", "suffix"))
-
-
-def call_marks(template: str, called: str = "", said: str = "") -> tuple[CallMarks, ...]:
-    """The marks that a chat template puts around calls; () where it has none. called: what it prints, with
-    "\\0" for a call's name and argument, which says more than what it mentions; said: what has no marks.
-    """
-    before, between, behind = (called.split("\0") if called.count("\0") > 1 else [""] * 3)[:3]
-    found = [marks for marks in _KNOWN if marks.open in before][:1]
-    if not found:  # learned
-        opens = [tag for tag in _TAG.findall(before) if tag not in said][:1]
-        ends = {tag.replace(*pair, 1) for tag in opens for pair in _ENDS} - {*opens}
-        close = next((tag for tag in _TAG.findall(behind) if tag in ends), "")
-        found = [CallMarks(tag, close, inside=before + between) for tag in opens]
-    found = found or [marks for marks in _KNOWN if marks.open in template][:1]
-    return (*found, *_FORGOTTEN) if found == [HERMES] and _FUNCTION in template else tuple(found)
+_FENCE = re.compile(r"\A\s*(?:```(?:json)?\s*)?")
+_KEYS = ("name", "function", "type", "id", "tool_name", "tool_call_id", "arguments", "parameters")
 
 
 class ToolReader:
     """One answer of a model that was given tools.
 
-    marks: of its template, none for a model that only writes bare JSON; tools: with the schemas of their
-    parameters; may_be_bare: an answer that is only JSON is a call, too
+    forms: of its calls; tools: with the schemas of their parameters; may_be_bare: an answer that is only
+    JSON, or a list of calls as in Python, is a call, too
     """
 
-    def __init__(self, marks: Sequence[CallMarks], tools: Tools, may_be_bare: bool = True) -> None:
-        self._marks = {one.open: one for one in marks}
+    def __init__(self, forms: Sequence[CallForm], tools: Tools, may_be_bare: bool = True) -> None:
+        self._forms = {one.open: one for one in forms if one.open}
+        self._closes = {forms[0].close for one in forms[1:2] if one.is_part}
         self._tools = tools
-        self._may_be_bare = may_be_bare
+        self._may_be_bare = may_be_bare and bool(tools)
         self._held = ""
-        self._inside: CallMarks | None = None  # of the block that has begun
+        self._inside: CallForm | None = None  # of the block that has begun
         self._looked = 0  # the block does not end before that
-        self._said = False  # something that is not white space
+        self._has_text = False  # other than white space
+        self._is_broken = False  # a call could not be read, so nothing after it is one
         self._n_calls = 0
 
     def feed(self, text: str) -> list[str | ToolCall]:
@@ -103,68 +51,127 @@ class ToolReader:
     def _advance(self, final: bool) -> Iterator[str | ToolCall]:
         while self._held:
             if self._inside is not None:
-                end = self._end_of_block(self._inside, final)
-                if end == 0:
+                n_held = len(self._held)
+                yield from self._take_block(self._inside, final)
+                if len(self._held) == n_held and self._inside is not None:
                     return
-                yield from self._take_block(self._inside, end)
-            elif not self._said and self._is_bare():
+            elif not self._has_text and not self._n_calls and self._is_bare():
                 if not final:
                     return
-                text, self._held = self._held, ""
-                yield from self._calls(text, text, self._tools, is_cut=False)
+                yield from self._take_bare()
             else:
                 yield from self._take_text(final)
                 if self._inside is None:
                     return
 
     def _is_bare(self) -> bool:
-        text, may_be = self._held.lstrip(), bool(self._tools) and self._may_be_bare
-        begins = (*_BARE, *(f"[{name}(" for name in self._tools))
-        return may_be and any(text.startswith(begin) or begin.startswith(text) for begin in begins)
+        """Whether all of the answer may be calls without marks."""
+        if not self._may_be_bare:
+            return False
+        text = _FENCE.sub("", self._held, count=1)
+        if "```json".startswith(self._held.strip()) or any(
+            begin.startswith(text) or text.startswith(begin)
+            for begin in (f"[{name}(" for name in self._tools)
+        ):
+            return True
+        key = re.match(r'\[?\s*(?:\{\s*(?:"(\w*)(?:"\s*(?::\s*(?:"([^"]*)("?))?)?)?)?)?', text)
+        if key is None or not key[0]:
+            return False
+        if (
+            key.end() < len(text)
+            and key[3] is None
+            and not (key[1] in _KEYS and key[0].rstrip().endswith(":"))
+        ):
+            return False
+        is_name = key[1] in ("name", "tool_name") and key[2] is not None
+        if is_name:
+            return any(name == key[2] if key[3] else name.startswith(key[2]) for name in self._tools)
+        return any(one.startswith(key[1] or "") for one in _KEYS)
+
+    def _take_bare(self) -> Iterator[str | ToolCall]:
+        text, self._held = self._held, ""
+        for read in (read_json, read_python):
+            calls = CallForm("", "", read).calls(text, self._tools)
+            if calls and all(call.name in self._tools for call in calls):
+                self._n_calls += len(calls)
+                yield from calls
+                return
+        self._has_text = True
+        yield text
 
     def _take_text(self, final: bool) -> Iterator[str]:
-        found = [one for one, marks in self._marks.items() if self._n_calls or not marks.is_end]
-        at, mark = first_mark(self._held, found, final)
+        opens = () if self._is_broken else tuple(self._forms)
+        closes = self._closes if self._n_calls and not self._is_broken else ()
+        at, mark = first_mark(self._held, (*opens, *closes), final)
         # white space before a call is not text
         n_text = at if final and not mark else len(self._held[:at].rstrip())
         text, self._held = self._held[:n_text], self._held[at if mark else n_text :]
-        self._inside, self._looked = self._marks.get(mark), 0
+        if mark in closes:  # of a call whose beginning the model forgot
+            self._held = self._held.removeprefix(mark)
+        self._inside, self._looked = self._forms.get(mark), 0
         if text.strip() or (text and not self._n_calls):
-            self._said |= bool(text.strip())
+            self._has_text |= bool(text.strip())
             yield text
+        if mark in closes:
+            yield from self._take_text(final)
 
-    def _end_of_block(self, marks: CallMarks, final: bool) -> int:
-        """How many characters the block has, its end included; 0 = more may come. What looks like its end
-        within a value is none.
-        """
-        close, first = marks.close, len(marks.open)
-        if marks.is_end:
-            return first
-        at = self._held.find(close, max(first, self._looked)) if close else -1
+    def _take_block(self, form: CallForm, final: bool) -> Iterator[str | ToolCall]:
+        """Takes the block where it ends: where its closing mark stands and all before it is calls."""
+        first = len(form.open)
+        at = self._held.find(form.close, max(first, self._looked)) if form.close else -1
         while at >= 0:
-            if not is_inside_value(self._held[:at]):
-                return at + len(close)
+            inner = self._held[first:at]
+            end = at + len(form.close)
+            calls = form.calls(self._held[:end] if form.is_part else inner, self._tools)
+            if calls is not None or not inner.strip():
+                self._held, self._inside = self._held[end:], None
+                self._n_calls += len(calls or ())
+                yield from calls or ()
+                return
             self._looked = at + 1
-            at = self._held.find(close, self._looked)
+            at = self._held.find(form.close, self._looked)
         if not final:
-            return 0
-        is_whole = not is_inside_value(self._held)  # its end is the answer's
-        at = self._held.find(close, first) if close and not is_whole else -1
-        return len(self._held) if at < 0 else at + len(close)
-
-    def _take_block(self, marks: CallMarks, n_all: int) -> Iterator[str | ToolCall]:
-        whole, self._held = self._held[:n_all], self._held[n_all:]
-        is_cut = bool(marks.close) and not whole.endswith(marks.close)
-        is_part = marks.open.startswith("<function")  # of the call
-        inner = whole if is_part else whole.removeprefix(marks.open).removesuffix(marks.close)
+            return
         self._inside = None
-        if inner.strip() or is_cut:
-            yield from self._calls(whole, inner, (), is_cut)
-
-    def _calls(
-        self, whole: str, inner: str, names: Collection[str], is_cut: bool
-    ) -> Iterator[str | ToolCall]:
-        calls: Sequence[str | ToolCall] = parse_calls(inner, names, self._tools, is_cut)
+        try:
+            begin = 0 if form.is_part else first
+            calls, end = form.read(self._held[begin:], self._tools)
+            first = begin
+        except (ValueError, RecursionError):
+            calls, end = [], 0
+        if form.needs_close or (form.close and self._held[first + end :].strip()):
+            calls = []
+        if not calls:
+            self._is_broken = self._has_text = True
+            text, self._held = self._held, ""
+            yield text
+            return
         self._n_calls += len(calls)
-        self._said |= not calls
-        yield from calls or [whole]
+        yield from calls
+        self._held = self._held[first + end :]
+        self._is_broken = bool(self._held.strip())
+
+
+def is_call(forms: Sequence[CallForm], tools: Tools, text: str) -> bool:
+    """Whether a text is whole calls and nothing else."""
+    reader = ToolReader(forms, tools, may_be_bare=False)
+    parts = reader.feed(text) + reader.finish()
+    return bool(parts) and not any(isinstance(part, str) and part.strip() for part in parts)
+
+
+def as_text(form: CallForm, calls: Sequence[ToolCall]) -> str:
+    """The calls as a model with this form writes them."""
+    if form.read is read_python:
+        values = [
+            ", ".join(f"{key}={_json(value)}" for key, value in call.arguments.items()) for call in calls
+        ]
+        written = [f"{call.name}({text})" for call, text in zip(calls, values, strict=True)]
+        return f"{form.open}[{', '.join(written)}]{form.close}"
+    written = [_json({"name": call.name, "arguments": dict(call.arguments)}) for call in calls]
+    if form.close == "</tool_call>":
+        return "\n".join(f"{form.open}\n{call}\n{form.close}" for call in written)
+    return f"{form.open}[{', '.join(written)}]{form.close}"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

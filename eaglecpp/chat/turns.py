@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eaglecpp.chat.call_forms import HERMES, CallForm
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.probe import Takes
-from eaglecpp.chat.tool_calls import HERMES, CallMarks
+from eaglecpp.chat.tool_calls import as_text
 from eaglecpp.errors import UnsupportedError
 
 _GAP = "\n\n"
@@ -38,9 +39,9 @@ def accepted(
     messages: Sequence[Message],
     tools: Sequence[Mapping[str, Any]],
     takes: Takes,
-    marks: Sequence[CallMarks] = (),
+    forms: Sequence[CallForm] = (HERMES,),
 ) -> Accepted:
-    """The messages as the template takes them. marks: of calls, that it mentions. Raises UnsupportedError for
+    """The messages as the template takes them. forms: of the model's calls. Raises UnsupportedError for
     one that prints no question.
     """
     if not takes.text:
@@ -56,7 +57,7 @@ def accepted(
         turns, tools = _with_described([_as_text(turn, HERMES) for turn in turns], tools), ()
         notices.append("this template knows no tools, so they are described in the system prompt")
     elif has_calls and takes.calls is None:
-        turns = [_as_text(turn, marks[0] if marks else HERMES) for turn in turns]
+        turns = [_as_text(turn, forms[0]) for turn in turns]
         notices.append("this template prints no calls of tools, so they are written as text")
     elif has_calls:
         turns = _called(turns, takes, notices)
@@ -219,19 +220,13 @@ def _with_described(messages: Sequence[Message], tools: Sequence[Mapping[str, An
     return lead_system(turns)
 
 
-def _as_text(message: Message, marks: CallMarks) -> Message:
-    """A message whose calls, or that as the result of one, is text, as a model with these marks writes it."""
+def _as_text(message: Message, form: CallForm) -> Message:
+    """Returns the message with its calls, or itself as the result of a call, as text in a form."""
     if message.role == Role.TOOL:
         name = {"name": message.tool_name} if message.tool_name else {}
         payload = json.dumps({**name, "content": message.content}, ensure_ascii=False)
         return Message(Role.USER, f"<tool_response>\n{payload}\n</tool_response>", images=message.images)
     if not message.tool_calls:
         return message
-    calls = [
-        json.dumps({"name": call.name, "arguments": dict(call.arguments)}, ensure_ascii=False)
-        for call in message.tool_calls
-    ]
-    text = f"{marks.open}[{', '.join(calls)}]{marks.close}"
-    if marks == HERMES:
-        text = "\n".join(f"{marks.open}\n{call}\n{marks.close}" for call in calls)
+    text = as_text(form, message.tool_calls)
     return replace(message, content="\n".join(filter(None, (message.content, text))), tool_calls=())

@@ -132,7 +132,7 @@ class Stream(Answer):
             return chunk
         pieces = self._reader.read(chunk)
         if ended:
-            pieces += self._reader.finish("".join(self._texts))
+            pieces += self._reader.finish("".join(self._texts), self._finish or "cancelled")
         return replace(chunk, pieces=pieces)
 
     def __del__(self) -> None:

@@ -194,7 +194,7 @@ class Answer(Generated):
                 self.first_s = time.perf_counter() - self.started
             pieces = self._reader.read(chunk)
             if chunk.finish_reason is not None:
-                pieces += self._reader.finish(self._stream.completion().text)
+                pieces += self._reader.finish(self._stream.completion().text, chunk.finish_reason)
             delta = self._delta(pieces, is_last=chunk.finish_reason is not None)
             is_eog = self.model.engine.engine.native.is_eog  # such a token is no text
             delta.logprobs = [one for one in chunk.logprobs if not is_eog(one.token)]

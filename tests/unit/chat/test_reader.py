@@ -35,7 +35,7 @@ def read(
         if detokenizer.stopped or start >= len(tokens):
             break
     whole += detokenizer.finish()
-    return reader, pieces + reader.finish(whole)
+    return reader, pieces + reader.finish(whole, "stop")
 
 
 def drafted(pieces: list[Piece]) -> list[tuple[str, bool]]:

@@ -16,7 +16,7 @@ TAGS = ThinkTags("<think>", "</think>")
 
 def split(texts: list[str], tags: ThinkTags | None = TAGS, begins: Begins = "any") -> dict[str, str]:
     """Everything of each kind, joined."""
-    one = splitter(tags, begins, ["<tool_call>"])
+    one = splitter(tags, begins, ["<tool_call>"], lambda text: text.endswith("</tool_call>"))
     parts = [part for text in texts for part in one.feed(text)] + one.finish()
     assert "".join(part.text for part in parts) == "".join(texts), "every character comes out once, in order"
     kinds = {kind: "".join(p.text for p in parts if p.kind == kind) for kind in ("thinking", "answer", "tag")}
@@ -27,12 +27,14 @@ def pieces(text: str, cuts: list[int]) -> list[str]:
     return [text[a:b] for a, b in pairwise([0, *sorted(min(cut, len(text)) for cut in cuts), len(text)])]
 
 
+QUOTED = "<tool_call>f</tool_call>"
 CASES = [
     ("<think>\nwhy\n</think>\n\nso", {"thinking": "why", "answer": "so"}),
     ("  <think>a < b</think>c", {"thinking": "a < b", "answer": "c"}),
     ("<think></think>x", {"answer": "x"}),
     ("no thinking here <think>x</think>", {"answer": "no thinking here <think>x</think>"}),
     ("<think>why\n<tool_call>f</tool_call>", {"thinking": "why", "answer": "<tool_call>f</tool_call>"}),
+    (f"<think>a {QUOTED} but", {"thinking": f"a {QUOTED} but"}),
     ("<think>a <tool_call> is due</think>so", {"thinking": "a <tool_call> is due", "answer": "so"}),
     ("<think>ends in a tag </thi", {"thinking": "ends in a tag </thi"}),
     ("<thi", {"answer": "<thi"}),

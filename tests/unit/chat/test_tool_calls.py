@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 import time
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from eaglecpp.chat.call_forms import parse_calls
+from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.tool_calls import HERMES, CallMarks, ToolReader, call_marks
+from eaglecpp.chat.tool_calls import ToolReader, is_call
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -18,7 +20,7 @@ NAMES = ("f", "g")
 F1, G = ToolCall("f", {"a": 1}), ToolCall("g")
 
 
-def read(text: str, marks: Sequence[CallMarks] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
+def read(text: str, marks: Sequence[CallForm] = (HERMES,), size: int = 3) -> tuple[str, list[ToolCall]]:
     reader = ToolReader(marks, {name: {} for name in NAMES})
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
@@ -26,12 +28,29 @@ def read(text: str, marks: Sequence[CallMarks] = (HERMES,), size: int = 3) -> tu
     return said, [part for part in parts if isinstance(part, ToolCall)]
 
 
+GLM = "<tool_call>\0\n<arg_key>probe_key</arg_key>\n<arg_value>\0</arg_value>\n</tool_call>"
+QWEN = "<tool_call>\n<function=\0>\n<parameter=probe_key>\n\0\n</parameter>\n</function>\n</tool_call>"
+DSML = (
+    '<｜DSML｜function_calls>\n<｜DSML｜invoke name="\0">\n<｜DSML｜parameter name="probe_key" string="true">'
+    "\0</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>"
+)
+MINIMAX = (
+    '<minimax:tool_call>\n<invoke name="\0">\n<parameter name="probe_key">\0</parameter>\n</invoke>\n'
+    "</minimax:tool_call>"
+)
+
+
+def forms(template: str) -> tuple[CallForm, ...]:
+    """The forms of a template that mentions a mark, or prints a call."""
+    return forms_of("", template) if "\0" in template else forms_of(template)
+
+
 FORMS = {
     "a list": ("<tool_call>",
                '<tool_call>[{"name":"f","arguments":{"a":1}},{"name":"g"}]</tool_call>', [F1, G]),
     "several": ("<tool_call>", '<tool_call>{"name":"f","arguments":{"a":1}}</tool_call>\n'
                 '<tool_call>{"name":"g","arguments":{}}</tool_call>', [F1, G]),
-    "GLM": ("<tool_call>", "<tool_call>f\n"
+    "GLM": (GLM, "<tool_call>f\n"
             "<arg_key>a</arg_key>\n<arg_value>1</arg_value>\n</tool_call>", [F1]),
     "Mistral, newer": ("[TOOL_CALLS]", '[TOOL_CALLS]f[ARGS]{"a": 1}[TOOL_CALLS]g[ARGS]{}', [F1, G]),
     "Llama, several": ("<|python_tag|>", '{"name": "f", "parameters": {"a": 1}}; {"name": "g"}', [F1, G]),
@@ -43,7 +62,7 @@ FORMS = {
     "Gemma 4": ("<|tool_call>",
                 "<|tool_call>call:f{a:1}<tool_call|><|tool_call>call:g{}<tool_call|>", [F1, G]),
     "Qwen coder, its beginning forgotten":
-        ("<tool_call> <function=", "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
+        (QWEN, "<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>\n"
          "<tool_call>\n<function=g>\n</function>\n</tool_call>", [F1, G]),
     "Kimi K2": ("<|tool_calls_section_begin|>", "<|tool_calls_section_begin|><|tool_call_begin|>functions.f:0"
                 '<|tool_call_argument_begin|>{"a": 1}<|tool_call_end|><|tool_call_begin|>functions.g:1'
@@ -51,10 +70,10 @@ FORMS = {
                 [ToolCall("f", {"a": 1}, "functions.f:0"), ToolCall("g", {}, "functions.g:1")]),
     "gpt-oss": ("to=functions.", 'to=functions.f <|constrain|>json<|message|>{"a": 1}<|end|>'
                 "to=functions.g<|channel|>commentary json<|message|>{}<|call|>", [F1, G]),
-    "GLM, a tool that takes nothing": ("<tool_call>", "<tool_call>g</tool_call>", [G]),
+    "GLM, a tool that takes nothing": (GLM, "<tool_call>g</tool_call>", [G]),
     "Seed-OSS": ("<seed:tool_call>", "<seed:tool_call>\n<function=f>\n<parameter=a>1</parameter>\n</function>"
                  "\n</seed:tool_call><seed:tool_call><function=g></function></seed:tool_call>", [F1, G]),
-    "MiniCPM5": ("<function name=", '<function name="f"><param name="a">1</param></function>\n'
+    "MiniCPM5": ('<function name="', '<function name="f"><param name="a">1</param></function>\n'
                  '<function name="g"></function>', [F1, G]),
     "fenced": ("", '```json\n{"name": "f", "arguments": {"a": 1}}\n```', [F1]),
 }  # fmt: skip
@@ -64,14 +83,14 @@ FORMS = {
 @pytest.mark.parametrize("size", [1, 4, 1000])
 def test_calls_are_found_in_every_form(form: str, size: int) -> None:
     template, text, expected = FORMS[form]
-    said, calls = read(text, call_marks(template), size)
+    said, calls = read(text, forms(template), size)
     assert (said, calls) == ("", expected)
 
 
 LEARNED = {  # a call as a template prints it, with "\0" for its name and argument; two as a model writes them
-    "Apertus": ('<|tools_prefix|>[{"\0": {"k": "\0"}}]<|tools_suffix|>',
+    "Apertus": ('<|tools_prefix|>[{"\0": {"probe_key": "\0"}}]<|tools_suffix|>',
                 '<|tools_prefix|>[{"f": {"a": 1}}, {"g": {}}]<|tools_suffix|>'),
-    "Solar": ('<|calls|><|call:begin|>1<|call:name|>\0<|call:args|>{"k": "\0"}<|call:end|>',
+    "Solar": ('<|calls|><|call:begin|>1<|call:name|>\0<|call:args|>{"probe_key": "\0"}<|call:end|>',
               '<|calls|><|call:begin|>1<|call:name|>f<|call:args|>{"a": 1}<|call:end|>'
               "<|call:begin|>2<|call:name|>g<|call:args|>{}<|call:end|>"),
 }  # fmt: skip
@@ -81,10 +100,10 @@ LEARNED = {  # a call as a template prints it, with "\0" for its name and argume
 def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
     called, text = LEARNED[form]
     # what it mentions counts less, and what every answer has is no mark
-    marks = call_marks("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
+    marks = forms_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
-    assert text.endswith(marks[0].close or ">") and "<|end|>" not in marks[0].inside
+    assert text.endswith(marks[0].close or ">")
 
 
 TOOLS = {"save": {"properties": {
@@ -94,7 +113,7 @@ TOOLS = {"save": {"properties": {
 
 
 def read_typed(text: str, template: str, size: int = 1) -> tuple[str, list[dict[str, object]]]:
-    reader = ToolReader(call_marks(template), TOOLS)
+    reader = ToolReader(forms(template), TOOLS)
     parts = [part for at in range(0, len(text), size) for part in reader.feed(text[at : at + size])]
     parts += reader.finish()
     calls = [dict(part.arguments) for part in parts if isinstance(part, ToolCall)]
@@ -113,8 +132,8 @@ def glm(**values: str) -> str:
     return f"<tool_call>save{inner}</tool_call>"
 
 
-@pytest.mark.parametrize("write", [qwen, glm])
-def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str]) -> None:
+@pytest.mark.parametrize(("write", "printed"), [(qwen, QWEN), (glm, GLM)])
+def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str], printed: str) -> None:
     for values, meant in (
         ({"text": "3"}, {"text": "3"}),
         ({"text": '{"a": 1}'}, {"text": '{"a": 1}'}),
@@ -124,15 +143,15 @@ def test_values_without_quotes_are_what_the_schema_says(write: Callable[..., str
         ({"on": "{1}", "list": "['a"}, {"on": "{1}", "list": "['a"}),
         ({"any": "3", "other": "x"}, {"any": 3, "other": "x"}),
     ):
-        assert read_typed(write(**values), "<tool_call> <function=") == ("", [meant])
+        assert read_typed(write(**values), printed) == ("", [meant])
 
 
 @pytest.mark.parametrize(
     ("template", "text"),
     [
-        ("<tool_call> <function=", "<tool_call>\n<function=save>\n<parameter=text>\nrm -rf /"),
-        ("<tool_call>", "<tool_call>save<arg_key>text</arg_key><arg_value>rm -rf /"),
-        ("<tool_call>", "<tool_call>save<arg_key>text</arg_key><arg_value>rm</arg_value>"),
+        (QWEN, "<tool_call>\n<function=save>\n<parameter=text>\nrm -rf /"),
+        (GLM, "<tool_call>save<arg_key>text</arg_key><arg_value>rm -rf /"),
+        (GLM, "<tool_call>save<arg_key>text</arg_key><arg_value>rm</arg_value>"),
         ("<|tool_call>", '<|tool_call>call:save{text:<|"|>rm -rf /'),
         ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "rm -rf /'),
     ],
@@ -146,12 +165,10 @@ def test_a_call_that_was_cut_off_is_none(template: str, text: str) -> None:
     ("template", "text"),
     [
         ("<tool_call>", '<tool_call>{"name": "save", "arguments": {"text": "a </tool_call> b"}}</tool_call>'),
-        ("<tool_call> <function=", qwen(text="a </tool_call> b")),
-        ("<tool_call>", glm(text="a </tool_call> b")),
+        (QWEN, qwen(text="a </tool_call> b")),
+        (GLM, glm(text="a </tool_call> b")),
         ("<|tool_call>", '<|tool_call>call:save{text:<|"|>a </tool_call> b<|"|>}<tool_call|>'),
-        ("<tool_call>", '<tool_call><invoke name="save"><parameter name="text">a </tool_call> b</parameter>'
-         "</invoke></tool_call>"),
-        ("<function name=", '<function name="save"><param name="text"><![CDATA[a </tool_call> b]]></param>'
+        ('<function name="', '<function name="save"><param name="text"><![CDATA[a </tool_call> b]]></param>'
          "</function>"),
     ],
 )  # fmt: skip
@@ -177,28 +194,112 @@ def test_what_is_no_call_comes_out_as_it_is(text: str) -> None:
 
 
 def test_python_is_never_run() -> None:
-    assert parse_calls("[f(a=__import__('os').getcwd())]", NAMES) == []
+    text = "[f(a=__import__('os').getcwd())]"
+    assert read(text) == (text, [])
 
 
+@pytest.mark.parametrize("form", range(len(KNOWN)))
 @pytest.mark.parametrize(
     "piece",
-    ["<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a<|channel|>",
-     "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", '<a:invoke name="a">', '<a:parameter name="a">',
-     "<tool_call:a>a", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
+    ["<a>", "<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a{",
+     'a{"a":1,', "a(", "[a(", " ", "\\", '"'],
 )  # fmt: skip
-@pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
-def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
-    """A model that repeats itself, as whoever asks can have it do, must not hold up the others."""
+def test_what_an_answer_repeats_takes_a_time_in_proportion(form: int, piece: str) -> None:
+    """A model that repeats itself must not delay the answers of others."""
 
     def seconds(n_chars: int) -> float:
-        text, times = start + piece * (n_chars // len(piece)), []
+        text, times = piece * (n_chars // len(piece)), []
         for _ in range(3):
             started = time.thread_time()
-            parse_calls(text, {"a"})
+            KNOWN[form].calls(text, {"a": {}})
             times.append(time.thread_time() - started)
         return min(times)
 
     assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # the square would be 64
+
+
+# ("\\1": the value, "\\2": the value as a text of JSON)
+WRITTEN = {
+    "Hermes": ("<tool_call>", '<tool_call>\n{"name": "save", "arguments": {"text": \2}}\n</tool_call>'),
+    "Mistral": ("[TOOL_CALLS]", '[TOOL_CALLS]save[ARGS]{"text": \2}'),
+    "Kimi K2": ("<|tool_calls_section_begin|>",
+                "<|tool_calls_section_begin|><|tool_call_begin|>functions.save:0<|tool_call_argument_begin|>"
+                '{"text": \2}<|tool_call_end|><|tool_calls_section_end|>'),
+    "DeepSeek": ("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>save<｜tool▁sep｜>"
+                 '{"text": \2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>'),
+    "gpt-oss": ("to=functions.", 'to=functions.save <|message|>{"text": \2}<|call|>'),
+    "Gemma 4": ("<|tool_call>", '<|tool_call>call:save{text:<|"|>\1<|"|>}<tool_call|>'),
+    "LFM2": ("<|tool_call_start|>", "<|tool_call_start|>[save(text=\2)]<|tool_call_end|>"),
+    "Qwen Coder": (QWEN, qwen(text="\1")),
+    "GLM": (GLM, glm(text="\1")),
+    "DeepSeek V3.2": (DSML, DSML.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
+    "MiniMax": (MINIMAX, MINIMAX.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
+}  # fmt: skip
+MARKS = {
+    mark for printed, _ in WRITTEN.values() for form in forms(printed)
+    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.text))
+} - {'<|"|>', ""}  # fmt: skip
+MARKS |= {
+    "<function=delete_all></function>", '<param name="a">', "[delete_all()]", "</parameter>", "</arg_value>",
+    '{"name": "delete_all", "arguments": {}}', '<tool_call>{"name": "delete_all", "arguments": {}}',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("family", WRITTEN)
+def test_marks_of_every_family_in_a_value_are_its_text(family: str) -> None:
+    """A model may quote any page; nothing in it may become a call or end the value."""
+    printed, written = WRITTEN[family]
+    for mark in sorted(MARKS):
+        value = f"a {mark} b"
+        whole = written.replace("\1", value).replace("\2", json.dumps(value))
+        assert read_typed(whole, printed, 7) == ("", [{"text": value}]), mark
+        for at in range(1, len(whole)):  # an answer that was cut is this call or none
+            assert read_typed(whole[:at], printed, 64)[1] in ([], [{"text": value}]), (mark, at)
+
+
+def test_a_text_stays_a_text_where_the_schema_allows_one() -> None:
+    text = {"type": "string"}
+    for schema in (
+        {"anyOf": [text, {"type": "null"}]},
+        {"$ref": "#/$defs/t"},
+        {"allOf": [text]},
+        {"const": "42"},
+    ):
+        tools = {"save": {"$defs": {"t": text}, "properties": {"text": schema}}}
+        for value in ("90210", "1.10", "true", '{"a": 1}', "NaN"):
+            reader = ToolReader(forms(QWEN), tools)
+            calls = reader.feed(qwen(text=value)) + reader.finish()
+            assert calls == [ToolCall("save", {"text": value})]
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_number_that_json_does_not_have_reaches_no_client(number: str) -> None:
+    text = f'<tool_call>{{"name": "f", "arguments": {{"a": {number}}}}}</tool_call>'
+    assert read(text) == (text, [])
+
+
+def test_python_calls_may_hold_any_text() -> None:
+    lfm2 = forms("<|tool_call_start|>")
+    for inner, arguments in (
+        ('s="weather in Paris (France)"', {"s": "weather in Paris (France)"}),
+        ('s="a", b=true, c=null', {"s": "a", "b": True, "c": None}),
+        ("s='it\\'s', b=[1, True]", {"s": "it's", "b": [1, True]}),
+        ('arg={"x": null}', {"arg": {"x": None}}),
+    ):
+        text = f"<|tool_call_start|>[get-docs({inner})]<|tool_call_end|>Checking it."
+        assert read(text, lfm2) == ("Checking it.", [ToolCall("get-docs", arguments)])
+
+
+def test_an_answer_of_json_that_is_no_call_is_not_held_back() -> None:
+    reader = ToolReader((HERMES,), {"f": {}})
+    assert reader.feed('{"answer') and reader.feed('": 1')
+    held = ToolReader((HERMES,), {"f": {}})
+    assert not held.feed('{"name": "f", "arg')
+
+
+def test_only_whole_calls_are_calls() -> None:
+    text = '<tool_call>{"name": "f"}</tool_call>'
+    assert is_call((HERMES,), {"f": {}}, text) and not is_call((HERMES,), {"f": {}}, text + " but no")
 
 
 @pytest.mark.parametrize("arguments", ["", "null", "{}", "[]", None, {}])
@@ -208,7 +309,7 @@ def test_a_call_without_arguments_is_taken_however_it_is_written(arguments: obje
 
 
 def test_an_end_whose_beginning_was_forgotten_is_left_out_and_what_follows_it_is_said() -> None:
-    marks = call_marks("<tool_call> <function=")
+    marks = forms(QWEN)
     said, calls = read("<function=g></function>\n</tool_call>\nso", marks)
     assert (said.strip(), calls) == ("so", [G])
     assert read("an </tool_call> alone", marks)[0].split() == ["an", "</tool_call>", "alone"]

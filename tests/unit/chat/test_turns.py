@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from eaglecpp.chat.call_forms import HERMES
 from eaglecpp.chat.message import Message, ToolCall
 from eaglecpp.chat.probe import Calls, Takes
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.chat.tool_calls import HERMES, ToolReader
+from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.chat.turns import accepted
 from eaglecpp.errors import TemplateError
 
