@@ -48,7 +48,7 @@ _LONG, _ANY = "|".join(name for name in _FLAGS if "_" in name), "|".join(_FLAGS)
 _FIELD = re.compile(rf"(?<![\w/.-])(?:{_LONG})(?![\w/.-])|^(?:{_ANY})(?=:| ['0-9])")
 
 
-class Parsed(click.ParamType[Any]):
+class Parsed(click.ParamType):  # type: ignore[type-arg]  # no generic type before click 8.4
     """A value that a function makes of a text; a ValueError of it is wrong usage."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:

@@ -259,7 +259,9 @@ class Shared:
         return Request(
             prompt=prompt,
             sampling=sampling,
-            seed=random.getrandbits(31) if sampling.wants_random_seed else int(sampling.seed or 0),
+            seed=random.getrandbits(31)
+            if sampling.wants_random_seed
+            else sampling.fixed_seed(int(sampling.seed or 0)),
             strategy=resolved,
             plan={"strategy": str(resolved), "why": why},
             asked=asked,

@@ -458,9 +458,10 @@ class Llama(Mirror):
 
     def _next_seed(self, seed: int | None) -> int:
         """As llama_cpp derives it; a call without a seed is reproducible from the constructor's."""
+        if seed in (-1, _DEFAULT_SEED):  # llama.cpp draws one
+            return -1
         self._seed = seed if seed is not None else random.Random(self._seed).randint(0, 2**32)
-        masked = self._seed & 0xFFFFFFFF
-        return 0 if masked == _DEFAULT_SEED else masked
+        return SamplingOptions.fixed_seed(self._seed)
 
     def _text_of(self, token: int) -> str:
         return self.engine.token_to_piece(token).decode("utf-8", "ignore")

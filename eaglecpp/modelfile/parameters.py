@@ -52,7 +52,7 @@ class Parameter:
 
     def fitted(self, value: ParameterValue) -> ParameterValue:
         """The value, or the end of the range that is nearest to it."""
-        if isinstance(value, tuple | bool):
+        if isinstance(value, tuple | bool) or self.name == "seed":  # which wraps around
             return value
         high = LARGEST_INT if self.high is None and self.kind == "int" else self.high
         if self.low is not None and not value >= self.low:

@@ -274,10 +274,8 @@ class SamplingOptions(_Validated):
     )
     seed: int | None = _sampling(
         None,
-        "sampler seed; -1 or none = random",
+        "sampler seed, taken modulo 2^32; -1, 4294967295 or none = random",
         kind=int,
-        low=-1,
-        high=0xFFFFFFFF,
         flags="-s --seed",
         parameter=True,
     )
@@ -375,6 +373,11 @@ class SamplingOptions(_Validated):
     def wants_random_seed(self) -> bool:
         """Whether the engine should draw a seed; 0xFFFFFFFF is llama.cpp's way to ask for that."""
         return self.seed in self.RANDOM_SEEDS
+
+    @staticmethod
+    def fixed_seed(seed: int) -> int:
+        """Returns the 32 bits of a seed that is not drawn. 0xFFFFFFFF would ask llama.cpp to draw one."""
+        return min(seed & 0xFFFFFFFF, 0xFFFFFFFE)
 
 
 def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:

@@ -144,6 +144,11 @@ def read_name(text: str) -> ModelName:
     return canonical(ModelName.parse(text))
 
 
+def read_named(text: str) -> Reference:
+    """Reads a reference from a request, which names a model and never a file. Raises ModelNameError."""
+    return Reference("hub" if is_hub_text(text) else "name", text, name=read_name(text))
+
+
 def model_name(text: str) -> ModelName:
     """The name that a reference is, when it is not a path.
 

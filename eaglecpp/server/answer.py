@@ -392,7 +392,7 @@ def prepared(model: LoadedModel, ask: Ask) -> Request:
     asked = ask.generation
     seed = asked.options.get("seed", model.engine.engine.sampling.seed)
     if ask.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # those that are drawn differ anyway
-        seed = (seed + ask.choice) % 0xFFFFFFFF  # which itself asks for a drawn one
+        seed = SamplingOptions.fixed_seed(seed + ask.choice)
         asked = replace(asked, options={**asked.options, "seed": seed})
     return model.engine.prepared(asked)
 

@@ -23,10 +23,10 @@ from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import EagleError
 from eaglecpp.lowlevel import gpus
 from eaglecpp.options import HEAD, TEXT
+from eaglecpp.references.reference import Reference, read_named
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
 from eaglecpp.server.catalog import read_name, stamp
-from eaglecpp.server.config import means_path
 from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, json_response, live
 from eaglecpp.server.models import server_of
@@ -129,9 +129,10 @@ async def pull(request: Request) -> Response:
     server = server_of(request)
     body = await read(request, _Named)
     name = read_name(body.named)
+    draft: str | Reference | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
-    if draft is not None and draft != "auto" and means_path(draft):
-        raise ApiError(400, f"invalid drafter name '{draft}'")
+    if draft is not None and draft not in ("auto", "none"):  # a path in a request could name any file here
+        draft = read_named(draft)
     if body.insecure and not server.config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
     if server.work.downloads.is_full:

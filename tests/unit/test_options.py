@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eaglecpp.human import human_bytes, n_bytes_of
+from eaglecpp.modelfile.parameters import PARAMETERS
 from eaglecpp.options import DraftOptions, ModelOptions, SamplingOptions, Strategy, describe, split
 
 CLASSES = (ModelOptions, DraftOptions, SamplingOptions)
@@ -46,7 +47,6 @@ def test_names_flags_and_parameters_are_unique() -> None:
         (SamplingOptions, {"stop": [1]}, TypeError, "stop must contain strings, got int 1"),
         (SamplingOptions, {"logit_bias": {"x": 1.0}}, TypeError, "logit_bias must map int to float"),
         (SamplingOptions, {"logit_bias": {3: float("nan")}}, ValueError, "not a number"),
-        (SamplingOptions, {"seed": 2**32}, ValueError, "seed must be between -1 and"),
         (ModelOptions, {"flash_attn": "yes"}, ValueError, "flash_attn must be one of auto, on, off; got"),
         (ModelOptions, {"n_sequences": 0}, ValueError, "n_sequences must be between 1 and 256; got 0"),
         (ModelOptions, {"use_mmap": 1}, TypeError, "use_mmap must be bool, got int 1"),
@@ -71,10 +71,22 @@ def test_values_that_convert_without_loss_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seed", "random"), [(None, True), (-1, True), (0xFFFFFFFF, True), (0, False), (7, False)]
+    ("seed", "random"),
+    [
+        (None, True),
+        (-1, True),
+        (0xFFFFFFFF, True),
+        (0, False),
+        (7, False),
+        (-5, False),
+        (12345678901, False),
+        (2**64 - 1, False),
+    ],
 )
 def test_which_seeds_mean_a_random_one(seed: int | None, random: bool) -> None:
     assert SamplingOptions(seed=seed).wants_random_seed is random
+    assert PARAMETERS["seed"].fitted(seed or 0) == (seed or 0)
+    assert seed is None or random or SamplingOptions.fixed_seed(seed) not in SamplingOptions.RANDOM_SEEDS
 
 
 def test_split_sorts_by_class_and_names_the_nearest_for_a_typo() -> None:

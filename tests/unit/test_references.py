@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.references.names import ModelName, ModelNameError
-from eaglecpp.references.reference import hub_text, is_path_text, read_reference
+from eaglecpp.references.reference import hub_text, is_path_text, read_named, read_reference
 
 
 @pytest.mark.parametrize(
@@ -71,3 +71,16 @@ def test_hf_puts_the_hub_before_a_reference() -> None:
     assert hub_text("hf://o/n") == "hf://o/n"
     with pytest.raises(ModelNameError, match=r"expected hf\.co/USER/REPO"):
         read_reference("hf.co/n")
+
+
+@pytest.mark.parametrize("text", ["x/../../etc/passwd", "/etc/passwd", "./notes", "../notes", "notes"])
+def test_a_name_in_a_request_is_never_a_path(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes").write_text("private")
+    try:
+        reference = read_named(text)
+    except ModelNameError:
+        return
+    assert reference.kind == "name" and not reference.paths

@@ -126,7 +126,7 @@ class RunModel:
         """
         given = {name: value for name, value in self.options_set().items() if name in _SAMPLING}
         if seed_step and not self.sampling.wants_random_seed:
-            given["seed"] = (int(self.sampling.seed or 0) + seed_step) % 0xFFFFFFFF
+            given["seed"] = SamplingOptions.fixed_seed(int(self.sampling.seed or 0) + seed_step)
         return {"max_repeats": self.sampling.max_repeats} | given
 
     def set_parameter(self, name: str, value: ParameterValue) -> bool:

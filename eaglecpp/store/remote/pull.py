@@ -54,7 +54,7 @@ _MAX_TAG = 80
 def pull(
     reference: str | ModelName,
     *,
-    draft: str | None = None,
+    draft: str | Reference | None = None,
     insecure: bool = False,
     report: Report | None = None,
     stores: Stores | None = None,
@@ -72,7 +72,7 @@ def pull(
     if report is None:
         with Bars() as bars:
             return pull(reference, draft=draft, insecure=insecure, report=bars, stores=stores)
-    draft = "none" if Strategy.is_off(draft) else draft
+    draft = "none" if isinstance(draft, str) and Strategy.is_off(draft) else draft
     asked = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(asked)
     name = canonical(asked if packaged is None else packaged.hub)
@@ -167,7 +167,7 @@ def _drafter(
     transaction: Transaction,
     session: Session,
     name: ModelName,
-    draft: str | None,
+    draft: str | Reference | None,
     published: _Published,
     target: Facts,
 ) -> tuple[Path | None, tuple[Notice, ...]]:

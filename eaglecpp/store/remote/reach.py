@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 import httpcore
 import httpx
 
+from eaglecpp.errors import UnsupportedError
 from eaglecpp.references.names import HUB_HOSTS, REGISTRY_HOST
 from eaglecpp.store.errors import DownloadError, HostRefusedError
 
@@ -87,7 +88,8 @@ class Session(httpcore.SyncBackend):
         # Every request makes a connection, so that its address is checked for this request.
         self._client = httpx.Client(verify=verify, limits=httpx.Limits(max_keepalive_connections=0))
         pool: Any = self._client._transport._pool  # type: ignore[attr-defined]
-        assert isinstance(pool._network_backend, httpcore.NetworkBackend)
+        if not isinstance(pool._network_backend, httpcore.NetworkBackend):  # addresses would go unchecked
+            raise UnsupportedError(f"httpx {httpx.__version__} connects in an unknown way; install httpx<1")
         pool._network_backend = self
 
     def __enter__(self) -> Self:

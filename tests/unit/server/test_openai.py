@@ -118,6 +118,17 @@ def test_completions_have_no_template(server: TestServer) -> None:
     assert both.status_code == 400 and "echo" in both.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("seed", "used"), [(12345678901, 3755744309), (-5, 4294967291), (2**33 - 1, 4294967294)]
+)
+def test_a_seed_of_any_size_is_fixed(server: TestServer, seed: int, used: int) -> None:
+    body = ask("Say something about lists", max_tokens=4, seed=seed)
+    first, second = whole(server, body), whole(server, body)
+    assert first["timings"]["seed"] == used and first["choices"] == second["choices"]
+    body = {"model": MODEL, "prompt": "What", "stream": False, "options": {"num_predict": 2, "seed": seed}}
+    assert server.post("/api/generate", body).json()["timings"]["seed"] == used
+
+
 def test_several_choices_are_as_many_requests_with_other_seeds(server: TestServer) -> None:
     body = ask("Say something about lists and dicts, please", max_tokens=12, temperature=1.2, seed=7)
     body["stream_options"] = {"include_usage": True}
