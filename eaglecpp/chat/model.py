@@ -148,7 +148,10 @@ class ChatModel:
             )
         with rendered_together():
             template = self.template
-            taken = accepted(messages, asked.tools, template.takes, self._calls)
+            has_calls = any(message.tool_calls or message.role == Role.TOOL for message in messages)
+            # finding them may probe another template
+            forms = self._calls if has_calls else (HERMES,)
+            taken = accepted(messages, asked.tools, template.takes, forms)
             rendered = self._rendered(template, taken, asked)
             head = taken.messages[0] if taken.messages else None
             if head is not None and head.role == Role.SYSTEM and head.content.strip() not in rendered.text:

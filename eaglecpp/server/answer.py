@@ -184,6 +184,13 @@ class Answer(Generated):
                 async with asyncio.timeout(left):  # wait_for may lose a cancellation until 3.12
                     chunk = await anext(chunks)
             except StopAsyncIteration:
+                if self._stream.completion().finish_reason == "cancelled":  # by us: never a success
+                    raise ApiError(
+                        503,
+                        "the server ended this answer before it was complete: the client read too slowly, or "
+                        "the server is stopping",
+                        code="cancelled",
+                    ) from None
                 return
             except TimeoutError:
                 self._stream.cancel()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import uuid
 from collections.abc import AsyncIterator, Mapping
 from itertools import groupby
@@ -20,7 +21,10 @@ from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond, 
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "cancelled": "end_turn"}
+# Claude Code puts a new value into its system prompt with each request, so no prompt would be reused.
+# ggml-org/llama.cpp: tools/server/server-chat.cpp makes it a constant, too.
+_BILLING = re.compile(r"(?<![^\n])(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]+")
+_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class _Body(bodies.CloudBody, kw_only=True):
@@ -34,6 +38,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     def ask(self) -> Ask:
         """Raises ApiError."""
         system, images = _read(self.system, "system")
+        system = _BILLING.sub(r"\1fffff", system, count=1)
         turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
         for index, entry in enumerate(self.messages):
             turns += _turns(entry, f"messages[{index}]")

@@ -95,3 +95,15 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
     n_prompt = first["input_tokens"] + first["cache_read_input_tokens"]
     assert (second["input_tokens"], second["cache_read_input_tokens"]) == (1, n_prompt - 1)
     assert told[0]["content"] == told[1]["content"]
+
+
+def test_a_client_header_that_changes_with_each_request_keeps_the_prompt(server: TestServer) -> None:
+    """Claude Code's system prompt begins with such a header."""
+    text = "You help with code. " * 20
+    usages = []
+    for value in ("a1b2c", "d3e4f"):
+        header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={value};"}
+        body = ask("What?", system=[header, {"type": "text", "text": text}], max_tokens=2)
+        usages.append(whole(server, body)["usage"])
+    cached = usages[1]["cache_read_input_tokens"]
+    assert cached >= 0.99 * (cached + usages[1]["input_tokens"]) - 1

@@ -150,6 +150,24 @@ def test_the_answer_of_a_client_that_reads_nothing_ends(
         until(lambda: model.n_users == 0)
 
 
+def test_an_answer_that_the_server_ends_is_an_error(
+    store_root: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
+    with TestServer(preload=MODEL, n_unread=5) as own, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(own.listener.getsockname())
+        data = json.dumps(body).encode()
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+        client.sendall(head.encode() + data)
+        until(lambda: "chunks are unread" in caplog.text)
+        client.settimeout(20)
+        text = b""
+        while not text.endswith(b"0\r\n\r\n") and (part := client.recv(65536)):
+            text += part
+        assert b"before it was complete" in text and b'"finish_reason":"' not in text.replace(b" ", b"")
+
+
 def test_a_generation_that_nobody_takes_ends() -> None:
     async def run() -> tuple[int, str]:
         options: dict[str, Any] = {"max_tokens": 150, "ignore_eos": True, "strategy": "off"}
