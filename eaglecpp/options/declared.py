@@ -377,7 +377,8 @@ class SamplingOptions(_Validated):
     @staticmethod
     def fixed_seed(seed: int) -> int:
         """Returns the 32 bits of a seed that is not drawn. 0xFFFFFFFF would ask llama.cpp to draw one."""
-        return min(seed & 0xFFFFFFFF, 0xFFFFFFFE)
+        bits = seed & 0xFFFFFFFF
+        return 0x7FFFFFFF if bits == 0xFFFFFFFF else bits  # far from the seeds next to it
 
 
 def split(options: Mapping[str, Any], *classes: type) -> list[dict[str, Any]]:

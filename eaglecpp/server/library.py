@@ -22,7 +22,7 @@ from starlette.responses import Response
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import EagleError
 from eaglecpp.lowlevel import gpus
-from eaglecpp.options import HEAD, TEXT
+from eaglecpp.options import HEAD, TEXT, Strategy
 from eaglecpp.references.reference import Reference, read_named
 from eaglecpp.server import catalog
 from eaglecpp.server.bodies import read
@@ -131,7 +131,8 @@ async def pull(request: Request) -> Response:
     name = read_name(body.named)
     draft: str | Reference | None
     draft = {True: "auto", False: "none"}[body.draft] if isinstance(body.draft, bool) else body.draft
-    if draft is not None and draft not in ("auto", "none"):  # a path in a request could name any file here
+    # a path in a request could name any file here
+    if draft is not None and draft not in ("auto", TEXT) and not Strategy.is_off(draft):
         draft = read_named(draft)
     if body.insecure and not server.config.insecure:
         raise ApiError(400, "insecure: this server was not started with --insecure")
