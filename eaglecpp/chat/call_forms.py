@@ -26,14 +26,8 @@ Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
 _TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>]+>")
-_ENDS = (
-    ("<", "</"),
-    ("START", "END"),
-    ("begin", "end"),
-    ("_start", "_end"),
-    ("prefix", "suffix"),
-    ("<|", "<"),
-)
+_CLOSING = re.compile(r"</?[^<>]+>")
+_ENDS = (("<", "</"), ("START", "END"), ("begin", "end"), ("_start", "_end"), ("prefix", "suffix"))
 _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 
 
@@ -41,23 +35,33 @@ _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 class CallForm:
     """How a model writes calls.
 
-    open:  begins a block of calls; "" where a call has no mark of its own
-    close: ends the block; "" where the end of the answer does
-    read:  reads what is between them
-    text:  all of the form's marks; some are control tokens
-    is_part: `open` belongs to the call that `read` gets
+    open:   begins a block of calls; "" where a call has no mark of its own
+    close:  ends the block; "" where the answer ends with it
+    read:   reads the calls of a block
+    inside: text with the other marks of a call; some are control tokens
+    is_part: `open` and `close` belong to the call, so `read` gets them, too
     needs_close: without `close`, a call that was cut looks whole
     """
 
     open: str
     close: str
     read: Read = field(compare=False, repr=False)
-    text: str = field(default="", compare=False)
+    inside: str = field(default="", compare=False)
     is_part: bool = False
     needs_close: bool = False
 
+    @property
+    def first(self) -> int:
+        """Where in a block `read` begins."""
+        return 0 if self.is_part else len(self.open)
+
+    def ends_value(self, text: str, start: int, end: int) -> bool:
+        """Returns whether a value that is open at `start` may have ended before `end`."""
+        pattern = self.read.value_end if isinstance(self.read, _Tags) else _QUOTES[self.read]
+        return pattern.search(text, start, end) is not None
+
     def calls(self, text: str, tools: Tools) -> list[ToolCall] | None:
-        """Returns the calls of a whole block without its marks, None where it is not one."""
+        """Returns the calls of a whole block, as `read` gets it, None where it is not one."""
         try:
             calls, end = self.read(text, tools)
         except (ValueError, RecursionError):
@@ -87,13 +91,13 @@ def read_json(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
     at = end = 0
     while (at := _end(_BETWEEN, text, end)) < len(text) and text[at] in "{[":
         value, end = _JSON.raw_decode(text, at)
-        calls += _from_json(value, tools)
+        calls += _from_json(value)
     return calls, max(at, end) if end else 0
 
 
-def _from_json(value: Any, tools: Tools) -> Iterator[ToolCall]:
+def _from_json(value: Any) -> Iterator[ToolCall]:
     for entry in value if isinstance(value, list) else ():
-        yield from _from_json(entry, tools)
+        yield from _from_json(entry)
     if isinstance(value, list):
         return
     if not isinstance(value, Mapping):
@@ -133,7 +137,9 @@ _MARKS_ONLY = re.compile(r"(?:\s|```|<[^<>{}\n]{1,40}+>)*+")
 
 
 def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
-    """Reads names, each with a JSON object after it."""
+    """Reads names, each with a JSON object after it, or JSON, as `write_calls` writes it."""
+    if text.lstrip().startswith(("[", "{")):
+        return read_json(text, tools)
     calls: list[ToolCall] = []
     end = 0
     while (brace := text.find("{", end, end + _LONGEST_HEAD)) >= 0:
@@ -175,6 +181,9 @@ def _gemma_json(match: re.Match[str]) -> str:
 
 _CALL = re.compile(r"\s*([A-Za-z_][\w.-]*+)\(\s*")
 _ARGUMENT = re.compile(r"\s*([A-Za-z_]\w*+)\s*=\s*")
+_PYTHON_TOKEN = re.compile(
+    r"""'(?:\\.|[^'\\])*+'|"(?:\\.|[^"\\])*+"|[\[({]|[\])}]|,|[^\[\](){},'"]++""", re.DOTALL
+)
 
 
 def read_python(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
@@ -203,16 +212,17 @@ def _python_value(text: str, at: int) -> tuple[Any, int]:
     except ValueError:
         pass
     end, depth = at, 0
-    token = re.compile(
-        r"""'(?:\\.|[^'\\])*+'|"(?:\\.|[^"\\])*+"|[\[({]|[\])}]|,|[^\[\](){},'"]++""", re.DOTALL
-    )
-    while (match := token.match(text, end)) and (depth or match[0] not in (",", ")")):
-        depth += (match[0] in "[({") - (match[0] in "])}")
-        end = match.end()
+    while (token := _PYTHON_TOKEN.match(text, end)) and (depth or token[0] not in (",", ")")):
+        depth += (token[0] in "[({") - (token[0] in "])}")
+        end = token.end()
+    return _python_literal(text[at:end].strip()), end
+
+
+def _python_literal(text: str) -> Any:
+    """Returns the value of a literal as Python writes it. Raises ValueError."""
     try:
-        value = ast.literal_eval(text[at:end].strip())
-        return _JSON.decode(json.dumps(value)), end
-    except (TypeError, SyntaxError, MemoryError) as error:
+        return _JSON.decode(json.dumps(ast.literal_eval(text)))
+    except (TypeError, SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError("not a literal") from error
 
 
@@ -228,18 +238,29 @@ def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
     return at if match is None else match.end()
 
 
+_JSON_QUOTE = re.compile('"')
+_QUOTES: dict[Read, re.Pattern[str]] = {
+    read_json: _JSON_QUOTE,
+    read_named: _JSON_QUOTE,
+    read_gemma: re.compile(re.escape(_GEMMA_QUOTE)),
+    read_python: re.compile("['\"]"),
+}
+"""What ends a text in a value."""
+
+
 # Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Hunyuan, Seed-OSS
 
 
 @dataclass(frozen=True)
 class _Tags:
-    """name: a call up to its first value; value: one argument; close: the end of a call.
+    """name: a call up to its first value; value: one argument; value_end: its end; close: the end of a call.
 
     A value ends at its own closing tag, where another value or the end of the call follows.
     """
 
     name: re.Pattern[str]
     value: re.Pattern[str]
+    value_end: re.Pattern[str]
     close: re.Pattern[str]
     is_named: bool  # a tag of its own surrounds the name
 
@@ -265,29 +286,24 @@ class _Tags:
         return calls, end
 
 
-def _tags(prefix: str, between: str, behind: str, close: str) -> _Tags:
-    """Returns the form of a printed call.
-
-    prefix: directly before the name; between: from it to the value; behind: after it; close: of the block
-    """
+def _tags(prefix: str, between: str, value_end: str, call_end: str) -> _Tags:
+    """Returns the form of a printed call. prefix: directly before the name; between: from it to the value."""
     left, _, right = between.partition(KEY)
     at = left.rfind("<")
     suffix, before_key = left[:at].strip(), left[at:]
-    closing = re.findall(r"</?[^<>]+>", behind.partition(close)[0] if close else behind)
-    end = closing[1] if len(closing) > 1 else ""
     mark = re.escape(right.strip()).replace('"true"', '"(true|false)"')
     mark = mark if "(true" in mark else mark + "()"
     mark = mark.replace(r"\ ", r"\s*").replace("\\\n", r"\s*")
-    value_end = re.escape(closing[0])
-    follow = rf"(?=\s*+(?:{re.escape(before_key)}|{re.escape(end) if end else chr(92) + 'Z'}))"
+    end = rf"{re.escape(value_end)}(?=\s*+(?:{re.escape(before_key)}|{re.escape(call_end) or chr(92) + 'Z'}))"
     return _Tags(
         re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){re.escape(suffix)}'),
         re.compile(
-            rf'\s*+{re.escape(before_key)}([^<>"\s]++){mark}(?:\n(.*?)\n{value_end}{follow}|'
-            rf"(<!\[CDATA\[.*?\]\]>(?={value_end})|.*?){value_end}{follow})",
+            rf'\s*+{re.escape(before_key)}([^<>"\s]++){mark}(?:\n(.*?)\n{end}|'
+            rf"(<!\[CDATA\[.*?\]\]>(?={re.escape(value_end)})|.*?){end})",
             re.DOTALL,
         ),
-        re.compile(rf"\s*+{re.escape(end)}\s*+"),
+        re.compile(end if call_end else re.escape(value_end)),
+        re.compile(rf"\s*+{re.escape(call_end)}\s*+"),
         bool(prefix or suffix),
     )
 
@@ -310,25 +326,21 @@ def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
     try:
         value = _JSON.decode(plain)
     except (ValueError, RecursionError):
-        value = _python_literal(plain) if kinds & {"boolean", "null", "object", "array"} else None
-        if value is None and not (plain == "None" and "null" in kinds):
+        if not kinds & {"boolean", "null", "object", "array"}:
             return text if kinds else plain
+        try:
+            value = _python_literal(plain)
+        except ValueError:
+            return text
     return value if not kinds or _kind(value) & kinds else text
-
-
-def _python_literal(text: str) -> Any:
-    try:
-        return _JSON.decode(json.dumps(ast.literal_eval(text)))
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return None
 
 
 def _kind(value: Any) -> set[str]:
     if isinstance(value, bool):
         return {"boolean"}
-    if isinstance(value, int | float):
-        return {"integer", "number"} if float(value).is_integer() else {"number"}
-    kinds: dict[type, str] = {str: "string", list: "array", dict: "object"}
+    if isinstance(value, int) or (isinstance(value, float) and value.is_integer()):
+        return {"integer", "number"}
+    kinds: dict[type, str] = {float: "number", str: "string", list: "array", dict: "object"}
     return {kinds.get(type(value), "null")}
 
 
@@ -379,34 +391,34 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
         return ()
     before, between, behind = parts[:3]
     opens = [tag for tag in _TAG.findall(before) if tag not in said and not tag.startswith("</")]
-    tag = next((one for one in opens if one in _OPENS or one not in _TAG.findall(behind)), "")
+    tag = next((one for one in opens if one not in _TAG.findall(behind)), "")
     ends = {tag.replace(*pair, 1) for pair in _ENDS} | {tag.replace("<|", "<", 1).replace(">", "|>")}
     close = next((one for one in _TAG.findall(behind) if one in ends - {tag, ""}), "")
-    text = before + between + behind
+    inside = (before.rpartition(tag)[2] if tag else "") + between + behind[: max(behind.find(close), 0)]
     if before.endswith("call:") and _GEMMA_QUOTE in between:
-        return (CallForm(tag, close, read_gemma, text),)
+        return (CallForm(tag, close, read_gemma, inside),)
     if re.search(rf"\(\s*{KEY}=", between):
-        return (CallForm(tag, close, read_python, text),)
+        return (CallForm(tag, close, read_python, inside),)
+    unclosed = (
+        before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
+    )  # a tag with the name
+    closing = [*_CLOSING.findall(behind.partition(close)[0] if close else behind), "", ""]
     if re.search(rf'\{{\s*"{KEY}"\s*:', between):
         if before.endswith("to=functions."):
-            return (CallForm("to=functions.", "<|call|>", read_named, text, is_part=True),)
-        begins = before.rfind("<")
-        if begins > before.rfind(">"):  # within a tag: of Functionary
-            return (CallForm(before[begins:], _TAG.findall(behind)[0], read_named, text, is_part=True),)
-        return (CallForm(tag, close, read_json if before.endswith('"') else read_named, text),)
-    if "<" not in between.partition(KEY)[0]:
+            return (CallForm("to=functions.", "<|call|>", read_named, inside, is_part=True),)
+        if unclosed:  # of Functionary
+            return (CallForm(unclosed, closing[0], read_named, inside, is_part=True),)
+        return (CallForm(tag, close, read_json if before.endswith('"') else read_named, inside),)
+    prefix = before.rpartition(tag)[2].strip() if tag else unclosed
+    if "<" not in between.partition(KEY)[0] or not closing[0] or not (tag or prefix):
         return ()
-    prefix = before.rpartition(tag)[2].strip() if tag else before[before.rfind("<") :]
-    single = _tags(prefix, between, behind, "" if not tag else close)
+    read = _tags(prefix, between, *closing[:2])
+    single = CallForm(prefix, closing[1], read, inside, is_part=True)
     if not tag or (prefix and not close):
-        close = [*re.findall(r"</[^<>]+>", behind), "", ""][1]
-        return (CallForm(prefix, close, single, text, is_part=True),)
-    closing = re.findall(r"</[^<>]+>", behind.partition(close)[0])
-    form = CallForm(tag, close, single, text, needs_close=len(closing) < 2)
-    if not prefix or form.needs_close:
-        return (form,)
+        return (single,)
+    block = CallForm(tag, close, read, inside, needs_close=not closing[1])
     # Qwen Coder forgets the block's mark
-    return (form, CallForm(prefix, closing[1], single, text, is_part=True))
+    return (block, single) if prefix and closing[1] else (block,)
 
 
 _VALUE = f'{{"{KEY}": "\0"}}'
@@ -425,7 +437,6 @@ _PRINTED = (
     f'<|python_tag|>{{"name": "\0", "parameters": {_VALUE}}}',  # Llama 3
 )
 """A call in each known form, as its template would print it: for templates that only mention the marks."""
-_OPENS = frozenset(("[TOOL_CALLS]", "<tool_call>"))
 KNOWN = tuple(form for printed in _PRINTED for form in learned(printed)[:1])
 HERMES = next(form for form in KNOWN if form.open == "<tool_call>")
 """The form of tools that are described to a model whose template has none."""

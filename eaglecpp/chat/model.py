@@ -298,7 +298,7 @@ class ChatModel:
     @cached_property
     def _call_marks(self) -> dict[int, str]:
         """These, and those of calls."""
-        text = "".join(one.open + one.close + one.text for one in (*self._calls, HERMES))
+        text = "".join(one.open + one.close + one.inside for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 

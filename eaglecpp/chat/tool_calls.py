@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from eaglecpp.chat.call_forms import CallForm, Tools, read_json, read_python
@@ -17,6 +17,8 @@ from eaglecpp.chat.message import ToolCall
 from eaglecpp.chat.thinking import first_mark
 
 _FENCE = re.compile(r"\A\s*(?:```(?:json)?\s*)?")
+# as much of an object's first key and text, with the quote after it, as there is
+_FIRST_KEY = re.compile(r'\[?\s*(?:\{\s*(?:"(\w*)(?:"\s*(?::\s*(?:"([^"]*)("?))?)?)?)?)?')
 _KEYS = ("name", "function", "type", "id", "tool_name", "tool_call_id", "arguments", "parameters")
 
 
@@ -60,8 +62,8 @@ class ToolReader:
                     return
                 yield from self._take_bare()
             else:
-                yield from self._take_text(final)
-                if self._inside is None:
+                took_close = yield from self._take_text(final)
+                if self._inside is None and not took_close:
                     return
 
     def _is_bare(self) -> bool:
@@ -74,19 +76,16 @@ class ToolReader:
             for begin in (f"[{name}(" for name in self._tools)
         ):
             return True
-        key = re.match(r'\[?\s*(?:\{\s*(?:"(\w*)(?:"\s*(?::\s*(?:"([^"]*)("?))?)?)?)?)?', text)
-        if key is None or not key[0]:
+        match = _FIRST_KEY.match(text)
+        if match is None or not match[0]:
             return False
-        if (
-            key.end() < len(text)
-            and key[3] is None
-            and not (key[1] in _KEYS and key[0].rstrip().endswith(":"))
-        ):
+        key, value, quote = match.groups()
+        is_other_value = key in _KEYS and match[0].rstrip().endswith(":")
+        if match.end() < len(text) and quote is None and not is_other_value:
             return False
-        is_name = key[1] in ("name", "tool_name") and key[2] is not None
-        if is_name:
-            return any(name == key[2] if key[3] else name.startswith(key[2]) for name in self._tools)
-        return any(one.startswith(key[1] or "") for one in _KEYS)
+        if key in ("name", "tool_name") and value is not None:
+            return any(name == value if quote else name.startswith(value) for name in self._tools)
+        return any(one.startswith(key or "") for one in _KEYS)
 
     def _take_bare(self) -> Iterator[str | ToolCall]:
         text, self._held = self._held, ""
@@ -99,57 +98,54 @@ class ToolReader:
         self._has_text = True
         yield text
 
-    def _take_text(self, final: bool) -> Iterator[str]:
+    def _take_text(self, final: bool) -> Generator[str, None, bool]:
+        """Takes text up to the next mark. Returns whether that ends a call whose beginning was forgotten."""
         opens = () if self._is_broken else tuple(self._forms)
         closes = self._closes if self._n_calls and not self._is_broken else ()
         at, mark = first_mark(self._held, (*opens, *closes), final)
         # white space before a call is not text
         n_text = at if final and not mark else len(self._held[:at].rstrip())
         text, self._held = self._held[:n_text], self._held[at if mark else n_text :]
-        if mark in closes:  # of a call whose beginning the model forgot
+        if mark in closes:
             self._held = self._held.removeprefix(mark)
         self._inside, self._looked = self._forms.get(mark), 0
         if text.strip() or (text and not self._n_calls):
             self._has_text |= bool(text.strip())
             yield text
-        if mark in closes:
-            yield from self._take_text(final)
+        return mark in closes
 
     def _take_block(self, form: CallForm, final: bool) -> Iterator[str | ToolCall]:
         """Takes the block where it ends: where its closing mark stands and all before it is calls."""
-        first = len(form.open)
-        at = self._held.find(form.close, max(first, self._looked)) if form.close else -1
+        opened = len(form.open)
+        at = self._held.find(form.close, max(opened, self._looked)) if form.close else -1
         while at >= 0:
-            inner = self._held[first:at]
             end = at + len(form.close)
-            calls = form.calls(self._held[:end] if form.is_part else inner, self._tools)
-            if calls is not None or not inner.strip():
-                self._held, self._inside = self._held[end:], None
-                self._n_calls += len(calls or ())
-                yield from calls or ()
-                return
+            # else the value that was open at the last mark still is
+            if not self._looked or form.ends_value(self._held, self._looked, end):
+                calls = form.calls(self._held[form.first : end if form.is_part else at], self._tools)
+                if calls is not None or not (self._looked or self._held[opened:at].strip()):
+                    self._held, self._inside = self._held[end:], None
+                    self._n_calls += len(calls or ())
+                    yield from calls or ()
+                    return
             self._looked = at + 1
             at = self._held.find(form.close, self._looked)
         if not final:
             return
         self._inside = None
         try:
-            begin = 0 if form.is_part else first
-            calls, end = form.read(self._held[begin:], self._tools)
-            first = begin
+            found, n_read = form.read(self._held[form.first :], self._tools)
         except (ValueError, RecursionError):
-            calls, end = [], 0
-        if form.needs_close or (form.close and self._held[first + end :].strip()):
-            calls = []
-        if not calls:
+            found, n_read = [], 0
+        rest = self._held[form.first + n_read :]
+        if not found or form.needs_close or (form.close and rest.strip()):
             self._is_broken = self._has_text = True
-            text, self._held = self._held, ""
-            yield text
+            rest, self._held = self._held, ""
+            yield rest
             return
-        self._n_calls += len(calls)
-        yield from calls
-        self._held = self._held[first + end :]
-        self._is_broken = bool(self._held.strip())
+        self._n_calls += len(found)
+        yield from found
+        self._held, self._is_broken = rest, bool(rest.strip())
 
 
 def is_call(forms: Sequence[CallForm], tools: Tools, text: str) -> bool:
@@ -159,8 +155,8 @@ def is_call(forms: Sequence[CallForm], tools: Tools, text: str) -> bool:
     return bool(parts) and not any(isinstance(part, str) and part.strip() for part in parts)
 
 
-def as_text(form: CallForm, calls: Sequence[ToolCall]) -> str:
-    """The calls as a model with this form writes them."""
+def write_calls(form: CallForm, calls: Sequence[ToolCall]) -> str:
+    """Returns the calls as a model with this form writes them."""
     if form.read is read_python:
         values = [
             ", ".join(f"{key}={_json(value)}" for key, value in call.arguments.items()) for call in calls

@@ -17,7 +17,7 @@ from typing import Any
 from eaglecpp.chat.call_forms import HERMES, CallForm
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.probe import Takes
-from eaglecpp.chat.tool_calls import as_text
+from eaglecpp.chat.tool_calls import write_calls
 from eaglecpp.errors import UnsupportedError
 
 _GAP = "\n\n"
@@ -228,5 +228,5 @@ def _as_text(message: Message, form: CallForm) -> Message:
         return Message(Role.USER, f"<tool_response>\n{payload}\n</tool_response>", images=message.images)
     if not message.tool_calls:
         return message
-    text = as_text(form, message.tool_calls)
+    text = write_calls(form, message.tool_calls)
     return replace(message, content="\n".join(filter(None, (message.content, text))), tool_calls=())

@@ -168,6 +168,9 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     if family.call.startswith("hm\n</think>"):
         made = answered(engine, family, family.call.replace("</think>", ""), Asked([LAMP], think=True))
         assert (made.thinking, [call.name for call in made.tool_calls]) == ("hm", [ON.name])
+    # a token that ends answers in some families, and stands around calls in their templates
+    ended = answered(engine, family, family.call + "<|im_end|>", Asked([LAMP, BELL], think=True))
+    assert "<|im_end|>" not in ended.content
     assert not answered(engine, family, family.call, Asked(think=True)).tool_calls, (
         "of tools it was not given"
     )

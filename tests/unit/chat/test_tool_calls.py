@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
+from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of, read_json, read_named, read_python
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.tool_calls import ToolReader, is_call
+from eaglecpp.chat.tool_calls import ToolReader, is_call, write_calls
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -103,7 +105,7 @@ def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
     marks = forms_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
-    assert text.endswith(marks[0].close or ">")
+    assert text.endswith(marks[0].close or ">") and "<|end|>" not in marks[0].inside
 
 
 TOOLS = {"save": {"properties": {
@@ -198,24 +200,71 @@ def test_python_is_never_run() -> None:
     assert read(text) == (text, [])
 
 
-@pytest.mark.parametrize("form", range(len(KNOWN)))
+ALL = (*KNOWN, *(form for printed in (GLM, QWEN, DSML, MINIMAX) for form in forms(printed)))
+
+
 @pytest.mark.parametrize(
     "piece",
-    ["<a>", "<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a{",
-     'a{"a":1,', "a(", "[a(", " ", "\\", '"'],
+    ["<function=a>", "<parameter=a>\n", "<arg_key>a</arg_key><arg_value>", "a<|channel|>",
+     "<｜tool▁call▁begin｜>a<｜tool▁sep｜> ", '<a:invoke name="a">', '<a:parameter name="a">',
+     "<tool_call:a>a", "call:a{", "a(", 'a{"a":1,', " ", "\\", '"', "[a]("],
 )  # fmt: skip
-def test_what_an_answer_repeats_takes_a_time_in_proportion(form: int, piece: str) -> None:
+@pytest.mark.parametrize("start", ["", "a<arg_key>", "call:a{", "["])
+def test_what_an_answer_repeats_takes_a_time_in_proportion(start: str, piece: str) -> None:
     """A model that repeats itself must not delay the answers of others."""
+    in_proportion(lambda text: [form.calls(start + text, {"a": {}}) for form in ALL], piece)
 
+
+@pytest.mark.parametrize("form", ALL)
+@pytest.mark.parametrize("end", ["", "</parameter>", "</function>"])
+def test_marks_that_an_open_value_repeats_take_a_time_in_proportion(form: CallForm, end: str) -> None:
+    start = form.open + "\n<function=save>\n<parameter=text>\n"
+
+    def read_all(text: str) -> None:
+        reader = ToolReader((form,), TOOLS)
+        for at in range(0, len(text), 64):
+            reader.feed((start if at == 0 else "") + text[at : at + 64])
+        reader.finish()
+
+    in_proportion(read_all, end + (form.close or form.open))
+
+
+def in_proportion(work: Callable[[str], object], piece: str) -> None:
     def seconds(n_chars: int) -> float:
         text, times = piece * (n_chars // len(piece)), []
         for _ in range(3):
             started = time.thread_time()
-            KNOWN[form].calls(text, {"a": {}})
+            work(text)
             times.append(time.thread_time() - started)
         return min(times)
 
     assert seconds(160_000) < 3 * 8 * max(seconds(20_000), 0.002)  # the square would be 64
+
+
+def test_ends_without_a_call_are_left_out_however_many() -> None:
+    text = "<function=g></function>" + "</tool_call>" * 5000
+    assert read(text, forms(QWEN), len(text)) == ("", [G])
+
+
+@pytest.mark.parametrize(
+    "form",
+    [form for form in KNOWN if form.read in (read_json, read_named, read_python) and not form.is_part],
+)
+def test_calls_of_the_history_are_written_as_they_are_read(form: CallForm) -> None:
+    assert read("hm " + write_calls(form, [F1, G]), (form,)) == ("hm", [F1, G])
+
+
+def test_a_number_of_any_length_is_read() -> None:
+    assert read_typed(qwen(n="1" * 400), QWEN) == ("", [{"n": int("1" * 400)}])
+
+
+@given(st.lists(st.sampled_from(
+    ["<", "</", ">", "a", "\0", "probe_key", '"', "{", ":", "(", "=", "to=functions.", "call:", '<|"|>', "\n",
+     "[", "<x>", "</x>", "<|t|>"]
+), max_size=14))  # fmt: skip
+def test_whatever_a_template_prints_is_a_form_or_none(printed: list[str]) -> None:
+    for form in forms_of("", "".join(printed)):
+        form.calls("<x>a</x>", {})
 
 
 # ("\\1": the value, "\\2": the value as a text of JSON)
@@ -237,7 +286,7 @@ WRITTEN = {
 }  # fmt: skip
 MARKS = {
     mark for printed, _ in WRITTEN.values() for form in forms(printed)
-    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.text))
+    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.inside))
 } - {'<|"|>', ""}  # fmt: skip
 MARKS |= {
     "<function=delete_all></function>", '<param name="a">', "[delete_all()]", "</parameter>", "</arg_value>",

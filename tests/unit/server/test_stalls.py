@@ -134,18 +134,23 @@ def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
     assert slowest < BOUND_S
 
 
+def ask_without_reading(server: TestServer, client: socket.socket) -> None:
+    """Asks for more than fits between the two ends of a connection."""
+    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    client.connect(server.listener.getsockname())
+    data = json.dumps(body).encode()
+    head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
+    client.sendall(head.encode() + data)
+
+
 def test_the_answer_of_a_client_that_reads_nothing_ends(
     store_root: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """And its place is given back, though the connection is still there."""
-    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
     with TestServer(preload=MODEL, unread_s=0.5) as own, socket.socket() as client:
         (model,) = own.server._shared.models.values()
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(own.listener.getsockname())
-        data = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
-        client.sendall(head.encode() + data)
+        ask_without_reading(own, client)
         until(lambda: "the client read nothing for 0.5 s" in caplog.text)
         until(lambda: model.n_users == 0)
 
@@ -153,13 +158,8 @@ def test_the_answer_of_a_client_that_reads_nothing_ends(
 def test_an_answer_that_the_server_ends_is_an_error(
     store_root: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
     with TestServer(preload=MODEL, n_unread=5) as own, socket.socket() as client:
-        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        client.connect(own.listener.getsockname())
-        data = json.dumps(body).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
-        client.sendall(head.encode() + data)
+        ask_without_reading(own, client)
         until(lambda: "chunks are unread" in caplog.text)
         client.settimeout(20)
         text = b""
