@@ -8,6 +8,7 @@ there is only one default, the engine's.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import sys
@@ -380,7 +381,8 @@ def value_type(option: Option) -> click.ParamType[Any]:
     if option.choices:
         return click.Choice(option.choices)
     if option.kind is int:
-        low, high = (None if bound is None else int(bound) for bound in (option.minimum, option.maximum))
+        bounds = (option.minimum, option.maximum)
+        low, high = (None if bound is None or math.isinf(bound) else int(bound) for bound in bounds)
         return click.IntRange(low, high)
     return click.FloatRange(option.minimum, option.maximum) if option.kind is float else click.STRING
 

@@ -52,7 +52,7 @@ class Parameter:
 
     def fitted(self, value: ParameterValue) -> ParameterValue:
         """The value, or the end of the range that is nearest to it."""
-        if isinstance(value, tuple | bool) or self.name == "seed":  # which wraps around
+        if isinstance(value, tuple | bool):
             return value
         high = LARGEST_INT if self.high is None and self.kind == "int" else self.high
         if self.low is not None and not value >= self.low:
@@ -64,7 +64,7 @@ class Parameter:
     @property
     def range(self) -> str:
         """`0 to 1`, `-1 and up`, or the empty string for an open range."""
-        if self.low is None:
+        if self.low in (None, -math.inf):
             return ""
         return f"{self.low} and up" if self.high is None else f"{self.low} to {self.high}"
 

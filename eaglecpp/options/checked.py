@@ -45,7 +45,7 @@ def checked(option: Option, value: Any) -> Any:
     if option.choices and value not in option.choices:
         raise InvalidValueError(f"{option.name} must be one of {', '.join(option.choices)}; got {value!r}")
     low, high = option.minimum, option.maximum
-    if option.kind is int and high is None and abs(value) > LARGEST_INT and option.name != "seed":
+    if option.kind is int and high is None and abs(value) > LARGEST_INT:
         raise InvalidValueError(f"{option.name} has at most 31 bits ({LARGEST_INT}); got {value!r}")
     if (low is not None and value < low) or (high is not None and value > high):
         raise InvalidValueError(f"{option.name} must be {_range_text(low, high)}; got {value!r}")

@@ -10,6 +10,7 @@ defaults are llama.cpp's where it has them.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, partial
@@ -276,6 +277,8 @@ class SamplingOptions(_Validated):
         None,
         "sampler seed, taken modulo 2^32; -1, 4294967295 or none = random",
         kind=int,
+        low=-math.inf,
+        high=math.inf,
         flags="-s --seed",
         parameter=True,
     )

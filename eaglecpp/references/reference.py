@@ -122,14 +122,14 @@ def read_reference(text: str, directory: Path | None = None) -> Reference:
     device, ModelNameError for an impossible name.
     """
     if is_hub_text(text):
-        return Reference("hub", text, name=read_name(text))
+        return read_named(text)
     path = expand_path(text, directory or Path.cwd())
     if text and exists(path):
         check_regular(path)
         return Reference("checkpoint" if _is_checkpoint(path) else "path", text, paths=(path,))
     if is_path_text(text):
         raise FileNotFoundError(f"no such file: {path}")
-    return Reference("name", text, name=read_name(text))
+    return read_named(text)
 
 
 def read_name(text: str) -> ModelName:
@@ -145,7 +145,7 @@ def read_name(text: str) -> ModelName:
 
 
 def read_named(text: str) -> Reference:
-    """Reads a reference from a request, which names a model and never a file. Raises ModelNameError."""
+    """Reads a reference that names a model and never a file, as in a request. Raises ModelNameError."""
     return Reference("hub" if is_hub_text(text) else "name", text, name=read_name(text))
 
 

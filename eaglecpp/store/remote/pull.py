@@ -72,7 +72,7 @@ def pull(
     if report is None:
         with Bars() as bars:
             return pull(reference, draft=draft, insecure=insecure, report=bars, stores=stores)
-    draft = "none" if isinstance(draft, str) and Strategy.is_off(draft) else draft
+    draft = "none" if Strategy.is_off(draft) else draft
     asked = model_name(reference) if isinstance(reference, str) else reference
     packaged = find_packaged(asked)
     name = canonical(asked if packaged is None else packaged.hub)
