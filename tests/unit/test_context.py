@@ -142,7 +142,7 @@ def test_the_limits_of_a_container_hold() -> None:
             folder.mkdir()
             for name, value in files.items():
                 (folder / name).write_text(value)
-        command = [sys.executable, "-c", PROGRAM, *map(str, groups)]
+        command = [sys.executable, "-P", "-c", PROGRAM, *map(str, groups)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     except OSError as e:
         pytest.skip(f"no control group can be made here: {e}")
@@ -157,7 +157,7 @@ def test_the_limits_of_a_container_hold() -> None:
 def test_only_the_cpus_of_this_process_count() -> None:
     program = "import os; os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\n" + PROGRAM
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.split()[0] == "1"
 

@@ -298,7 +298,7 @@ time.sleep(600)
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 @pytest.mark.parametrize("state", ["stopped", "running"])
 def test_a_training_ends_with_a_server_that_is_killed(state: str) -> None:
-    with subprocess.Popen([sys.executable, "-c", SERVER, state], stdout=subprocess.PIPE) as server:
+    with subprocess.Popen([sys.executable, "-P", "-c", SERVER, state], stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         training = psutil.Process(int(server.stdout.readline()))
         assert (training.status() == psutil.STATUS_STOPPED) is (state == "stopped")
