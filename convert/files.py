@@ -98,7 +98,7 @@ def make_folder(path: Path, mode: int = 0o755) -> None:
 def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """A temporary file beside `path`, to be written in the block; it is renamed to it when the block ends
     well and removed when it does not. What a killed process left there is removed before. The folder is made
-    if it is missing. mode: else the old file's, or what a plain open() would give.
+    if it is missing. mode: else the old file's, or 0644 less the umask.
     """
     make_folder(path.parent)
     ours = re.compile(re.escape(f".{path.name}.") + r"[0-9a-f]{8}\.tmp")
@@ -107,7 +107,7 @@ def replaced(path: Path, *, mode: int | None = None) -> Iterator[Path]:
             remove_leftover(leftover)
     if mode is None and path.exists():
         mode = stat.S_IMODE(path.stat().st_mode)
-    handle, temporary = _temporary(path, 0o666 if mode is None else mode)
+    handle, temporary = _temporary(path, 0o644 if mode is None else mode)
     try:
         usual = stat.S_IMODE(os.fstat(handle).st_mode)
         if sys.platform == "win32":

@@ -181,7 +181,7 @@ class Learning:
     def note_tried(self) -> None:
         """A training came to its end, whatever came of it."""
         if self.folder.is_dir():
-            (self.folder / "tried").write_bytes(b"")
+            replace_bytes(self.folder / "tried", b"", mode=0o600)
 
     def forget(self) -> int:
         """Deletes all records and whatever a training made of them, but for drafters in use; returns how many

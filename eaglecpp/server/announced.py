@@ -76,4 +76,4 @@ def _file() -> Path:
 def _lock() -> FileLock:
     folder = data_dir()
     make_folder(folder)
-    return FileLock(folder / "server.lock", is_singleton=False)
+    return FileLock(folder / "server.lock", mode=0o644, is_singleton=False)

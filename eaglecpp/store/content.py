@@ -101,7 +101,7 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
     path = root / LOCKS / (f"{blob_path(root, digest).name}.lock" if digest else "store.lock")
     try:
         make_folder(path.parent)
-        lock = FileLock(path, is_singleton=False)
+        lock = FileLock(path, mode=0o644, is_singleton=False)
         with contextlib.suppress(Timeout):
             lock.acquire(timeout=0)
         if digest and not lock.is_locked:
@@ -120,6 +120,6 @@ def lock_store(root: Path, digest: str = "", report: Report = silent) -> Iterato
 
 def try_lock(folder: Path) -> BaseFileLock:
     """The lock of a folder, which is ours now, until it is released. Raises Timeout where it is taken."""
-    lock = FileLock(folder / "lock", is_singleton=False)
+    lock = FileLock(folder / "lock", mode=0o644, is_singleton=False)
     lock.acquire(timeout=0)
     return lock

@@ -195,7 +195,7 @@ def _receive(session: Session, path: Path, remote: Remote, report: Report) -> No
     check_space(path.parent, remote.size - start, "the download")
     if start < remote.size:
         _stream(session, path, remote, start, report)
-    path.touch()  # of no bytes, nothing came
+    path.touch(0o644)  # of no bytes, nothing came
     report(remote.progress(remote.size))
     step = Status("verifying sha256 digest", remote.digest, file=remote.name)
     if file_digest(path, report, step) == remote.digest:

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from huggingface_hub import constants, get_token
 
 from eaglecpp.data_dir import expanded, folder_named
-from eaglecpp.files import link, make_folder
+from eaglecpp.files import link, make_folder, replace_bytes
 from eaglecpp.references.reference import all_parts
 from eaglecpp.store.drafters import QUANT
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError, Report, Status, silent
@@ -174,7 +174,7 @@ def fetch_checkpoint(root: Path, repository: Repository, folder: str, into: Path
             if file.cached is not None or file.digest:
                 _link_or_copy(file.cached or fetch(session, root, file, report), path)
             else:
-                path.write_bytes(read_small(session, file))
+                replace_bytes(path, read_small(session, file))
     return out
 
 

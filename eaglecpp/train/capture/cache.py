@@ -92,7 +92,7 @@ def open_source(
         return source
     folder = cache.folder
     make_folder(folder)
-    with closing(source), FileLock(folder / "lock"):
+    with closing(source), FileLock(folder / "lock", mode=0o644):
         _check_header(folder, _facts(source, cache))
         unique = {_path(folder, one): index for index, one in reversed([*enumerate(conversations)])}
         cached = [path for path in unique if path.exists()]
@@ -158,6 +158,7 @@ def _write(path: Path, one: Sample, id_type: type[np.integer[Any]], feature_type
     else:
         arrays["features"] = one.features.astype(ml_dtypes.bfloat16).view(np.uint16)
     temporary = path.with_name("part.tmp")  # a killed run's is written over: the folder is locked
+    temporary.touch(0o644)  # whatever the umask
     with temporary.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
     sync(temporary)

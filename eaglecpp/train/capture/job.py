@@ -19,6 +19,7 @@ from filelock import FileLock, Timeout
 
 from eaglecpp.engine.engine import Engine
 from eaglecpp.errors import DataError
+from eaglecpp.files import make_folder
 from eaglecpp.train.capture.batched import Task, run
 from eaglecpp.train.capture.identity import differences, identify
 
@@ -60,9 +61,9 @@ def write_entries(
     """
     header: dict[str, Any] = {"target": asdict(identify(engine.target_path)), "n_ctx": engine.n_ctx}
     header = json.loads(json.dumps({"format": facts["format"], **header, **facts}))
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(out.parent)
     try:
-        held = FileLock(f"{out}.lock").acquire(timeout=0)
+        held = FileLock(f"{out}.lock", mode=0o644).acquire(timeout=0)
     except Timeout:
         raise DataError(f"{out}: another process is writing this file; wait for it") from None
     with held:
@@ -76,7 +77,7 @@ def write_entries(
             n_tokens += n
             on_progress(n_done, n_wanted, n_tokens)
 
-        out.touch()
+        out.touch(0o644)
         with out.open("r+b") as stream:
             stream.truncate(n_whole)
             stream.seek(n_whole)

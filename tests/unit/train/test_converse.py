@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -99,6 +100,17 @@ def test_more_can_be_asked_for_later(engine: Engine, written: Path, tmp_path: Pa
     assert report.n_before == sum("tokens" in entry for entry in entries(written).values())
     assert out.read_bytes().startswith(written.read_bytes())
     assert sorted(entries(out)) == list(range(N + 3))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
+def test_nothing_is_writable_for_others_whatever_the_umask(engine: Engine, tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        converse(engine, tmp_path / "a" / "b" / "c.jsonl", 1, SETTINGS)
+    finally:
+        os.umask(before)
+    made = [*(tmp_path / "a").rglob("*")]
+    assert len(made) >= 2 and not [path for path in made if path.stat().st_mode & 0o022]
 
 
 def test_it_is_learnt_where_the_assistant_speaks(engine: Engine, written: Path) -> None:
