@@ -236,8 +236,8 @@ class Shared:
         rest = {"needs_template": options.get("template") is None, **rest}
         asked = GenerationRequest.of(ChatKeywords, options, messages=messages, **rest)
         made = self.prepare(asked)
-        chat, prompt = self.chat.with_template(asked.template), made.prompt
-        return replace(made, read=partial(chat.message, prompt), reader=lambda: chat.reader(prompt))
+        chat, prompt = made.chat, made.prompt
+        return replace(made, read=partial(chat.message, prompt), reader=partial(chat.reader, prompt))
 
     def prepare(self, asked: GenerationRequest) -> Request:
         """What is asked for, checked and with its prompt made; draws the seed if there is none. Raises
@@ -246,9 +246,9 @@ class Shared:
         """
         self.check_generates()
         sampling = asked.chosen(self.sampling)
-        prompt = self.prompt(asked, sampling)
+        chat = self.chat.with_template(asked.template)
+        prompt = self._prompt(asked, sampling, chat)
         if sampling.grammar and asked.messages is not None:
-            chat = self.chat.with_template(asked.template)
             sampling = replace(sampling, grammar=chat.grammar(prompt, sampling.grammar, asked.think))
         drafting, vocabulary = self.drafting, self.vocabulary
         strategy = drafting.strategy if asked.strategy is None else Strategy.parse(asked.strategy)
@@ -258,6 +258,7 @@ class Shared:
         stops = vocabulary.control_tokens(sampling.stop)
         return Request(
             prompt=prompt,
+            chat=chat,
             sampling=sampling,
             seed=random.getrandbits(31)
             if sampling.wants_random_seed
@@ -268,10 +269,14 @@ class Shared:
             stop_tokens={one: text for one, text in stops.items() if not vocabulary.is_end(one)},
         )
 
-    def prompt(self, asked: GenerationRequest, sampling: SamplingOptions | None = None) -> ChatPrompt:
-        """What the model reads. Raises ContextFullError for what leaves no room for an answer."""
-        sampling = sampling or asked.chosen(self.sampling)
-        chat, n_ctx = self.chat.with_template(asked.template), self.native.get().n_ctx
+    def prompt(self, asked: GenerationRequest) -> ChatPrompt:
+        """Returns what the model reads. Raises ContextFullError for a prompt that leaves no room for an
+        answer.
+        """
+        return self._prompt(asked, asked.chosen(self.sampling), self.chat.with_template(asked.template))
+
+    def _prompt(self, asked: GenerationRequest, sampling: SamplingOptions, chat: ChatModel) -> ChatPrompt:
+        n_ctx = self.native.get().n_ctx
         if asked.messages is not None:
             if asked.needs_template:
                 chat.require_template()
@@ -312,14 +317,20 @@ class Shared:
 
 @dataclass(frozen=True)
 class Request:
-    """One generation, checked. strategy: resolved; plan: that strategy in words, and why it is the one;
-    asked: what it was made of; sampler: made before the generation begins, which then begins at once;
-    read: turns the result of a chat into a message; reader: makes what reads its chunks; stop_tokens:
-    control tokens among the stop strings, which have no text in an answer, beside those that end every
-    generation.
+    """One generation, checked.
+
+    chat:     the model's, or that of the request's own template, compiled
+    strategy: resolved; `plan` says it in words, with the reason
+    asked:    what the request was made from
+    sampler:  made in advance, so that the generation begins at once
+    read:     turns the result of a chat into a message
+    reader:   returns what reads its chunks
+    stop_tokens: control tokens among the stop strings; an answer has no text for them. Tokens that end every
+              generation are not repeated here.
     """
 
     prompt: ChatPrompt
+    chat: ChatModel
     sampling: SamplingOptions
     seed: int
     strategy: Strategy

@@ -21,8 +21,8 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.model import ChatPrompt
 from eaglecpp.chat.reader import AnswerReader
+from eaglecpp.chat.tool_calls import ToolReader
 from eaglecpp.engine.async_engine import Lane
 from eaglecpp.engine.async_stream import AsyncStream
 from eaglecpp.engine.request import GenerationRequest, Request
@@ -107,6 +107,17 @@ class Delta(Generated):
     tokens: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """A request that is ready to start, with the readers of its answer. The readers may have to compile and
+    probe the request's own template, so they are created in the preparing thread, too.
+    """
+
+    request: Request
+    reader: AnswerReader
+    tools: ToolReader | None
+
+
 class Answer(Generated):
     """A running answer. Iterate for deltas; afterwards it has the whole.
 
@@ -114,12 +125,13 @@ class Answer(Generated):
     """
 
     def __init__(
-        self, model: LoadedModel, ask: Ask, prompt: ChatPrompt, stream: AsyncStream, deadline: float | None
+        self, model: LoadedModel, ask: Ask, made: Prepared, stream: AsyncStream, deadline: float | None
     ) -> None:
         super().__init__()
         self.model = model
         self.ask = ask
-        self.prompt = prompt
+        self.prompt = made.request.prompt
+        self._reader, self._tools = made.reader, made.tools
         self._n_first = 0  # tokens before what is no thought
         self.logprobs: list[TokenLogprob] = []
         self.first_s: float | None = None
@@ -127,13 +139,6 @@ class Answer(Generated):
         self.load_ms = 0.0  # of the model, where this request had to wait for that
         self._stream = stream
         self._deadline = deadline
-        chat = model.chat.with_template(ask.generation.template)
-        self._tools = chat.tool_reader(prompt)
-        self._reader = (
-            chat.reader(prompt)
-            if ask.generation.messages is not None
-            else AnswerReader(model.engine.engine.vocabulary.token_to_piece)
-        )
         self.name = model.answers_as(ask.model)
 
     @property
@@ -281,10 +286,10 @@ async def open_answer(request: HttpRequest, ask: Ask) -> AsyncIterator[Answer]:
                 "have its vectors",
             )
         made = await prepare(request, lease.model, ask, partial(prepared, ask=ask))
-        stream = lease.model.engine.stream(made, watch=ask.show_drafts)
+        stream = lease.model.engine.stream(made.request, watch=ask.show_drafts)
         async with stream:
             lease.end_late = stream.end_late
-            answer = Answer(lease.model, ask, made.prompt, stream, deadline)
+            answer = Answer(lease.model, ask, made, stream, deadline)
             answer.started = asked
             answer.load_ms, lease.model.load_ms = lease.model.load_ms, 0.0
             await stream.started(_PATIENCE_S)
@@ -392,16 +397,20 @@ async def n_prompt_tokens(request: HttpRequest, ask: Ask) -> int:
     return await of_model(request, ask, lambda model: len(model.engine.engine.shared.prompt(whole).tokens))
 
 
-def prepared(model: LoadedModel, ask: Ask) -> Request:
-    """The generation, ready to begin, with the seed of this answer."""
-    if ask.must_think and model.chat.with_template(ask.generation.template).tags is None:
-        raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
+def prepared(model: LoadedModel, ask: Ask) -> Prepared:
+    """Prepares the generation, with the seed of this answer. Blocks: runs in a preparing thread."""
     asked = ask.generation
     seed = asked.options.get("seed", model.engine.engine.sampling.seed)
     if ask.choice and seed not in SamplingOptions.RANDOM_SEEDS:  # those that are drawn differ anyway
         seed = SamplingOptions.fixed_seed(seed + ask.choice)
         asked = replace(asked, options={**asked.options, "seed": seed})
-    return model.engine.prepared(asked)
+    request = model.engine.prepared(asked)
+    chat, prompt = request.chat, request.prompt
+    if ask.must_think and chat.tags is None:
+        raise ApiError(400, f"{model.name!r} does not support thinking: its template has no place for it")
+    if asked.messages is None:
+        return Prepared(request, AnswerReader(model.engine.engine.vocabulary.token_to_piece), None)
+    return Prepared(request, chat.reader(prompt), chat.tool_reader(prompt))
 
 
 def _count(answer: Answer, request: HttpRequest) -> None:

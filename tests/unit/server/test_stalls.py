@@ -19,7 +19,6 @@ import pytest
 from eaglecpp import AsyncEngine, Engine, limits
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message
-from eaglecpp.chat.model import ChatModel
 from eaglecpp.engine.request import GenerationRequest
 from eaglecpp.errors import TemplateError
 from helpers.http_server import FAST, MODEL, TARGET, TestServer, until
@@ -61,23 +60,30 @@ def test_a_prompt_that_cannot_fit_is_refused_at_once(server: TestServer, path: s
     assert slowest < BOUND_S
 
 
-@pytest.mark.parametrize("path", ["/api/generate", "/v1/messages/count_tokens"])
+@pytest.mark.parametrize(
+    ("path", "more", "status"),
+    [
+        ("/api/generate", {}, 200),
+        ("/api/generate", {"think": True}, 400),
+        ("/v1/messages/count_tokens", {}, 200),
+    ],
+)
 def test_templates_are_rendered_beside_the_loop(
-    server: TestServer, path: str, monkeypatch: pytest.MonkeyPatch
+    server: TestServer, path: str, more: dict[str, Any], status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Wherever they are rendered: a loop of asyncio in the thread would say so."""
-    original, on_the_loop = ChatModel.render, []
+    """A request's own template is compiled, rendered and probed in a thread without a loop of asyncio."""
+    original, on_the_loop = JinjaTemplate.render, []
 
-    def render(self: ChatModel, *args: Any, **options: Any) -> Any:
+    def render(self: JinjaTemplate, variables: Mapping[str, Any]) -> str:
         with suppress(RuntimeError):
             on_the_loop.append(asyncio.get_running_loop())
-        return original(self, *args, **options)
+        return original(self, variables)
 
-    monkeypatch.setattr(ChatModel, "render", render)
+    monkeypatch.setattr(JinjaTemplate, "render", render)
     template = BURNS + "{% for message in messages %}{{ message.content }}{% endfor %}"
-    slowest, answer = slowest_health(server, path, chat(prompt="a", template=template))
-    assert answer.status_code == 200 and not on_the_loop
-    assert slowest < BOUND_S
+    slowest, answer = slowest_health(server, path, chat(prompt="a", template=template, **more))
+    assert answer.status_code == status and not on_the_loop, answer.text
+    assert slowest < 0.5
 
 
 def test_all_renderings_of_a_request_share_one_time(monkeypatch: pytest.MonkeyPatch) -> None:
