@@ -17,13 +17,14 @@ import runpy
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
-from eaglecpp.learn.records import Learning
+from eaglecpp.learn.records import LEAST_TEXTS, Learning
 from eaglecpp.threads import Threads
 
 if TYPE_CHECKING:
@@ -79,7 +80,7 @@ class Learner:
         self._models, self._idle_for, self._unload, self._idle_s = learning, idle_for, unload, idle_s
         self._known: dict[Path, Learning] = {}
         self._training: _Training | None = None
-        self._failed: set[str] = set()  # models whose training ended in an error: not tried again
+        self._failed: dict[str, int] = {}  # when a model's training failed, in nanoseconds since 1970
 
     def stop_for_request(self) -> None:
         """Called whenever a model gets a user: the training stands still at once."""
@@ -134,12 +135,10 @@ class Learner:
     async def _find(self) -> None:
         """Begins with the first model that has something to learn."""
         for name, target, stock in [*self._models()]:
-            if name in self._failed:
-                continue
             if target not in self._known:  # it reads pieces of the file
                 self._known[target] = await self._files.run(Learning.of, target)
             learning = self._known[target]
-            if await self._files.run(learning.has_news):
+            if await self._files.run(learning.has_news, self._failed.get(name, 0)):
                 if self._idle_for() >= self._idle_s:
                     self._begin(name, target, stock, learning)
                 return
@@ -164,10 +163,11 @@ class Learner:
         self._training = None
         training.process.stdin.close()
         if training.process.returncode != 0:
-            self._failed.add(training.name)
+            self._failed[training.name] = time.time_ns()
             _log.warning(
-                "learning for %s failed; `eaglecpp learn` with this model and its drafter says why",
-                training.name, extra={"model": training.name},
+                "learning for %s failed; `eaglecpp learn` with this model and its drafter says why; "
+                "it is tried again after %d further answers",
+                training.name, LEAST_TEXTS, extra={"model": training.name},
             )  # fmt: skip
             return
         is_new = training.learning.facts(training.stock) != training.before

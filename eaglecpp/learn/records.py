@@ -166,12 +166,15 @@ class Learning:
             memory.n_bytes -= size
             memory.n_files -= 1
 
-    def has_news(self) -> bool:
-        """Whether enough came since the last training to try another one, or one was begun."""
-        if (self.work / "texts.json").exists():
+    def has_news(self, failed: int = 0) -> bool:
+        """Returns whether enough came since the last training to try another one, or one was begun.
+
+        failed: when a training last failed, in nanoseconds since 1970; 0 = never
+        """
+        if not failed and (self.work / "texts.json").exists():
             return True
         tried = self.folder / "tried"
-        since = tried.stat().st_mtime_ns if tried.exists() else 0
+        since = max(failed, tried.stat().st_mtime_ns if tried.exists() else 0)
         seen = self.answers.stat().st_mtime_ns if self.answers.exists() else 0, since
         if seen != self._memory.seen:
             n_new = sum(written > since for written, _, _ in self._entries())

@@ -168,6 +168,7 @@ def _user_texts(learning: Learning, n_ctx: int, n_vocab: int) -> list[TrainText]
     if n_damaged:
         _log.warning("%s: deleted %s", learning.answers, counted(n_damaged, "damaged record"))
     if len(found) < LEAST_TEXTS:
+        shutil.rmtree(learning.work, ignore_errors=True)  # a begun training knows no later records
         raise DataError(
             f"{learning.answers}: expected at least {LEAST_TEXTS} answers to learn from, found {len(found)}; "
             "talk to the model with --learn, and try again later"

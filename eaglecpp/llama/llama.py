@@ -457,7 +457,7 @@ class Llama(Mirror):
     # Inside
 
     def _next_seed(self, seed: int | None) -> int:
-        """Derives a call's seed as llama_cpp does: without one, from the last. -1 in either draws a new one."""
+        """Derives a call's seed as llama_cpp does: without one, from the last. -1 draws one for each call."""
         if seed in (-1, _DEFAULT_SEED) or (seed is None and self._seed == -1):
             return -1
         self._seed = seed if seed is not None else random.Random(self._seed).randint(0, 2**32)

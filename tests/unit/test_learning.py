@@ -325,7 +325,7 @@ def test_an_idle_server_learns_and_stands_still_for_a_request(home: Path) -> Non
     assert learning.facts(DRAFT) is None
 
 
-def test_a_training_that_fails_is_not_begun_again(
+def test_a_training_that_fails_is_begun_again_when_enough_came_since(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What trains is this package, not one of its name in the folder where the server was started."""
@@ -340,10 +340,13 @@ def test_a_training_that_fails_is_not_begun_again(
         path.write_bytes(b"damaged")
     with TestServer(preload=MODEL, engine=FAST | {"learn": True}, learn_idle_s=0.1) as server:
         learner = server.server._shared.learner
-        assert wait_for(lambda: learner._failed == {MODEL})
+        assert wait_for(lambda: set(learner._failed) == {MODEL})
         assert learner._training is None and "eaglecpp learn" in caplog.text
         time.sleep(0.5)
         assert learner._training is None
+        for seed in range(100, 100 + LEAST_TEXTS):
+            keep(learning, seed)
+        assert wait_for(lambda: learner._training is not None)
     assert not (tmp_path / "was here").exists()
 
 
