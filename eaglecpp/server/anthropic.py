@@ -21,9 +21,9 @@ from eaglecpp.server.answer import Answer, Ask, Part, n_prompt_tokens, respond, 
 from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 
-# Claude Code puts a new value into its system prompt with each request, so no prompt would be reused.
-# ggml-org/llama.cpp: tools/server/server-chat.cpp makes it a constant, too.
-_BILLING = re.compile(r"(?<![^\n])(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]+")
+# The system prompt of Claude Code begins with a value that is new in each request, so no prompt would be
+# reused. ggml-org/llama.cpp: tools/server/server-chat.cpp makes it a constant, too.
+_BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
 _REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
@@ -38,7 +38,7 @@ class _Body(bodies.CloudBody, kw_only=True):
     def ask(self) -> Ask:
         """Raises ApiError."""
         system, images = _read(self.system, "system")
-        system = _BILLING.sub(r"\1fffff", system, count=1)
+        system = _BILLING.sub(r"\1fffff", system)
         turns = [Message(Role.SYSTEM, system, images=tuple(images))] if system else []
         for index, entry in enumerate(self.messages):
             turns += _turns(entry, f"messages[{index}]")

@@ -97,13 +97,18 @@ def same_prompt(server: TestServer, model: str, mine: list[Any], other: list[Any
     assert told[0]["content"] == told[1]["content"]
 
 
-def test_a_client_header_that_changes_with_each_request_keeps_the_prompt(server: TestServer) -> None:
-    """Claude Code's system prompt begins with such a header."""
+@pytest.mark.parametrize("before", ["", "They quote a header:\n"])
+def test_a_client_header_that_changes_with_each_request_keeps_the_prompt(
+    server: TestServer, before: str
+) -> None:
+    """Claude Code's system prompt begins with such a header. Elsewhere it is text like any other."""
     text = "You help with code. " * 20
     usages = []
     for value in ("a1b2c", "d3e4f"):
-        header = {"type": "text", "text": f"x-anthropic-billing-header: cc_version=2.1; cch={value};"}
+        line = f"{before}x-anthropic-billing-header: cc_version=2.1; cch={value};"
+        header = {"type": "text", "text": line}
         body = ask("What?", system=[header, {"type": "text", "text": text}], max_tokens=2)
         usages.append(whole(server, body)["usage"])
     cached = usages[1]["cache_read_input_tokens"]
-    assert cached >= 0.99 * (cached + usages[1]["input_tokens"]) - 1
+    n_reusable = 0.99 * (cached + usages[1]["input_tokens"]) - 1
+    assert cached < n_reusable / 2 if before else cached >= n_reusable
