@@ -98,7 +98,7 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
     """What the config says of all layers; else rows of layers that slide see those before them alone (z-lab,
     SpecForge and vLLM; speculators may say otherwise).
     """
-    for key in ("is_causal", "causal"):
+    for key in ("is_causal", "causal", "dflash_query_causal"):
         if config.get(key) is not None:
             return (flag(config, key),) * len(sliding)
     return tuple(slides and not flag(config, "sliding_window_non_causal") for slides in sliding)
@@ -107,9 +107,10 @@ def _causal(config: Mapping[str, Any], sliding: Sequence[bool]) -> tuple[bool, .
 def _rank(config: Mapping[str, Any], shapes: Shapes) -> int:
     """Of the Markov head; 0 = none, which configs write too."""
     found = (shapes.get(MARKOV) or (0, 0))[-1]
-    told = config.get("markov_rank")
-    if told is not None and told != found:
-        raise wrong("markov_rank", str(found or f"0, as there is no tensor {MARKOV}"), told)
+    for key in ("markov_rank", "dspark_markov_rank"):
+        told = config.get(key)
+        if told is not None and told != found:
+            raise wrong(key, str(found or f"0, as there is no tensor {MARKOV}"), told)
     return found
 
 

@@ -21,6 +21,7 @@ from ..readings import Choice, Convention
 from ..rope import halves
 from ..tensor import TensorSource
 from .base import Dialect, Seen, canonical_name
+from .block_keys import READ, refuse_unknown
 
 MOST_LAYERS = 256
 IDS = "eagle_aux_hidden_state_layer_ids"
@@ -43,9 +44,13 @@ class BlockDialect(Dialect):
     conventions: tuple[Convention | None, Convention | None] = ("post", None)
     anchor_first = False
     """What slot 0 of these classes says, where the config does not."""
+    keys: frozenset[str] | None = READ
+    """Keys of the config that are read; None for a config that `gguf_checkpoint` makes."""
 
     def flatten(self, seen: Seen) -> dict[str, Any]:
         config = flat(seen.config)
+        if self.keys is not None:
+            refuse_unknown(config, self.keys)
         if flag(config, "use_swa"):
             config |= {
                 "sliding_window": integer(config, "swa_window_size"),
@@ -131,6 +136,7 @@ class BlockFile(BlockDialect):
     name = "block-gguf"
     title = "block drafter's GGUF"
     classes = (BLOCK_FILE,)
+    keys = None
 
     def choices(self, seen: Seen, config: Mapping[str, Any]) -> tuple[Choice, ...]:
         is_open = config.get("sample_from_anchor") is None and seen.shape(SELECTOR) is None

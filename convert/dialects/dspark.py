@@ -16,6 +16,7 @@ from ..config import shown
 from ..errors import UnsupportedError
 from .base import Seen
 from .block import BlockDialect
+from .block_keys import GEMMA, READ
 from .deepspec_gemma import gemma_config, gemma_name
 
 
@@ -29,6 +30,7 @@ class DeepSpecBlock(BlockDialect):
 class DeepSpecGemmaBlock(DeepSpecBlock):
     title = "DeepSpec DSpark (Gemma 4)"
     classes = ("Gemma4DSparkModel",)
+    keys = READ | GEMMA
     is_gemma = True
     activations = ("gelu_pytorch_tanh",)
 

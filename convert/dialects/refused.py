@@ -16,6 +16,7 @@ from ..errors import UnsupportedError
 from ..parallel import MASK_FEATURE, MASK_TOKEN_KEYS
 from .base import Seen
 from .block import flat
+from .block_keys import DEEPSEEK, OTHER_ARITHMETIC
 from .eagle_1 import Eagle1
 from .speculators_block import SpeculatorsBlock
 from .vllm_native import PARALLEL_CLASSES
@@ -34,17 +35,10 @@ _TENSORS = {
     r"(weight_scale(_\d|_inv)?|weight_zero_point|input_scale|qweight|qzeros|weight_packed)$": "quantised "
     "checkpoint: not supported; convert the original bf16 or fp16 one",
 }
-_DEEPSEEK = "DeepSeek-V4's blocks, which have experts and several residual streams"
 _BLOCK_TENSORS = {
-    r"^(model\.)?mtp\.\d+\.main_proj\.": _DEEPSEEK,
+    r"^(model\.)?mtp\.\d+\.main_proj\.": DEEPSEEK,
     r"prefix_gru\.": "Domino's recurrent head",
     r"\.qkv_proj\.|\.g_proj\.|aux_hidden_norms\.": "fused or gated attention (Laguna)",
-}
-_BLOCK_KEYS = {
-    "dspark_block_size": _DEEPSEEK,
-    "causal_head": "JetSpec's shifted slots and causal head",
-    "draft_shift": "JetSpec's shifted slots and causal head",
-    "log_snr_conditioning": "log_snr_conditioning",
 }
 _EAGLE_CONFIG_VALUES: dict[str, Any] = {
     "use_aux_hidden_state": True,
@@ -92,15 +86,17 @@ def _block(seen: Seen) -> Iterator[str]:
         for pattern, reason in _BLOCK_TENSORS.items()
         if any(re.search(pattern, name) for name in seen.shapes)
     ]
-    found += [reason for key, reason in _BLOCK_KEYS.items() if config.get(key)]
+    found += [reason for key, reason in OTHER_ARITHMETIC.items() if config.get(key)]
     if "Domino" in seen.architecture or projector == "domino":
         found.append("Domino's recurrent head")
     elif projector not in (None, "dflash", "dspark"):
         found.append(f"projector_type {shown(projector)}")
     if seen.architecture == "DFlash2DraftModel" and not seen.has("candidate_selector."):
         found.append("a class of DFlash2 without its selector")
-    if head not in (None, "vanilla") and config.get("markov_rank", 1):
+    if str(head or "vanilla").lower() != "vanilla" and config.get("markov_rank", 1):
         found.append(f"a Markov head of type {shown(head)}")
+    if config.get("dspark_fixup_head_type") not in (None, "markov"):
+        found.append(f"a head of type {shown(config['dspark_fixup_head_type'])}")
     if found:
         yield f"block drafter with {' and '.join(dict.fromkeys(found))}: not supported"
     if seen.shape("hidden_norm.weight") is None and not seen.has("encoder.output_norm_enc."):

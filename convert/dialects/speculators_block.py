@@ -17,6 +17,7 @@ from ..parallel import proposed_tokens
 from ..readings import Choice
 from .base import Seen
 from .block import BlockDialect
+from .block_keys import READ, SPECULATORS
 from .speculators import nested_config
 
 
@@ -26,6 +27,7 @@ class SpeculatorsBlock(BlockDialect):
     kinds = ("dflash", "dspark", "dflash2")
     conventions = ("boundary", None)
     classes = ("DFlashSpeculator", "DSparkSpeculator", "DFlash2Speculator")
+    keys = READ | SPECULATORS
 
     def matches(self, seen: Seen) -> bool:
         return seen.config.get("speculators_model_type") in self.kinds

@@ -283,6 +283,72 @@ def test_rows_above_the_targets_tokens_are_left_out(
     assert {one.shape[0] for one in report.tensors if one.name.startswith(tables)} == {367}
 
 
+_TRANSFORMERS = {"transformers_version": "5.5.3", "dtype": "bfloat16", "use_cache": False, "bos_token_id": 1,
+                 "eos_token_id": [1, 2], "initializer_range": 0.02, "attention_dropout": 0.0,
+                 "max_window_layers": 5, "_attn_implementation": "flex_attention"}  # fmt: skip
+_NEMOTRON = {"dflash_query_causal": False, "dspark_fixup_head_type": None, "dspark_markov_rank": None,
+             "eagle_aux_hidden_state_layer_ids": [2, 4, 5], "has_embed_tokens": True, "has_lm_head": False,
+             "num_aux_layers": 3, "pard_token": 5, "train_embed_tokens": False,
+             "sample_from_anchor": False}  # fmt: skip
+_QWEN36 = {"attn_output_gate": True, "output_gate_type": "swish", "full_attention_interval": 4,
+           "linear_num_key_heads": 16, "linear_num_value_heads": 48, "linear_conv_kernel_dim": 4,
+           "mamba_ssm_dtype": "float32", "mlp_only_layers": [], "mtp_num_hidden_layers": 1,
+           "mtp_use_dedicated_embeddings": False, "text_config": {"model_type": "qwen3_5_text"},
+           "vision_config": {"depth": 27}, "num_experts": 256, "moe_intermediate_size": 512}  # fmt: skip
+PUBLISHED: dict[str, tuple[BlockShape, Config]] = {
+    "nvidia Nemotron DFlash": (DFLASH, _NEMOTRON | {"attention_sink_bias": False}
+        | dflash_config(attention_sink_bias=False, causal=False, use_swa=False, sample_from_anchor=False)),
+    "nvidia Nemotron DSpark": (replace(BARE, sinks=True), _NEMOTRON | {"dflash_query_causal": True,
+        "dspark_bonus_anchor": True, "dspark_fixup_head_type": "markov", "dspark_markov_rank": 8,
+        "dflash_config": {"attention_sink_bias": True, "causal": True, "swa_window_size": 6,
+        "use_swa": True, "sample_from_anchor": False}}),
+    "satgeze, target's keys": (DSPARK, _QWEN36 | _TRANSFORMERS),
+    "RadixArk, SpecForge": (BARE, {"architectures": ["DSparkDraftModel"],
+        "dflash_config": {"attention_mode": "gqa", "confidence_head_alpha": 1.0, "projector_type": "dspark",
+        "confidence_head_with_markov": True, "enable_confidence_head": True, "markov_rank": 8}}),
+    "Model Optimizer": (DFLASH, {"torch_dtype": "bfloat16"} | dflash_config(causal=False)),
+    "z-lab DFlash2": (DFLASH2, _TRANSFORMERS | {"is_causal": False}),
+    "deepseek-ai Gemma 4": (GEMMA, {"target_model_type": "gemma4", "target_text_model_type": "gemma4_text",
+        "num_kv_shared_layers": 0, "use_double_wide_mlp": False, "vocab_size_per_layer_input": 262144,
+        "top_k_experts": None, "use_bidirectional_attention": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_keys_without_effect_change_nothing(name: str, convert: Convert, tmp_path: Path) -> None:
+    """The keys of published configs, which engines ignore or which only repeat what the tensors say."""
+    shape, edit = PUBLISHED[name]
+    report = convert(replace(shape, extra=edit).write(tmp_path / "in"))
+    reference = convert(shape.write(tmp_path / "ref"), out=tmp_path / "ref.gguf")
+    check_same_tensors(report.out, reference.out)
+
+
+@pytest.mark.parametrize(
+    ("layout", "edit"),
+    [
+        (None, {"scale_depth": 1.4}),
+        (None, dflash_config(linear_context={"variant": "gdn"})),
+        (None, {"norm_output": True}),
+        (None, {"use_parallel_residual": False}),
+        (None, {"rope_parameters": {"rope_type": "default", "ntk_alpha": 2.0}}),
+        (speculators, {"attn_logit_softcapping": 50.0}),
+    ],
+)
+def test_an_unknown_key_is_refused(
+    layout: Layout | None, edit: Config, convert: Convert, tmp_path: Path
+) -> None:
+    """At the top level, in dflash_config, transformer_layer_config and rope_parameters; null is absent."""
+    config, weights = {**DFLASH.config(), **edit}, DFLASH.weights()
+    key, value = list(edit.items())[-1]
+    key, value = list(value.items())[-1] if isinstance(value, dict) else (key, value)
+    if layout is not None:
+        config, weights = layout(config, weights)
+    with pytest.raises(errors.UnsupportedError, match=f"{key} = .*may change the arithmetic. Remove it"):
+        convert(write_files(tmp_path / "in", config, weights))
+    if layout is None and key in config:
+        convert(write_files(tmp_path / "in", config | {key: None}, weights))
+
+
 ONES = np.ones((4, 4), F32)
 UNSUPPORTED = errors.UnsupportedError
 REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
@@ -297,6 +363,9 @@ REFUSED: list[tuple[str, BlockShape, Config, Config, type[Exception]]] = [
     ("fused or gated attention", DFLASH, {}, {"layers.0.self_attn.qkv_proj.weight": ONES}, UNSUPPORTED),
     ("Markov head of type 'gated'", DSPARK, {"markov_head_type": "gated"}, {}, UNSUPPORTED),
     ("Markov head of type 'rnn'", DSPARK, {"markov_head_type": "rnn"}, {}, UNSUPPORTED),
+    ("multiply by 1 [+] weight", DFLASH, {"use_gemma_norm": True}, {}, UNSUPPORTED),
+    ("head of type 'rnn'", DSPARK, {"dspark_fixup_head_type": "rnn"}, {}, UNSUPPORTED),
+    ("dspark_markov_rank: expected 8, found 4", DSPARK, {"dspark_markov_rank": 4}, {}, errors.ConfigError),
     ("log_snr_conditioning", DSPARK, {"log_snr_conditioning": True}, {}, UNSUPPORTED),
     ("DFlash2 with a Markov head, a draft", DFLASH2, {"sample_from_anchor": True}, {}, UNSUPPORTED),
     ("layer_types: expected full_attention for every layer", GEMMA,
