@@ -127,6 +127,8 @@ def convert_checkpoint(
         try:
             folder = Path() if place is None else place.parent
             measured = _measure(path, model, folder, choices, given, options, say) if choices else []
+        except convert.errors.TargetError:  # a wrong target fits in no way
+            raise
         except (EagleError, OSError, MemoryError) as error:
             # what is wrong with the checkpoint or with the place for the file is raised below
             say(f"how the checkpoint is to be read could not be measured: {error}")

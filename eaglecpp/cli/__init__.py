@@ -57,6 +57,10 @@ class LazyGroup(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """`eaglecpp help run` is `eaglecpp run --help`."""
+        return super().parse_args(ctx, [*args[1:2], "--help"] if args[:1] == ["help"] else args)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -65,7 +69,7 @@ class LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         from eaglecpp.human import nearest
 
-        near = nearest(word, COMMANDS)
+        near = nearest(word, COMMANDS, cutoff=0.7)
         meant = f"; did you mean `eaglecpp {near}`?" if near else ""
         raise click.UsageError(f"no such command: {word}{meant}", ctx)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import os
 from datetime import datetime
 from typing import Any
 
@@ -33,7 +34,8 @@ _PATIENCE_S = 10.0
 @json_option("{models: [...]}, as Ollama's /api/ps")
 def ps(asked: Served, as_json: bool) -> None:
     """List the models that a server has loaded."""
-    found = _ask(_where(asked), asked.key, "ps")
+    address = _where(asked)
+    found = _ask(address, asked.key, "ps")
     models = [] if found is None else found["models"]
     if as_json:
         write_json(found or {"models": models})
@@ -45,7 +47,7 @@ def ps(asked: Served, as_json: bool) -> None:
         rows.append([*facts, _until(one["expires_at"]), one.get("drafter") or "-"])
     write(table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL", "DRAFT"), rows))
     if found is None:
-        note("no server is running")
+        note(f"no server is running at {address}")
 
 
 @command(("eaglecpp stop smollm2", "the next request loads it again"))
@@ -65,8 +67,11 @@ def stop(model: str, asked: Served) -> None:
 
 
 def _where(asked: Served) -> str:
-    """The server that is meant: the one that is named, else the one that this machine announces."""
-    return asked.host or str(find_server() or address_of(""))
+    """The address of the server that is named, else of the one that this machine announces, else the one in
+    EAGLECPP_HOST or OLLAMA_HOST, which is on this machine.
+    """
+    variable = os.environ.get("EAGLECPP_HOST") or os.environ.get("OLLAMA_HOST") or ""
+    return asked.host or str(find_server() or address_of(variable))
 
 
 def _ask(address: str, api_key: str, path: str, body: Any = None) -> dict[str, Any] | None:

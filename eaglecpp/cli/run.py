@@ -39,7 +39,6 @@ from eaglecpp.cli.options import (
     spec_type_option,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
-from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.references.reference import hub_text
 
@@ -146,7 +145,7 @@ def run(
     answer that and exit. Answers come from `eaglecpp serve` where that runs on this machine.
     """
     from eaglecpp.cli.chat.chat import Chat, Settings
-    from eaglecpp.cli.chat.commands import run_chat
+    from eaglecpp.cli.chat.commands import run_chat, with_pictures
     from eaglecpp.cli.chat.model import RunModel, ServedModel
     from eaglecpp.cli.chat.screen import Screen
     from eaglecpp.conversations.saved import ChatFolder
@@ -233,6 +232,9 @@ def run(
             run_chat(chat)
             return
         chat.say_notices()
+        typed = " ".join(prompt)
+        if typed and text.endswith(typed):  # not what was piped in
+            text = text.removesuffix(typed) + with_pictures(chat, typed, prompt)
         # a script that asks a hundred times is told by --verbose, a chat by its first answer
         if not asked.verbose:
             chat.judged.add(model_here.source.name)
@@ -259,20 +261,11 @@ def _no_one_to_ask(prompt: str, default: str) -> str:
 def _pictures(words: tuple[str, ...], named: tuple[str, ...]) -> tuple[list[bytes], tuple[str, ...]]:
     """The images that --image names and those among the words of a prompt, and the other words."""
     from eaglecpp.chat.images import is_image_name
+    from eaglecpp.cli.chat.input import read_picture
 
-    files = [word for word in words if is_image_name(word) and exists(Path(word))]
-    found = [word for word in files if Path(word).is_file()]
+    found = [word for word in words if is_image_name(word) and exists(Path(word)) and Path(word).is_file()]
     paths = [*(path for text in named for path in text.split(",")), *found]
-    return [*map(_picture, paths)], tuple(word for word in words if word not in found)
-
-
-def _picture(path: str) -> bytes:
-    from eaglecpp.chat.images import checked_image
-
-    try:
-        return checked_image(read_input(path))
-    except InvalidValueError as error:
-        raise click.ClickException(f"{path}: {error}") from None
+    return [*map(read_picture, paths)], tuple(word for word in words if word not in found)
 
 
 def _question(words: tuple[str, ...]) -> bytes | None:

@@ -16,7 +16,7 @@ from eaglecpp.cli.command import command, complete_model, json_option, option
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import stored_name
 from eaglecpp.cli.table import section
-from eaglecpp.cli.terminal import note, write, write_json
+from eaglecpp.cli.terminal import fitted, note, write, write_json
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.learn.records import Learning
@@ -85,7 +85,7 @@ def _show_file(path: Path, as_json: bool) -> None:
     if as_json:
         write_json(facts)
     else:
-        write(facts_text(facts) + "\n")
+        write(fitted(facts_text(facts), 16) + "\n")
 
 
 def _show(model: StoredModel, part: str | None, as_json: bool) -> None:

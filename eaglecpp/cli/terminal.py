@@ -61,9 +61,10 @@ def fitted(text: str, indent: int = 0) -> str:
 def _broken(line: str, width: int, indent: int) -> str:
     out, column = "", 0
     for blanks, word in re.findall(r"(\s*)((?:`[^`]*`|\S)+)", line):
-        if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width - indent:
-            blanks = "\n" + " " * indent
-            column = -1
+        if column + len(blanks) + len(word) > width and column > 0 and len(word) <= width:
+            blanks = " " * min(indent, width - len(word))  # a path is not broken
+            out += "\n"
+            column = 0
         out += blanks + word
         column += len(blanks) + len(word)
         column = column % width if column > width else column

@@ -139,13 +139,14 @@ class ServerAnswers:
             raise ServerRefusedError(f"{self.address} does not answer: {[error, *error.args][-1]}") from None
         return found
 
-    def found(self) -> tuple[Found, bool]:
-        """The model as the server describes it, without files, and whether it drafts. Raises
-        ServerRefusedError, ModelNameError.
+    def found(self) -> tuple[Found, bool, bool]:
+        """The model as the server describes it, without files, whether it drafts, and whether it reads
+        pictures. Raises ServerRefusedError, ModelNameError.
         """
         facts, name = self.facts(), read_name(self.model)
         said = Modelfile(from_=(Command("model", str(name)),), system=str(facts.get("system") or "") or None)
-        return Found(ResolvedModel("store", Path(str(name)), said, name=name)), bool(facts.get("draft_info"))
+        found = Found(ResolvedModel("store", Path(str(name)), said, name=name))
+        return found, bool(facts.get("draft_info")), "vision" in (facts.get("capabilities") or ())
 
     def _body(self, conversation: Conversation, options: Mapping[str, Any]) -> dict[str, Any]:
         # an empty one, too, in the place of the model's own

@@ -191,6 +191,39 @@ def test_a_picture_among_the_words_is_shown_to_the_model(cli: Cli, models: Model
     assert wrong.returncode == 1 and "is no projector for" in wrong.stderr
 
 
+def test_pictures_named_inside_the_prompt_are_attached_and_missing_ones_noted(
+    cli: Cli, models: Models, tmp_path: Path
+) -> None:
+    picture, projector = tmp_path / "a picture.png", make_projector(tmp_path / "mmproj.gguf", 64)
+    picture.write_bytes(make_image(1))
+    escaped = str(picture).replace(" ", "\\ ")
+
+    def asked(prompt: str, *words: object) -> tuple[int, str]:
+        done = cli("run", models.target, prompt, *words, "--json", "-n", "4", "--temp", "0")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)["timings"]["prompt_n"], done.stderr
+
+    sees = ("--mmproj", projector)
+    separate, _ = asked("What is it?", picture, *sees)
+    for named, path in (
+        (f"What is it? {picture}", picture),
+        (f"What is it? {escaped}", picture),
+        ("What is it? './a picture.png'", "a picture.png"),
+    ):
+        assert asked(named, *sees) == (separate, f"Added image '{path}'\n")
+    assert f"{picture} is not attached: " in asked(f"What is it? {picture}")[1]
+    for extra in (sees, ()):
+        assert (
+            "note: no such file: cat.png; the model gets only the name"
+            in asked("cat.png", "What?", *extra)[1]
+        )
+    assert "cat.png" not in asked("Why is cat.png a file?")[1], (
+        "a model without projector is asked about names"
+    )
+    picture.write_text("no picture")
+    assert "an image is not what can be read" in cli("run", models.target, f"What? {picture}", *sees).stderr
+
+
 def test_llama_cpps_options_for_adapters_templates_and_forms(
     cli: Cli, models: Models, tmp_path: Path
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import threading
@@ -72,6 +73,15 @@ def test_the_model_stays_as_long_as_keepalive_says(cli: Cli, server: Server, hom
     assert "Forever" in cli("ps").stdout
     assert cli("stop", "tiny").returncode == 0
     assert loaded() == []
+
+
+def test_ps_asks_the_server_that_a_variable_names_where_none_is_announced(
+    cli: Cli, server: Server, home: Path, tmp_path: Path
+) -> None:
+    env = {**os.environ, "EAGLECPP_HOME": str(tmp_path / "other"), "EAGLECPP_HOST": address(home)}
+    assert cli("ps", env=env).stderr == ""
+    unused = {**env, "EAGLECPP_HOST": "127.0.0.1:1"}
+    assert cli("ps", env=unused).stderr == "no server is running at http://127.0.0.1:1\n"
 
 
 def test_a_model_that_does_not_think_is_asked_without(cli: Cli, server: Server) -> None:

@@ -142,6 +142,12 @@ def test_an_open_choice_that_the_drafts_do_not_decide_is_refused(tmp_path: Path)
     assert any("by more than chance" in line for line in said)
 
 
+def test_a_target_of_another_width_is_the_error_and_not_the_layer_ids(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path / "in", "vllm", DraftShape(layers=(2, 5, 7)))
+    with pytest.raises(ConvertError, match="does not fit: the drafter was made for hidden size"):
+        convert_checkpoint(checkpoint, TARGET, tmp_path / "out.gguf")
+
+
 def measured(mean: float, **readings: str) -> Measured:
     rng = np.random.default_rng(1)  # the same places for all
     return Measured(dict(readings), rng.uniform(1, 3, 400) + mean)

@@ -79,9 +79,9 @@ class Chat:
     def __post_init__(self, saved: SavedChat | None, system: str | None) -> None:
         self.session = self._opened(system, saved)
 
-    def start_over(self, system: str | None = None) -> None:
-        """Begins another conversation with the model's examples; the current one stays saved."""
-        self.session = self._opened(system)
+    def start_over(self, system: str | None = None, saved: SavedChat | None = None) -> None:
+        """Begins another conversation with the model's examples, or goes on with a saved one."""
+        self.session = self._opened(system, saved)
         self.attached, self.images = [], []
         self._noted.clear()
 

@@ -7,8 +7,9 @@ Names and answers are Ollama's where Ollama has the command (ollama/ollama: cmd/
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -19,10 +20,11 @@ import click
 from eaglecpp.chat.images import checked_image, is_image_name
 from eaglecpp.cli import message
 from eaglecpp.cli.chat.chat import Chat
-from eaglecpp.cli.chat.input import PROMPT, is_command, read_block, unquoted
+from eaglecpp.cli.chat.input import PROMPT, is_command, named_pictures, read_block, read_picture, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
 from eaglecpp.cli.options import MAX_INPUT, answer_format
-from eaglecpp.cli.table import help_table, table
+from eaglecpp.cli.table import help_table, human_time, table
+from eaglecpp.cli.terminal import fitted
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
 from eaglecpp.errors import EagleError, UnsupportedError
@@ -84,8 +86,7 @@ def run_chat(chat: Chat) -> None:
 def take(chat: Chat, text: str) -> Any:
     """Answers a message or runs a command; False ends the chat."""
     if not is_command(text):
-        message = unquoted(text) if text.startswith('"""') else text.strip("\n")
-        return chat.reply(partial(chat.session.stream, message)) if message.strip() else None
+        return _ask(chat, unquoted(text) if text.startswith('"""') else text.strip("\n"))
     for n_words in (2, 1):
         words = text.strip().split(maxsplit=n_words)
         name, rest = " ".join(words[:n_words]), "".join(words[n_words:])
@@ -97,18 +98,49 @@ def take(chat: Chat, text: str) -> Any:
     found = [one for one in COMMANDS if one.startswith(words[0] + " ")]
     if found and len(words) == 1:
         return chat.screen.say(explained(words[0]))
+    if not named_pictures(text)[0].startswith("/"):  # it begins with the path of a picture
+        return _ask(chat, text.strip("\n"))
     name = " ".join(words[: 2 if found else 1])
     near = nearest(name, COMMANDS)
     meant = f"Did you mean {near}?" if near else "Type /? for help"
     return chat.screen.say(f"Unknown command '{name}'. {meant}")
 
 
+def _ask(chat: Chat, text: str) -> Any:
+    """Answers a message, if it is more than blanks and pictures; these go with the next one."""
+    text = with_pictures(chat, text)
+    return chat.reply(partial(chat.session.stream, text)) if text.strip() else None
+
+
+def with_pictures(chat: Chat, text: str, words: Sequence[str] = ()) -> str:
+    """Attaches the pictures that a message names, as Ollama does, and returns the rest of the message.
+
+    words: of a command line; a missing file among them is noted for every model, because it stands alone
+    """
+    rest, paths, missing = named_pictures(text)
+    if not chat.model.reads_pictures:
+        missing = [name for name in missing if name in words]
+        for path in paths:
+            chat.screen.note(f"note: {path} is not attached: {chat.model.source.name} does not read pictures")
+    else:
+        chat.images += [read_picture(path) for path in paths]
+        for path in paths:
+            chat.screen.note(f"Added image '{path}'")
+        text = rest
+    if missing:
+        chat.screen.note(f"note: no such file: {', '.join(missing)}; the model gets only the name")
+    return text
+
+
 def explained(topic: str) -> str:
     """What the commands do whose names begin with a text."""
-    rows = [
-        (f"{name} {one.usage}".strip(), one.help) for name, one in COMMANDS.items() if name.startswith(topic)
-    ]
+    rows = [_row(name) for name in COMMANDS if name.startswith(topic)]
     return help_table("Available Commands:", rows) + "\n" if rows else f"There is no command {topic}"
+
+
+def _row(name: str) -> tuple[str, str]:
+    """A command with what follows it, and what it does."""
+    return f"{name} {COMMANDS[name].usage}".strip(), COMMANDS[name].help
 
 
 # Settings
@@ -181,7 +213,7 @@ for _name, _part, _field, _value, _help_text in (
     COMMANDS[f"/set {_name}"] = Command(_run, _help_text)
 
 
-@_command("/strategy", "Show or set how to draft", "[auto|off|chain:4|...]")
+@_command("/strategy", "Show or set how to draft", "[auto|off|...]")
 def _strategy(chat: Chat, rest: str) -> None:
     model = chat.model
     if rest:
@@ -236,7 +268,10 @@ def _show(chat: Chat, rest: str, *, tell: Callable[[Chat], str]) -> None:
 
 
 _FACTS: dict[str, tuple[Callable[[Chat], str], str]] = {
-    "info": (lambda chat: plan_text(chat.model.engine), "What is opened, and where each option comes from"),
+    "info": (
+        lambda chat: fitted(plan_text(chat.model.engine), 12),
+        "What is opened, and where each option comes from",
+    ),
     "license": (_license, "License of the model"),
     "modelfile": (
         lambda chat: chat_modelfile(chat).to_text(),
@@ -259,8 +294,17 @@ for _name, (_tell, _help_text) in _FACTS.items():
 # Models and chats
 
 
-@_command("/load", "Switch to another model, in a new chat", "<model>")
+@_command("/load", "Switch to another model, or to a saved chat", "<model or chat>")
 def _load(chat: Chat, rest: str) -> None:
+    if (saved := ChatFolder(data_dir() / "chats").find(rest)) is not None:
+        chat.model.change(
+            True,
+            source=look_up(saved.model, saved.draft),
+            **chat.model.settings_of(saved.parameters, saved.strategy),
+        )
+        chat.start_over(saved=saved)
+        chat.greet()
+        return
     source = look_up(*rest.split(maxsplit=1))
     chat.screen.say(f"Loading model '{rest}'")
     chat.model.change(True, source=source)
@@ -306,15 +350,14 @@ def _list(chat: Chat, rest: str) -> None:
     list_models.main(args=["--", rest], standalone_mode=False)
 
 
-@_command("/chats", "List the last saved chats, or those with a text in them", "[text]")
+@_command("/chats", "List the last chats, or those with a text in them", "[text]")
 def _chats(chat: Chat, rest: str) -> None:
     rows = []
     for one in islice(ChatFolder(data_dir() / "chats").chats(rest), 20):
         first = next((m.typed for m in one.messages if m.role == "user"), "")
-        rows.append((one.id, one.model, " ".join(first.split())[:60]))
-    chat.screen.say(
-        table(("ID", "MODEL", "BEGINS WITH"), rows) + "To go on with one: eaglecpp run --continue ID"
-    )
+        when = human_time(datetime.fromtimestamp(one.updated, UTC))
+        rows.append((one.id, one.model, when, " ".join(first.split())[:60]))
+    chat.screen.say(table(("ID", "MODEL", "SAVED", "BEGINS WITH"), rows) + "To go on with one: /load ID")
 
 
 @_command("/clear", "Start a new chat; the system prompt stays")
@@ -337,15 +380,15 @@ def _edit(chat: Chat, rest: str) -> None:
     if question is None:
         raise ValueError("there is no question to edit")
     text = unquoted(rest) if rest else chat.ask(PROMPT, question.typed).strip("\n")
-    text = unquoted(text) if text.startswith('"""') else text
+    text = with_pictures(chat, unquoted(text) if text.startswith('"""') else text)
     if text.strip():
         chat.reply(partial(chat.session.edit, text))
 
 
-@_command("/read", "Put a text file or a picture before your next message", "<file>")
+@_command("/read", "Add a text file or a picture to your next message", "<file>")
 def _read(chat: Chat, rest: str) -> None:
     path = expanded(unquoted(rest).strip("'"))
-    if is_image_name(path.name) and not chat.model.plan.model_options().mmproj:
+    if is_image_name(path.name) and not chat.model.reads_pictures:
         raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
     if len(data := read_limited(path, MAX_INPUT)) > MAX_INPUT:
         raise ValueError(f"{path}: it has more than {human_bytes(MAX_INPUT)}")
@@ -362,11 +405,40 @@ def _read(chat: Chat, rest: str) -> None:
 # The chat
 
 
+_KEYS = (
+    ("Alt+Enter", "A new line in the message"),
+    ("Tab", "Complete a command, parameter, file or model"),
+    ("Up, Down", "Earlier messages, also of earlier chats"),
+    ("Ctrl+R", "Search in them"),
+    ("Ctrl+G", "Write in your editor (VISUAL, EDITOR)"),
+    ("Ctrl+A, Ctrl+E", "Move to the beginning or end of the line"),
+    ("Alt+B, Alt+F", "Move one word back or forth"),
+    ("Ctrl+K, Ctrl+U", "Delete to the end or beginning of the line"),
+    ("Ctrl+W", "Delete the word before the cursor"),
+    ("Ctrl+L", "Clear the screen"),
+    ("Ctrl+C", "End the answer, or discard what is typed"),
+    ("Ctrl+D", "Leave"),
+)
+
+
 @_command("/help", "The same", "[command]")
-@_command("/?", "Show this help, or that on /set or /show", "[command]")
+@_command("/?", "Show this help, or that on a command", "[command]")
 def _help(chat: Chat, rest: str) -> None:
-    chat.screen.say(explained("/" + rest.removeprefix("/")))
-    chat.screen.say('Use """ to begin and end a message of several lines. A pasted block is one message.')
+    topic = rest.strip().removeprefix("/")
+    if topic == "shortcuts":
+        chat.screen.say(help_table("Available keyboard shortcuts:", _KEYS) + "\n")
+    elif topic:
+        chat.screen.say(explained(f"/{topic}"))
+    else:
+        groups = [
+            ("/set ...", "Change parameters and settings: /? set"),
+            ("/show ...", "Show what the model is: /? show"),
+        ]
+        rows = [_row(name) for name in COMMANDS if " " not in name and name not in ("/help", "/exit")]
+        chat.screen.say(
+            help_table("Available Commands:", [*groups, *rows, ("/? shortcuts", "Show the keys")])
+        )
+        chat.screen.say('Use """ to begin and end a message of several lines.')
 
 
 @_command("/bye", "Leave")

@@ -6,8 +6,16 @@ Takes a callback that asks for one line, or for a pasted block of lines, so that
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from eaglecpp.chat.images import checked_image
+from eaglecpp.cli.options import read_input
+from eaglecpp.errors import InvalidValueError
 
 Ask = Callable[[str, str], str]
 """Asks the user: (prompt, text to begin with) -> what was typed.
@@ -19,6 +27,12 @@ PROMPT, CONTINUATION = ">>> ", "... "
 _QUOTE = '"""'
 _BLOCK = re.compile(r'(?:/set\s+system\s+|/edit\s+)?(""".*)', re.DOTALL)
 _MULTILINE = ("/set system", "/edit")
+_KIND = r"\.(?i:png|jpe?g|gif|bmp|webp)"
+# in quotes; without blanks, or with escaped ones; a path with blanks, whose beginning shows that it is one
+_PICTURE = re.compile(
+    rf"""(?<!\S)(?:(["'])([^\n]{{1,300}}?{_KIND})\1"""
+    rf"""|((?:\\.|[^\s\\'"]){{1,300}}?{_KIND}|(?:[a-zA-Z]:[\\/]|~?/|\.\.?/)[^\n'"]{{1,300}}?{_KIND})(?![./]?\w))"""
+)
 
 
 def is_open(text: str) -> bool:
@@ -50,6 +64,35 @@ def is_command(text: str) -> bool:
     one is a command: pasted code may well begin with a slash.
     """
     return text.startswith("/") and ("\n" not in text.strip() or text.startswith(_MULTILINE))
+
+
+def named_pictures(text: str) -> tuple[str, list[Path], list[str]]:
+    """Finds the picture files that a message names. Returns the text without them, the files, and the names
+    without a file. Raises nothing: pathlib does for users that do not exist and files that are not readable.
+    """
+    found, missing, rest, start = list[Path](), dict[str, None](), "", 0
+    while match := _PICTURE.search(text, start):
+        name = match[2] or match[3]
+        names = (os.path.expanduser(one) for one in (name, re.sub(r"\\(.)", r"\1", name)))  # noqa: PTH111
+        path = next((Path(one) for one in names if os.path.isfile(one)), None)  # noqa: PTH113
+        if path is None:
+            if not re.search(r"\s|://", name):
+                missing[name] = None
+            rest += text[start : match.start() + 1]
+            start = match.start() + 1
+        else:
+            found.append(path)
+            rest += text[start : match.start()]
+            start = match.end()
+    return (rest + text[start:]).strip() if found else text, found, [*missing]
+
+
+def read_picture(path: str | Path) -> bytes:
+    """Reads a picture file. Raises as `read_input`, and click.ClickException for a file of another kind."""
+    try:
+        return checked_image(read_input(str(path)))
+    except InvalidValueError as error:
+        raise click.ClickException(f"{path}: {error}") from None
 
 
 def _is_closed(block: str) -> bool:

@@ -41,7 +41,7 @@ class RunModel:
         self.source = source
         self.parameters: dict[str, ParameterValue] = {}
         self.strategy_set = ""
-        self.asked = asked
+        self.asked = self._asked = asked
         self._given = dict(given)
         self.plan = self._make_plan()
         self.notices: list[str] = []
@@ -57,6 +57,11 @@ class RunModel:
     def can_draft(self) -> bool:
         """Whether there is anything to draft from."""
         return self.plan.can_draft
+
+    @property
+    def reads_pictures(self) -> bool:
+        """Whether it is opened with a projector."""
+        return bool(self.plan.model_options().mmproj)
 
     @property
     def engine(self) -> Engine:
@@ -82,13 +87,16 @@ class RunModel:
 
     # Options
 
-    def go_on(self, parameters: Mapping[str, ParameterValue], strategy: str) -> None:
-        """With what was set in a chat, before this is opened; the command line is newer."""
+    def settings_of(self, parameters: Mapping[str, ParameterValue], strategy: str) -> dict[str, Any]:
+        """What was set in a chat, as attributes; the command line is newer."""
         fields = {name: PARAMETERS[name].option.rpartition(".")[2] for name in parameters}
-        self.parameters = {name: v for name, v in parameters.items() if fields[name] not in self._given}
-        self.strategy_set = strategy
-        if self.asked is None and strategy:
-            self.asked = Strategy.parse(strategy)
+        kept = {name: value for name, value in parameters.items() if fields[name] not in self._given}
+        asked = self._asked or (Strategy.parse(strategy) if strategy else None)
+        return {"parameters": kept, "strategy_set": strategy, "asked": asked}
+
+    def go_on(self, parameters: Mapping[str, ParameterValue], strategy: str) -> None:
+        """Takes what was set in a chat, before this is opened."""
+        vars(self).update(self.settings_of(parameters, strategy))
         self.plan = self._make_plan()
 
     def _set_here(self) -> dict[str, ParameterValue]:
@@ -201,13 +209,17 @@ class ServedModel(RunModel):
     is_here = False
 
     def __init__(self, server: ServerAnswers, given: Mapping[str, Any], asked: Strategy | None) -> None:
-        self._address, (found, self._drafts) = server.address, server.found()
+        self._address, (found, self._drafts, self._sees) = server.address, server.found()
         super().__init__(found, given, asked)
         self.renew(False)
 
     @property
     def can_draft(self) -> bool:
         return self._drafts
+
+    @property
+    def reads_pictures(self) -> bool:
+        return self._sees
 
     def renew(self, reloads: bool = True) -> None:
         if self.says_how_to_open:

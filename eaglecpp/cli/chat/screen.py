@@ -23,7 +23,8 @@ _MIN_WIDTH = 20
 
 
 class WordWrap:
-    """Breaks lines between words. Holds the word that is being written back until it ends.
+    """Breaks lines between words, except those of code between fences. Holds the word that is being written
+    back until it ends.
 
     width: gives the number of columns, 0 = do not wrap; asked again for every word, windows get resized
     """
@@ -33,6 +34,8 @@ class WordWrap:
         self._column = 0
         self._blanks: list[tuple[str, str]] = []
         self._word: list[tuple[str, str]] = []
+        self._begin = ""  # of the text's current line
+        self._is_code = False
 
     def feed(self, text: str, style: str = "") -> list[tuple[str, str]]:
         """Takes styled text; returns what can be written, as (text, style)."""
@@ -41,8 +44,15 @@ class WordWrap:
         out: list[tuple[str, str]] = []
         for char in text:
             if char == "\n":
+                self._is_code ^= self._begin.lstrip().startswith(("```", "~~~"))
+                self._begin = ""
                 out += [*self.flush(), (char, style)]
                 self._column = 0
+                continue
+            if len(self._begin) < _MIN_WIDTH:
+                self._begin += char
+            if self._is_code:
+                out.append((char, style))
             elif char in " \t":
                 out += self._place_word()
                 self._blanks.append((char, style))

@@ -48,7 +48,7 @@ def said(chat: Chat) -> list[tuple[str, str]]:
         ("/show license", "No license was specified for this model."),
         ("/show system", "No system message was specified for this model."),
         ("/clear", "Cleared session context"),
-        ("/load", "Usage:\n  /load <model>"),
+        ("/load", "Usage:\n  /load <model or chat>"),
         ("/strategi off", "Unknown command '/strategi'. Did you mean /strategy?"),
         ("/show licence", "Unknown command '/show licence'. Did you mean /show license?"),
         ("/usr/bin/env is a file", "Unknown command '/usr/bin/env'. Type /? for help"),
@@ -88,6 +88,35 @@ def test_clear_keeps_the_system_prompt_and_begins_another_saved_chat(talk: Talk,
     both, whales = capsys.readouterr().out.split("BEGINS WITH")[1:]
     assert both.index("of apples") < both.index("of whales")
     assert "of whales" in whales and "of apples" not in whales
+    assert "less than" not in both and both.count("seconds ago") + both.count("second ago") == 2
+
+
+def test_a_saved_chat_is_opened_in_a_chat(
+    talk: Talk, models: Models, base_model: Path, folder: ChatFolder, capsys: Capture
+) -> None:
+    talk("/set parameter top_k 5", "/set system Be brief.", "of whales", strategy="chain:3")
+    whales = folder.latest()
+    assert whales is not None
+    chat = talk(
+        "of apples", f"/load {whales.id}", "and more", source=found_file(base_model, ""), strategy=None
+    )
+    assert [content for role, content in said(chat) if role == Role.USER] == ["of whales", "and more"]
+    assert (chat.conversation.system, chat.model.parameters) == ("Be brief.", {"top_k": 5})
+    assert chat.model.engine.has_draft
+    assert ">>> of whales" in capsys.readouterr().out
+    saved = folder.find(whales.id)
+    assert saved is not None and len(saved.messages) == 4
+
+
+@pytest.mark.parametrize("line", ["/?", "/? shortcuts", "/? set"])
+def test_help_fits_on_one_screen(
+    talk: Talk, capsys: Capture, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    talk(line)
+    lines = capsys.readouterr().out.splitlines()
+    assert 8 < len(lines) < 24 and max(map(len, lines)) <= 80
+    assert any("Ctrl+R" in one or "/? shortcuts" in one or "/set system" in one for one in lines)
 
 
 def test_json_answers(talk: Talk) -> None:
@@ -189,6 +218,28 @@ def test_an_edit_keeps_what_is_attached_and_offers_what_was_typed(
     assert offered[2:] == ["and now!"]
     file = "notes.txt:\n\na line\n\n"
     assert again.conversation.messages[0].content == f"{mark}{file}{file}two of them"
+
+
+def test_pictures_are_attached_by_their_paths_in_a_message(
+    talk: Talk, tmp_path: Path, capsys: Capture
+) -> None:
+    picture = tmp_path / "my picture.png"
+    picture.write_bytes(make_image(1))
+    dragged = str(picture).replace(" ", "\\ ")
+    options = {"mmproj": str(make_projector(tmp_path / "mmproj.gguf", 64))}
+    lines = [f"what is {picture}", f"{dragged} and this", f"'{picture}'", "and this", f"/edit {dragged} now"]
+    chat = talk(*lines, "is it cat.png?", f"/strategi {picture}", options=options)
+    asked = [message for message in chat.conversation.messages if message.role == Role.USER]
+    assert [(one.typed, len(one.images)) for one in asked] == [
+        ("what is", 1), ("and this", 1), ("now", 2), ("is it cat.png?", 0),
+    ]  # fmt: skip
+    out, err = capsys.readouterr()
+    assert err.count(f"Added image '{picture}'") == 4
+    assert "note: no such file: cat.png; the model gets only the name" in err
+    assert "Unknown command '/strategi'" in out
+    blind = talk(f"what is {picture}")
+    assert blind.conversation.messages[0].typed == f"what is {picture}"
+    assert f"note: {picture} is not attached: " in capsys.readouterr().err
 
 
 def test_a_name_that_a_model_has_is_given_only_if_the_user_says_so(talk: Talk, capsys: Capture) -> None:

@@ -25,7 +25,7 @@ def test_the_command_alone_says_what_is_here_and_what_to_type_next(
     assert main([]) == 0
     first = capsys.readouterr().out
     assert re.search(r"^cpu .*cores?$", first, re.M) and re.search(r"^memory .* available$", first, re.M)
-    assert "no models here yet" in first and "next: eaglecpp pull smollm2" in first
+    assert "no models here yet" in first and "next: eaglecpp run smollm2" in first
     modelfile = tmp_path / "Modelfile"
     modelfile.write_text(f"FROM {models.target}\nDRAFT {models.draft}\n", encoding="utf-8")
     assert main(["create", "mine", "-f", str(modelfile)]) == 0
@@ -49,6 +49,8 @@ def test_the_command_alone_says_what_is_broken(
     ("args", "hint"),
     [
         (["srve"], "did you mean `eaglecpp serve`?"),
+        (["push", "mine"], "no such command: push (see"),
+        (["help", "srve"], "did you mean `eaglecpp serve`?"),
         (["run", "smollm2", "--tmp", "0"], "did you mean --temp?"),
         (["run", "smollm2", "--draft", "16"], "llama.cpp's --draft 16 is --strategy chain:16"),
         (["run", "smollm2", "--spec-type", "draft-mtp"], "llama.cpp's draft-mtp is --draft mtp"),
@@ -63,6 +65,14 @@ def test_a_word_that_does_not_exist_is_answered_with_one_that_does(
 ) -> None:
     assert main(args) == 2
     assert hint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("topic", [[], ["run"]])
+def test_help_is_a_command(topic: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", *topic]) == 0
+    said = capsys.readouterr().out
+    assert main([*topic, "--help"]) == 0
+    assert capsys.readouterr().out == said and said.startswith("Usage: eaglecpp")
 
 
 @pytest.mark.parametrize("said", ["--draft off", "--draft none", "--no-draft", "--strategy none"])

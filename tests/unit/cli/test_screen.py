@@ -58,6 +58,13 @@ def test_lines_break_between_words(text: str, expected: str) -> None:
     assert wrapped([text], width=0) == text
 
 
+def test_code_between_fences_keeps_its_lines() -> None:
+    code = "```python\nx = 1  # a comment that is longer than the line\n```\n"
+    text = f"Some words before it, more than a line:\n{code}and again some words, more than a line"
+    expected = f"Some words before it, more than\na line:\n{code}and again some words, more than\na line"
+    assert wrapped([text], 31) == wrapped(list(text), 31) == expected
+
+
 def test_wrapping_only_turns_blanks_into_line_ends() -> None:
     chance = random.Random(1)
     for _ in range(100):

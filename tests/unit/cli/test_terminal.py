@@ -95,6 +95,10 @@ def test_what_is_too_long_for_a_terminal_goes_on_below_and_a_command_stays_whole
         "        seven eight",
     ]
     assert table(("NAME",), [("a b " * 11,)]).splitlines() == ["NAME", "a b " * 9 + "a b", "a b"]
+    path = "/models/" + "x" * 30
+    assert table(("NAME", "WHAT"), [("12345678", f"{path} (here)")]).splitlines()[1:] == [
+        "12345678", f"  {path}", "            (here)",
+    ]  # fmt: skip
     monkeypatch.setenv("COLUMNS", "18")
     assert table(("NAME", "WHAT"), [("12345678", "12345678")]).splitlines()[1] == "12345678  12345678"
     monkeypatch.setenv("COLUMNS", "24")
