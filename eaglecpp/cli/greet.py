@@ -36,7 +36,7 @@ def _next(models: list[StoredModel]) -> str:
     if not models:
         name = SMOLLM2.name.model
         size = human_bytes(SMOLLM2.size)
-        return f"next: eaglecpp pull {name}   ({size}; we have its drafter)\nthen: eaglecpp run {name}"
+        return f"next: eaglecpp run {name}   (downloads {size} the first time; we have its drafter)"
     best = min(models, key=_n_steps_to_a_drafter)
     auto = " --draft auto" if _n_steps_to_a_drafter(best) == 1 else ""
     return f"next: eaglecpp run {best.short_name}{auto}"

@@ -151,11 +151,11 @@ def serve(model: str | None, asked: Drafting, no_key: bool, models_file: Path | 
 
 def _served(model: str | None) -> tuple[dict[str, Path], str]:
     """Files that are served under a name, and the model to load at once. Raises ModelNotFoundError."""
-    from eaglecpp.opening.find import find_target
+    from eaglecpp.cli.open_engine import look_up
 
     if model is None:
         return {}, ""
-    found = find_target(model)
+    found = look_up(model, wants_draft=False).model
     if found.name is not None:
         return {}, str(found.name)
     return {found.target.stem: found.target.absolute()}, found.target.stem

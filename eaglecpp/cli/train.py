@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from eaglecpp.cli.command import F, added, command, complete_model, json_option, option
+from eaglecpp.cli.open_engine import look_up
 from eaglecpp.cli.options import LAYERS, given, value_type
 from eaglecpp.cli.terminal import Watch, laid_out, note, write, write_json
 from eaglecpp.errors import InvalidValueError
-from eaglecpp.opening.find import find_target
 from eaglecpp.options import Option
 from eaglecpp.store.progress import bars_are_shown, new_bar
 from eaglecpp.train.options import TrainOptions, describe
@@ -66,7 +66,7 @@ def _declared(declared: Option) -> Callable[[F], F]:
 def train(as_json: bool, **options: Any) -> None:
     """Train a drafter for a target, on the hidden states of the very GGUF that it will serve."""
     check_torch()
-    target = find_target(options.pop("target")).target
+    target = look_up(options.pop("target"), wants_draft=False).target
     try:
         asked = TrainOptions(target, **given(options))
     except InvalidValueError as error:

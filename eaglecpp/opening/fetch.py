@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING
 from eaglecpp.errors import EagleError, GgufError, MismatchError, ModelNotFoundError, UnsupportedError
 from eaglecpp.opening.find import Found, ResolvedModel, find_path, find_target, with_draft
 from eaglecpp.options import HEAD
-from eaglecpp.references.reference import model_name, read_reference
+from eaglecpp.references.reference import read_reference
 from eaglecpp.store import DownloadError, Stores
 from eaglecpp.store.errors import Report, silent
-from eaglecpp.store.packaged import find_packaged
 
 if TYPE_CHECKING:
     from eaglecpp.store.drafters import KnownDrafter
@@ -68,8 +67,7 @@ def _model(stores: Stores, reference: str, report: Report, insecure: bool) -> Re
     try:
         return find_target(reference, stores)
     except ModelNotFoundError:
-        if find_packaged(model_name(reference)) is not None:
-            raise  # which says how to get it
+        pass
     from eaglecpp.store.remote.pull import pull  # slow to load, as is all that fetches
 
     try:

