@@ -4,24 +4,35 @@
 from __future__ import annotations
 
 import copy
+import ctypes
+import functools
 import gzip
 import json
 import logging
+import operator
+import os
+import shutil
+import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import requests
+from starlette.routing import Route
 
 from eaglecpp import errors
 from eaglecpp.convert import errors as convert_errors
 from eaglecpp.limits import EMBEDDING_VALUES
+from eaglecpp.server import bodies
 from eaglecpp.server.errors import as_api_error
 from eaglecpp.server.http import dump
 from eaglecpp.store import Stores
 from eaglecpp.store.errors import DigestError, DownloadError, OfflineError
-from helpers.http_server import MODEL, TARGET, TestServer, until
+from helpers.http_server import DRAFT, MODEL, TARGET, TestServer, until
+from helpers.hub_server import HubServer
 
 SHORT = {"temperature": 0, "num_predict": 1}
 TOOL = {
@@ -395,3 +406,115 @@ def test_every_error_of_ours_is_told_with_whose_fault_it_is(error: Exception, st
 def test_a_compressed_body_is_refused(server: TestServer) -> None:
     answer = server.post("/api/show", gzip.compress(b"{}"), headers={"Content-Encoding": "GZIP"})
     assert answer.status_code == 415 and "Content-Encoding" in answer.text
+
+
+_IN_OPEN, _IN_ATTRIB = 0x20, 0x04  # the latter also for a new link to the file
+SECRET = "what only the operator may read"
+USUAL: dict[str, Any] = {
+    "model": MODEL, "prompt": "x", "input": "x", "input_prefix": "", "input_suffix": "",
+    "max_tokens": 1, "n_predict": 1, "stream": False, "messages": [{"role": "user", "content": "x"}],
+}  # fmt: skip
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of the operator's with a drafter and a text, next to the working directory, and a Hub."""
+    folder = tmp_path / "private"
+    folder.mkdir()
+    shutil.copyfile(DRAFT, folder / "secret.gguf")
+    (folder / "notes").write_text(SECRET)
+    (tmp_path / "cwd" / "sub").mkdir(parents=True)
+    (tmp_path / "cwd" / "notes").write_text(SECRET)
+    monkeypatch.chdir(tmp_path / "cwd")
+    with HubServer() as hub:
+        monkeypatch.setenv("MODEL_ENDPOINT", hub.url)
+        hub.add("user/one-GGUF", {"one-Q8_0.gguf": TARGET.read_bytes()})
+        yield folder
+
+
+def openings(files: list[Path]) -> Iterator[bytes]:
+    """Watches files; each further item is what the kernel reported since: b"" if nothing touched them."""
+    libc = ctypes.CDLL(None)
+    handle = libc.inotify_init1(os.O_NONBLOCK)
+    try:
+        for file in files:
+            assert libc.inotify_add_watch(handle, os.fsencode(file), _IN_OPEN | _IN_ATTRIB) > 0
+        while True:
+            found = b""
+            with suppress(BlockingIOError):
+                found = os.read(handle, 4096)
+            yield found
+    finally:
+        os.close(handle)
+
+
+def body_types(server: TestServer, patch: pytest.MonkeyPatch) -> Iterator[tuple[Route, str, type]]:
+    """Every route that reads a body, its method, and the type of the body."""
+    converted, read = bodies._converted, list[type]()
+
+    def record(given: Any, kind: type) -> Any:
+        read.append(kind)
+        return converted(given, kind)
+
+    patch.setattr(bodies, "_converted", record)
+    for route in server.server.config.app.app.routes:  # type: ignore[union-attr]
+        for method in route.methods - {"GET", "HEAD"}:
+            read.clear()
+            requests.request(method, url(server, route), data=b'{"model": "nobody"}', timeout=60)
+            assert len(read) == 1, f"{method} {route.path} reads its body in another way"
+            yield route, method, read[0]
+
+
+def url(server: TestServer, route: Route, value: str = "0") -> str:
+    path = route.path.partition("{")
+    return server.url + (path[0] + value if path[1] else path[0]) + "?action=save"
+
+
+def forms(kind: type, sample: dict[str, Any], value: str) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Each text inside a body, and each field that takes a text or holds texts, with `value` in it."""
+    for place in places(sample):
+        if isinstance(functools.reduce(operator.getitem, place, sample), str):
+            yield place, value
+    for field in msgspec.structs.fields(kind):
+        for form in (value, [value], {"path": value}):
+            with suppress(msgspec.ValidationError):
+                msgspec.convert(form, field.type, strict=False)
+                yield (field.name,), form
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify of Linux")
+def test_a_path_in_any_text_of_any_body_opens_nothing(
+    server: TestServer, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values = [str(private / "secret.gguf"), "sub/../../private/secret.gguf", "../private", "notes",
+              f"file://{private}/notes"]  # fmt: skip
+    touched = openings([private, *private.iterdir(), Path("notes")])
+    assert next(touched) == b""
+    session, samples = requests.Session(), {path: body for _, path, body in BODIES}
+    samples["/api/pull"] = {"model": "hf.co/user/one-GGUF:Q8_0", "draft": "none", "stream": False}
+    wrong, n_sent = [], 0
+    for route, method, kind in [*body_types(server, monkeypatch)]:
+        sample, is_large = samples.get(route.path, USUAL), len(msgspec.structs.fields(kind)) > 20
+        for i, value in enumerate(values):
+            for n, (place, form) in enumerate(forms(kind, sample, value)):
+                if is_large and n % len(values) != i:  # one path for each field of the large bodies
+                    continue
+                data = changed(sample, place, form)
+                answer = session.request(method, url(server, route), data=data, timeout=120)
+                n_sent += 1
+                if (found := next(touched)) or SECRET in answer.text:
+                    wrong.append((method, route.path, place, form, answer.status_code, found))
+    assert not wrong, "\n".join(map(str, wrong[:20]))
+    assert n_sent > 1000
+    server.delete(samples["/api/pull"]["model"])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify of Linux")
+def test_a_path_in_an_address_opens_nothing(server: TestServer, private: Path) -> None:
+    touched = openings([private, *private.iterdir(), Path("notes")])
+    for route in server.server.config.app.app.routes:  # type: ignore[union-attr]
+        for value in (str(private / "secret.gguf"), "../private/notes", "notes"):
+            for method in route.methods - {"HEAD"}:
+                answer = requests.request(method, url(server, route, value.replace("/", "%2F")),
+                                          params={"model": value}, data=b"{}", timeout=60)  # fmt: skip
+                assert next(touched) == b"" and SECRET not in answer.text, (method, route.path, value)
