@@ -124,7 +124,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         return _reader_left()
     except SystemExit as error:  # click's own answer to a broken pipe, already quiet
-        return int(error.code or 0)
+        return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception as error:
         return _report(error, "--debug" in (sys.argv if args is None else args))
     return code if isinstance(code, int) else 0
@@ -169,8 +169,7 @@ def message(error: Exception) -> tuple[str, int]:
     if isinstance(error, OSError):
         text = str(error) if error.filename is None else f"{error.filename}: {error.strerror}"
         return " ".join(text.split("\n")), 1
-    is_said = isinstance(error, (TypeError, ValueError)) and error.args and isinstance(error.args[0], str)
-    if isinstance(error, EagleError) or is_said:
+    if isinstance(error, EagleError):
         from eaglecpp.cli.options import in_flags
         from eaglecpp.modelfile.errors import ModelfileError
 

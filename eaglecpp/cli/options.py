@@ -25,6 +25,7 @@ from click.core import ParameterSource
 
 from eaglecpp.cli.command import F, added, complete_model, option, row
 from eaglecpp.cli.terminal import note
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.human import human_bytes
 from eaglecpp.options import DraftOptions, ModelOptions, Option, SamplingOptions, Strategy, describe
@@ -102,14 +103,14 @@ def _seconds(text: str) -> float:
     try:
         seconds = keep_alive(text)
     except ApiError:
-        raise ValueError(f"{text!r}: expected seconds, or a duration such as 5m") from None
+        raise InvalidValueError(f"{text!r}: expected seconds, or a duration such as 5m") from None
     assert seconds is not None
     return seconds
 
 
 def answer_format(text: str) -> dict[str, Any]:
-    """The arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises ValueError, and as
-    `read_input`.
+    """Returns the arguments of `Session.chat` for json, a JSON schema, or a file with one. Raises
+    InvalidValueError, and as `read_input`.
     """
     from eaglecpp.engine.grammar import resolve_grammar
 
@@ -117,8 +118,8 @@ def answer_format(text: str) -> dict[str, Any]:
         return {"response_format": {"type": "json_object"}}
     if not text.lstrip().startswith("{"):
         if not exists(Path(text)):
-            raise ValueError(f"{text!r}: expected json, a JSON schema, or a file with one")
-        text = read_input(text).decode("utf-8")
+            raise InvalidValueError(f"{text!r}: expected json, a JSON schema, or a file with one")
+        text = decoded_text(text, read_input(text))
     resolve_grammar(json_schema=text)
     return {"json_schema": text}
 
@@ -131,20 +132,22 @@ def _adapter(text: str) -> tuple[str, float]:
     try:
         return path, float(scale)
     except ValueError:
-        raise ValueError(f"{text!r}: expected FILE, or FILE:SCALE with a number") from None
+        raise InvalidValueError(f"{text!r}: expected FILE, or FILE:SCALE with a number") from None
 
 
 def _layers(text: str) -> tuple[int, ...]:
     try:
         return tuple(map(int, text.split(",")))
     except ValueError:
-        raise ValueError(f"expected numbers separated by commas, such as 2,16,29, found {text!r}") from None
+        raise InvalidValueError(
+            f"expected numbers separated by commas, such as 2,16,29, found {text!r}"
+        ) from None
 
 
 LAYERS = Parsed("layers", _layers)
 STRATEGY = Parsed("strategy", Strategy.parse)
 FORMAT = Parsed("format", answer_format)
-FILE_TEXT = Parsed("file", lambda path: read_input(path).decode("utf-8"))
+FILE_TEXT = Parsed("file", lambda path: decoded_text(path, read_input(path)))
 _ADAPTERS = Parsed("adapters", lambda text: tuple(map(_adapter, text.split(","))))
 SECONDS = Parsed("duration", _seconds)
 """30, 5m, 1h30m; negative = forever."""
@@ -342,6 +345,14 @@ def read_input(path: str) -> bytes:
     if len(data) > MAX_INPUT:
         raise click.ClickException(f"cannot read {path!r}: it has more than {human_bytes(MAX_INPUT)}")
     return data
+
+
+def decoded_text(path: str | Path, data: bytes) -> str:
+    """The text of a file. Raises InvalidValueError, which names the file."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
 
 
 def in_flags(text: str) -> str:

@@ -39,6 +39,7 @@ from eaglecpp.cli.options import (
     spec_type_option,
 )
 from eaglecpp.cli.terminal import note, patience, write_json
+from eaglecpp.errors import InvalidValueError
 from eaglecpp.files import exists
 from eaglecpp.references.reference import hub_text
 
@@ -57,7 +58,7 @@ class _RunCommand(Command):
 
 def _template(text: str) -> str:
     if "{" not in text and text not in _TEMPLATES:
-        raise ValueError(
+        raise InvalidValueError(
             f"{text!r}: expected a template in Jinja or Go, or one of {', '.join(_TEMPLATES)}; llama.cpp's "
             "other names are not built in here: give that template as a file (--chat-template-file)"
         )

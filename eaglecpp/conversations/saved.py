@@ -8,6 +8,7 @@ own. Only their owner can read the files.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,8 @@ from eaglecpp.chat.message import Message
 from eaglecpp.errors import EagleError
 from eaglecpp.files import make_private, open_regular, replace_bytes
 from eaglecpp.modelfile.parameters import from_json
+
+_log = logging.getLogger("eaglecpp.conversations")
 
 
 class SavedChatError(EagleError):
@@ -130,24 +133,25 @@ class ChatFolder:
                 path.unlink()
 
     def latest(self, model: str | None = None) -> SavedChat | None:
-        """The conversation that was saved last, of any model or of one; None when there is none.
-
-        Raises SavedChatError for a file that is not a conversation.
-        """
+        """The conversation that was saved last, of any model or of one; None when there is none."""
         return next((chat for chat in self.chats() if model is None or chat.model == model), None)
 
     def find(self, id: str) -> SavedChat | None:
-        """The conversation of that id; None where there is none. Raises as `latest`."""
+        """The conversation of that id; None where there is none. Raises SavedChatError."""
         # names in the folder, not a path made of what somebody typed
         return next((read_chat(path) for path in self.directory.glob("*.json") if path.stem == id), None)
 
     def chats(self, text: str = "") -> Iterator[SavedChat]:
-        """Those in which somebody said `text`, whatever its case, the last saved one first. Raises as
-        `latest`.
+        """Those in which somebody said `text`, whatever its case, the last saved one first. A file that is
+        not a conversation is logged and left out.
         """
         stamped = [(_stamp(path), path) for path in self.directory.glob("*.json")]
         for _, path in sorted((pair for pair in stamped if pair[0] is not None), reverse=True):
-            chat = read_chat(path)
+            try:
+                chat = read_chat(path)
+            except SavedChatError as error:
+                _log.warning("%s", error)
+                continue
             if not text or any(text.lower() in message.content.lower() for message in chat.messages):
                 yield chat
 

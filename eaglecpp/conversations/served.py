@@ -11,6 +11,7 @@ import base64
 import contextlib
 import http.client
 import json
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from eaglecpp.results import Answer, Chunk, Completion, FinishReason, Piece, Tim
 
 _CONNECT_S = 2.0
 _FACTS_S = 30.0
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 _MAX_BYTES = 1 << 26  # of a line of an answer, or of what is said of a model
 _MALFORMED = (AttributeError, TypeError, ValueError, ArithmeticError, RecursionError)
 _NO_THINKING = "does not support thinking"
@@ -85,6 +87,10 @@ def request(
     connection.connect()
     try:
         connection.sock.settimeout(timeout)
+        connection.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _KEEP_ALIVE.items():  # a server that vanishes is noticed within two minutes
+            if hasattr(socket, name):
+                connection.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
         connection.request(method, parts.path + path, None if body is None else json.dumps(body), headers)
         response = connection.getresponse()
         if response.status == 200:

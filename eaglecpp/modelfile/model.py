@@ -40,6 +40,7 @@ class Modelfile:
     parameters: typed values, only those that the file sets and that still mean something
     requires:   the Ollama version the file asks for, shown only
     settings:   the `#eaglecpp:` pragmas, sorted out; ModelfileError for a value that one cannot have
+    template_at: the command of `template`, which says where it stands
     notices:    what its author should know
     """
 
@@ -56,6 +57,7 @@ class Modelfile:
     requires: str | None = None
     pragmas: tuple[Command, ...] = ()
     settings: Settings = field(init=False)
+    template_at: Command | None = field(default=None, compare=False, repr=False)
     notices: tuple[Notice, ...] = field(default=(), compare=False)
 
     def __post_init__(self) -> None:
@@ -107,6 +109,7 @@ class Modelfile:
             license=tuple(command.args for command in named.get("license", ())),
             pragmas=document.pragmas,
             notices=tuple(notices),
+            template_at=last.get("template"),
             requires=last["requires"].args.removeprefix("v") if "requires" in last else None,
             **texts,
         )

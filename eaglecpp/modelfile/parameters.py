@@ -8,6 +8,7 @@ value outside the range is moved to its nearest end, with a notice.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ _INT = re.compile(r"[+-]?[0-9]{1,4000}")
 _FLOAT = re.compile(
     r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[+-]?inf(?:inity)?|nan", re.IGNORECASE
 )
+_HEX = re.compile(r"[+-]?0x(?:[0-9a-f]+\.?[0-9a-f]*|\.[0-9a-f]+)p[+-]?[0-9]{1,6}", re.IGNORECASE)
 _BOOLS = dict.fromkeys(("1", "t", "T", "TRUE", "true", "True"), True) | dict.fromkeys(
     ("0", "f", "F", "FALSE", "false", "False"), False
 )
@@ -148,10 +150,12 @@ def parse_number(kind: str, text: str) -> int | float | bool:
         return _BOOLS[text]
     if kind == "int" and _INT.fullmatch(text) and -(2**63) <= int(text) < 2**63:
         return int(text)
-    if kind == "float" and _FLOAT.fullmatch(text):
-        number, is_named = float(text), "n" in text.lower()  # inf and nan are legal, what overflows is not
-        if abs(number) < _FLOAT32_LIMIT or is_named:
-            return number
+    if kind == "float" and (_FLOAT.fullmatch(text) or _HEX.fullmatch(text)):
+        is_named = "n" in text.lower()  # inf and nan are legal, what overflows is not
+        with contextlib.suppress(OverflowError):
+            number = float.fromhex(text) if _HEX.fullmatch(text) else float(text)
+            if abs(number) < _FLOAT32_LIMIT or is_named:
+                return number
     raise ParameterError(f"invalid {kind} value [{text}]")
 
 

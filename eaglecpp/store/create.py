@@ -10,6 +10,7 @@ reason. Rules of inheritance are Ollama's (`Modelfile.over`).
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,12 @@ from typing import Any
 import msgspec
 
 from eaglecpp.chat.template import ChatTemplate
-from eaglecpp.errors import GgufError, MismatchError, UnsupportedError
+from eaglecpp.errors import GgufError, MismatchError, TemplateError, UnsupportedError
+from eaglecpp.human import nearest
+from eaglecpp.modelfile.errors import Notice
 from eaglecpp.modelfile.model import Modelfile
 from eaglecpp.modelfile.resolve import Plan, resolve
+from eaglecpp.modelfile.syntax import Command
 from eaglecpp.options import HEAD, TEXT
 from eaglecpp.references.names import ModelName, canonical
 from eaglecpp.references.reference import Reference, all_parts
@@ -30,6 +34,12 @@ from eaglecpp.store.model import Made, StoredModel
 from eaglecpp.store.remote.pull import add_draft, draft_config, find_draft, pull
 from eaglecpp.store.store import Stores, read_again
 from eaglecpp.store.transaction import Transaction
+
+_FIELDS = (  # of the values that a Go template gets
+    "Messages System Prompt Response Suffix Tools Think ThinkLevel IsThinkSet Role Content Thinking Images "
+    "ToolCalls ToolName ToolCallID ID Index Function Name Arguments Description Parameters Type Properties "
+    "Required Items Enum AnyOf Defs"
+)
 
 
 def create_model(
@@ -49,7 +59,7 @@ def create_model(
     draft_type: type of a drafter that has to be converted, "" for the default
     use_draft:  False leaves the drafter out, whatever the Modelfile says
     Raises ModelfileError, ModelNotFoundError, MismatchError, UnsupportedError, StoreError, ConvertError,
-    DownloadError, TemplateError, OSError.
+    DownloadError, OSError.
     """
     if not use_draft:
         pragmas = tuple(pragma for pragma in modelfile.pragmas if pragma.name != "draft")
@@ -91,8 +101,7 @@ class _Job:
         transaction, plan, whole = self.transaction, self.plan, self.modelfile
         if self.base is not None:
             whole = whole.over(self.base.modelfile())
-        if whole.template:
-            ChatTemplate.choose(modelfile=whole.template).check()
+        misspelt = self._check_template()
         transaction.report(Status("gathering model components"))
         files = self._target_files()
         facts = read_facts(files)
@@ -127,7 +136,26 @@ class _Job:
         layers += self._texts(whole, drafts_head)
         model = transaction.commit(name, layers, config, made_here=True)
         transaction.report(Status("success"))
-        return Made(model, (*self.modelfile.notices, *plan.notices))
+        return Made(model, (*self.modelfile.notices, *misspelt, *plan.notices))
+
+    def _check_template(self) -> list[Notice]:
+        """Renders the Modelfile's TEMPLATE; returns what looks misspelt in it. Raises ModelfileError."""
+        text, at = self.modelfile.template, self.modelfile.template_at
+        if not text:
+            return []
+        at, found, fields = at or Command("template", text), dict[str, str](), _FIELDS.split()
+        try:
+            template = ChatTemplate.choose(modelfile=text)
+            template.check()
+            for name in re.findall(r"\.([A-Z]\w*)", " ".join(re.findall(r"\{\{.*?\}\}", text, re.DOTALL))):
+                if template.language == "go" and name not in fields and (near := nearest(name, fields)):
+                    found[name] = f"TEMPLATE: there is no .{name}; did you mean .{near}?"
+            if not template.takes.text:
+                what = "the TEMPLATE prints nothing of what a user says"
+                raise at.error(next(iter(found.values()), what), what if found else "")
+        except TemplateError as error:
+            raise at.error(f"TEMPLATE, line {error.line}: {error.message}", error.hint) from None
+        return [at.notice(notice) for notice in found.values()]
 
     def _target_files(self) -> tuple[Path, ...]:
         if self.base is not None:

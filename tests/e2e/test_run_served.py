@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -16,7 +18,13 @@ from pathlib import Path
 import pytest
 
 from eaglecpp.chat.conversation import Conversation
-from eaglecpp.conversations.served import ServerAnswers, address_of, elsewhere
+from eaglecpp.conversations.served import (
+    ServerAnswers,
+    ServerRefusedError,
+    address_of,
+    elsewhere,
+    request,
+)
 from eaglecpp.errors import EagleError, InvalidValueError
 from helpers.command import COMMAND, Cli, Start
 from helpers.models import Models
@@ -130,7 +138,7 @@ def other_program(
     class Other(BaseHTTPRequestHandler):
         def answer(self) -> None:
             keys.append(self.headers["Authorization"])
-            self.send_response(200)
+            self.send_response(200 if self.path.startswith("/api/") else 404)
             self.end_headers()
             self.wfile.write((said if self.path == f"/api/{path}" else '{"eaglecpp": "1"}').encode())
 
@@ -290,6 +298,19 @@ def test_what_no_server_of_ours_would_say_is_one_error(path: str, body: str, sai
         with pytest.raises(EagleError, match=said):
             answers.found()
             list(answers(Conversation("", (), ()), {}))
+
+
+def test_a_connection_is_closed_by_a_refusal_and_notices_a_host_that_vanishes(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    with other_program("127.0.0.1") as (port, _):
+        with pytest.raises(ServerRefusedError, match="status 404"):
+            request(f"http://127.0.0.1:{port}", "POST", "/nothing")
+        with request(f"http://127.0.0.1:{port}", "GET", "/api/ps") as answer:
+            connection: socket.socket = answer.fp.raw._sock
+            assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        gc.collect()
+    assert [one for one in recwarn if one.category is ResourceWarning] == []
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from eaglecpp.cli import message
 from eaglecpp.cli.chat.chat import Chat
 from eaglecpp.cli.chat.input import PROMPT, is_command, named_pictures, read_block, read_picture, unquoted
 from eaglecpp.cli.open_engine import look_up, plan_text
-from eaglecpp.cli.options import MAX_INPUT, answer_format
+from eaglecpp.cli.options import MAX_INPUT, answer_format, decoded_text
 from eaglecpp.cli.table import help_table, human_time, table
 from eaglecpp.cli.terminal import fitted
 from eaglecpp.conversations.saved import ChatFolder
 from eaglecpp.data_dir import data_dir, expanded
-from eaglecpp.errors import EagleError, UnsupportedError
+from eaglecpp.errors import EagleError, InvalidValueError, UnsupportedError
 from eaglecpp.files import read_limited
 from eaglecpp.human import human_bytes, nearest
 from eaglecpp.modelfile import Command as Line
@@ -155,9 +155,9 @@ def _parameter(chat: Chat, rest: str) -> None:
         chat.screen.say(help_table("Available Parameters:", rows) + "\n")
         return
     if name in DEPRECATED:
-        raise ValueError(f"parameter {name} is deprecated")
+        raise InvalidValueError(f"parameter {name} is deprecated")
     if name not in PARAMETERS and (near := nearest(name, PARAMETERS)):
-        raise ValueError(f"unknown parameter '{name}'; did you mean {near}?")
+        raise InvalidValueError(f"unknown parameter '{name}'; did you mean {near}?")
     value = parse_value(name, words[0])
     parameter = PARAMETERS[name]
     fitted = parameter.fitted(tuple(words) if parameter.kind == "strings" else value)
@@ -378,7 +378,7 @@ def _regen(chat: Chat, rest: str) -> None:
 def _edit(chat: Chat, rest: str) -> None:
     question = next((m for m in reversed(chat.conversation.messages) if m.role == "user"), None)
     if question is None:
-        raise ValueError("there is no question to edit")
+        raise InvalidValueError("there is no question to edit")
     text = unquoted(rest) if rest else chat.ask(PROMPT, question.typed).strip("\n")
     text = with_pictures(chat, unquoted(text) if text.startswith('"""') else text)
     if text.strip():
@@ -389,16 +389,13 @@ def _edit(chat: Chat, rest: str) -> None:
 def _read(chat: Chat, rest: str) -> None:
     path = expanded(unquoted(rest).strip("'"))
     if is_image_name(path.name) and not chat.model.reads_pictures:
-        raise ValueError(f"{path}: this model was opened without a projector (--mmproj)")
+        raise InvalidValueError(f"{path}: this model was opened without a projector (--mmproj)")
     if len(data := read_limited(path, MAX_INPUT)) > MAX_INPUT:
-        raise ValueError(f"{path}: it has more than {human_bytes(MAX_INPUT)}")
+        raise InvalidValueError(f"{path}: it has more than {human_bytes(MAX_INPUT)}")
     if is_image_name(path.name):
         chat.images.append(checked_image(data))
     else:
-        try:
-            chat.attached.append(f"{path.name}:\n\n{data.decode('utf-8')}")
-        except UnicodeDecodeError as error:
-            raise ValueError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+        chat.attached.append(f"{path.name}:\n\n{decoded_text(path, data)}")
     chat.screen.say(f"Read {path}. It will be put before your next message.")
 
 

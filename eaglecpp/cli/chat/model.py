@@ -11,7 +11,7 @@ from eaglecpp.chat.conversation import Conversation
 from eaglecpp.cli.open_engine import run_defaults
 from eaglecpp.cli.options import in_flags
 from eaglecpp.cli.terminal import patience
-from eaglecpp.errors import UnsupportedError
+from eaglecpp.errors import InvalidValueError, UnsupportedError
 from eaglecpp.modelfile.parameters import PARAMETERS, ParameterValue
 from eaglecpp.opening.find import Found
 from eaglecpp.opening.plan import OpeningPlan, make_plan
@@ -145,9 +145,9 @@ class RunModel:
         return self.change(option.startswith("model.") and changed != self.parameters, parameters=changed)
 
     def set_strategy(self, strategy: Strategy) -> bool:
-        """Changes the strategy; returns and raises as `change`, and ValueError if nothing drafts."""
+        """Changes the strategy; returns and raises as `change`, and InvalidValueError if nothing drafts."""
         if strategy.kind != "off" and not self.can_draft:
-            raise ValueError(f"strategy {strategy} needs a drafter: run with --draft")
+            raise InvalidValueError(f"strategy {strategy} needs a drafter: run with --draft")
         return self.change(not self._has_room(strategy), asked=strategy, strategy_set=str(strategy))
 
     def change(self, reloads: bool, **values: Any) -> bool:

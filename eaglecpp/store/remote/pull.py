@@ -28,7 +28,7 @@ from eaglecpp.errors import EagleError, MismatchError, ModelNotFoundError, Unsup
 from eaglecpp.files import read_limited
 from eaglecpp.modelfile.errors import Notice
 from eaglecpp.options import TEXT, Strategy
-from eaglecpp.references.names import ModelName, canonical
+from eaglecpp.references.names import REGISTRY_HOST, ModelName, canonical
 from eaglecpp.references.reference import Reference, model_name, read_reference
 from eaglecpp.store.drafters import KnownDrafter, best_known, known_drafters
 from eaglecpp.store.errors import DownloadError, Report, Status, StoreError
@@ -87,7 +87,13 @@ def pull(
         elif name.is_hub:
             published = _on_hub(session, name, report)
         else:
-            published = _in_registry(session, name, insecure)
+            try:
+                published = _in_registry(session, name, insecure)
+            except DownloadError as error:
+                if name.host == REGISTRY_HOST and name.namespace != "library":
+                    on_hub = f"hf.co/{name.namespace}/{name.model}"
+                    error.args = (f"{error}; for a repository on the Hub write {on_hub}",)
+                raise
         files = {layer: fetch_layer(transaction, session, layer, remote) for layer, remote in published.files}
         layers = [*published.layers, *(transaction.add_bytes(*text) for text in published.texts)]
         facts = read_facts([files[layer] for layer in layers if layer.kind == "model"])

@@ -108,6 +108,21 @@ def test_a_saved_chat_is_opened_in_a_chat(
     assert saved is not None and len(saved.messages) == 4
 
 
+def test_a_damaged_chat_is_left_out_and_the_others_go_on(
+    talk: Talk, folder: ChatFolder, capsys: Capture, caplog: pytest.LogCaptureFixture
+) -> None:
+    talk("of whales")
+    good = folder.latest()
+    assert good is not None
+    damaged = folder.directory / "damaged.json"
+    damaged.write_text(folder.path(good).read_text(encoding="utf-8")[:100], encoding="utf-8")
+    assert folder.latest() == good
+    talk("/chats", "/load damaged", saved=good)
+    out, err = capsys.readouterr()
+    assert "of whales" in out.rpartition("BEGINS WITH")[2]
+    assert "damaged.json: not a saved conversation" in err and "damaged.json" in caplog.text
+
+
 @pytest.mark.parametrize("line", ["/?", "/? shortcuts", "/? set"])
 def test_help_fits_on_one_screen(
     talk: Talk, capsys: Capture, line: str, monkeypatch: pytest.MonkeyPatch
@@ -294,6 +309,7 @@ def test_what_cannot_be_done_is_said_and_the_chat_goes_on(
         "/read ~nobody-has-this/x": "no user 'nobody-has-this'",
         '/set format {"type": 3': "the JSON schema cannot be read",
         f"/set format {tmp_path}": f"{tmp_path}: Is a directory",
+        f"/set format {tmp_path / 'binary'}": "binary: not UTF-8 text",
         "/set parameter mirostat 1": "parameter mirostat is deprecated",
         "/set parameter top_p 3": "the range of top_p is 0 to 1; using 1.0",
         "/strategy chain:x": "expected auto, off, chain:DEPTH",

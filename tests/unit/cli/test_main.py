@@ -9,7 +9,7 @@ import click
 import pytest
 
 from eaglecpp import cli
-from eaglecpp.errors import GgufError
+from eaglecpp.errors import GgufError, InvalidValueError
 
 
 @pytest.fixture
@@ -32,9 +32,11 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
     [
         (GgufError("x.gguf: not a GGUF"), 1, "error: x.gguf: not a GGUF\n"),
         (FileNotFoundError(2, "No such file", "x"), 1, "error: x: No such file\n"),
-        (ValueError("too long"), 1, "error: too long\n"),
+        (InvalidValueError("too long"), 1, "error: too long\n"),
+        (TypeError("no"), 1, "error: internal error: TypeError('no'); `eaglecpp --debug ...` shows where\n"),
+        (SystemExit("text"), 1, ""),
         (
-            ValueError("n_ctx 9: leave out n_ctx; /a/n_ctx.gguf"),
+            InvalidValueError("n_ctx 9: leave out n_ctx; /a/n_ctx.gguf"),
             1,
             "error: -c 9: leave out -c; /a/n_ctx.gguf\n",
         ),

@@ -108,6 +108,18 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
     assert (code, out) == (0, "")
     assert "old:2: parameter mirostat is deprecated and ignored" in err
     assert run("create", "b", "-f", "absent")[0] == 1
+    for template, said in {
+        "a\n{{ .Prompt } }": "TEMPLATE, line 2: unexpected '}' in an action",
+        "{% for m in messages %}\n{{ m.x | no }}{% endfor %}": "TEMPLATE, line 2: No filter named 'no'.",
+        "{{ .Promt }}": "TEMPLATE: there is no .Promt; did you mean .Prompt? (the TEMPLATE prints nothing of "
+        "what a user says)",
+        "{% for m in mesages %}{{ m.x }}{% endfor %}": "the TEMPLATE prints nothing of what a user says",
+    }.items():
+        (tmp_path / "bad").write_text(f'FROM {tiny.target}\nTEMPLATE """{template}"""\n')
+        assert run("create", "b", "-f", "bad") == (1, "", f"error: bad:2: {said}\n")
+    (tmp_path / "odd").write_text(f'FROM {tiny.target}\nTEMPLATE """{{{{ .Sytem }}}} {{{{ .Prompt }}}}"""\n')
+    code, _, err = run("create", "b", "-f", "odd")
+    assert (code, err) == (0, "note: odd:2: TEMPLATE: there is no .Sytem; did you mean .System?\n")
 
 
 @pytest.mark.parametrize(
@@ -117,6 +129,7 @@ def test_create_reads_standard_input_and_says_what_is_wrong_by_line(
         (["rm", "nothing"], 1, "not found"),
         (["rm", "a b"], 2, "is not a model name"),
         (["pull", "m", "--draft", "x", "--no-draft"], 2, "contradict"),
+        (["pull", "Qwen/Qwen3-8B"], 1, "; for a repository on the Hub write hf.co/Qwen/Qwen3-8B"),
         (["pull", "m:cloud"], 2, "Ollama's cloud"),
         (["pull", "~/m.gguf", "--draft", "auto"], 2, "found a path: '~/m.gguf'; `run` takes files"),
     ],
