@@ -24,7 +24,7 @@ from eaglecpp.server.http import in_thread, json_response, sse
 # The system prompt of Claude Code begins with a value that is new in each request, so no prompt would be
 # reused. ggml-org/llama.cpp: tools/server/server-chat.cpp makes it a constant, too.
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]{0,500}?\bcch=)[^;\s]{1,64}(?=;)")
-_REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+ENDINGS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 
 
 class _Body(bodies.CloudBody, kw_only=True):
@@ -168,7 +168,7 @@ def _message(id: str, model: str, blocks: list[dict[str, Any]], **end: Any) -> d
 
 def _end(answer: Answer) -> dict[str, Any]:
     """Why it ended, and at which of the request's texts."""
-    reason, text = _REASONS[answer.reason], answer.completion.stopped_by
+    reason, text = ENDINGS[answer.reason], answer.completion.stopped_by
     if answer.reason != "stop" or text not in answer.ask.generation.options.get("stop", ()):
         return {"stop_reason": reason, "stop_sequence": None}
     return {"stop_reason": "stop_sequence", "stop_sequence": text}

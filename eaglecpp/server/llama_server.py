@@ -26,6 +26,7 @@ from eaglecpp.server.errors import ApiError, FieldError
 from eaglecpp.server.http import in_thread, json_response, sse, while_there
 from eaglecpp.server.models import LoadedModel, find_source, server_of
 
+ENDINGS = {"stop": "eos", "length": "limit", "tool_calls": "eos"}
 _SAMPLERS: dict[str, dict[str, Any]] = {
     "penalties": {"repeat_penalty": 1.0, "frequency_penalty": 0.0, "presence_penalty": 0.0},
     "dry": {"dry_multiplier": 0.0},
@@ -118,7 +119,7 @@ async def _answered(request: Request, body: Body, asks: Sequence[Ask]) -> Respon
 def _last(answer: Answer) -> dict[str, Any]:
     """What the end of an answer says of all of it."""
     completion, prompt = answer.completion, answer.prompt.tokens
-    n_all, stopped = len(prompt) + len(completion.tokens), "word" if completion.stopped_by else "eos"
+    n_all, ending = len(prompt) + len(completion.tokens), ENDINGS[answer.reason]
     return {
         "stop": True,
         "id_slot": answer.slot,
@@ -127,7 +128,7 @@ def _last(answer: Answer) -> dict[str, Any]:
         "tokens_evaluated": len(prompt),
         "prompt": answer.model.engine.engine.detokenize(prompt, special=True),
         "truncated": answer.is_full,
-        "stop_type": {"length": "limit", "stop": stopped}.get(completion.finish_reason, "none"),
+        "stop_type": "word" if completion.stopped_by else ending,
         "stopping_word": completion.stopped_by or "",
         "tokens_cached": max(len(prompt), n_all - 1),
         "timings": answer.timings,

@@ -22,6 +22,7 @@ from eaglecpp.server.errors import ApiError
 from eaglecpp.server.http import dump, in_thread, json_response
 from eaglecpp.server.models import server_of
 
+ENDINGS = {"stop": "stop", "length": "length", "tool_calls": "stop"}
 _N_KEEP = 4
 """Tokens that stay of the beginning of a prompt that is cut, as in Ollama."""
 
@@ -162,7 +163,7 @@ def _last(answer: Answer) -> dict[str, Any]:
     timings = answer.timings
     return {
         "done": True,
-        "done_reason": "stop" if answer.reason == "tool_calls" else answer.reason,
+        "done_reason": ENDINGS[answer.reason],
         "total_duration": int(1e9 * (time.perf_counter() - answer.started)),
         "load_duration": max(1, int(1e6 * answer.load_ms)),
         "prompt_eval_count": len(answer.prompt.tokens),

@@ -25,6 +25,7 @@ from eaglecpp.server.errors import FieldError
 from eaglecpp.server.http import in_thread, json_response, sse
 from eaglecpp.server.models import LoadedModel, server_of
 
+ENDINGS = {"stop": "stop", "length": "length", "tool_calls": "tool_calls"}
 Choices = Annotated[int, Meta(ge=1, le=128)]
 """Answers to each prompt; the bound is OpenAI's."""
 _OF_PROMPTS = {"messages", "tools", "bos_token", "eos_token", "add_generation_prompt", "chat_template"}
@@ -117,7 +118,8 @@ async def chat(request: Request) -> Response:
             message["content"] = answer.content or None
             message["tool_calls"] = [_call(call) for call in answer.calls]
         logprobs = _logprobs(answer, answer.logprobs)
-        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": answer.reason}
+        reason = ENDINGS[answer.reason]
+        return {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
 
     async def chunks(answer: Answer, index: int) -> AsyncIterator[bytes]:
         usual = {**chunk, "model": answer.name}
@@ -145,7 +147,7 @@ async def chat(request: Request) -> Response:
                         yield one({"tool_calls": [rest]})
                         n_calls += 1
                 logprobs = None
-        yield one({}, reason=answer.reason, timings=answer.timings)
+        yield one({}, reason=ENDINGS[answer.reason], timings=answer.timings)
 
     whole, end = partial(_whole, head), partial(_end, chunk, body)
     return await respond(request, body.choices(ask), body.stream, choice, chunks, whole, end)
@@ -172,7 +174,7 @@ async def completions(request: Request) -> Response:
 
     def one(answer: Answer, index: int) -> dict[str, Any]:
         logprobs = None if body.logprobs is None else _lists(answer).of(answer.logprobs, body.logprobs)
-        return choice(index, answer.content, logprobs, answer.reason)
+        return choice(index, answer.content, logprobs, ENDINGS[answer.reason])
 
     async def parts(answer: Answer, index: int) -> AsyncIterator[bytes]:
         lists, usual = _lists(answer), {**head, "model": answer.name}
@@ -180,7 +182,8 @@ async def completions(request: Request) -> Response:
             logprobs = lists.of(delta.logprobs, body.logprobs) if delta.logprobs else None
             if delta.content or logprobs:
                 yield sse({**usual, "choices": [choice(index, delta.content, logprobs)]})
-        yield sse({**usual, "choices": [choice(index, "", reason=answer.reason)], "timings": answer.timings})
+        last = choice(index, "", reason=ENDINGS[answer.reason])
+        yield sse({**usual, "choices": [last], "timings": answer.timings})
 
     whole, end = partial(_whole, head), partial(_end, head, body)
     return await respond(request, asks, body.stream, one, parts, whole, end)

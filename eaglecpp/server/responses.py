@@ -23,6 +23,7 @@ from eaglecpp.server.errors import ApiError, FieldError, as_api_error, cut
 from eaglecpp.server.http import check_values, dump, in_thread, json_response, sse
 from eaglecpp.server.models import server_of
 
+ENDINGS = {"stop": "completed", "length": "incomplete", "tool_calls": "completed"}
 _REPEATED = ("instructions", "metadata", "parallel_tool_calls", "reasoning", "text", "tool_choice", "tools")
 _REPEATED_BYTES = 1 << 20
 
@@ -264,14 +265,14 @@ class _Made:
             yield f"response.{form.text}.done", {**inside, **said}
             if form.part:
                 yield f"response.{form.part}.done", {**inside, "part": made}
-            status = _status(answer) if is_last and form.part else "completed"
+            status = ENDINGS[answer.reason] if is_last and form.part else "completed"
             item = {**self._item, "status": status, form.key: [made] if form.part else text}
             yield "response.output_item.done", {**place, "item": item}
             self.output.append(item)
 
     def end(self, answer: Answer) -> Event:
         """The event of the end, with the whole response."""
-        status = _status(answer)
+        status = ENDINGS[answer.reason]
         details = {"reason": "max_output_tokens"} if status == "incomplete" else None
         timings = answer.timings
         n_in, n_out = len(answer.prompt.tokens), timings["predicted_n"]
@@ -293,10 +294,6 @@ class _Made:
             for step in ("begin", ends):
                 list(self.events(answer, step, index, part))
         return dict(self.end(answer)[1]["response"])
-
-
-def _status(answer: Answer) -> str:
-    return "incomplete" if answer.reason == "length" else "completed"
 
 
 async def _events(made: _Made, answer: Answer, choice: int) -> AsyncIterator[bytes]:

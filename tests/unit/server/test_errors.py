@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -26,7 +26,9 @@ from starlette.routing import Route
 from eaglecpp import errors
 from eaglecpp.convert import errors as convert_errors
 from eaglecpp.limits import EMBEDDING_VALUES
-from eaglecpp.server import bodies
+from eaglecpp.results import FinishReason
+from eaglecpp.server import anthropic, bodies, llama_server, ollama, openai, responses
+from eaglecpp.server.answer import Answer
 from eaglecpp.server.errors import as_api_error
 from eaglecpp.server.http import dump
 from eaglecpp.store import Stores
@@ -350,6 +352,25 @@ def test_a_fault_of_ours_within_an_answer_ends_it_and_is_logged(
     failed, last = list(server.events("/v1/responses", {"model": MODEL, "input": "x"}))[-2:]
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     assert failed["response"]["error"]["message"] == last["error"]["message"], "each kind of client knows one"
+
+
+@pytest.mark.parametrize(
+    "path", [*PROMPTED, "/api/generate", *(sorted(ASKS.keys() - {"/v1/embeddings", "/infill"}))]
+)
+def test_an_answer_that_ends_in_a_new_way_is_no_success(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    usual = {"max_tokens": 1} | ASKS.get(path, {"model": MODEL, "prompt": "x"})
+    monkeypatch.setattr(Answer, "reason", property(lambda answer: "paused"))
+    assert server.post(path, {**usual, "stream": False}).status_code == 500
+    last = server.post(path, {**usual, "stream": True}).text.strip().splitlines()[-1]
+    assert "internal error" in last, last
+
+
+def test_every_api_knows_every_ending_of_a_whole_answer() -> None:
+    """The others are errors, in the one function that all APIs read answers from."""
+    for api in (anthropic, llama_server, ollama, openai, responses):
+        assert set(api.ENDINGS) == {*get_args(FinishReason), "tool_calls"} - {"cancelled"}, api.__name__
 
 
 def test_a_client_that_leaves_while_it_sends_is_no_fault_of_ours(

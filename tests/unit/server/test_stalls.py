@@ -140,9 +140,11 @@ def test_a_body_of_too_many_values_is_not_read(server: TestServer) -> None:
     assert slowest < BOUND_S
 
 
-def ask_without_reading(server: TestServer, client: socket.socket) -> None:
+def ask_without_reading(server: TestServer, client: socket.socket, n_tokens: int = 450) -> None:
     """Asks for more than fits between the two ends of a connection."""
-    body = chat(stream=True, max_tokens=450, options={"ignore_eos": True}, logprobs=True, top_logprobs=20)
+    body = chat(
+        stream=True, max_tokens=n_tokens, options={"ignore_eos": True}, logprobs=True, top_logprobs=20
+    )
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect(server.listener.getsockname())
     data = json.dumps(body).encode()
@@ -161,11 +163,13 @@ def test_the_answer_of_a_client_that_reads_nothing_ends(
         until(lambda: model.n_users == 0)
 
 
+@pytest.mark.parametrize(("n_tokens", "config"), [(450, {"n_unread": 5}), (6000, {})], ids=["5", "default"])
 def test_an_answer_that_the_server_ends_is_an_error(
-    store_root: Any, caplog: pytest.LogCaptureFixture
+    store_root: Any, caplog: pytest.LogCaptureFixture, n_tokens: int, config: dict[str, Any]
 ) -> None:
-    with TestServer(preload=MODEL, n_unread=5) as own, socket.socket() as client:
-        ask_without_reading(own, client)
+    engine = FAST | {"n_ctx": 8192}
+    with TestServer(preload=MODEL, engine=engine, **config) as own, socket.socket() as client:
+        ask_without_reading(own, client, n_tokens)
         until(lambda: "chunks are unread" in caplog.text)
         client.settimeout(20)
         text = b""
