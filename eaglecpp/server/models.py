@@ -190,6 +190,9 @@ class LoadedModel:
         """plan: of `plan_source`"""
         started = time.perf_counter()
         self.notices = list(plan.notices)
+        self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
+        self.n_bytes = n_bytes_of(plan)
+        # what may fail comes before: no caller could close an engine that is open by then
 
         def open_engine() -> Engine:
             engine, without = open_fitting(plan)
@@ -209,8 +212,6 @@ class LoadedModel:
         self.engine.wait_opened()
         self.source = source
         self.name = source.name
-        self.entry = complete_entry(source.stored(), source.name)  # as /api/tags lists it
-        self.n_bytes = n_bytes_of(plan)
         self.n_ctx = self.engine.engine.n_ctx
         self.n_users = 0
         self.used = time.monotonic()
@@ -365,7 +366,8 @@ class Server:
                     await self._unload(model)
 
     async def close(self) -> None:
-        """Gives what runs the configured time to end, then frees everything."""
+        """Gives what runs the configured time to end, then frees everything. Waits for a model that loads."""
+        await self._loading.acquire()  # for good: nothing is loaded any more
         models = list(self.models.values())
         self.models.clear()
         await asyncio.gather(*(model.engine.close(grace_s=self.config.grace_s) for model in models))

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import sys
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +15,9 @@ import pytest
 import requests
 
 from eaglecpp.references.names import ModelName
+from eaglecpp.server import models
 from eaglecpp.store import Stores
-from eaglecpp.store.transaction import copy_model
+from eaglecpp.store.transaction import copy_model, remove_model
 from helpers.http_server import DRAFT, TARGET, TestServer, store
 
 PARAMETERS = "PARAMETER temperature 0\nPARAMETER num_predict 2\n"
@@ -47,6 +51,42 @@ def test_a_name_means_what_it_stands_for_now(own: TestServer) -> None:
     assert say(own, "Pair").json()["eval_count"] == 3
     assert own.post("/api/generate", {"model": "pair", "keep_alive": 0}).json()["done_reason"] == "unload"
     assert loaded(own) == []
+
+
+def test_a_model_that_is_removed_while_it_loads_is_not_lost(
+    own: TestServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was, with its memory, for as long as the process ran."""
+    opened = models.open_fitting
+
+    def removing(*given: Any) -> Any:
+        found = opened(*given)
+        remove_model(Stores.open().own, ModelName.parse("pair"))
+        return found
+
+    monkeypatch.setattr(models, "open_fitting", removing)
+    assert say(own, "pair").status_code == 200
+    assert loaded(own) == ["pair:latest"]
+
+
+def test_a_server_that_ends_closes_the_model_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, engines, is_loading = models.open_fitting, list[Any](), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        is_loading.set()
+        time.sleep(1)
+        found = opened(*given)
+        engines.append(found[0])
+        return found
+
+    monkeypatch.setattr(models, "open_fitting", slow)
+    with ThreadPoolExecutor() as pool:
+        with TestServer(grace_s=0.1) as server:
+            pool.submit(say, server, "demo")
+            assert is_loading.wait(60)
+        assert [engine.closed for engine in engines] == [True]
 
 
 def test_every_spelling_of_a_name_is_one_model(own: TestServer) -> None:
