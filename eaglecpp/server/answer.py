@@ -314,7 +314,7 @@ async def respond(
     slots; the requests of others come in between. Raises ApiError for more than a model's queue holds.
     """
     config = server_of(request).config
-    n_at_once, n_max = config.n_parallel, config.n_parallel + config.n_queue
+    n_at_once, n_max = config.n_parallel, config.n_answers
     if len(asks) > n_max:
         raise ApiError(400, f"one request asks for {len(asks)} answers, at most {n_max} are allowed")
     slots, answers, made = asyncio.Semaphore(n_at_once), dict[int, Answer](), dict[int, Any]()

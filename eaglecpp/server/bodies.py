@@ -220,11 +220,13 @@ def _part(part: Any) -> Any:
     return part
 
 
-def read_prompts(given: Any, where: str = "prompt") -> list[str | list[int]]:
-    """The prompts of a request, each a text or token ids. A list with a number in it is one prompt, any other
-    list is several. Raises ApiError.
+def read_prompts(given: Any, where: str = "prompt", n_max: int | None = None) -> list[str | list[int]]:
+    """Reads the prompts of a request, each a text or token ids. A list with a number in it is one prompt, any
+    other list is several. Raises ApiError, also for more than n_max, before anything is made of them.
     """
     prompts = given if isinstance(given, list) and not any(type(one) is int for one in given) else [given]
+    if n_max is not None and len(prompts) > n_max:
+        raise FieldError(where, f"expected at most {n_max} prompts, found {len(prompts)}")
     for one in prompts:
         is_tokens = isinstance(one, list) and bool(one) and all(type(token) is int for token in one)
         if not (isinstance(one, str) or is_tokens):

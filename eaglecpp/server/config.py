@@ -123,6 +123,11 @@ class ServerConfig:
         own = {key: v for key, v in self.engine.items() if key not in _OF_ONE_MODEL or name == self.model}
         return {**own, **self.presets.get(name, Preset()).engine}
 
+    @property
+    def n_answers(self) -> int:
+        """Answers that a model gives and queues at a time: the maximum of one request."""
+        return self.n_parallel + self.n_queue
+
     def draft_of(self, name: str) -> str | None:
         """The drafter that the command line names for a model, in place of its own."""
         return self.presets[name].draft if name in self.presets else self.draft

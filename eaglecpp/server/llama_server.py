@@ -64,9 +64,10 @@ class CompletionBody(SampledBody, kw_only=True):
             what["json_schema"] = schema or {"type": "object"}
         return self.make_ask(options, **what)
 
-    def asks(self) -> list[Ask]:
-        """One for each prompt."""
-        return [self.asked(prompt=prompt, n_keep=self.n_keep) for prompt in read_prompts(self.prompt)]
+    def asks(self, n_max: int) -> list[Ask]:
+        """One for each prompt, n_max at most. Raises ApiError."""
+        prompts = read_prompts(self.prompt, n_max=n_max)
+        return [self.asked(prompt=prompt, n_keep=self.n_keep) for prompt in prompts]
 
 
 class _Extra(msgspec.Struct):
@@ -88,7 +89,9 @@ class _InfillBody(CompletionBody, kw_only=True):
 async def completion(request: Request) -> Response:
     """`POST /completion`: a prompt without a template, or several, which are answered side by side."""
     body = await read(request, CompletionBody)
-    return await _answered(request, body, await in_thread(request, body.asks))
+    return await _answered(
+        request, body, await in_thread(request, body.asks, server_of(request).config.n_answers)
+    )
 
 
 async def infill(request: Request) -> Response:

@@ -317,7 +317,7 @@ class Server:
         self.learner.stop_for_request()
         self._last_use = time.monotonic()
         source = await self.work.names.run(find_source, name, self.config, self.files, lora)
-        n_max = self.config.n_parallel + self.config.n_queue
+        n_max = self.config.n_answers
         if is_queued and self._n_asked[source.base_key] >= n_max:
             raise QueueFullError(
                 f"the queue is full: {source.name} has {n_max} requests, {self.config.n_parallel} at a time"

@@ -88,14 +88,15 @@ class _Completions(_Body, kw_only=True):
     logprobs: bodies.NTop | None = None
     echo: bool = False
 
-    def asks(self) -> list[Ask]:
+    def asks(self, n_max: int) -> list[Ask]:
+        """One for each answer, n_max at most. Raises ApiError."""
         if self.echo:
             raise FieldError("echo", "the prompt and its log-probabilities are not repeated; leave it out")
         if self.best_of not in (None, self.n):
             raise FieldError("best_of", f"expected n ({self.n}): every answer is returned")
         options, form = self.given(), self.form()
         asks = []
-        for prompt in bodies.read_prompts(self.prompt):
+        for prompt in bodies.read_prompts(self.prompt, n_max=n_max // self.n):
             if self.suffix and not isinstance(prompt, str):
                 raise FieldError("suffix", "it needs a prompt that is a text")
             what = {"gap": Infill(str(prompt), self.suffix)} if self.suffix else {"prompt": prompt}
@@ -166,7 +167,7 @@ async def apply_template(request: Request) -> Response:
 async def completions(request: Request) -> Response:
     """`POST /v1/completions`: a prompt without a template, or several, which are answered side by side."""
     body = await bodies.read(request, _Completions)
-    asks = await in_thread(request, body.asks)
+    asks = await in_thread(request, body.asks, server_of(request).config.n_answers)
     head = _head("cmpl", "text_completion")
 
     def choice(index: int, text: str, logprobs: Any = None, reason: str | None = None) -> dict[str, Any]:

@@ -179,6 +179,8 @@ SLOW = "1" * 60_000 + "x"
         ("/api/embed", {"model": MODEL, "input": "\u00e9" * 1_200_000, "truncate": False}),
         ("/completion", {"model": MODEL, "prompt": "x", "logit_bias": {"9" * 60_000: 1}}),
         ("/completion", {"model": MODEL, "prompt": "x", "logit_bias": [[1, 1]] * 20_000}),
+        ("/completion", {"model": MODEL, "prompt": ["a"] * 400_000}),
+        ("/v1/completions", {"model": MODEL, "prompt": ["a"] * 400_000, "n": 2}),
     ],
     ids=lambda value: "".join(value) if isinstance(value, str) else "-".join(value),
 )  # fmt: skip

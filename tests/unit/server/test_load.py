@@ -141,7 +141,9 @@ def test_many_prompts_of_one_request_leave_places_to_others(
     streamed = list(server.events("/completion", body | {"prompt": ["What is len?"] * 5, "n_predict": 3}))
     assert sorted(one["index"] for one in streamed if one["stop"]) == [0, 1, 2, 3, 4]
     refused = server.post("/completion", body | {"prompt": ["x"] * 5000})
-    assert refused.status_code == 400 and "5000 answers, at most 514" in refused.json()["error"]["message"]
+    assert (
+        refused.status_code == 400 and "at most 514 prompts, found 5000" in refused.json()["error"]["message"]
+    )
 
 
 def test_who_finds_the_queue_full_has_nothing_prepared(
