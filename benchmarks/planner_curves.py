@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: MIT
 """What the planner would choose, and gain, on machines that are not at hand: the simulator of its tests on
-published costs per row and published tokens per round. Prints the table of docs/research/gpu.md.
+published costs per row and published tokens per round.
 
-    python benchmarks/planner_curves.py
+    python benchmarks/planner_curves.py [--first-answers]
+
+Prints the table of docs/research/gpu.md, or with --first-answers that of docs/gpu.md: a newcomer's first
+three answers at the defaults.
 """
 
 from __future__ import annotations
@@ -10,14 +13,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from common import table
+from common import arguments, table
 
 ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--first-answers", action="store_true")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         off = ["-DEAGLECPP_PYTHON=OFF", "-DEAGLECPP_TESTS=ON", "-DEAGLECPP_ALGO_ONLY=ON"]
         commands = (
@@ -29,9 +36,23 @@ def main() -> None:
         (program,) = (
             p for p in Path(name).rglob("planner_curves*") if p.is_file() and p.suffix in ("", ".exe")
         )
-        lines = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
+        command = [str(program), *(["first"] if args.first_answers else [])]
+        lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     keys = lines[0].split("\t")
     cases = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
+    if args.first_answers:
+        head = [
+            "machine",
+            "drafter",
+            "round of the first accepted draft",
+            "answer 1",
+            "2",
+            "3",
+            "later",
+            "lowest first",
+        ]
+        print(table(head, first_answers(cases)))
+        return
     drafters = list(dict.fromkeys(c["drafter"] for c in cases))
     rows = []
     for machine in dict.fromkeys(c["machine"] for c in cases):
@@ -42,6 +63,15 @@ def main() -> None:
             row.append(f"{chat['planner']}, {code['planner']} ({chat['rows']}, {code['rows']})")
         rows.append([*row, min(c["worst"] for c in found.values())])
     print(table(["machine", *drafters, "slowest"], rows))
+
+
+def first_answers(cases: list[dict[str, str]]) -> Iterator[list[str]]:
+    """Rows of chats and code side by side."""
+    for chat, code in zip(cases[::2], cases[1::2], strict=True):
+        columns = ("first", "second", "third", "later", "lowest first")
+        rounds = (int(c["before"]) + 1 if float(c["later"]) > 1 else "none" for c in (chat, code))
+        speeds = (f"{chat[column]}, {code[column]}" for column in columns)
+        yield [chat["machine"], chat["drafter"], ", ".join(map(str, rounds)), *speeds]
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // What the planner makes of machines whose costs per row were published, and of drafters whose tokens per round were:
-// one line a case, tab-separated, speeds over plain decoding. benchmarks/planner_curves.py makes a table of it.
+// one line a case, tab-separated, speeds over target-only decoding. With an argument: the first answers on cards that
+// people have. benchmarks/planner_curves.py makes tables of them.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <memory>
@@ -14,6 +16,7 @@ using namespace eaglecpp::sim;
 namespace {
 
 constexpr int n_slots = 7, n_tokens = 4096, n_seeds = 4;
+constexpr int n_answer = 200, n_answers = 20, n_first_seeds = 31;
 
 // Sources: docs/research/gpu.md. change_ms: what another size of batch costs; 0 = it costs nothing.
 struct Card {
@@ -54,6 +57,17 @@ const std::vector<Card> cards = {
     {machine(16), 0.0},
     {machine(17), 0.0},
 };
+
+// Llama 3.1 8B in Q4_0, 4.65 GB, read at 0.78 of the published bandwidth, as an RTX 3090 does; rows as of the nearest
+// published card, a change of size as on the H200.
+const double n_ms_gb_s = 1000.0 * 4.65 / 0.78;
+const std::vector<Card> first_cards = {
+    card("RTX 3060, 360 GB/s", n_ms_gb_s / 360.0, {{1, 1}, {2, 1.12}, {3, 1.2}, {4, 1.33}, {5, 1.53}, {6, 1.73}, {7, 1.95}, {8, 2.14}, {16, 2.16}}, 6.0),
+    card("RTX 4090, 1008 GB/s", n_ms_gb_s / 1008.0, {{1, 1}, {3, 1.38}}, 6.0),
+    card("RTX 5090, 1792 GB/s", n_ms_gb_s / 1792.0, {{1, 1}, {2, 1.14}, {3, 1.21}, {4, 1.31}, {5, 1.42}, {6, 1.54}, {7, 1.74}}, 6.0),
+    card("RX 7900 XTX, 960 GB/s", n_ms_gb_s / 960.0, {{1, 1}, {2, 1.2}, {4, 1.34}, {8, 1.99}, {9, 3.21}, {16, 3.33}}, 6.0),
+    card("M4 Pro, 273 GB/s", n_ms_gb_s / 273.0, {{1, 1}, {2, 1.81}, {3, 2.62}}, 0.0),
+};
 // clang-format on
 
 const std::vector<Drafter> drafters = {
@@ -83,31 +97,78 @@ Machine with_drafter(Machine m, const Drafter & d, bool is_device) {
     return m;
 }
 
-void print(const Card & on, const Drafter & d, const Text & text) {
-    const Machine m = with_drafter(on.machine, d, on.change_ms > 0.0);
-    RunOptions options;
-    const Change change{on.change_ms, 0.75 * on.change_ms};
-    options.costs = change.costs(m);
-    options.planner.pads_rows = m.is_device;
+struct Case {
+    Machine machine;
     Disturbance disturbance;
-    change.put_into(disturbance, m);
+    RunOptions options;
+
+    Case(const Card & on, const Drafter & d) : machine(with_drafter(on.machine, d, on.change_ms > 0.0)) {
+        const Change change{on.change_ms, 0.75 * on.change_ms};
+        options.costs = change.costs(machine);
+        options.planner.pads_rows = machine.is_device;
+        change.put_into(disturbance, machine);
+    }
+    Scene scene(const Text & text, int n_tokens, int seed) const {
+        return {machine, std::make_shared<World>(text, n_tokens, seed), disturbance};
+    }
+};
+
+void print(const Card & on, const Drafter & d, const Text & text) {
+    const Case c(on, d);
     std::vector<double> speed;
     double worst = 1e9, rows = 0.0, n_rounds = 0.0;
     for (int seed = 1; seed <= n_seeds; ++seed) {
-        const Scene scene(m, std::make_shared<World>(text, n_tokens, seed), disturbance);
+        const Scene scene = c.scene(text, n_tokens, seed);
         const std::vector<double> plain = scene.plain_ms();
-        const Result r = scene.run_planner(options);
+        const Result r = scene.run_planner(c.options);
         speed.push_back(plain.back() / r.ms);
         worst = std::min(worst, worst_window(r.marks, plain, 512));
         for (const auto & [n, count] : r.rows) rows += (double)n * count, n_rounds += count;
     }
-    std::printf("%s\t%s\t%s\t%.2f\t%.2f\t%.1f\n", m.name.c_str(), d.name, text.name.c_str(), geometric_mean(speed),
-                worst, rows / n_rounds);
+    std::printf("%s\t%s\t%s\t%.2f\t%.2f\t%.1f\n", c.machine.name.c_str(), d.name, text.name.c_str(),
+                geometric_mean(speed), worst, rows / n_rounds);
+}
+
+// Rounds before the first one that gives more than a token, and the speed of answers 1, 2, 3 and 11 to 20.
+void print_first_answers(const Card & on, const Drafter & d, Text text) {
+    text.request = n_answer;
+    const Case c(on, d);
+    std::vector<double> speed[4], n_before;
+    for (int seed = 1; seed <= n_first_seeds; ++seed) {
+        const Scene scene = c.scene(text, n_answers * n_answer, seed);
+        const std::vector<double> plain = scene.plain_ms();
+        const std::vector<Mark> marks = scene.run_planner(c.options).marks;
+        const auto ms_at = [&](int n) {
+            const auto is_there = [n](const Mark & m) { return m.n_tokens >= n; };
+            return n == 0 ? 0.0 : std::find_if(marks.begin(), marks.end(), is_there)->ms;
+        };
+        const auto over_plain = [&](int from, int to) {
+            return (plain[to * n_answer] - plain[from * n_answer]) / (ms_at(to * n_answer) - ms_at(from * n_answer));
+        };
+        for (int i = 0; i < 3; ++i) speed[i].push_back(over_plain(i, i + 1));
+        speed[3].push_back(over_plain(n_answers / 2, n_answers));
+        size_t i = 0;
+        while (i < marks.size() && marks[i].n_tokens == (int)i + 1) ++i;
+        n_before.push_back((double)i);
+    }
+    std::sort(n_before.begin(), n_before.end());
+    std::printf("%s\t%s\t%s\t%.0f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\n", c.machine.name.c_str(), d.name, text.name.c_str(),
+                n_before[n_first_seeds / 2], geometric_mean(speed[0]), geometric_mean(speed[1]), geometric_mean(speed[2]),
+                geometric_mean(speed[3]), *std::min_element(speed[0].begin(), speed[0].end()));
 }
 
 }  // namespace
 
-int main() {
+int main(int n_args, char **) {
+    if (n_args > 1) {
+        std::printf("machine\tdrafter\ttext\tbefore\tfirst\tsecond\tthird\tlater\tlowest first\n");
+        for (const Card & c : first_cards) {
+            for (const Drafter & d : drafters) {
+                for (const Text & t : {of_length("chat", d.chat), of_length("code", d.code)}) print_first_answers(c, d, t);
+            }
+        }
+        return 0;
+    }
     std::printf("machine\tdrafter\ttext\tplanner\tworst\trows\n");
     for (const Card & c : cards) {
         for (const Drafter & d : drafters) {
