@@ -179,6 +179,9 @@ def _in_registry(session: Session, name: ModelName, insecure: bool) -> _Publishe
     if manifest.of_kind("tensor") or not manifest.of_kind("model"):
         what = "an MLX model" if manifest.of_kind("tensor") else "no GGUF model"
         raise DownloadError(f"{name}: this is {what}; eaglecpp runs GGUF models")
+    digests = [layer.digest for layer in manifest.of_kind("model")]
+    if len(set(digests)) < len(digests):  # the head of each is read, 0.2 s for a large vocabulary
+        raise DownloadError(f"{name}: expected different parts of a model, found one content twice")
     files = []
     for layer in manifest.blobs:
         kind = "config" if layer is manifest.config else layer.kind

@@ -223,11 +223,13 @@ def test_registry_refusals(registry: HubServer, stores: Stores, tiny: Tiny) -> N
     registry.publish("library/mlx:latest", {"tensor": b"x"})
     registry.manifests["library/odd:latest"] = b"<html>"
     registry.publish("library/many:latest", [("model", b"%d" % i) for i in range(1001)])
+    registry.publish("library/twice:latest", [("model", tiny.target.read_bytes())] * 400)
     for name, message in (
         ("library/tiny:none", r"not found \(404\).*manifests/none"),
         ("secret/tiny", r"access refused \(401\).*ollama pull"),
         ("library/mlx", "this is an MLX model"),
         ("library/odd", "expected JSON"),
+        ("library/twice", "found one content twice"),
         ("library/many", "expected at most 1000 layers, found 1001"),
     ):
         with pytest.raises(EagleError, match=message):
