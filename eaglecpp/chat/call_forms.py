@@ -12,8 +12,9 @@ import ast
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NoReturn
 
 from eaglecpp.chat.message import ToolCall
@@ -25,9 +26,15 @@ Read = Callable[[str, Tools], "tuple[list[ToolCall], int]"]
 
 KEY = "probe_key"
 """The name of the one argument in a printed call."""
-_TAG = re.compile(r"<[^<>\s]+>|\[[A-Z_]+\]|<[^<>]+>")
-_CLOSING = re.compile(r"</?[^<>]+>")
-_ENDS = (("<", "</"), ("START", "END"), ("begin", "end"), ("_start", "_end"), ("prefix", "suffix"))
+_ARGUMENTS = re.compile(rf"""\{{\s*"{KEY}"\s*:\s*"\0"\s*\}}|\{{{KEY}:<\|"\|>\0<\|"\|>\}}|{KEY}=['"]\0['"]""")
+_PRINTED_END = re.compile(_ARGUMENTS.pattern.join(("(?:", r""")(?:\s*(?:[\]})]|,\s*"\w+":\s*"[^"]*"))*""")))
+_SPACE = r"(?:\]<\]\w+\[>\[)"  # before each tag of MiniMax M3
+_TAG = re.compile(
+    rf"<\|(?:open|close)\|>[^<>|]*<\|sep\|>|{_SPACE}?<(?!\])[^<>\s]+>|\[[A-Z_]+\]|<(?!\])[^<>]+>"
+)
+_ENDS = (("START", "END"), ("begin", "end"), ("_start", "_end"), ("prefix", "suffix"), ("open", "close"))
+_LAST_TAG = re.compile(rf"{_SPACE}?<[^<]*\Z")
+_JSON_START = re.compile(r'(?:\[\s*)?\{[^{}]*"\Z')
 _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 
 
@@ -35,10 +42,11 @@ _LONGEST_HEAD = 512  # characters from a call's beginning to its arguments
 class CallForm:
     """How a model writes calls.
 
-    open:   begins a block of calls; "" where a call has no mark of its own
-    close:  ends the block; "" where the answer ends with it
-    read:   reads the calls of a block
-    inside: text with the other marks of a call; some are control tokens
+    open:    begins a block of calls; "" where a call has no mark of its own
+    close:   ends the block; "" where the answer ends with it
+    read:    reads the calls of a block
+    printed: what `read` gets of a call as the template prints it, with "\\0" for its name and the value of
+             `KEY`; some of its marks are control tokens
     is_part: `open` and `close` belong to the call, so `read` gets them, too
     needs_close: without `close`, a call that was cut looks whole
     """
@@ -46,7 +54,7 @@ class CallForm:
     open: str
     close: str
     read: Read = field(compare=False, repr=False)
-    inside: str = field(default="", compare=False)
+    printed: str = field(default="", compare=False)
     is_part: bool = False
     needs_close: bool = False
 
@@ -68,12 +76,38 @@ class CallForm:
             return None
         return calls if calls and not text[end:].strip() else None
 
+    def write(self, calls: Sequence[ToolCall]) -> str:
+        """Returns calls as a model with this form writes them."""
+        written = [self._written(call, index) for index, call in enumerate(calls)]
+        if not self.close and self.read is read_json:
+            return self.open + "".join(written)
+        around = ("", "") if self.is_part else (self.open, self.close)
+        return ("\n" if self.close else "").join(around[0] + call + around[1] for call in written)
+
+    def _written(self, call: ToolCall, index: int) -> str:
+        if isinstance(self.read, _Tags):
+            return self.read.write(call)
+        before, _, behind = self.printed.partition("\0")
+        arguments = _write_json(call.arguments)
+        if self.read is read_python:
+            arguments = ", ".join(f"{key}={_write_json(value)}" for key, value in call.arguments.items())
+        elif self.read is read_gemma:
+            arguments = _write_gemma(call.arguments)
+        elif self.read is read_named:  # the ids of Kimi K2
+            number = call.id.rpartition(":")[2]
+            behind = re.sub(r"^:0(?=<)", f":{number if number.isdigit() else index}", behind)
+        return f"{before}{call.name}{_ARGUMENTS.sub(lambda _: arguments, behind, 1)}"
+
 
 # JSON
 
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _write_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _finite(text: str) -> float:
@@ -126,7 +160,7 @@ def _object_at(text: str, at: int) -> tuple[dict[str, Any], int]:
     return value, end
 
 
-# A name, marks, and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary
+# A name, marks, and an object: Mistral, DeepSeek, Kimi, gpt-oss, Functionary 3.1
 
 _NAMED = re.compile(
     r"(?<![\w.-])(?:functions\.|call:)?([A-Za-z_][\w.-]*+)(?::(\d++))?"
@@ -153,6 +187,26 @@ def read_named(text: str, tools: Tools) -> tuple[list[ToolCall], int]:
     return calls, _end(_MARKS_ONLY, text, end) if calls else 0
 
 
+def _read_messages(header: re.Pattern[str], text: str, tools: Tools) -> tuple[list[ToolCall], int]:
+    """Reads messages to tools, each a header with the name and a JSON object."""
+    calls: list[ToolCall] = []
+    end = 0
+    while match := header.match(text, end):
+        arguments, end = _object_at(text, match.end())
+        calls.append(ToolCall(match[1], arguments))
+        end = _end(_MARKS_ONLY, text, end)
+    return calls, end
+
+
+read_harmony = partial(
+    _read_messages,
+    re.compile(r"to=functions\.([\w.-]++)[^{}<]*+(?:<\|(?:channel|constrain)\|>[^{}<]*+)*+<\|message\|>\s*+"),
+)
+"""Reads messages of gpt-oss: `to=functions.name<|channel|>commentary json<|message|>{...}`."""
+read_functionary = partial(_read_messages, re.compile(r"(?:>>>)?([\w.-]++)\n"))
+"""Reads messages of Functionary 3.2: `name`, a line break and an object."""
+
+
 _GEMMA_QUOTE = '<|"|>'
 _GEMMA_PART = re.compile(
     r'call:[\w.-]+(?=\{)|<\|"\|>(.*?)<\|"\|>|([^,{}\[\]:<>]++)(?=:)|([^,{}\[\]:]++)', re.DOTALL
@@ -175,6 +229,20 @@ def _gemma_json(match: re.Match[str]) -> str:
         return json.dumps(key.strip() if quoted is None else quoted)
     is_json = bare is None or _BARE_JSON.fullmatch(bare) is not None
     return match[0] if is_json else json.dumps(bare.strip())
+
+
+def _write_gemma(value: Any) -> str:
+    if isinstance(value, str):
+        return f"{_GEMMA_QUOTE}{value}{_GEMMA_QUOTE}"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{_gemma_key(key)}:{_write_gemma(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(_write_gemma, value)) + "]"
+    return _write_json(value)
+
+
+def _gemma_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w.-]+", key) else _write_gemma(key)
 
 
 # Python: `[name(key=value, ...), ...]`, of LFM2 and Llama 3.2
@@ -242,70 +310,125 @@ _JSON_QUOTE = re.compile('"')
 _QUOTES: dict[Read, re.Pattern[str]] = {
     read_json: _JSON_QUOTE,
     read_named: _JSON_QUOTE,
+    read_harmony: _JSON_QUOTE,
+    read_functionary: _JSON_QUOTE,
     read_gemma: re.compile(re.escape(_GEMMA_QUOTE)),
     read_python: re.compile("['\"]"),
 }
 """What ends a text in a value."""
 
 
-# Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Hunyuan, Seed-OSS
+# Tags around names and values without quotes: Qwen Coder, GLM, MiniMax, DeepSeek V3.2, Kimi K3, Hunyuan
 
 
-@dataclass(frozen=True)
 class _Tags:
-    """name: a call up to its first value; value: one argument; value_end: its end; close: the end of a call.
+    """Reads and writes calls as a template prints one.
 
-    A value ends at its own closing tag, where another value or the end of the call follows.
+    printed: the call; value_end: the tag after its value; call_end: the tag at its end, "" for none
+
+    A value ends at its own closing tag, if another argument or the end of the call follows.
     """
 
-    name: re.Pattern[str]
-    value: re.Pattern[str]
-    value_end: re.Pattern[str]
-    close: re.Pattern[str]
-    is_named: bool  # a tag of its own surrounds the name
+    def __init__(self, printed: str, value_end: str, call_end: str) -> None:
+        self._before_name, between, behind = printed.split("\0")
+        left, _, before_value = between.partition(KEY)
+        before_key = _LAST_TAG.findall(left)[-1]
+        self._behind_name = left.removesuffix(before_key)
+        n_end = behind.find(value_end) + len(value_end)
+        self._argument = before_key, before_value, behind[:n_end]
+        self._behind = behind[n_end:]
+        self._has_cdata = value_end == "</param>"  # of MiniCPM5
+        self._is_tree = KEY in value_end  # of MiniMax M3, whose tags are named as the arguments
+        prefix, suffix = self._before_name.strip(), self._behind_name.strip()
+        self._is_named = bool(prefix or suffix)
+        suffix = re.sub(r"\d+", r"\\d+", re.escape(suffix))  # Kimi K3 numbers its calls
+        self._name = re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){suffix}')
+        self._close = re.compile(rf"\s*+{re.escape(call_end)}\s*+")
+        key, mark = re.escape(before_key), re.escape(before_value.strip())
+        mark, n_kinds = re.subn('"(?:true|string)"', r'"(\\w+)"', mark)
+        mark = re.sub(r"\\\s", r"\\s*", mark) + "()" * (not n_kinds)
+        end = re.escape(value_end).replace(KEY, r"[^<>\s]++")
+        follows = rf"(?=\s*+(?:{key}|{re.escape(call_end) or chr(92) + 'Z'}))"
+        lines = rf"\n(.*?)\n{end}{follows}" if before_value.endswith("\n") else "(?!)()"
+        inline = r"<!\[CDATA\[.*?\]\]>|.*?" if self._has_cdata else ".*?"
+        self._value = re.compile(
+            rf'\s*+{key}([^<>"\s]++){mark}(?:{lines}|({inline}){end}{follows})', re.DOTALL
+        )
+        self.value_end = re.compile(end + follows if call_end else end)
 
     def __call__(self, text: str, tools: Tools) -> tuple[list[ToolCall], int]:
         calls: list[ToolCall] = []
         end = 0
-        while match := self.name.match(text, end):
+        while match := self._name.match(text, end):
             name, schema = match[1], tools.get(match[1], {})
-            arguments: dict[str, Any] = {}
-            at = match.end()
-            while found := self.value.match(text, at):
-                key, is_text, lines, inline = found.groups()
-                value = inline if lines is None else lines
-                if value.startswith("<![CDATA["):
-                    value = value.removeprefix("<![CDATA[").removesuffix("]]>")
-                arguments[key] = value if is_text == "true" else typed(value, schema, key)
-                at = found.end()
-            closed = self.close.match(text, at)
-            if closed is None or not (arguments or self.is_named or name in tools):
+            read = self._read_tree if self._is_tree else self._read_values
+            arguments, at = read(text, match.end(), schema)
+            closed = self._close.match(text, at)
+            if closed is None or not (arguments or self._is_named or name in tools):
                 raise ValueError("a call that does not end")
             calls.append(ToolCall(name, arguments))
             end = closed.end()
         return calls, end
 
+    def _read_values(self, text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        arguments: dict[str, Any] = {}
+        while found := self._value.match(text, at):
+            key, kind, lines, inline = found.groups()
+            value = inline if lines is None else lines
+            if self._has_cdata and value.startswith("<![CDATA["):
+                value = value.removeprefix("<![CDATA[").removesuffix("]]>")
+            arguments[key] = value if kind in ("true", "string") else typed(value, schema, key)
+            at = found.end()
+        return arguments, at
 
-def _tags(prefix: str, between: str, value_end: str, call_end: str) -> _Tags:
-    """Returns the form of a printed call. prefix: directly before the name; between: from it to the value."""
-    left, _, right = between.partition(KEY)
-    at = left.rfind("<")
-    suffix, before_key = left[:at].strip(), left[at:]
-    mark = re.escape(right.strip()).replace('"true"', '"(true|false)"')
-    mark = mark if "(true" in mark else mark + "()"
-    mark = mark.replace(r"\ ", r"\s*").replace("\\\n", r"\s*")
-    end = rf"{re.escape(value_end)}(?=\s*+(?:{re.escape(before_key)}|{re.escape(call_end) or chr(92) + 'Z'}))"
-    return _Tags(
-        re.compile(rf'\s*+{re.escape(prefix)}\s*+([^<>"\s]++){re.escape(suffix)}'),
-        re.compile(
-            rf'\s*+{re.escape(before_key)}([^<>"\s]++){mark}(?:\n(.*?)\n{end}|'
-            rf"(<!\[CDATA\[.*?\]\]>(?={re.escape(value_end)})|.*?){end})",
-            re.DOTALL,
-        ),
-        re.compile(end if call_end else re.escape(value_end)),
-        re.compile(rf"\s*+{re.escape(call_end)}\s*+"),
-        bool(prefix or suffix),
-    )
+    def _read_tree(self, text: str, at: int, schema: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
+        elements, end = self._elements(text, at)
+        return {key: _of_tree(value, schema, key) for key, value in elements}, end
+
+    def _elements(self, text: str, at: int) -> tuple[list[tuple[str, Any]], int]:
+        """Returns the elements up to the tag that closes their parent, each a text or a list of elements."""
+        before = re.escape(self._argument[0])
+        elements: list[tuple[str, Any]] = []
+        while tag := re.compile(rf"\s*+{before}([^<>/\s]++)>").match(text, at):
+            value, end = self._elements(text, tag.end())
+            close = re.compile(re.escape(self._argument[2].replace(KEY, tag[1])) + rf"(?=\s*+{before})")
+            closed = close.match(text, end) if value else close.search(text, end)
+            if closed is None:
+                raise ValueError("a value that does not end")
+            elements.append((tag[1], value or text[tag.end() : closed.start()]))
+            at = closed.end()
+        return elements, at
+
+    def write(self, call: ToolCall) -> str:
+        """Returns a call as the template prints it."""
+        space = self._behind_name[len(self._behind_name.rstrip()) :]
+        values = space.join(self._write_value(key, value) for key, value in call.arguments.items())
+        return f"{self._before_name}{call.name}{self._behind_name}{values}{self._behind}"
+
+    def _write_value(self, key: str, value: Any) -> str:
+        before_key, before_value, end = self._argument
+        if not isinstance(value, str):
+            before_value = before_value.replace('"true"', '"false"')
+            before_value = before_value.replace('"string"', f'"{max(_kind(value))}"')
+        if self._is_tree and value and isinstance(value, Mapping | list | tuple):
+            entries = value.items() if isinstance(value, Mapping) else (("item", one) for one in value)
+            text = "".join(self._write_value(name, one) for name, one in entries)
+        else:
+            text = value if isinstance(value, str) else _write_json(value)
+        if self._has_cdata and re.search(r"[<&\n]", text) and "]]>" not in text:
+            text = f"<![CDATA[{text}]]>"
+        return f"{before_key}{key}{before_value}{text}{end.replace(KEY, key)}"
+
+
+def _of_tree(value: Any, schema: Mapping[str, Any], key: str) -> Any:
+    """Returns the value of an element in the types that the schema gives it."""
+    if isinstance(value, str):
+        return typed(value, schema, key)
+    inner = {"$defs": schema.get("$defs"), **_property(schema, key)}
+    if all(name == "item" for name, _ in value) and "object" not in _kinds(inner, schema, 0):
+        inner = {**inner, "properties": {"item": inner.get("items")}}
+        return [_of_tree(one, inner, name) for name, one in value]
+    return {name: _of_tree(one, inner, name) for name, one in value}
 
 
 # Types of values without quotes
@@ -317,9 +440,7 @@ def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
     It stays a text where a text is allowed, unless it is `null` and that is allowed, too. Without a type in
     the schema, JSON is read as JSON.
     """
-    properties = schema.get("properties")
-    found = properties.get(key) if isinstance(properties, Mapping) else None
-    kinds = _kinds(found if isinstance(found, Mapping) else {}, schema, 0)
+    kinds = _kinds(_property(schema, key), schema, 0)
     plain = text.strip()
     if "string" in kinds:
         return None if "null" in kinds and plain == "null" else text
@@ -333,6 +454,13 @@ def typed(text: str, schema: Mapping[str, Any], key: str) -> Any:
         except ValueError:
             return text
     return value if not kinds or _kind(value) & kinds else text
+
+
+def _property(schema: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Returns the schema of one argument, with its first reference followed."""
+    properties = schema.get("properties")
+    found = properties.get(key) if isinstance(properties, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
 
 
 def _kind(value: Any) -> set[str]:
@@ -387,38 +515,60 @@ def learned(called: str, said: str = "") -> tuple[CallForm, ...]:
     said:   what the template prints without a call, which has none of the marks
     """
     parts = called.split("\0")
-    if len(parts) < 3 or KEY not in parts[1]:
+    index = next((at for at, part in enumerate(parts) if KEY in part), 0)
+    if not 0 < index < len(parts) - 1:
         return ()
-    before, between, behind = parts[:3]
-    opens = [tag for tag in _TAG.findall(before) if tag not in said and not tag.startswith("</")]
-    tag = next((one for one in opens if one not in _TAG.findall(behind)), "")
+    before, between, behind = parts[index - 1 : index + 2]
+    tags, tags_behind = _TAG.findall(before), _TAG.findall(behind)
+    opens = (one for one in tags if one not in said and not one.startswith("</") and one not in tags_behind)
+    tag = next(opens, "")
+    is_json = re.search(rf'\{{\s*"{KEY}"\s*:', between) is not None
+    start = _JSON_START.search(before)
+    if not tag and start:  # GigaChat 3 has a header for calls
+        line = before[: start.start()].strip().rpartition("\n")[2]
+        tag = line if "<" in line and line not in said else ""
     ends = {tag.replace(*pair, 1) for pair in _ENDS} | {tag.replace("<|", "<", 1).replace(">", "|>")}
-    close = next((one for one in _TAG.findall(behind) if one in ends - {tag, ""}), "")
-    inside = (before.rpartition(tag)[2] if tag else "") + between + behind[: max(behind.find(close), 0)]
-    if before.endswith("call:") and _GEMMA_QUOTE in between:
-        return (CallForm(tag, close, read_gemma, inside),)
-    if re.search(rf"\(\s*{KEY}=", between):
-        return (CallForm(tag, close, read_python, inside),)
-    unclosed = (
-        before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
-    )  # a tag with the name
-    closing = [*_CLOSING.findall(behind.partition(close)[0] if close else behind), "", ""]
-    if re.search(rf'\{{\s*"{KEY}"\s*:', between):
+    ends.add("</".join(tag.rsplit("<", 1)))
+    close = next((one for one in tags_behind if one in ends - {tag, ""}), "")
+    body = behind.partition(close)[0] if close else behind
+    value_end, call_end, *_ = *_TAG.findall(body), "", ""
+    # a tag with the name
+    unclosed = before[before.rfind("<") :] if before.rfind("<") > before.rfind(">") else ""
+    lead = before.rpartition(tag)[2] if tag else start[0] if start else unclosed
+    is_python = re.search(rf"\(\s*{KEY}=", between) is not None
+    is_gemma = before.endswith("call:") and _GEMMA_QUOTE in between
+    if is_json or is_python or is_gemma:
+        is_part = False
+        read: Read = read_python if is_python else read_gemma if is_gemma else read_named
         if before.endswith("to=functions."):
-            return (CallForm("to=functions.", "<|call|>", read_named, inside, is_part=True),)
-        if unclosed:  # of Functionary
-            return (CallForm(unclosed, closing[0], read_named, inside, is_part=True),)
-        return (CallForm(tag, close, read_json if before.endswith('"') else read_named, inside),)
-    prefix = before.rpartition(tag)[2].strip() if tag else unclosed
-    if "<" not in between.partition(KEY)[0] or not closing[0] or not (tag or prefix):
+            tag, close, lead, read, is_part = "to=functions.", "", "to=functions.", read_harmony, True
+        elif before.endswith(">>>"):
+            tag, read = ">>>", read_functionary
+        elif unclosed and is_json:  # Functionary 3.1
+            tag, close, is_part = unclosed, value_end, True
+        elif start:
+            read = read_json
+        printed = f"{lead}\0{between}\0{body}"
+        end = _PRINTED_END.search(printed)
+        if end is not None and (is_part or not close):
+            printed = printed[: end.end()] + close
+        return (CallForm(tag, close, read, printed, is_part),)
+    prefix = lead.strip()
+    if "<" not in between.partition(KEY)[0] or not value_end or not (tag or prefix):
         return ()
-    read = _tags(prefix, between, *closing[:2])
-    single = CallForm(prefix, closing[1], read, inside, is_part=True)
+    if not close:
+        body = body[: body.find(call_end or value_end) + len(call_end or value_end)]
+    printed = f"{lead}\0{between}\0{body}"
+    tag_reader = _Tags(printed, value_end, call_end)
+    single = CallForm(prefix, call_end, tag_reader, printed, is_part=True)
     if not tag or (prefix and not close):
         return (single,)
-    block = CallForm(tag, close, read, inside, needs_close=not closing[1])
+    # Muse names the tool in the header of a message, too; only the block of such a message is a call
+    is_message = index > 1
+    opening = before[: before.find(tag) + len(tag)] if is_message else tag
+    block = CallForm(opening, close, tag_reader, printed, needs_close=not call_end)
     # Qwen Coder forgets the block's mark
-    return (block, single) if prefix and closing[1] else (block,)
+    return (block, single) if prefix and call_end and not is_message else (block,)
 
 
 _VALUE = f'{{"{KEY}": "\0"}}'

@@ -232,7 +232,12 @@ class ChatModel:
     @cached_property
     def tags(self) -> ThinkTags | None:
         """The tags around the model's thinking; None if it does not think."""
-        return self.template.tags or (self._base.tags if self._base is not None else None)
+        return self._layout if self._layout is not None and self._layout.open else None
+
+    @cached_property
+    def _layout(self) -> ThinkTags | None:
+        """How an answer is written."""
+        return self.template.layout or (self._base._layout if self._base is not None else None)
 
     def grammar(self, prompt: ChatPrompt, grammar: str, think: bool | str | None) -> str:
         """A grammar for the whole answer to a prompt, of one in GBNF for what comes behind its thought."""
@@ -245,11 +250,11 @@ class ChatModel:
         """Splits an answer, while it streams, into thinking and the rest."""
         piece, begins = self._vocabulary.token_to_piece, prompt.rendered.begins
         if not prompt.tools:
-            return AnswerReader(piece, self.tags, self._think_marks, begins)
+            return AnswerReader(piece, self._layout, self._think_marks, begins)
         forms = self._forms(prompt)
         opens = [one.open for one in forms if one.open]
         check = partial(is_call, forms, _schemas(prompt))
-        return AnswerReader(piece, self.tags, self._call_marks, begins, opens, check)
+        return AnswerReader(piece, self._layout, self._call_marks, begins, opens, check)
 
     def _forms(self, prompt: ChatPrompt) -> Sequence[CallForm]:
         """The forms of calls in an answer: the model's own, and that in which the prompt describes tools."""
@@ -291,14 +296,14 @@ class ChatModel:
     @cached_property
     def _think_marks(self) -> dict[int, str]:
         """The control tokens, which have no text of their own, in the tags around thinking."""
-        tags = self.tags
+        tags = self._layout
         text = tags.open + tags.close + tags.after + tags.plain + tags.marks if tags else ""
         return self._vocabulary.control_tokens(_CONTROL.findall(text))
 
     @cached_property
     def _call_marks(self) -> dict[int, str]:
         """These, and those of calls."""
-        text = "".join(one.open + one.close + one.inside for one in (*self._calls, HERMES))
+        text = "".join(one.open + one.close + one.printed for one in (*self._calls, HERMES))
         return self._think_marks | self._vocabulary.control_tokens(_CONTROL.findall(text))
 
 

@@ -18,8 +18,6 @@ from operator import itemgetter
 from eaglecpp.chat.thinking import Begins, Part, ThinkTags, splitter
 from eaglecpp.results import Chunk, Piece
 
-_GAP = "\n\n"  # between two messages that one answer has
-
 
 class AnswerReader:
     """One answer. `content` and `thinking` are the text so far; `text` is all of it as the stream gave it.
@@ -83,8 +81,8 @@ class AnswerReader:
     def _labelled(self, parts: Iterable[Part]) -> list[Piece]:
         pieces: list[Piece] = []
         for part in parts:
-            text = _GAP if part.is_next else part.text
-            accepted = [not part.is_next and self._accepted.popleft() for _ in text]
+            text = part.added + part.text
+            accepted = [False] * len(part.added) + [self._accepted.popleft() for _ in part.text]
             if part.kind == "tag":
                 continue
             if part.kind == "thinking":

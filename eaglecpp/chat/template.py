@@ -21,7 +21,7 @@ from eaglecpp.chat.call_forms import CallForm, forms_of
 from eaglecpp.chat.jinja import JinjaTemplate
 from eaglecpp.chat.message import Message, Role
 from eaglecpp.chat.probe import Form, Takes, probe
-from eaglecpp.chat.thinking import Begins, ThinkTags, splitter, tags_of
+from eaglecpp.chat.thinking import Begins, ThinkTags, layout_of, splitter
 from eaglecpp.errors import InvalidValueError
 
 if TYPE_CHECKING:
@@ -153,9 +153,14 @@ class ChatTemplate:
         _ = self._compiled
 
     @cached_property
+    def layout(self) -> ThinkTags | None:
+        """How an answer of a model with this template is written."""
+        return layout_of(self.text + self.takes.said)
+
+    @property
     def tags(self) -> ThinkTags | None:
-        """The tags around the thinking of a model with this template; None where it has none."""
-        return tags_of(self.text + self.takes.said)
+        """The tags around the thinking of a model with this template; None for one that does not think."""
+        return self.layout if self.layout is not None and self.layout.open else None
 
     @cached_property
     def calls(self) -> tuple[CallForm, ...]:
@@ -213,11 +218,13 @@ class ChatTemplate:
         self, text: str, start: Message, think: bool | str | None, answers: bool
     ) -> tuple[str, Begins]:
         """A prompt with the start of its answer, and what the rest of that begins with."""
-        tags, thought, said = self.tags, start.thinking, start.content
+        tags, thought, said = self.layout, start.thinking, start.content
         if tags is None:
             return text + said, "any"
-        is_open = text.rstrip().endswith(tags.open)
-        if thought and not is_open:
+        if tags.plain and text.endswith(tags.plain):
+            return text + said, "answer"
+        is_open = bool(tags.open) and text.rstrip().endswith(tags.open)
+        if thought and tags.open and not is_open:
             text, is_open = text + tags.open + ("\n" if tags.breaks else ""), True
         text += thought.lstrip("\n") if is_open and thought else ""
         if is_open and (said or think is False):

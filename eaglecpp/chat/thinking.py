@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+GAP = "\n\n"
+"""Text between two messages of one answer."""
 Begins = Literal["any", "thought", "answer"]
 """What an answer begins with, by the end of its prompt: a thought is open; or only the answer can come."""
 
@@ -18,12 +20,37 @@ Kind = Literal["thinking", "answer", "tag"]
 
 
 @dataclass(frozen=True)
+class Channels:
+    """How a row of messages is written, each a header and a body.
+
+    beginnings: of a header; `rest` matches what follows one, up to `mark`, which ends the header
+    thought:    finds a header of thinking; every other one is of an answer or a call
+    call:       finds a header of a call, whose text begins at the end of what is found, behind `adds`
+    ends:       end a message; `nexts` begin the next one without an end
+    lasts:      end a message at the end of the answer, and are text elsewhere
+    calls_last: no message follows a call
+    """
+
+    beginnings: tuple[str, ...]
+    mark: str
+    thought: str
+    call: str
+    ends: tuple[str, ...]
+    nexts: tuple[str, ...]
+    lasts: tuple[str, ...] = ()
+    rest: str = r".*"
+    adds: str = ""
+    calls_last: bool = False
+
+
+@dataclass(frozen=True)
 class ThinkTags:
     """`open` and `close` surround the thinking; `plain` begins an answer without any.
 
-    after:  what stands between a thought and `plain`
-    breaks: the thinking stands on lines of its own where its opening ends in a line break
-    marks:  further texts that are control tokens
+    after:    text between a thought and `plain`
+    breaks:   the thinking stands on lines of its own where its opening ends in a line break
+    marks:    further texts that are control tokens
+    channels: how an answer is written that is a row of messages
     """
 
     open: str
@@ -32,14 +59,54 @@ class ThinkTags:
     after: str = ""
     breaks: bool = True
     marks: str = ""
+    channels: Channels | None = None
 
     def closing(self, text: str) -> str:
-        """What closes the thought that a text leaves open, so that the answer begins behind it."""
+        """Returns what closes the thought that a text leaves open, so that the answer begins after it."""
         begin = text.rfind(self.open) + len(self.open)
         breaks = int(self.breaks and text[begin : begin + 1] == "\n")
         return "\n" * breaks + self.close + self.after + self.plain + "\n\n" * breaks
 
 
+_HARMONY = Channels(
+    beginnings=("<|start|>", "<|channel|>", "to="),
+    mark="<|message|>",
+    thought=r"<\|channel\|>\s*analysis\b(?!.*<\|channel\|>)|to=(?!functions\.|(?:assistant|user|all)\b)",
+    call=r"(?=to=functions\.)",
+    ends=("<|end|>",),
+    nexts=("<|start|>assistant",),
+    lasts=("<|return|>", "<|call|>"),
+)
+_KIMI_K3 = Channels(
+    beginnings=("<|open|>",),
+    mark="<|sep|>",
+    thought="think",
+    call=r"(?=<\|open\|>tools)",
+    ends=("<|close|>think<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"),
+    nexts=("<|open|>response<|sep|>",),
+    lasts=("<|close|>message<|sep|>",),
+    rest=r"\w+",
+    calls_last=True,
+)
+_MUSE = Channels(
+    beginnings=("<|start|>", "to=", "<|message|>"),
+    mark="<|message|>",
+    thought=r"to=self\b",
+    call=r"to=(?!(?:self|user)\b)[\w.-]+",
+    ends=("<|eom|>",),
+    nexts=("<|start|>assistant",),
+    lasts=("<|eot|>",),
+)
+_FUNCTIONARY = Channels(
+    beginnings=(">>>", ""),  # the prompt ends with the first ">>>"
+    mark="\n",
+    thought="(?!)",
+    call=r"\A(?:>>>)?(?!all\Z)",
+    ends=(),
+    nexts=(">>>",),
+    rest=r"[\w.-]+",
+    adds=">>>",
+)
 HARMONY = ThinkTags(
     "<|channel|>analysis<|message|>",
     "<|end|>",
@@ -47,8 +114,9 @@ HARMONY = ThinkTags(
     after="<|start|>assistant",
     breaks=False,
     marks="<|constrain|><|return|><|call|>",
+    channels=_HARMONY,
 )
-"""Of gpt-oss, whose answers are messages of several channels."""
+"""The tags of gpt-oss."""
 
 _KNOWN = (
     ThinkTags("<think>", "</think>"),
@@ -59,30 +127,57 @@ _KNOWN = (
     ThinkTags("<|START_THINKING|>", "<|END_THINKING|>", breaks=False),  # Command R
     ThinkTags("<|channel>thought", "<channel|>", breaks=False),
     HARMONY,
+    ThinkTags(
+        "<|open|>think<|sep|>",
+        "<|close|>think<|sep|>",
+        "<|open|>response<|sep|>",
+        breaks=False,
+        channels=_KIMI_K3,
+    ),
+    ThinkTags(
+        " to=self<|message|>",
+        "<|eom|>",
+        " to=user<|message|>",
+        after="<|start|>assistant",
+        breaks=False,
+        marks="<|eot|>",
+        channels=_MUSE,
+    ),
+    ThinkTags("", "", "all\n", after=">>>", channels=_FUNCTIONARY),
 )
 
 
-_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"  # which says what it is
+_TAG = r"(<[^<>\s]*(?i:think|reason|thought)[^<>\s]*>)"  # whose name says what it is
 
 
-def tags_of(template: str) -> ThinkTags | None:
-    """The tags that a chat template mentions, and what it prints, with "\\0" for a thought, from which others
-    are learned; None for a model that does not think.
+def layout_of(template: str) -> ThinkTags | None:
+    """Returns the tags that a chat template mentions or prints, None for a plain answer. template: with what
+    it prints, "\\0" for a thought, from whose surroundings unknown tags are learned.
     """
-    found = (tags for tags in _KNOWN if tags.open in template or (tags.close in template and not tags.plain))
+    found = (
+        tags
+        for tags in _KNOWN
+        if (tags.open or tags.after + tags.plain) in template or (not tags.plain and tags.close in template)
+    )
     learned = re.search(rf"{_TAG}\s*\0\s*{_TAG}", template)
     return next(found, ThinkTags(learned[1], learned[2]) if learned else None)
 
 
+def tags_of(template: str) -> ThinkTags | None:
+    """Returns the tags around the thinking, as `layout_of`; None for a model that does not think."""
+    tags = layout_of(template)
+    return tags if tags is not None and tags.open else None
+
+
 @dataclass(frozen=True)
 class Part:
-    """A piece of the text. "tag": the tags and the white space around them, not for showing; is_next: it has
-    no text, and another message of its kind begins behind it.
+    """A piece of the text. "tag": the tags and the white space around them, which are not shown. added: shown
+    before the text, but not part of the answer.
     """
 
     kind: Kind
     text: str
-    is_next: bool = False
+    added: str = ""
 
 
 class Splitter:
@@ -120,7 +215,7 @@ class Splitter:
         parts: list[Part] = []
         while self._held and (self._begin(parts, final) if self._kind is None else self._go_on(parts, final)):
             pass
-        return [part for part in parts if part.text or part.is_next]
+        return [part for part in parts if part.text or part.added]
 
     def _take(self, kind: Kind, n_chars: int) -> Part:
         text, self._held = self._held[:n_chars], self._held[n_chars:]
@@ -174,7 +269,9 @@ def splitter(
     calls:   the marks that begin tool calls, which come out as answers with their marks; () without tools
     is_call: whether a text is whole calls and nothing else
     """
-    return HarmonySplitter(begins, calls) if tags is HARMONY else Splitter(tags, begins, calls, is_call)
+    if tags is not None and tags.channels is not None:
+        return ChannelSplitter(tags, tags.channels, begins, calls)
+    return Splitter(tags, begins, calls, is_call)
 
 
 def first_mark(text: str, marks: Iterable[str], final: bool = False) -> tuple[int, str]:
@@ -192,66 +289,70 @@ def _n_begun(text: str, mark: str) -> int:
     return next(n for n in range(min(len(mark) - 1, len(text)), -1, -1) if text.endswith(mark[:n]))
 
 
-_MESSAGE = "<|message|>"
-_END, _NEXT = "<|end|>", "<|start|>assistant"
-_LAST = ("<|return|>", "<|call|>")
-_BEGINNINGS = ("<|start|>", "<|channel|>", "to=")
-_TO_FUNCTION = "to=functions."
-_PEOPLE = ("assistant", "user", "all")
 _LONGEST_HEADER = 512
 
 
-class HarmonySplitter(Splitter):
-    """For gpt-oss: an answer is a row of messages, each a header, which says the channel and the recipient,
-    `<|message|>`, and a body. Thinking is in the channel "analysis", what is for the user in "final" and
-    "commentary", and a call is a message to "functions.NAME", in any channel.
+class ChannelSplitter(Splitter):
+    """Splits an answer that is a row of messages, as `Channels` says. The text of a call is part of the
+    answer, with the marks inside it.
     """
 
-    def __init__(self, begins: Begins = "any", calls: Sequence[str] = ()) -> None:
-        super().__init__(HARMONY, begins, calls)
+    def __init__(self, tags: ThinkTags, channels: Channels, begins: Begins, calls: Sequence[str]) -> None:
+        super().__init__(tags, begins, calls)
+        self._channels = channels
         self._is_call = False
-        self._said: set[Kind] = set()  # of messages that are over
+        self._ended: set[Kind] = set()  # kinds of earlier messages
+
+    def _is_header(self, text: str, is_whole: bool) -> bool:
+        """Returns whether a text is a header without its mark, or may become one."""
+        return len(text) <= _LONGEST_HEADER and any(
+            (not is_whole and begin.startswith(text))
+            or (text.startswith(begin) and re.fullmatch(self._channels.rest, text[len(begin) :], re.DOTALL))
+            for begin in self._channels.beginnings
+        )
 
     def _begin(self, parts: list[Part], final: bool) -> bool:
         """Reads a header."""
-        head, mark, _ = self._held.partition(_MESSAGE)
-        text = head.lstrip()
-        is_one = any(text.startswith(b) or (not mark and b.startswith(text)) for b in _BEGINNINGS)
-        if not is_one or len(text + mark[1:]) > _LONGEST_HEADER:
-            self._kind = "answer"  # a model that forgot its channels
+        channels = self._channels
+        head, mark, _ = self._held.partition(channels.mark)
+        if not self._is_header(head.lstrip(), bool(mark)) or (
+            final and not mark and "" in channels.beginnings
+        ):
+            self._kind = "answer"  # the model forgot the header
+            parts.append(self._take("answer", int(self._held.startswith(channels.nexts))))
             return True
         if not mark:
             if final:
                 parts.append(self._take("tag", len(self._held)))
             return False
-        channel = ("final", *re.findall(r"<\|channel\|>\s*(\w+)", head))[-1]
-        to = ("", *(name for name in re.findall(r"to=([\w.-]+)", head) if name not in _PEOPLE))[-1]
-        self._is_call = bool(self._calls) and to.startswith("functions.")
-        is_thought = channel == "analysis" or (to and not to.startswith("functions."))
-        self._kind = "thinking" if is_thought and not self._is_call else "answer"
-        if self._kind in self._said and not self._is_call:
-            parts.append(Part(self._kind, "", is_next=True))
+        call = re.search(channels.call, head) if self._calls else None
+        self._is_call = call is not None
+        is_thought = not self._is_call and re.search(channels.thought, head, re.DOTALL)
+        self._kind = "thinking" if is_thought else "answer"
+        if self._is_call or self._kind in self._ended:
+            parts.append(Part(self._kind, "", channels.adds if self._is_call else GAP))
         n_all = len(head) + len(mark)
-        n_tag = head.find(_TO_FUNCTION) if self._is_call else n_all
+        n_tag = n_all if call is None else call.end()
         parts += [self._take("tag", n_tag), self._take("answer", n_all - n_tag)]
         return True
 
     def _go_on(self, parts: list[Part], final: bool) -> bool:
-        """Reads on in a message. What ends the whole answer is text elsewhere."""
+        """Reads the body of a message."""
         assert self._kind is not None
-        at, mark = first_mark(self._held, (_END, _NEXT), final)
-        last = next((one for one in _LAST if self._held.endswith(one)), "")
-        if not mark and last:
-            at, mark = len(self._held) - len(last), last if final else ""
-        elif not mark and not final:
-            at = min(at, *(len(self._held) - _n_begun(self._held, one) for one in _LAST))
+        channels, text = self._channels, self._held
+        marks = () if self._is_call and channels.calls_last else (*channels.ends, *channels.nexts)
+        at, mark = first_mark(text, marks, final)
+        if not mark:
+            last = next(filter(text.endswith, channels.lasts), "")
+            n_last = max([len(last), *(_n_begun(text, one) for one in channels.lasts if not final)])
+            at, mark = min(at, len(text) - n_last), last if final else ""
         if at and not self._is_call:
-            self._said.add(self._kind)
+            self._ended.add(self._kind)
         parts.append(self._take(self._kind, at))
         if not mark:
             return False
-        if mark != _NEXT:
-            parts.append(self._take("answer" if self._is_call else "tag", len(mark)))
+        if mark not in channels.nexts:
+            parts.append(self._take("tag", len(mark)))
         self._kind, self._is_call = None, False
         return True
 
@@ -266,7 +367,7 @@ def behind_thought(grammar: str, tags: ThinkTags, begins: Begins) -> str:
     """grammar: in GBNF. begins: of the prompt; a thought that is not open may be left out."""
     renamed = _PARTS.sub(lambda found: _FORM if found[0] == "root" else found[0], grammar)
     plain = _literal(tags.plain)
-    if tags.plain:  # the JSON that a channel may say it has
+    if tags.channels is _HARMONY:  # whose header may say that the answer is JSON
         before, message = tags.plain.rsplit("<", 1)
         plain = f"{_literal(before)} {_JSON_CHANNEL} {_literal('<' + message)}"
     answer = f"{plain} {_FORM}"

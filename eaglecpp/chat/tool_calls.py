@@ -7,10 +7,8 @@ back; a broken call comes out as text. Needs no model and no engine.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Generator, Iterator, Sequence
-from typing import Any
 
 from eaglecpp.chat.call_forms import CallForm, Tools, read_json, read_python
 from eaglecpp.chat.message import ToolCall
@@ -153,21 +151,3 @@ def is_call(forms: Sequence[CallForm], tools: Tools, text: str) -> bool:
     reader = ToolReader(forms, tools, may_be_bare=False)
     parts = reader.feed(text) + reader.finish()
     return bool(parts) and not any(isinstance(part, str) and part.strip() for part in parts)
-
-
-def write_calls(form: CallForm, calls: Sequence[ToolCall]) -> str:
-    """Returns the calls as a model with this form writes them."""
-    if form.read is read_python:
-        values = [
-            ", ".join(f"{key}={_json(value)}" for key, value in call.arguments.items()) for call in calls
-        ]
-        written = [f"{call.name}({text})" for call, text in zip(calls, values, strict=True)]
-        return f"{form.open}[{', '.join(written)}]{form.close}"
-    written = [_json({"name": call.name, "arguments": dict(call.arguments)}) for call in calls]
-    if form.close == "</tool_call>":
-        return "\n".join(f"{form.open}\n{call}\n{form.close}" for call in written)
-    return f"{form.open}[{', '.join(written)}]{form.close}"
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

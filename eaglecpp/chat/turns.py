@@ -17,7 +17,6 @@ from typing import Any
 from eaglecpp.chat.call_forms import HERMES, CallForm
 from eaglecpp.chat.message import Message, Role, ToolCall
 from eaglecpp.chat.probe import Takes
-from eaglecpp.chat.tool_calls import write_calls
 from eaglecpp.errors import UnsupportedError
 
 _GAP = "\n\n"
@@ -57,7 +56,7 @@ def accepted(
         turns, tools = _with_described([_as_text(turn, HERMES) for turn in turns], tools), ()
         notices.append("this template knows no tools, so they are described in the system prompt")
     elif has_calls and takes.calls is None:
-        turns = [_as_text(turn, forms[0]) for turn in turns]
+        turns = [_as_text(turn, [*forms, HERMES][0]) for turn in turns]
         notices.append("this template prints no calls of tools, so they are written as text")
     elif has_calls:
         turns = _called(turns, takes, notices)
@@ -228,5 +227,5 @@ def _as_text(message: Message, form: CallForm) -> Message:
         return Message(Role.USER, f"<tool_response>\n{payload}\n</tool_response>", images=message.images)
     if not message.tool_calls:
         return message
-    text = write_calls(form, message.tool_calls)
+    text = form.write(message.tool_calls)
     return replace(message, content="\n".join(filter(None, (message.content, text))), tool_calls=())

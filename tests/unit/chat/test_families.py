@@ -70,6 +70,17 @@ COMMAND = (PLAN + '<|START_ACTION|>[{"tool_call_id": "0", "tool_name": "lamp", "
 HUNYUAN = ("<tool_calls:opensource>\n<tool_call:opensource>lamp<tool_sep:opensource>\n<arg_key:opensource>on"
            "</arg_key:opensource>\n<arg_value:opensource>true</arg_value:opensource>\n</tool_call:opensource>\n"
            "</tool_calls:opensource>")  # fmt: skip
+K3 = ('<|open|>tools<|sep|><|open|>call tool="lamp" index="1"<|sep|><|open|>argument key="on" type="boolean"'
+      "<|sep|>true<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>")  # fmt: skip
+K3_THOUGHT, K3_PLAIN = "hm<|close|>think<|sep|>", "<|open|>response<|sep|>"
+K3_END = "<|close|>message<|sep|>"
+M3 = ("]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"lamp\">]<]minimax[>[<on>true]<]minimax[>[</on>"
+      "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>")  # fmt: skip
+MUSE = (" to=self<|message|>hm<|eom|><|start|>assistant to=lamp<|message|><atem:function_calls>\n"
+        '<atem:invoke name="lamp">\n<atem:parameter name="on">true</atem:parameter>\n</atem:invoke>\n'
+        "</atem:function_calls><|eot|>")  # fmt: skip
+GIGACHAT = ('<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "lamp", "arguments": {"on": true}}'
+            "<|message_sep|>\n\n")  # fmt: skip
 FAMILIES = {
     "Qwen3": Family("Qwen-Qwen3-0.6B", HERMES, "<think>\nhm\n</think>\n\nyes"),
     "Qwen3.5": Family("Qwen3.5-4B", "hm\n</think>\n\n" + XML, "hm\n</think>\n\nyes"),
@@ -95,13 +106,21 @@ FAMILIES = {
     "DeepSeek V3.1": Family("deepseek-ai-DeepSeek-V3.1", DEEPSEEK, "hm</think>yes"),
     "DeepSeek V3.2": Family("deepseek-v3.2", "hm</think>\n\n" + DSML, "hm</think>yes"),
     "MiniMax M2": Family("minimax-m2", "hm\n</think>\n\n" + MINIMAX, "hm\n</think>\n\nyes"),
+    "MiniMax M3": Family("minimax-m3", "hm</mm:think>" + M3, "hm</mm:think>yes"),
+    "Kimi K3": Family("kimi-k3", K3_THOUGHT + K3 + K3_END, f"{K3_THOUGHT}{K3_PLAIN}yes{K3_END}",
+                      K3_THOUGHT + K3_PLAIN),
+    "Muse": Family("muse", MUSE, " to=self<|message|>hm<|eom|><|start|>assistant to=user<|message|>yes"),
+    "GigaChat 3": Family("gigachat-3", GIGACHAT),
+    "Functionary 3.2": Family("functionary-v3.2", 'lamp\n{"on": true}'),
     "Command R7B": Family("command-r7b", COMMAND, f"{PLAN}<|START_RESPONSE|>yes", PLAN),
     "Hunyuan 3": Family("hunyuan-3", "hm</think:opensource>" + HUNYUAN, "hm</think:opensource>yes"),
     "Idefics3": Family("idefics3", HERMES),
     "LLaVA-NeXT": Family("llava-next", HERMES),
     "SmolLM2": Family("smollm2", HERMES),
 }  # fmt: skip
-MARK = re.compile(r"<\|\w+\|?>|<\w+\|>|<｜[\w▁]+｜>|</?(?:think|tool_call)>|\[TOOL_CALLS\]|｜DSML｜")
+MARK = re.compile(
+    r"<\|\w+\|?>|\]<\]\w+\[>\[|</?mm:think>|<\w+\|>|<｜[\w▁]+｜>|</?(?:think|tool_call)>|\[TOOL_CALLS\]|｜DSML｜"
+)
 MARKS = {mark for one in FAMILIES.values() for mark in MARK.findall(one.call + one.thinks)}
 MARKS |= {"<|return|>"}  # without which llama.cpp takes <|end|> for the end of an answer
 
@@ -174,6 +193,26 @@ def test_a_call_is_found(engine: Engine, family: Family) -> None:
     assert not answered(engine, family, family.call, Asked(think=True)).tool_calls, (
         "of tools it was not given"
     )
+
+
+@pytest.mark.parametrize(
+    ("family", "text", "content"),
+    [
+        ("Kimi K3", f"{K3_THOUGHT}{K3_PLAIN}I look.<|close|>response<|sep|>{K3}{K3_END}", "I look."),
+        ("Muse", MUSE.replace("to=self<|message|>hm", "to=user<|message|>I look."), "I look."),
+        ("Functionary 3.2", 'all\nI look.>>>lamp\n{"on": true}', "I look."),
+        ("GigaChat 3", "I look." + GIGACHAT, "I look."),
+        ("Muse", " to=user<|message|>So:\n" + MUSE[MUSE.index("<atem:function_calls>") :], None),
+        ("gpt-oss", "<|channel|>final<|message|>So: to=functions.lamp {}", None),
+        ("Functionary 3.2", "all\n>>> lamp\n{}", None),
+    ],
+)  # fmt: skip
+def test_what_is_said_before_a_call(engine: Engine, family: str, text: str, content: str | None) -> None:
+    """A call is read in a message of its own, for families that have those."""
+    made = answered(engine, FAMILIES[family], text, Asked([LAMP, BELL], think=True))
+    assert [call.arguments for call in made.tool_calls] == ([] if content is None else [{"on": True}])
+    if content is not None:
+        assert made.content.strip() == content
 
 
 def test_json_in_the_final_channel_is_no_call(engine: Engine) -> None:

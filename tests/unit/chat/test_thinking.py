@@ -75,12 +75,13 @@ CHANNELS = [
      "hm\n\n1 + 1", ""),
     ("plain, without channels", "", "plain, without channels"),
     ("<|channel|>analysis<|message|>cut o", "cut o", ""),
+    ("<|start|>assistant" + "x" * 600, "", "<|start|>assistant" + "x" * 600),
     (HM + " so <|channel|>final<|message|>x", "hm", " so <|channel|>final<|message|>x"),
-    (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") :]),
+    (HM + "<|start|>assistant" + CALL, "hm", CALL[CALL.index("to=") : -8]),
     (HM + "<|start|>assistant to=functions.f<|channel|>analysis<|message|>{}<|call|>", "hm",
-     "to=functions.f<|channel|>analysis<|message|>{}<|call|>"),
+     "to=functions.f<|channel|>analysis<|message|>{}"),
     ('<|channel|>commentary to=functions.f<|message|>{"a": "<|call|>"}<|call|>', "",
-     'to=functions.f<|message|>{"a": "<|call|>"}<|call|>'),
+     'to=functions.f<|message|>{"a": "<|call|>"}'),
 ]  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def test_channels_of_harmony(case: tuple[str, str, str], cuts: list[int]) -> Non
     parts = [part for piece in pieces(text, cuts) for part in one.feed(piece)] + one.finish()
     assert "".join(part.text for part in parts) == text
     found = {
-        kind: "".join("\n\n" if part.is_next else part.text for part in parts if part.kind == kind)
+        kind: "".join(part.added + part.text for part in parts if part.kind == kind)
         for kind in ("thinking", "answer")
     }
     assert found == {"thinking": thinking, "answer": answer}

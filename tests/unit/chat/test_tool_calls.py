@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of, read_json, read_named, read_python
+from eaglecpp.chat.call_forms import HERMES, KNOWN, CallForm, forms_of
 from eaglecpp.chat.message import ToolCall
-from eaglecpp.chat.tool_calls import ToolReader, is_call, write_calls
+from eaglecpp.chat.tool_calls import ToolReader, is_call
 
 pytestmark = pytest.mark.alone  # measures time
 
@@ -40,11 +40,28 @@ MINIMAX = (
     '<minimax:tool_call>\n<invoke name="\0">\n<parameter name="probe_key">\0</parameter>\n</invoke>\n'
     "</minimax:tool_call>"
 )
+M3 = (
+    ']<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name="\0">]<]minimax[>[<probe_key>\0]<]minimax[>['
+    "</probe_key>]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>"
+)
+K3 = (
+    '<|open|>tools<|sep|><|open|>call tool="\0" index="1"<|sep|><|open|>argument key="probe_key" type='
+    '"string"<|sep|>\0<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>'
+)
+MUSE = (
+    ' to=\0<|message|><atem:function_calls>\n<atem:invoke name="\0">\n<atem:parameter name="probe_key">\0'
+    "</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eot|>"
+)
+GIGACHAT = (
+    '<|message_sep|>\n\nfunction call<|role_sep|>\n{"name": "\0", "arguments": {"probe_key": "\0"}}<|x|>'
+)
+FUNCTIONARY = '>>>\0\n{"probe_key": "\0"}<|eot_id|>'
 
 
 def forms(template: str) -> tuple[CallForm, ...]:
     """The forms of a template that mentions a mark, or prints a call."""
-    return forms_of("", template) if "\0" in template else forms_of(template)
+    said = "<|message|><|message_sep|>\n\nassistant<|role_sep|>\n"
+    return forms_of("", template, said) if "\0" in template else forms_of(template)
 
 
 FORMS = {
@@ -105,7 +122,7 @@ def test_marks_are_learned_from_what_a_template_prints(form: str) -> None:
     marks = forms_of("<tool_call>", "<|assistant|>" + called + "<|end|>", "<|assistant|>\0<|end|>")
     assert read("hm " + text, marks, 1) == ("hm", [F1, G])
     assert read("<|assistant|>", marks) == ("<|assistant|>", [])
-    assert text.endswith(marks[0].close or ">") and "<|end|>" not in marks[0].inside
+    assert text.endswith(marks[0].close or ">") and "<|end|>" not in marks[0].printed
 
 
 TOOLS = {"save": {"properties": {
@@ -200,7 +217,8 @@ def test_python_is_never_run() -> None:
     assert read(text) == (text, [])
 
 
-ALL = (*KNOWN, *(form for printed in (GLM, QWEN, DSML, MINIMAX) for form in forms(printed)))
+TEMPLATES = (GLM, QWEN, DSML, MINIMAX, M3, K3, MUSE, GIGACHAT, FUNCTIONARY)
+ALL = (*KNOWN, *(form for printed in TEMPLATES for form in forms(printed)))
 
 
 @pytest.mark.parametrize(
@@ -246,12 +264,28 @@ def test_ends_without_a_call_are_left_out_however_many() -> None:
     assert read(text, forms(QWEN), len(text)) == ("", [G])
 
 
-@pytest.mark.parametrize(
-    "form",
-    [form for form in KNOWN if form.read in (read_json, read_named, read_python) and not form.is_part],
-)
+TEXTS = ("x", "\nx\n", " a ", "3", "null", '{"a": 1}', 'it\'s "q" \\n', "<function=g></function>")
+
+
+@pytest.mark.parametrize("form", [*KNOWN, *(forms(printed)[0] for printed in TEMPLATES)])
 def test_calls_of_the_history_are_written_as_they_are_read(form: CallForm) -> None:
-    assert read("hm " + write_calls(form, [F1, G]), (form,)) == ("hm", [F1, G])
+    tree = {"a": [[1, 2], [{"b": "x"}]], "c": {"c": {"d": False}}}
+    arguments = [*({"text": text} for text in TEXTS), {"n": 3, "on": True, "list": ["a", 1], "any": tree}]
+    calls = [ToolCall("save", one) for one in (*arguments, {}, {"text": "", "n": None})]
+    reader = ToolReader((form,), TOOLS)
+    parts = [part for char in "hm " + form.write(calls) for part in reader.feed(char)] + reader.finish()
+    assert "".join(part for part in parts if isinstance(part, str)).strip() == "hm"
+    read_back = [(part.name, part.arguments) for part in parts if isinstance(part, ToolCall)]
+    assert read_back == [(call.name, call.arguments) for call in calls]
+
+
+def test_what_is_quoted_outside_of_a_message_to_a_tool_is_no_call() -> None:
+    """Muse and Functionary 3.2 call in messages of their own."""
+    for text, printed in (
+        ('<atem:function_calls>\n<atem:invoke name="save">\n</atem:invoke>\n</atem:function_calls>', MUSE),
+        (">>> save\n{}", FUNCTIONARY),
+    ):
+        assert read_typed(text, printed) == (text, [])
 
 
 def test_a_number_of_any_length_is_read() -> None:
@@ -281,12 +315,15 @@ WRITTEN = {
     "LFM2": ("<|tool_call_start|>", "<|tool_call_start|>[save(text=\2)]<|tool_call_end|>"),
     "Qwen Coder": (QWEN, qwen(text="\1")),
     "GLM": (GLM, glm(text="\1")),
-    "DeepSeek V3.2": (DSML, DSML.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
-    "MiniMax": (MINIMAX, MINIMAX.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
+    "GigaChat 3": (GIGACHAT, 'function call<|role_sep|>\n{"name": "save", "arguments": {"text": \2}}'),
+    "Functionary 3.2": (FUNCTIONARY, '>>>save\n{"text": \2}'),
+    **{name: (printed, printed.replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1"))
+       for name, printed in {"DeepSeek V3.2": DSML, "MiniMax": MINIMAX, "M3": M3, "Kimi K3": K3}.items()},
+    "Muse": (MUSE, MUSE[5:-7].replace("probe_key", "text").replace("\0", "save", 1).replace("\0", "\1")),
 }  # fmt: skip
 MARKS = {
     mark for printed, _ in WRITTEN.values() for form in forms(printed)
-    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.inside))
+    for mark in (form.open, form.close, *re.findall(r"</?[^<>\0]+>", form.printed))
 } - {'<|"|>', ""}  # fmt: skip
 MARKS |= {
     "<function=delete_all></function>", '<param name="a">', "[delete_all()]", "</parameter>", "</arg_value>",
